@@ -1,0 +1,1 @@
+"""argv -> call -> print: one file a command."""

@@ -1,0 +1,31 @@
+"""The command-line parser, as all commands use it: no abbreviations, and errors are ours."""
+
+import argparse
+from typing import NoReturn
+
+from gpulaunch.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that never abbreviates, and that raises instead of exiting on a mistake."""
+
+    def __init__(self, prog: str, description: str, usage: str | None = None) -> None:
+        super().__init__(prog=prog, description=description, usage=usage, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found wrong.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(message.replace("argument ", "", 1), f"see '{self.prog} --help'")
+
+
+def add_topology(parser: Parser) -> None:
+    """Add the option that every command about a machine has."""
+    parser.add_argument("--topology", metavar="NAME|FILE", help="a described machine instead of this one")
+
+
+def add_json(parser: Parser) -> None:
+    """Add the option that every command that prints data has."""
+    parser.add_argument("--json", action="store_true", help="print a JSON document")

@@ -1,0 +1,53 @@
+"""Where words go: stderr, one line each; stdout belongs to the job."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from gpulaunch.errors import GpulaunchError
+
+
+_UNCUT = 4096  # columns: a pipe has no edge to fit to
+
+
+def say(kind: str, text: str) -> None:
+    """Write one line to stderr; one that nobody can read is lost, and the launch goes on."""
+    try:
+        os.write(2, os.fsencode(f"gpulaunch: {kind}: {text}\n"))
+    except OSError:
+        pass
+
+
+def warn(text: str) -> None:
+    """Say what is odd but no failure."""
+    say("warning", text)
+
+
+def report(problem: GpulaunchError) -> None:
+    """Say what went wrong, and the hint if there is one."""
+    say("error", problem.message)
+    if problem.hint:
+        say("hint", problem.hint)
+
+
+def print_json(document: Mapping[str, Any] | list[Any]) -> None:
+    """Print one JSON document to stdout; NaN and infinity cannot appear."""
+    print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def end_quietly_when_nobody_reads() -> None:
+    """Let `gpulaunch status | head -1` end as any other program does."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def print_table(renderable: Any, *, to_stderr: bool = False) -> None:  # noqa: ANN401
+    """Print what rich can draw."""
+    from rich.console import Console
+
+    stream = sys.stderr if to_stderr else sys.stdout
+    if stream is not None:
+        width = None if stream.isatty() else _UNCUT
+        Console(file=stream, highlight=False, width=width).print(renderable)

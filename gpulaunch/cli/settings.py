@@ -1,0 +1,147 @@
+"""Every setting of a launch, and where its value comes from: the command line, the environment, the profile, the
+user's file, the host's file, in this order.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from gpulaunch.core.placement.policies import POLICIES
+from gpulaunch.core.placement.scores import BANDWIDTH_MODELS
+from gpulaunch.core.size import parse_size
+from gpulaunch.core.workload.pattern import PATTERNS
+from gpulaunch.errors import FieldError, UsageError, printable
+from gpulaunch.host.catalog import Document, config_directory, read_document
+
+SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
+
+
+class Setting(NamedTuple):
+    """A value, and what to call it in a message.
+
+    Attributes:
+        value: None if nobody gave one.
+        origin: such as "-n 9", "GPULAUNCH_GPUS=9" or "config.toml:3".
+    """
+
+    value: Any
+    origin: str
+
+
+def _gpus(text: str) -> int | str:
+    if text == "all":
+        return text
+    try:
+        count = int(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is neither a number of GPUs nor 'all'") from None
+    if count < 1:
+        raise UsageError(f"{count} GPUs requested: at least 1 is needed")
+    return count
+
+
+def _one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        name = text.replace("-", "_")
+        if name not in names:
+            raise UsageError(f"unknown {subject} {text!r}", "known are " + ", ".join(sorted(names)).replace("_", "-"))
+        return name
+
+    return parse
+
+
+def _memory(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no amount of memory such as 8GiB") from None
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _switch(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise UsageError(f"{text!r} is neither true nor false")
+
+
+SETTINGS: dict[str, Callable[[str], Any]] = {
+    "profile": str,
+    "gpus": _gpus,
+    "policy": _one_of(POLICIES, "policy"),
+    "pattern": _one_of(PATTERNS, "pattern"),
+    "bandwidth_sensitive": _switch,
+    "bandwidth_model": _one_of(BANDWIDTH_MODELS, "bandwidth model"),
+    "memory": _memory,
+    "gpu_model": str,
+    "only": _names,
+    "exclude": _names,
+    "bind_cpu": _switch,
+    "uuid": _switch,
+    "topology": str,
+}
+"""Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text is read."""
+
+
+class Settings:
+    """The chain of sources.
+
+    Args:
+        given: from the command line: name -> (option as written, text).
+        environment: variables.
+    """
+
+    def __init__(self, given: Mapping[str, tuple[str, str]], environment: Mapping[str, str]) -> None:
+        self._given = given
+        self._environment = environment
+        user_config = os.path.join(config_directory(), "config.toml")
+        self._configs = [read_document(path) for path in (user_config, SYSTEM_CONFIG) if os.path.exists(path)]
+        for config in self._configs:
+            _check_keys(config)
+
+    def get(self, name: str, profile: object = None) -> Setting:
+        """The first value in the chain.
+
+        Args:
+            name: a key of SETTINGS.
+            profile: what the profile says, or None.
+        """
+        variable = f"GPULAUNCH_{name.upper()}"
+        if name in self._given:
+            option, text = self._given[name]
+            return _read(name, text, option)
+        if self._environment.get(variable):
+            return _read(name, self._environment[variable], f"{variable}={self._environment[variable]}")
+        if profile is not None:
+            return Setting(profile, "profile")
+        for config in self._configs:
+            if name in config.data:
+                return _from_config(name, config)
+        return Setting(None, "")
+
+
+def _read(name: str, text: str, origin: str) -> Setting:
+    try:
+        return Setting(SETTINGS[name](text), origin)
+    except UsageError as problem:
+        raise UsageError(f"{printable(origin)}: {problem.message}", problem.hint) from None
+
+
+def _from_config(name: str, config: Document) -> Setting:
+    value = config.data[name]
+    if isinstance(value, list):
+        value = ",".join(map(str, value))
+    try:
+        return Setting(SETTINGS[name](str(value)), f"{config.path}: {name}")
+    except UsageError as problem:
+        raise config.error(FieldError(name, f"{name}: {problem.message}")) from None
+
+
+def _check_keys(config: Document) -> None:
+    for key in config.data:
+        if key not in SETTINGS:
+            raise config.error(FieldError(key, f"unknown setting {key!r}: known are {', '.join(SETTINGS)}"))

@@ -1,0 +1,26 @@
+"""`gpulaunch topo`: the GPUs and their links."""
+
+import os
+from collections.abc import Sequence
+
+from gpulaunch.cli.arguments import Parser, add_json, add_topology
+from gpulaunch.cli.output import print_json, print_table, warn
+from gpulaunch.host.machine import find_machine
+from gpulaunch.render.documents import topology_document
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the link matrix of one machine."""
+    parser = Parser("gpulaunch topo", "The GPUs of a machine and how they are linked.")
+    add_topology(parser)
+    add_json(parser)
+    options = parser.parse_args(arguments)
+    described = options.topology or os.environ.get("GPULAUNCH_TOPOLOGY")
+    topology = find_machine(described, from_environment=False, warn=warn).topology
+    if options.json:
+        print_json(topology_document(topology))
+    else:
+        from gpulaunch.render.tables import topology_table
+
+        print_table(topology_table(topology))
+    return 0

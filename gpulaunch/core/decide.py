@@ -1,0 +1,129 @@
+"""A request meets the topology and the leases; out comes a decision."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.leases.lease import Lease, ancestors
+from gpulaunch.core.placement.policies import Choice, Placement, place
+from gpulaunch.core.request import Request
+
+
+class OutsideUse(NamedTuple):
+    """A GPU at work for someone who holds no lease.
+
+    Attributes:
+        uuid: the GPU.
+        who: such as "pid 4123, alice", or what else shows the use.
+    """
+
+    uuid: str
+    who: str
+
+
+class Grant(NamedTuple):
+    """Yes: these GPUs.
+
+    Attributes:
+        reason: why these.
+        placement: the GPUs with their scores.
+        choice: what they were chosen from.
+    """
+
+    reason: str
+    placement: Placement
+    choice: Choice
+
+
+class Wait(NamedTuple):
+    """Not now: enough GPUs would do, but too few of them are free."""
+
+    reason: str
+
+
+class Refuse(NamedTuple):
+    """Never, on this machine with these constraints."""
+
+    reason: str
+
+
+Decision = Grant | Wait | Refuse
+
+
+def decide(
+    request: Request,
+    topology: Topology,
+    leases: Sequence[Lease] = (),
+    outside: Sequence[OutsideUse] = (),
+    within: Lease | None = None,
+) -> Decision:
+    """Whether the request can start now, and on which GPUs.
+
+    Args:
+        request: what is asked.
+        topology: the machine.
+        leases: all live ones of this machine's table.
+        outside: use that no lease explains.
+        within: the live lease that this launch runs inside of, or None; its GPUs are then the whole machine.
+    """
+    scope = [gpu for gpu in topology.gpus if within is None or gpu.uuid in within.uuids]
+    admitted = [gpu for gpu in scope if all(gpu.uuid in c.uuids for c in request.constraints)]
+    count = len(admitted) if request.gpus is None else request.gpus
+    if not 1 <= count <= len(admitted):
+        return Refuse(_too_many(request, topology, len(scope), len(admitted), within))
+
+    own = ancestors(within.id, leases) if within else frozenset()
+    leased = {uuid for lease in leases if lease.id not in own for uuid in lease.uuids}
+    used = {use.uuid: use.who for use in outside if use.uuid not in leased} if within is None else {}
+    free = [gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used]
+    choosable = [gpu.index for gpu in admitted if gpu.index in free]
+    if count > len(choosable):
+        users = [used[gpu.uuid] for gpu in admitted if gpu.uuid in used]
+        return Wait(_too_few(count, len(choosable), len(admitted), users, len(admitted) < len(scope)))
+
+    choice = Choice(
+        topology,
+        free=free,
+        admitted=choosable,
+        count=count,
+        pattern=request.pattern,
+        sensitive=request.bandwidth_sensitive,
+        model=request.bandwidth_model,
+    )
+    placement = place(choice, request.policy)
+    return Grant(_best(placement), placement, choice)
+
+
+def gpus_text(count: int) -> str:
+    """A number of GPUs in words that fit it."""
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def _too_many(request: Request, topology: Topology, scope: int, admitted: int, within: Lease | None) -> str:
+    asked = "every GPU" if request.gpus is None else gpus_text(request.gpus)
+    place_name = f"lease {within.id}" if within else topology.name
+    if admitted == scope:
+        return f"{asked} requested: {place_name} has {scope}"
+    options = ", ".join(constraint.text for constraint in request.constraints)
+    return f"{asked} requested: {admitted} of {place_name}'s {scope} satisfy {options}"
+
+
+def _too_few(count: int, free: int, admitted: int, users: Sequence[str], narrowed: bool) -> str:
+    leased = admitted - free - len(users)
+    parts = [f"{free} of {admitted}{' admitted' if narrowed else ''} {'is' if free == 1 else 'are'} free"]
+    if leased:
+        parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
+    if users:
+        verb = "is" if len(users) == 1 else "are"
+        parts.append(f"{len(users)} {verb} in use outside gpulaunch ({'; '.join(dict.fromkeys(users))})")
+    return f"{gpus_text(count)} requested: {', '.join(parts)}"
+
+
+def _best(placement: Placement) -> str:
+    if placement.candidates == 1:
+        return "the only choice"
+    if not placement.by:
+        return f"lowest indices of {placement.candidates} candidates"
+    first = placement.by[0]
+    value = getattr(placement.scores, first) or 0.0
+    return f"best {first.replace('_', ' ')} of {placement.candidates} candidates: {value:.4g} GB/s"

@@ -1,0 +1,1 @@
+"""The machine: GPUs, links and what the links carry."""

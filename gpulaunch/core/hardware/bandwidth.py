@@ -1,0 +1,69 @@
+"""What one link carries, in GB/s per direction.
+
+Two figures are kept for NVLink. *Nominal* is what the vendor prints and what MAPA adds up; *planned* is what NCCL's
+own topology search reckons with, which comes closer to a measured all-reduce. For PCIe the planned figure serves both.
+
+Sources:
+    Nominal: mapa-sc21 Table 1 (NVLink 1 and 2); NVIDIA's data sheets of A100, H100 and B200 (600, 900 and 1800 GB/s
+        over 12, 18 and 18 links, both directions); GA102 white paper (112.5 GB/s over 4 links, both directions).
+    Planned: NCCL src/graph/topo.h (SM60_NVLINK_BW ... SM100_NVLINK_BW) and its PCIe speed table.
+"""
+
+from typing import Literal, NamedTuple
+
+PathType = Literal["NVL", "PIX", "PXB", "PHB", "NODE", "SYS"]
+
+PCIE_PATHS: tuple[PathType, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""PCIe path types from near to far, as nvidia-smi topo names them."""
+
+
+class NvlinkFigures(NamedTuple):
+    """GB/s per link and direction."""
+
+    nominal_gb_per_s: float
+    planned_gb_per_s: float
+
+
+_BY_VERSION = {
+    1: NvlinkFigures(20.0, 18.0),
+    2: NvlinkFigures(25.0, 20.0),
+    3: NvlinkFigures(25.0, 20.0),
+    4: NvlinkFigures(25.0, 20.6),
+    5: NvlinkFigures(50.0, 40.1),
+    6: NvlinkFigures(50.0, 40.1),  # NCCL has no figure of its own yet: that of version 5
+}
+_GA10X = NvlinkFigures(14.0625, 12.0)  # the bridge of RTX 3090, A40 and A6000 calls itself version 3 and is slower
+
+_PCIE_SPEED = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}  # per lane, in NCCL's unit
+
+# How much of the slot's bandwidth a path keeps. PIX is the slot itself; PHB is NCCL's overhead of peer-to-peer through
+# an Intel root complex (INTEL_P2P_OVERHEAD 6/5); SYS at one half follows NCCL's figures between sockets of each
+# generation (6 for gen 3 Broadwell, 10-16 for gen 4, 22 for gen 5). PXB and NODE are assumed, so that a longer path
+# is never as good as a shorter one.
+_PCIE_PATH_SHARE: dict[PathType, float] = {"PIX": 1.0, "PXB": 0.95, "PHB": 5 / 6, "NODE": 0.75, "SYS": 0.5}
+
+
+def nvlink_figures(version: int, compute_capability: str | None) -> NvlinkFigures:
+    """Bandwidth of one NVLink.
+
+    Args:
+        version: major NVLink version, 1 to 6; a newer one is taken for 6.
+        compute_capability: of the GPUs at its ends, such as "8.6", or None if unknown.
+    """
+    if version == 3 and compute_capability == "8.6":
+        return _GA10X
+    return _BY_VERSION[min(max(version, 1), max(_BY_VERSION))]
+
+
+def pcie_bandwidth(path: PathType, generation: int, width: int) -> float:
+    """What a peer-to-peer transfer over PCIe carries, in GB/s per direction.
+
+    Args:
+        path: one of PCIE_PATHS.
+        generation: PCIe generation of the slower end, 1 to 6; an unknown one (0) counts as 3.
+        width: lanes of the narrower end; an unknown one (0) counts as 16.
+
+    Source: NCCL src/graph/topo.cc, width x speed / 80; the shares by path are explained above them.
+    """
+    speed = _PCIE_SPEED[min(generation or 3, max(_PCIE_SPEED))]
+    return (width or 16) * speed / 80 * _PCIE_PATH_SHARE[path]

@@ -1,0 +1,26 @@
+"""Lists of CPUs as Linux writes them."""
+
+
+def parse_cpuset(text: str) -> frozenset[int]:
+    """Read a Linux CPU list such as "0-19,40-59"; an empty text is the empty set.
+
+    Raises:
+        ValueError: the text is no CPU list.
+    """
+    cpus: set[int] = set()
+    for part in text.split(","):
+        if part.strip():
+            first, _, last = part.partition("-")
+            cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def format_cpuset(cpus: frozenset[int]) -> str:
+    """Write a set of CPUs as Linux does: the inverse of parse_cpuset."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

@@ -1,0 +1,1 @@
+"""Which GPUs: scores and policies."""

@@ -1,0 +1,105 @@
+"""What is asked of the machine."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpulaunch.core.hardware.topology import Gpu, Topology
+from gpulaunch.errors import UsageError
+
+
+class Constraint(NamedTuple):
+    """The GPUs that one option admits.
+
+    Attributes:
+        text: the option as it was written, for messages.
+        uuids: what it admits.
+    """
+
+    text: str
+    uuids: frozenset[str]
+
+
+class Request(NamedTuple):
+    """One job's wishes, complete: every default has been filled in.
+
+    Attributes:
+        gpus: how many, at least 1; None for every GPU that the constraints admit.
+        pattern: name of the communication pattern.
+        bandwidth_sensitive: whether faster links make the job faster.
+        policy: name of the placement policy.
+        bandwidth_model: name of the effective-bandwidth model.
+        constraints: each narrows the choice of GPUs.
+        profile: name of the profile, or None.
+        assumed: what of the above neither the user nor a profile said.
+    """
+
+    gpus: int | None
+    pattern: str
+    bandwidth_sensitive: bool
+    policy: str
+    bandwidth_model: str
+    constraints: tuple[Constraint, ...] = ()
+    profile: str | None = None
+    assumed: tuple[str, ...] = ()
+
+
+def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:
+    """The GPUs that the user names by index, UUID or an unambiguous beginning of one.
+
+    Args:
+        topology: where to look.
+        names: one name each.
+        option: as the user wrote it, for the message.
+
+    Raises:
+        UsageError: a name fits no GPU, or several.
+    """
+    return tuple(_select_one(topology, name.strip(), option) for name in names)
+
+
+def _select_one(topology: Topology, name: str, option: str) -> Gpu:
+    if name.isdecimal():
+        found = [gpu for gpu in topology.gpus if gpu.index == int(name)]
+    else:
+        exact = [gpu for gpu in topology.gpus if gpu.uuid == name]
+        found = exact or [gpu for gpu in topology.gpus if name and gpu.uuid.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    known = ",".join(str(gpu.index) for gpu in topology.gpus)
+    problem = f"fits {len(found)} GPUs" if found else "is no GPU"
+    raise UsageError(f"{option}: {name!r} {problem} of {topology.name}, which has GPUs {known}")
+
+
+def only(topology: Topology, names: Iterable[str], option: str) -> Constraint:
+    """Admit the named GPUs alone."""
+    return Constraint(option, frozenset(gpu.uuid for gpu in select(topology, names, option)))
+
+
+def exclude(topology: Topology, names: Iterable[str], option: str) -> Constraint:
+    """Admit all but the named GPUs."""
+    excluded = select(topology, names, option)
+    return Constraint(option, frozenset(gpu.uuid for gpu in topology.gpus if gpu not in excluded))
+
+
+def memory(topology: Topology, memory_bytes: int, option: str) -> Constraint:
+    """Admit GPUs with at least so much memory."""
+    return Constraint(option, frozenset(gpu.uuid for gpu in topology.gpus if gpu.memory_bytes >= memory_bytes))
+
+
+def model(topology: Topology, text: str, option: str) -> Constraint:
+    """Admit GPUs whose product name contains the text, in upper or lower case."""
+    return Constraint(option, frozenset(gpu.uuid for gpu in topology.gpus if text.casefold() in gpu.model.casefold()))
+
+
+def visible(topology: Topology, value: str) -> Constraint:
+    """Admit what a CUDA_VISIBLE_DEVICES that is already set leaves visible.
+
+    CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and the rest.
+    """
+    uuids = []
+    for name in value.split(","):
+        try:
+            uuids.append(_select_one(topology, name.strip(), "").uuid)
+        except UsageError:
+            break
+    return Constraint(f"CUDA_VISIBLE_DEVICES={value}", frozenset(uuids))

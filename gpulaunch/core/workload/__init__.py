@@ -1,0 +1,1 @@
+"""The job: profile and communication pattern."""

@@ -1,0 +1,77 @@
+"""Each failure that a user can meet, with its exit status.
+
+The statuses are those of docker run, env and timeout where these have one, and sysexits' EX_TEMPFAIL for 75.
+"""
+
+USAGE = 2
+WOULD_WAIT = 75
+FAILED = 125
+CANNOT_EXECUTE = 126
+NOT_FOUND = 127
+
+
+def printable(text: str) -> str:
+    r"""Text that a user supplied, safe for a terminal: control characters and undecodable bytes as \xNN.
+
+    Example:
+        >>> printable("a\x1b[31mb")
+        'a\\x1b[31mb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that could not be decoded, as Python's surrogateescape carries it
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class GpulaunchError(Exception):
+    """One line for the user, at most one hint, and the exit status that goes with them.
+
+    Args:
+        message: names the subject first, says asked and found, in lower case without a full stop.
+        hint: what to do about it, or None.
+    """
+
+    exit_status = FAILED
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(GpulaunchError):
+    """The command line or a file asks for something that can never be."""
+
+    exit_status = USAGE
+
+
+class WouldWaitError(GpulaunchError):
+    """The request could be met later, and waiting was not asked for."""
+
+    exit_status = WOULD_WAIT
+
+
+class FailedError(GpulaunchError):
+    """Gpulaunch itself failed, or cannot tell."""
+
+
+class FieldError(Exception):
+    """A value in a file is wrong; whoever read the file adds its path and line.
+
+    Args:
+        key: the last part of the key, as written in the file.
+        message: what is wrong with its value.
+    """
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.message = message

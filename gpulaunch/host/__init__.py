@@ -1,0 +1,1 @@
+"""Effects: one door each to NVML, the allocation table, processes and data files."""

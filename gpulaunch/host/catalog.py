@@ -1,0 +1,147 @@
+"""The data files: profiles, described machines and settings, by name or by path."""
+
+import os
+import tomllib
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
+
+from gpulaunch.core.hardware.described import described_topology
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.workload.profile import Profile, parse_profile
+from gpulaunch.errors import FieldError, UsageError
+
+T = TypeVar("T")
+
+MAX_FILE_BYTES = 4 << 20
+
+
+class Document(NamedTuple):
+    """A parsed TOML file, with what is needed to say where something in it is wrong."""
+
+    path: str
+    text: str
+    data: dict[str, Any]
+
+    def error(self, problem: FieldError) -> UsageError:
+        """The problem with this file's path and the line of its key."""
+        for number, line in enumerate(self.text.splitlines(), 1):
+            bare = line.strip().removeprefix("[").removeprefix("[").lstrip()
+            if (
+                problem.key
+                and bare.startswith(problem.key)
+                and bare[len(problem.key) :].lstrip()[:1] in ("=", "]", ".")
+            ):
+                return UsageError(f"{self.path}:{number}: {problem.message}")
+        return UsageError(f"{self.path}: {problem.message}")
+
+
+def config_directory() -> str:
+    """Where this user's settings and profiles lie."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "gpulaunch")
+
+
+def read_document(path: str) -> Document:
+    """Read and parse a TOML file.
+
+    Raises:
+        UsageError: it cannot be read, is no TOML, or is larger than MAX_FILE_BYTES.
+    """
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as problem:
+        raise UsageError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise UsageError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
+    try:
+        text = raw.decode()
+        return Document(path, text, tomllib.loads(text))
+    except UnicodeDecodeError as problem:
+        line = raw.count(b"\n", 0, problem.start) + 1
+        raise UsageError(f"{path}:{line}: byte 0x{raw[problem.start]:02x} is not UTF-8") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise UsageError(_located(path, text, str(problem))) from None
+
+
+def _located(path: str, text: str, problem: str) -> str:
+    message, _, place = problem.partition(" (at ")
+    place = place.rstrip(")")
+    line = place.partition(",")[0].removeprefix("line ") if place.startswith("line ") else str(text.count("\n") + 1)
+    return f"{path}:{line}: {message[:1].lower()}{message[1:]}"
+
+
+def parsed(document: Document, parse: Callable[[dict[str, Any]], T]) -> T:
+    """What a parser makes of the document; its complaints get path and line."""
+    try:
+        return parse(document.data)
+    except FieldError as problem:
+        raise document.error(problem) from None
+
+
+def _shipped(kind: str) -> str:
+    """Where the files that come with gpulaunch lie: inside a wheel, or beside the package in the repository."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    inside = os.path.join(package, "_profiles", kind)
+    return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), "profiles", kind)
+
+
+def _find(name: str, directories: list[str], subject: str, hint: str) -> str:
+    """Path of a data file: the name itself if it looks like a path, else NAME.toml in the first directory that has it."""
+    if os.sep in name or name.endswith(".toml"):
+        return name
+    for directory in directories:
+        path = os.path.join(directory, f"{name}.toml")
+        if os.path.isfile(path):
+            return path
+    raise UsageError(f"unknown {subject} {name!r}", hint)
+
+
+def _profile_directories() -> list[str]:
+    return [os.path.join(config_directory(), "profiles"), _shipped("workloads")]
+
+
+def find_profile(name: str) -> str:
+    """Path of a profile: a path as it is, else by name from the user's profiles, then from those shipped."""
+    return _find(name, _profile_directories(), "profile", "'gpulaunch profiles' lists them")
+
+
+def load_profile(name: str) -> Profile:
+    """Read the profile that has this name or path.
+
+    Raises:
+        UsageError: there is none, or it is wrong.
+    """
+    return parsed(read_document(find_profile(name)), parse_profile)
+
+
+def profile_names() -> list[str]:
+    """Names of all profiles in reach, sorted."""
+    return _names(_profile_directories())
+
+
+def machine_names() -> list[str]:
+    """Names of the described machines, sorted."""
+    return _names([_shipped("machines")])
+
+
+def _names(directories: list[str]) -> list[str]:
+    found: set[str] = set()
+    for directory in directories:
+        if os.path.isdir(directory):
+            found.update(name.removesuffix(".toml") for name in os.listdir(directory) if name.endswith(".toml"))
+    return sorted(found)
+
+
+def load_described_machine(name: str) -> tuple[Topology, str]:
+    """A described machine by name or path, and the absolute path of its description.
+
+    Raises:
+        UsageError: there is none, or it is wrong.
+    """
+    directories = [_shipped("machines")]
+    path = _find(name, directories, "topology", f"known are {', '.join(_names(directories))}, or give a file")
+    document = read_document(path)
+    digest = f"{crc32(document.text.encode()):08x}"
+    return parsed(document, lambda data: described_topology(data, digest)), os.path.abspath(path)

@@ -1,0 +1,260 @@
+"""The job's process: forked first, started on a word, waited for, and never in the way.
+
+The job runs as if gpulaunch were not there. It stays in gpulaunch's process group, so the terminal reaches both; what
+a process sends to gpulaunch alone is passed on; when the job stops, gpulaunch stops; docs/decisions/signals.md.
+"""
+
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gpulaunch.core.leases.lease import Process
+from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, printable
+from gpulaunch.host.descriptor import out_of_the_way
+
+_SI_USER = 0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
+_TERMINAL_SIGNALS = frozenset(
+    {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP, signal.SIGWINCH}
+)
+_UNMANAGED = frozenset(
+    {
+        signal.SIGKILL, signal.SIGSTOP,  # cannot be caught
+        signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS,  # our own faults
+    }
+)  # fmt: skip
+_PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
+_CONTINUE_S = 0.02
+
+
+class Entry(NamedTuple):
+    """How signals stood when gpulaunch was started, for the job to find them the same.
+
+    Attributes:
+        mask: blocked signals.
+        ignored: signals that were ignored, and stay so.
+        managed: signals that are now blocked here and read one by one.
+    """
+
+    mask: frozenset[int]
+    ignored: frozenset[int]
+    managed: frozenset[int]
+
+
+class Started(NamedTuple):
+    """What the job is started with.
+
+    Attributes:
+        environment: variables to add to what gpulaunch was given.
+        cpus: to run on, or empty to leave that alone.
+    """
+
+    environment: Mapping[str, str]
+    cpus: frozenset[int]
+
+
+def hold_signals() -> Entry:
+    """From now on no signal interrupts: each waits to be read by Job.wait, and to be passed on."""
+    for number in _PYTHON_IGNORES:  # Python did that to itself at start
+        signal.signal(number, signal.SIG_DFL)
+    ignored = frozenset(n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, the job's end could not be waited for
+    managed = frozenset(signal.valid_signals()) - ignored - _UNMANAGED | {signal.SIGCHLD}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, managed)
+    return Entry(frozenset(mask), ignored, managed)
+
+
+def this_process() -> Process:
+    """The process that runs this."""
+    return identify(os.getpid())
+
+
+def identify(pid: int) -> Process:
+    """A process with its start time, from /proc/PID/stat."""
+    fields = _stat_fields(pid)
+    return Process(pid, int(fields[19]) if len(fields) > 19 else 0)
+
+
+def is_running(process: Process) -> bool:
+    """Whether exactly this process still runs; a zombie does not."""
+    fields = _stat_fields(process.pid)
+    return len(fields) > 19 and fields[0] not in ("Z", "X") and int(fields[19]) == process.start_time
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; the name before it may hold spaces and brackets."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
+
+
+class Job:
+    """A child that waits to become the job.
+
+    Args:
+        command: argv; undecodable bytes are surrogates and arrive as they were.
+        entry: what hold_signals returned.
+        keep: descriptor that the job inherits.
+    """
+
+    def __init__(self, command: Sequence[str], entry: Entry, keep: int) -> None:
+        self._entry = entry
+        read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(self._word)
+                _become(command, entry, keep, read_end)
+            finally:
+                os._exit(FAILED)
+        os.close(read_end)
+        self.process = identify(self.pid)
+
+    def dismiss(self) -> None:
+        """End the child without ever having been the job."""
+        os.close(self._word)
+        os.kill(self.pid, signal.SIGKILL)  # somebody may have stopped it
+        os.waitpid(self.pid, 0)
+
+    def start(self, started: Started) -> None:
+        """Let it run."""
+        word = json.dumps([dict(started.environment), sorted(started.cpus)]).encode()
+        try:
+            while word:
+                word = word[os.write(self._word, word) :]
+        except BrokenPipeError:  # it was killed meanwhile, which wait() will tell
+            pass
+        os.close(self._word)
+
+    def wait(self) -> int:
+        """Pass signals on until the job ends.
+
+        Returns:
+            Its wait status, as os.waitpid gives it.
+        """
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+            if pid and not os.WIFSTOPPED(status):
+                return status
+            if pid:
+                _stop_by(os.WSTOPSIG(status), self._entry)
+            self._react(signal.sigwaitinfo(self._entry.managed))
+
+    def _react(self, info: signal.struct_siginfo) -> None:
+        sent_by_process = info.si_code <= _SI_USER
+        if info.si_signo == signal.SIGCONT:
+            self._continue()
+        elif info.si_signo == signal.SIGCHLD and not sent_by_process:
+            pass
+        elif info.si_signo == signal.SIGPIPE and info.si_pid == os.getpid():
+            pass  # our own, from writing a message that nobody reads
+        elif sent_by_process or info.si_signo not in _TERMINAL_SIGNALS:
+            os.kill(self.pid, info.si_signo)
+
+    def _continue(self) -> None:
+        """Wake the job, unless whoever woke us woke it too, as a shell's fg does."""
+        if self._stopped():
+            signal.sigtimedwait({signal.SIGCHLD}, _CONTINUE_S)
+        if self._stopped():
+            os.kill(self.pid, signal.SIGCONT)
+
+    def _stopped(self) -> bool:
+        return _stat_fields(self.pid)[:1] == ["T"]
+
+
+def exit_like(status: int) -> int:
+    """The exit status that tells how the job ended.
+
+    After INT and QUIT this process ends by the same signal, so that a shell loop around it stops; it does not return.
+
+    Args:
+        status: the job's wait status.
+    """
+    if not os.WIFSIGNALED(status):
+        return os.WEXITSTATUS(status)
+    number = os.WTERMSIG(status)
+    if number in (signal.SIGINT, signal.SIGQUIT):
+        end_by(number)
+    return 128 + number
+
+
+def end_by(number: int) -> None:
+    """End this process by a signal, leaving no core file of our own."""
+    import resource
+
+    if sys.stdout:
+        sys.stdout.flush()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
+def cpus_near(cpus: frozenset[int]) -> frozenset[int]:
+    """Those of the given CPUs that this process may run on; empty if none, or if that changes nothing."""
+    allowed = os.sched_getaffinity(0)
+    near = cpus & allowed
+    return frozenset() if near == allowed else near
+
+
+def clean_environment() -> dict[bytes, bytes]:
+    """The environment that gpulaunch was given, less what Python's start added to it (PEP 538)."""
+    environment = dict(os.environb)
+    if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8"):
+        try:
+            with open("/proc/self/environ", "rb") as file:
+                given = file.read().split(b"\0")
+        except OSError:
+            return environment
+        if not any(variable.startswith(b"LC_CTYPE=") for variable in given):
+            del environment[b"LC_CTYPE"]
+    return environment
+
+
+def _become(command: Sequence[str], entry: Entry, keep: int, read_end: int) -> None:
+    """In the child: wait for the word, then turn into the job."""
+    word = b""
+    while part := os.read(read_end, 65536):
+        word += part
+    if not word:
+        os._exit(FAILED)
+    environment, cpus = json.loads(word)
+    variables = clean_environment() | {os.fsencode(k): os.fsencode(v) for k, v in environment.items()}
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+    os.set_inheritable(keep, True)
+    for number in (signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN if number in entry.ignored else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, entry.mask)
+    try:
+        os.execvpe(command[0], command, variables)
+    except OSError as problem:
+        if problem.errno == errno.ENOEXEC:  # a script without a first line: a shell would run it, and so does execvp(3)
+            _exec_script(command, variables)
+        reason = os.strerror(problem.errno or 0).lower()
+        os.write(2, os.fsencode(f"gpulaunch: error: {printable(command[0])}: {reason}\n"))
+        os._exit(NOT_FOUND if problem.errno in (errno.ENOENT, errno.ENOTDIR) else CANNOT_EXECUTE)
+
+
+def _exec_script(command: Sequence[str], variables: dict[bytes, bytes]) -> None:
+    script = os.fsencode(command[0])
+    if b"/" not in script:
+        directories = variables.get(b"PATH", os.defpath.encode()).split(b":")
+        found = (os.path.join(directory, script) for directory in directories)
+        script = next((path for path in found if os.access(path, os.X_OK)), script)
+    os.execve("/bin/sh", ["/bin/sh", script, *command[1:]], variables)
+
+
+def _stop_by(number: int, entry: Entry) -> None:
+    """Stop as the job did, so that the shell sees the same; returns when somebody wakes us."""
+    if number in entry.ignored:
+        number = signal.SIGSTOP
+    os.kill(os.getpid(), number)
+    if number != signal.SIGSTOP:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {number})

@@ -1,0 +1,1 @@
+"""Values -> terminal tables and JSON documents."""

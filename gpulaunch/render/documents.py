@@ -1,0 +1,184 @@
+"""Values -> the JSON documents of the command line, and plain lines made of them. Keys are added, never renamed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait
+from gpulaunch.core.hardware.cpuset import format_cpuset
+from gpulaunch.core.hardware.topology import Gpu, Topology
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.placement.explain import explain
+from gpulaunch.core.placement.scores import Scores
+from gpulaunch.core.request import Request
+from gpulaunch.core.workload.profile import Profile
+from gpulaunch.errors import printable
+
+Document = dict[str, Any]
+
+
+def decision_document(
+    request: Request,
+    decision: Decision,
+    gpus: Sequence[Gpu],
+    environment: Mapping[str, str],
+    command: Sequence[str],
+    explained: int = 0,
+) -> Document:
+    """What --dry-run --json prints.
+
+    Args:
+        request: what was asked.
+        decision: the answer.
+        gpus: granted, in rank order; empty unless granted.
+        environment: what the job would be given.
+        command: argv of the job.
+        explained: how many candidates to list; 0 for no such key.
+    """
+    grant = decision if isinstance(decision, Grant) else None
+    document: Document = {
+        "decision": "grant" if grant else "wait" if isinstance(decision, Wait) else "refuse",
+        "reason": decision.reason,
+        "gpus": [
+            {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "numa_node": gpu.numa_node} for gpu in gpus
+        ],
+        "policy": request.policy.replace("_", "-"),
+        "bandwidth_model": request.bandwidth_model,
+        "scores": _scores(grant.placement.scores if grant else None),
+        "shared": False,
+        "sm_percentage": None,
+        "env": dict(environment),
+        "argv": [printable(argument) for argument in command],
+        "profile": request.profile,
+        "assumed": list(request.assumed),
+    }
+    if grant and explained:
+        explanation = explain(grant.choice, grant.placement, request.policy, explained)
+        document["why"] = explanation.reason
+        document["candidates"] = [
+            {"gpus": list(candidate), "scores": _scores(scores)} for candidate, scores in explanation.candidates
+        ]
+    return document
+
+
+def decision_lines(document: Document) -> list[str]:
+    """What --dry-run prints for people."""
+    lines = [f"{document['decision']}: {document['reason']}"]
+    if document["decision"] == "grant":
+        lines.append(
+            "gpus: " + ", ".join(f"{gpu['index']} ({gpu['model']}, {gpu['uuid']})" for gpu in document["gpus"])
+        )
+        lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
+        known = [(name, value) for name, value in document["scores"].items() if value is not None]
+        lines += [f"{name.removesuffix('_gb_per_s').replace('_', ' ')}: {value:.4g} GB/s" for name, value in known]
+        lines += [f"env: {name}={value}" for name, value in document["env"].items()]
+    if document["assumed"]:
+        lines.append(f"assumed: {', '.join(document['assumed']).replace('_', ' ')}")
+    return lines
+
+
+def _scores(scores: Scores | None) -> dict[str, float | None]:
+    def known(value: float | None) -> float | None:
+        return None if value is None else round(value, 6)
+
+    return {
+        "aggregate_bandwidth_gb_per_s": known(scores.aggregate_bandwidth) if scores else None,
+        "effective_bandwidth_gb_per_s": known(scores.effective_bandwidth) if scores else None,
+        "preserved_bandwidth_gb_per_s": known(scores.preserved_bandwidth) if scores else None,
+    }
+
+
+def status_document(
+    topology: Topology, leases: Sequence[Lease], outside: Sequence[OutsideUse], user_name: Callable[[int], str]
+) -> Document:
+    """What `gpulaunch status --json` prints: the whole table of one machine.
+
+    Args:
+        topology: the machine.
+        leases: live ones.
+        outside: GPUs at work; those under a lease are explained by it.
+        user_name: login name of a user id.
+    """
+    used = {use.uuid: use.who for use in outside}
+    gpus = []
+    for gpu in topology.gpus:
+        holders = [lease.id for lease in leases if gpu.uuid in lease.uuids]
+        state = "leased" if holders else "outside" if gpu.uuid in used else "free"
+        gpus.append(
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "model": gpu.model,
+                "free": state == "free",
+                "state": state,
+                "leases": holders,
+                "outside": used.get(gpu.uuid) if state == "outside" else None,
+            }
+        )
+    return {
+        "topology": topology.name,
+        "gpus": gpus,
+        "leases": [_lease_document(topology, lease, user_name(lease.user_id)) for lease in leases],
+        "queue": [],
+    }
+
+
+def _lease_document(topology: Topology, lease: Lease, user: str) -> Document:
+    index_of = {gpu.uuid: gpu.index for gpu in topology.gpus}
+    return {
+        "id": lease.id,
+        "user": user,
+        "pid": lease.launcher.pid,
+        "job_pid": lease.job.pid,
+        "gpus": [index_of.get(uuid) for uuid in lease.uuids],
+        "uuids": list(lease.uuids),
+        "shared": False,
+        "sm_percentage": None,
+        "profile": lease.profile,
+        "command": [printable(argument) for argument in lease.command],
+        "started_at": lease.started_at,
+        "container": None,
+        "name": lease.name,
+        "parent": lease.parent,
+        "assumed": list(lease.assumed),
+    }
+
+
+def topology_document(topology: Topology) -> Document:
+    """What `gpulaunch topo --json` prints."""
+    return {
+        "name": topology.name,
+        "source": topology.source,
+        "gpus": [
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "model": gpu.model,
+                "memory_bytes": gpu.memory_bytes,
+                "numa_node": gpu.numa_node,
+                "cpuset": format_cpuset(gpu.cpuset),
+                "compute_capability": gpu.compute_capability,
+            }
+            for gpu in topology.gpus
+        ],
+        "links": [
+            {
+                "a": link.a,
+                "b": link.b,
+                "path": link.path,
+                "nvlink_count": link.nvlink_count,
+                "bandwidth_gb_per_s": link.bandwidth_gb_per_s,
+                "kind": link.kind,
+                "nvlink_version": link.nvlink_version or None,
+                "pcie_path": link.pcie_path,
+                "pcie_generation": link.pcie_generation or None,
+                "pcie_width": link.pcie_width or None,
+                "pcie_bandwidth_gb_per_s": link.pcie_gb_per_s,
+            }
+            for link in topology.links
+        ],
+    }
+
+
+def profile_document(profile: Profile, path: str) -> Document:
+    """What `gpulaunch profiles show NAME --json` prints."""
+    return {**profile._asdict(), "path": path}

@@ -1,0 +1,198 @@
+"""Values -> rich tables for a terminal. Colour adds to the words and never replaces them."""
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from gpulaunch.core.decide import Grant
+from gpulaunch.core.hardware.cpuset import format_cpuset
+from gpulaunch.core.hardware.topology import Link, Topology
+from gpulaunch.core.placement.explain import explain
+from gpulaunch.core.placement.scores import Scores
+from gpulaunch.core.request import Request
+from gpulaunch.core.size import format_size
+from gpulaunch.core.workload.profile import Profile
+from gpulaunch.errors import printable
+from gpulaunch.render.documents import Document
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """A table whose last column alone gives way when the terminal is narrow."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=column != columns[-1])
+    return table
+
+
+def _cut(text: str) -> Text:
+    """A cell of the last column: one line, cut where the terminal ends."""
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")
+
+
+def status_table(document: Document, now: datetime) -> Group:
+    """Who has what, since when, doing what.
+
+    Args:
+        document: from status_document.
+        now: aware; durations are counted up to it.
+    """
+    gpus = document["gpus"]
+    free = [gpu["index"] for gpu in gpus if gpu["free"]]
+    lines: list[Table | Text] = []
+    if document["leases"]:
+        table = _table("GPUs", "user", "since", "lease", "profile", "command", right=("since",))
+        for lease in document["leases"]:
+            table.add_row(*_lease_cells(lease, now))
+        lines += [table, Text()]
+    lines += [
+        Text(f"GPU {gpu['index']} is in use outside gpulaunch: {printable(gpu['outside'])}", "red")
+        for gpu in gpus
+        if gpu["state"] == "outside"
+    ]
+    lines.append(Text(f"free: {format_cpuset(frozenset(free)) or 'none'}", "green" if free else "yellow"))
+    title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
+    models = {gpu["model"] for gpu in gpus}
+    return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
+
+
+def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
+    started = datetime.fromisoformat(lease["started_at"])
+    profile = printable(lease["profile"] or "")
+    if lease["assumed"]:
+        profile = f"{profile} (assumed)" if profile else "assumed"
+    doing = lease["name"] or " ".join(map(_quoted, lease["command"]))
+    gpus = ",".join("?" if index is None else str(index) for index in lease["gpus"])
+    inside = f"in {lease['parent']}: " if lease["parent"] else ""
+    since = _duration((now - started).total_seconds())
+    return [gpus, printable(lease["user"]), since, lease["id"], Text(profile), _cut(inside + doing)]
+
+
+def _quoted(argument: str) -> str:
+    return argument if argument.isalnum() else shlex.quote(argument)
+
+
+def _duration(seconds: float) -> str:
+    """At most two units: 5 s, 3 min, 2 h 05 min, 3 d 4 h."""
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60:02} min"
+    return f"{minutes} min" if minutes else f"{whole} s"
+
+
+def topology_table(topology: Topology) -> Group:
+    """The link matrix, as nvidia-smi topo -m lays it out, with bandwidths and in colour."""
+    indices = [gpu.index for gpu in topology.gpus]
+    links = {pair: link for link in topology.links for pair in ((link.a, link.b), (link.b, link.a))}
+    shades = _shades(topology)
+    kinds = {gpu.index: f"{printable(gpu.model)}, {format_size(gpu.memory_bytes)}" for gpu in topology.gpus}
+    mixed = len(set(kinds.values())) > 1
+    title = f"{topology.name}: {len(indices)} x {kinds[indices[0]]}" if not mixed else f"{topology.name}"
+    table = _table("GPU", *map(str, indices), "NUMA", *(["model"] if mixed else []), right=("GPU",))
+    for gpu in topology.gpus:
+        cells = [
+            Text("·", "dim") if other == gpu.index else _link_cell(links[gpu.index, other], shades) for other in indices
+        ]
+        node = "?" if gpu.numa_node is None else str(gpu.numa_node)
+        table.add_row(str(gpu.index), *cells, node, *([kinds[gpu.index]] if mixed else []))
+    legend = f"links with GB/s per direction: {_legend(topology)}\nsource: {printable(topology.source)}"
+    return Group(Text(title, "bold"), table, Text(legend, "dim"))
+
+
+def _link_cell(link: Link, shades: dict[float, str]) -> Text:
+    name = f"NV{link.nvlink_count}" if link.nvlink_count else link.path
+    return Text(f"{name} {link.bandwidth_gb_per_s:.3g}", shades[link.bandwidth_gb_per_s])
+
+
+def _shades(topology: Topology) -> dict[float, str]:
+    """A colour for each bandwidth, the fastest first."""
+    colours = ("bold green", "green", "cyan", "yellow", "magenta", "red")
+    bandwidths = sorted({link.bandwidth_gb_per_s for link in topology.links}, reverse=True)
+    return {bandwidth: colours[min(i, len(colours) - 1)] for i, bandwidth in enumerate(bandwidths)}
+
+
+_MEANINGS = {
+    "NVL": "NV# = so many NVLinks",
+    "PIX": "PIX = one PCIe switch",
+    "PXB": "PXB = several PCIe switches",
+    "PHB": "PHB = through a host bridge",
+    "NODE": "NODE = between host bridges of a NUMA node",
+    "SYS": "SYS = between NUMA nodes",
+}
+
+
+def _legend(topology: Topology) -> str:
+    present = {link.path for link in topology.links}
+    return ", ".join(text for path, text in _MEANINGS.items() if path in present)
+
+
+def explanation_table(request: Request, grant: Grant, limit: int) -> Group:
+    """The best candidates with their scores, and why the winner won."""
+    explanation = explain(grant.choice, grant.placement, request.policy, limit)
+    ranks = ",".join(map(str, grant.placement.gpus))
+    columns = ("effective", "preserved", "aggregate")
+    table = _table("", "GPUs", *columns, right=columns)
+    for place, (candidate, scores) in enumerate(explanation.candidates):
+        style = "bold green" if place == 0 else ""
+        table.add_row("→" if place == 0 else "", ",".join(map(str, candidate)), *_score_cells(scores), style=style)
+    assumed = f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
+    sensitive = "bandwidth-sensitive" if grant.choice.sensitive else "not bandwidth-sensitive"
+    return Group(
+        Text(f"{grant.placement.candidates} candidates, best first, bandwidths in GB/s", "bold"),
+        table,
+        Text(f"{explanation.reason}"),
+        Text(
+            f"policy {request.policy.replace('_', '-')}, bandwidth model {request.bandwidth_model}, pattern"
+            f" {request.pattern.replace('_', '-')}, {sensitive}{assumed}; in rank order: {ranks}",
+            "dim",
+        ),
+    )
+
+
+def _score_cells(scores: Scores) -> list[str]:
+    values = (scores.effective_bandwidth, scores.preserved_bandwidth, scores.aggregate_bandwidth)
+    return ["-" if value is None else f"{value:.4g}" for value in values]
+
+
+def profiles_table(profiles: Sequence[Profile]) -> Group:
+    """All profiles, a line each."""
+    table = _table(
+        *("name", "pattern", "sensitive", "memory", "SM %", "mem bw %", "power W", "description"),
+        right=("memory", "SM %", "mem bw %", "power W"),
+    )
+    for profile in profiles:
+        table.add_row(
+            printable(profile.name),
+            (profile.pattern or "-").replace("_", "-"),
+            {True: "yes", False: "no", None: "-"}[profile.bandwidth_sensitive],
+            format_size(profile.memory_bytes) if profile.memory_bytes else "-",
+            _figure(profile.sm_utilization_percentage),
+            _figure(profile.memory_bandwidth_utilization_percentage),
+            _figure(profile.power_w),
+            _cut(profile.description),
+        )
+    return Group(table)
+
+
+def profile_table(profile: Profile, path: str) -> Group:
+    """One profile, a line for each thing known."""
+    table = _table("what", "value")
+    for name, value in profile._asdict().items():
+        if value is not None and name not in ("name", "description", "memory_is_reservation"):
+            shown = format_size(value) if name.endswith("_bytes") else str(value)
+            if name == "memory_bytes" and profile.memory_is_reservation:
+                shown += " (set aside by an allocator; no need)"
+            table.add_row(name.removesuffix("_bytes").replace("_", " "), Text(printable(shown)))
+    table.add_row("file", Text(printable(path)))
+    return Group(Text(f"{printable(profile.name)}: {printable(profile.description)}", "bold"), table)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
