@@ -1,4 +1,4 @@
-"""The command-line parser, as all commands use it: no abbreviations, and errors are ours."""
+"""argparse as our commands use it: no abbreviations, and errors are ours."""
 
 import argparse
 from typing import NoReturn
@@ -9,8 +9,8 @@ from gpulaunch.errors import UsageError
 class Parser(argparse.ArgumentParser):
     """An argparse parser that never abbreviates, and that raises instead of exiting on a mistake."""
 
-    def __init__(self, prog: str, description: str, usage: str | None = None) -> None:
-        super().__init__(prog=prog, description=description, usage=usage, allow_abbrev=False)
+    def __init__(self, prog: str, description: str, usage: str | None = None, *, add_help: bool = True) -> None:
+        super().__init__(prog=prog, description=description, usage=usage, allow_abbrev=False, add_help=add_help)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong.

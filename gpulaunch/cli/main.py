@@ -1,17 +1,20 @@
 """Grammar: options, then `--` and a command, or one word out of our commands, docker and podman."""
 
+import gc
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
+from gpulaunch import __version__
 from gpulaunch.cli import launch
+from gpulaunch.cli.options import print_help, read_line
 from gpulaunch.cli.output import end_quietly_when_nobody_reads, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable
 from gpulaunch.host.process import end_by
 
-COMMANDS = {"status": "who has what", "topo": "the GPUs and their links", "profiles": "what is known about jobs"}
+COMMANDS = ("status", "topo", "profiles")
 CONTAINER_ENGINES = ("docker", "podman")
 
 
@@ -46,31 +49,41 @@ def run(argv: Sequence[str]) -> int:
         GpulaunchError: what cannot be done, and the exit status that goes with it.
     """
     divider = argv.index("--") if "--" in argv else len(argv)
-    options, command = list(argv[:divider]), argv[divider + 1 :]
-    at = launch.first_word(options)
-    if at is not None and options[at] == "run":
-        del options[at]
-        at = launch.first_word(options)
-    if at is None:
-        if divider < len(argv) and command and os.path.basename(command[0]) not in CONTAINER_ENGINES:
-            return launch.main(options, command)
-        if divider < len(argv) and command:
-            at = 0
-            options = [os.path.basename(command[0])]
-        else:
-            launch.parse(options)  # it may be --help, --version or an error
-            raise UsageError("no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help")
-    word = options[at]
+    before, command = argv[:divider], argv[divider + 1 :]
+    given, at = read_line(before)
+    if at is not None and before[at] == "run":
+        before = [*before[:at], *before[at + 1 :]]
+        given, at = read_line(before)
+    if at is not None:
+        return _run_word(before, at, has_command=divider < len(argv))
+    if "help" in given:
+        print_help()
+        return 0
+    if "version" in given:
+        print(f"gpulaunch {__version__}")
+        return 0
+    if not command:
+        raise UsageError("no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help")
+    if os.path.basename(command[0]) in CONTAINER_ENGINES:
+        raise _no_containers(os.path.basename(command[0]))
+    return launch.main(given, command)
+
+
+def _run_word(before: Sequence[str], at: int, *, has_command: bool) -> int:
+    """Run one of our commands; the arguments around its word are its own."""
+    word = before[at]
     if word in CONTAINER_ENGINES:
-        raise FailedError(f"launching with {word} is not built yet", "docker run --gpus still works, without leases")
+        raise _no_containers(word)
     if word not in COMMANDS:
-        raise UsageError(
-            f"unknown command {printable(word)!r}",
-            f"to run a program, write -- before it: gpulaunch {' '.join(map(printable, options[:at]))}"
-            f"{' ' if at else ''}-- {printable(word)}",
-        )
-    if divider < len(argv):
+        shown = " ".join(["gpulaunch", *map(printable, before[:at]), "--", printable(word)])
+        raise UsageError(f"unknown command {printable(word)!r}", f"to run a program, write -- before it: {shown}")
+    if has_command:
         raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
     end_quietly_when_nobody_reads()
+    gc.enable()  # unlike a launch, these compute
     module = importlib.import_module(f"gpulaunch.cli.{word}")
-    return int(module.main(options[:at] + options[at + 1 :]))
+    return int(module.main([*before[:at], *before[at + 1 :]]))
+
+
+def _no_containers(engine: str) -> FailedError:
+    return FailedError(f"launching with {engine} is not built yet", "docker run --gpus still works, without leases")

@@ -5,20 +5,18 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import GpulaunchError
-
 
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
 
 
 def say(kind: str, text: str) -> None:
     """Write one line to stderr; one that nobody can read is lost, and the launch goes on."""
-    try:
+    with suppress(OSError):
         os.write(2, os.fsencode(f"gpulaunch: {kind}: {text}\n"))
-    except OSError:
-        pass
 
 
 def warn(text: str) -> None:

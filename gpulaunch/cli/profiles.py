@@ -11,7 +11,7 @@ from gpulaunch.render.documents import profile_document
 
 def main(arguments: Sequence[str]) -> int:
     """List profiles, show one, or check a file."""
-    usage = "gpulaunch profiles [--json]\n       gpulaunch profiles show NAME|FILE [--json]\n       gpulaunch profiles check FILE"
+    usage = "gpulaunch profiles [--json] [show NAME|FILE | check FILE]"
     parser = Parser("gpulaunch profiles", "What is known about jobs before they run.", usage)
     parser.add_argument("action", nargs="?", choices=("show", "check"), help="one profile, or whether a file is one")
     parser.add_argument("profile", nargs="?", help="name or file")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gpulaunch.cli.options import Given
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.placement.scores import BANDWIDTH_MODELS
 from gpulaunch.core.size import parse_size
@@ -21,7 +22,7 @@ class Setting(NamedTuple):
 
     Attributes:
         value: None if nobody gave one.
-        origin: such as "-n 9", "GPULAUNCH_GPUS=9" or "config.toml:3".
+        origin: such as "--memory 9GiB", "GPULAUNCH_GPUS=9" or "config.toml: gpus".
     """
 
     value: Any
@@ -91,11 +92,11 @@ class Settings:
     """The chain of sources.
 
     Args:
-        given: from the command line: name -> (option as written, text).
+        given: from the command line, by name.
         environment: variables.
     """
 
-    def __init__(self, given: Mapping[str, tuple[str, str]], environment: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, Given], environment: Mapping[str, str]) -> None:
         self._given = given
         self._environment = environment
         user_config = os.path.join(config_directory(), "config.toml")
@@ -113,9 +114,10 @@ class Settings:
         variable = f"GPULAUNCH_{name.upper()}"
         if name in self._given:
             option, text = self._given[name]
-            return _read(name, text, option)
+            return Setting(_read(name, text, option), f"{option} {text}" if name != "topology" else "")
         if self._environment.get(variable):
-            return _read(name, self._environment[variable], f"{variable}={self._environment[variable]}")
+            origin = f"{variable}={self._environment[variable]}"
+            return Setting(_read(name, self._environment[variable], origin), origin)
         if profile is not None:
             return Setting(profile, "profile")
         for config in self._configs:
@@ -124,9 +126,9 @@ class Settings:
         return Setting(None, "")
 
 
-def _read(name: str, text: str, origin: str) -> Setting:
+def _read(name: str, text: str, origin: str) -> Any:  # noqa: ANN401
     try:
-        return Setting(SETTINGS[name](text), origin)
+        return SETTINGS[name](text)
     except UsageError as problem:
         raise UsageError(f"{printable(origin)}: {problem.message}", problem.hint) from None
 

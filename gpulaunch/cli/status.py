@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     add_json(parser)
     options = parser.parse_args(arguments)
     described = options.topology or os.environ.get("GPULAUNCH_TOPOLOGY")
-    machine = find_machine(described, from_environment=False, warn=warn)
+    machine = find_machine(described, warn)
     with Table(described=machine.key is not None, warn=warn).locked() as table:
         leases = table.leases(machine.key)
     document = status_document(machine.topology, leases, machine.outside, user_name)

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     add_json(parser)
     options = parser.parse_args(arguments)
     described = options.topology or os.environ.get("GPULAUNCH_TOPOLOGY")
-    topology = find_machine(described, from_environment=False, warn=warn).topology
+    topology = find_machine(described, warn).topology
     if options.json:
         print_json(topology_document(topology))
     else:

@@ -88,7 +88,7 @@ def _shipped(kind: str) -> str:
 
 
 def _find(name: str, directories: list[str], subject: str, hint: str) -> str:
-    """Path of a data file: the name itself if it looks like a path, else NAME.toml in the first directory that has it."""
+    """Path of a data file: the name itself if it looks like one, else NAME.toml in the first directory that has it."""
     if os.sep in name or name.endswith(".toml"):
         return name
     for directory in directories:

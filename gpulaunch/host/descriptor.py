@@ -4,7 +4,7 @@ import fcntl
 import os
 
 FIRST = 100
-"""A job that uses low descriptor numbers of its own must not meet ours, and a closed stderr must not become a record."""
+"""A job that uses low numbers of its own must not meet ours, and a closed stderr must not become a record."""
 
 
 def out_of_the_way(fd: int) -> int:

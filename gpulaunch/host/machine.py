@@ -25,13 +25,13 @@ class Machine(NamedTuple):
     key: TableKey | None
 
 
-def find_machine(described: str | None, *, from_environment: bool, warn: Callable[[str], None]) -> Machine:
+def find_machine(described: str | None, warn: Callable[[str], None], origin: str = "") -> Machine:
     """Read the machine.
 
     Args:
         described: name or file of a described machine, or None for this machine.
-        from_environment: `described` came from GPULAUNCH_TOPOLOGY alone; that must not hide real GPUs.
         warn: where to say what was left out.
+        origin: where `described` was set, if not on this command line; from there it must not hide real GPUs.
 
     Raises:
         UsageError: the described machine is unknown or wrong, or would hide real GPUs.
@@ -45,13 +45,13 @@ def find_machine(described: str | None, *, from_environment: bool, warn: Callabl
             warn(problem)
         return Machine(reading.topology, reading.outside, None)
     topology, path = load_described_machine(described)
-    if from_environment:
+    if origin:
         from gpulaunch.host import nvml
 
         if nvml.is_present():
             raise UsageError(
-                f"GPULAUNCH_TOPOLOGY={described} would hide this machine's NVIDIA GPUs",
-                f"say so on the command line: --topology {described}, or unset GPULAUNCH_TOPOLOGY",
+                f"{origin}: topology {described} would hide this machine's NVIDIA GPUs",
+                f"say so on the command line: --topology {described}",
             )
     return Machine(topology, (), TableKey(topology.name, topology.digest or "", path))
 

@@ -232,7 +232,7 @@ def _become(command: Sequence[str], entry: Entry, keep: int, read_end: int) -> N
         signal.signal(number, signal.SIG_IGN if number in entry.ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, entry.mask)
     try:
-        os.execvpe(command[0], command, variables)
+        os.execvpe(command[0], list(command), variables)  # noqa: S606  there is no shell, on purpose
     except OSError as problem:
         if problem.errno == errno.ENOEXEC:  # a script without a first line: a shell would run it, and so does execvp(3)
             _exec_script(command, variables)
@@ -247,7 +247,7 @@ def _exec_script(command: Sequence[str], variables: dict[bytes, bytes]) -> None:
         directories = variables.get(b"PATH", os.defpath.encode()).split(b":")
         found = (os.path.join(directory, script) for directory in directories)
         script = next((path for path in found if os.access(path, os.X_OK)), script)
-    os.execve("/bin/sh", ["/bin/sh", script, *command[1:]], variables)
+    os.execve("/bin/sh", [b"/bin/sh", script, *map(os.fsencode, command[1:])], variables)  # noqa: S606
 
 
 def _stop_by(number: int, entry: Entry) -> None:

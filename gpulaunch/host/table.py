@@ -199,16 +199,10 @@ class LockedTable:
         finally:
             os.close(fd)
         try:
-            if len(content) > MAX_RECORD_BYTES:
-                raise FieldError("", f"larger than {MAX_RECORD_BYTES} bytes")
-            document = json.loads(content)
-            lease = parse_lease(document, status.st_uid)
-            if LEASE_PREFIX + lease.id != name:
-                raise FieldError("id", f"its id is {lease.id!r}")
-        except (ValueError, FieldError, AttributeError) as problem:
+            return _parse_record(name, content, status.st_uid)
+        except (ValueError, FieldError) as problem:
             owner = user_name(status.st_uid)
             raise FailedError(f"{path}: this live lease of {owner} cannot be understood: {problem}") from None
-        return lease
 
 
 def release(table: Table, draft: Draft) -> None:
@@ -219,6 +213,15 @@ def release(table: Table, draft: Draft) -> None:
     except FailedError as problem:  # the job has ended: its status matters more, and an unlocked record is ignored
         table.warn(problem.message)
     draft.close()
+
+
+def _parse_record(name: str, content: bytes, user_id: int) -> Lease:
+    if len(content) > MAX_RECORD_BYTES:
+        raise FieldError("", f"larger than {MAX_RECORD_BYTES} bytes")
+    lease = parse_lease(json.loads(content), user_id)
+    if LEASE_PREFIX + lease.id != name:
+        raise FieldError("id", f"its id is {lease.id!r}")
+    return lease
 
 
 def _same_table(key: TableKey | None, other: TableKey | None) -> bool:

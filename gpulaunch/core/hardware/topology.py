@@ -25,7 +25,7 @@ class Gpu(NamedTuple):
         nvswitch_links: how many of its NVLinks end in an NVSwitch.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # the field's own word; nobody asks a GPU for tuple.index
     uuid: str
     model: str
     memory_bytes: int

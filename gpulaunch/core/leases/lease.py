@@ -97,12 +97,14 @@ _LEASE: FieldTable = {
 _OPTIONAL = {"table": list, "profile": str, "name": str, "parent": str}
 
 
-def parse_lease(document: Mapping[str, Any], user_id: int) -> Lease:
+def parse_lease(document: object, user_id: int) -> Lease:
     """Read what Lease.to_document wrote.
 
     Raises:
         FieldError: this is no such document, or one of another version.
     """
+    if not isinstance(document, Mapping):
+        raise FieldError("", f"{document!r} is not a table")
     present = {key: value for key, value in document.items() if value is not None or key not in _OPTIONAL}
     lease = checked(present, {**_LEASE, **_OPTIONAL}, required=tuple(_LEASE))
     table = _texts(lease, "table", length=3) if "table" in lease else None

@@ -182,11 +182,8 @@ def cut_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float | None:
     if len(parts) > 1:
         return _widest_join(fabric, parts)
     return _minimum_cut(
-        tuple(
-            tuple(fabric.nvlink.get((a, b), 0.0) for b in gpus) + (fabric.switch.get(a, 0.0),)
-            for a in gpus
-        )
-    )  # fmt: skip
+        tuple((*(fabric.nvlink.get((a, b), 0.0) for b in gpus), fabric.switch.get(a, 0.0)) for a in gpus)
+    )
 
 
 def _nvlink_parts(fabric: Fabric, gpus: Sequence[int]) -> list[list[int]]:

@@ -1,0 +1,142 @@
+"""The options of a launch, and how a command line is read.
+
+argparse cannot stop at the first word that is no option, and costs 6 ms of every launch, a quarter of the whole. So a
+launch's options are read here, by one table that argparse then only prints (--help). All other commands use argparse.
+docs/decisions/start-up.md has the measurements.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpulaunch.errors import UsageError, printable
+
+
+class Option(NamedTuple):
+    """One option of a launch.
+
+    Attributes:
+        flags: its spellings, short one first.
+        name: what it sets; several options may set the same.
+        metavar: what the help calls its value; None if it takes none.
+        help: for --help.
+        sets: the value that it stands for if it takes none.
+    """
+
+    flags: tuple[str, ...]
+    name: str
+    metavar: str | None
+    help: str
+    sets: str = "true"
+
+
+OPTIONS = (
+    Option(("-p", "--profile"), "profile", "NAME|FILE", "what is known about the job (see 'gpulaunch profiles')"),
+    Option(("-n", "--gpus"), "gpus", "N|all", "how many GPUs (default: what the profile says, else 1)"),
+    Option(("--policy",), "policy", "NAME", "how to choose: preserve (default), greedy, baseline"),
+    Option(("--pattern",), "pattern", "NAME", "who talks to whom: ring, chain, all-to-all (default), none"),
+    Option(("--sensitive",), "bandwidth_sensitive", None, "faster links make the job faster (default if n > 1)"),
+    Option(("--insensitive",), "bandwidth_sensitive", None, "they do not", "false"),
+    Option(("--bandwidth-model",), "bandwidth_model", "NAME", "how fast a set of GPUs is: cut (default), mapa"),
+    Option(("--memory",), "memory", "SIZE", "least memory of each GPU, such as 16GiB"),
+    Option(("--gpu-model",), "gpu_model", "TEXT", "only GPUs whose product name contains this"),
+    Option(("--only",), "only", "GPU,...", "choose among these GPUs (index or UUID)"),
+    Option(("--exclude",), "exclude", "GPU,...", "do not choose these"),
+    Option(("--bind-cpu",), "bind_cpu", None, "run on the CPUs next to the GPUs (default)"),
+    Option(("--no-bind-cpu",), "bind_cpu", None, "leave the CPUs alone", "false"),
+    Option(("--uuid",), "uuid", None, "write UUIDs into CUDA_VISIBLE_DEVICES"),
+    Option(("--topology",), "topology", "NAME|FILE", "a described machine instead of this one, such as dgx1-v100"),
+    Option(("--name",), "name", "TEXT", "what 'gpulaunch status' calls the job"),
+    Option(("--dry-run",), "dry_run", None, "say what would be decided, and take nothing"),
+    Option(("--explain",), "explain", None, "show the best candidates, and why the winner won"),
+    Option(("--json",), "json", None, "with --dry-run: print a JSON document"),
+    Option(("-q", "--quiet"), "quiet", None, "no warnings"),
+    Option(("-v", "--verbose"), "verbose", None, "say which GPUs the job got"),
+    Option(("-h", "--help"), "help", None, "print this and exit"),
+    Option(("--version",), "version", None, "print the version and exit"),
+)
+
+
+class Given(NamedTuple):
+    """What a command line says about one name.
+
+    Attributes:
+        option: as it was written, for messages.
+        text: the value, or what the option stands for.
+    """
+
+    option: str
+    text: str
+
+
+class Line(NamedTuple):
+    """A command line, read up to its first word.
+
+    Attributes:
+        given: by name; the last one wins.
+        word_at: index of the first argument that is no option and no option's value; None if there is none.
+    """
+
+    given: dict[str, Given]
+    word_at: int | None
+
+
+def read_line(arguments: Sequence[str]) -> Line:
+    """Read options up to the first word: --name value, --name=value, -n3, -n 3 and -qn3, never abbreviated.
+
+    Raises:
+        UsageError: an option is unknown, lacks its value, or has one that it does not take.
+    """
+    by_flag = {flag: option for option in OPTIONS for flag in option.flags}
+    given: dict[str, Given] = {}
+    rest = iter(enumerate(arguments))
+    for at, argument in rest:
+        if not argument.startswith("-") or argument == "-":
+            return Line(given, at)
+        if argument.startswith("--"):
+            name, equals, value = argument.partition("=")
+            pairs: list[tuple[str, str | None]] = [(name, value if equals else None)]
+        else:
+            pairs = _letters(argument, by_flag)
+        for flag, attached in pairs:
+            option = by_flag.get(flag)
+            if option is None:
+                raise UsageError(f"unknown option {printable(flag)}", "see 'gpulaunch --help'")
+            if option.metavar is None:
+                if attached is not None:
+                    raise UsageError(f"{flag} takes no value, but {printable(attached)!r} is given")
+                given[option.name] = Given(flag, option.sets)
+            else:
+                text = attached if attached is not None else next(rest, (0, None))[1]
+                if text is None:
+                    raise UsageError(f"{flag} needs a value: {option.metavar}")
+                given[option.name] = Given(flag, text)
+    return Line(given, None)
+
+
+def _letters(argument: str, by_flag: dict[str, Option]) -> list[tuple[str, str | None]]:
+    """Short options in one argument: the first that takes a value takes the rest, or else the next argument."""
+    pairs: list[tuple[str, str | None]] = []
+    for i, letter in enumerate(argument[1:], 2):
+        flag = f"-{letter}"
+        if flag in by_flag and by_flag[flag].metavar is not None:
+            return [*pairs, (flag, argument[i:] or None)]
+        pairs.append((flag, None))
+    return pairs
+
+
+def print_help() -> None:
+    """Print the usage and every option."""
+    from gpulaunch.cli.arguments import Parser
+
+    parser = Parser(
+        "gpulaunch",
+        "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it ends.",
+        "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n       gpulaunch status|topo|profiles [OPTIONS]",
+        add_help=False,
+    )
+    for option in OPTIONS:
+        if option.metavar is None:
+            parser.add_argument(*option.flags, action="store_true", help=option.help)
+        else:
+            parser.add_argument(*option.flags, metavar=option.metavar, help=option.help)
+    parser.print_help()
