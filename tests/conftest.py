@@ -1,9 +1,11 @@
 """What all tests share: the installed command, a state directory of their own, and the rule about skipping."""
 
 import os
+import select
 import subprocess
 import sysconfig
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,12 +54,69 @@ class Launcher:
 
     def start(self, *arguments: str | bytes, **options) -> subprocess.Popen[str]:
         """Start and return at once; output as text."""
-        options = {"env": self.environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        options = {
+            "env": self.environment,
+            "text": True,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            **options,
+        }
         return subprocess.Popen([self.script, *arguments], **options)
 
     def records(self) -> list[str]:
         """Names of the records in the table."""
         return sorted(name for name in os.listdir(self.state) if name.startswith("gpulaunch."))
+
+
+DGX = ("--topology", "dgx1-v100")
+VGG = (*DGX, "--profile", "vgg16", "-n", "3")
+SHOW = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+
+
+class Held:
+    """A job that has its GPUs and runs until it is told to end.
+
+    Attributes:
+        process: the launcher.
+        gpus: CUDA_VISIBLE_DEVICES of the job.
+        job_pid: the job's pid.
+    """
+
+    def __init__(self, launcher: Launcher, *options: str) -> None:
+        script = 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7'
+        self.process = launcher.start(*options, "--", "sh", "-c", script, stdin=subprocess.PIPE)
+        self.gpus, pid = self.process.stdout.readline().split()
+        self.job_pid = int(pid)
+
+    def end(self) -> int:
+        """Let the job end; the launcher's exit status."""
+        self.process.communicate("\n", timeout=30)
+        return self.process.returncode
+
+
+@contextmanager
+def held(launcher: Launcher, *options: str):
+    """A job that holds its GPUs for the length of the block."""
+    job = Held(launcher, *options)
+    try:
+        yield job
+    finally:
+        if job.process.poll() is None:
+            job.end()
+        job.process.stdout.close()
+        job.process.stderr.close()
+
+
+def wait_for_end(pid: int) -> None:
+    """Block until a process that is not our child has ended."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    assert poll.poll(30_000), f"pid {pid} did not end"
+    os.close(descriptor)
 
 
 @pytest.fixture
@@ -74,3 +133,10 @@ def _no_real_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(tmp_path / "no-table-here"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-settings-here"))
+
+
+@pytest.fixture
+def no_driver() -> None:
+    """Only for machines without an NVIDIA driver."""
+    if any(Path(directory, "libnvidia-ml.so.1").exists() for directory in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")):
+        pytest.skip("this machine has an NVIDIA driver")

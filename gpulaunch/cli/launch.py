@@ -1,11 +1,12 @@
 """`gpulaunch [OPTIONS] -- COMMAND [ARG...]`: the main job."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 
 from gpulaunch import launch as launching
 from gpulaunch.cli.options import Given
-from gpulaunch.cli.output import print_json, print_table, say, warn
+from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.cli.request import read_launch
 from gpulaunch.cli.settings import Settings
 from gpulaunch.core.decide import Decision, Grant, Wait
@@ -68,6 +69,6 @@ def _dry_run(launch: launching.Launch, decision: Decision, *, explained: bool, a
 
 
 def _explain(launch: launching.Launch, grant: Grant, *, to_stderr: bool) -> None:
-    from gpulaunch.render.tables import explanation_table
+    from gpulaunch.render.tables import draw, explanation_table
 
-    print_table(explanation_table(launch.request, grant, _EXPLAINED), to_stderr=to_stderr)
+    draw(explanation_table(launch.request, grant, _EXPLAINED), sys.stderr if to_stderr else sys.stdout)

@@ -3,14 +3,11 @@
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import GpulaunchError
-
-_UNCUT = 4096  # columns: a pipe has no edge to fit to
 
 
 def say(kind: str, text: str) -> None:
@@ -39,13 +36,3 @@ def print_json(document: Mapping[str, Any] | list[Any]) -> None:
 def end_quietly_when_nobody_reads() -> None:
     """Let `gpulaunch status | head -1` end as any other program does."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-
-
-def print_table(renderable: Any, *, to_stderr: bool = False) -> None:  # noqa: ANN401
-    """Print what rich can draw."""
-    from rich.console import Console
-
-    stream = sys.stderr if to_stderr else sys.stdout
-    if stream is not None:
-        width = None if stream.isatty() else _UNCUT
-        Console(file=stream, highlight=False, width=width).print(renderable)

@@ -1,9 +1,10 @@
 """`gpulaunch profiles`: what is known about jobs before they run."""
 
+import sys
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json
-from gpulaunch.cli.output import print_json, print_table
+from gpulaunch.cli.output import print_json
 from gpulaunch.errors import UsageError
 from gpulaunch.host.catalog import find_profile, load_profile, profile_names
 from gpulaunch.render.documents import profile_document
@@ -27,9 +28,9 @@ def main(arguments: Sequence[str]) -> int:
     elif options.action == "check":
         print(f"{path}: profile {profile.name!r} is well formed")
     else:
-        from gpulaunch.render.tables import profile_table
+        from gpulaunch.render.tables import draw, profile_table
 
-        print_table(profile_table(profile, path))
+        draw(profile_table(profile, path), sys.stdout)
     return 0
 
 
@@ -38,7 +39,7 @@ def _list(*, as_json: bool) -> int:
     if as_json:
         print_json([profile_document(profile, path) for path, profile in profiles])
     else:
-        from gpulaunch.render.tables import profiles_table
+        from gpulaunch.render.tables import draw, profiles_table
 
-        print_table(profiles_table([profile for _, profile in profiles]))
+        draw(profiles_table([profile for _, profile in profiles]), sys.stdout)
     return 0

@@ -1,11 +1,12 @@
 """`gpulaunch status`: who has what, since when, doing what."""
 
 import os
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.output import print_json, print_table, warn
+from gpulaunch.cli.output import print_json, warn
 from gpulaunch.host.machine import find_machine
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.render.tables import status_table
+        from gpulaunch.render.tables import draw, status_table
 
-        print_table(status_table(document, datetime.now(UTC)))
+        draw(status_table(document, datetime.now(UTC)), sys.stdout)
     return 0

@@ -1,10 +1,11 @@
 """`gpulaunch topo`: the GPUs and their links."""
 
 import os
+import sys
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.output import print_json, print_table, warn
+from gpulaunch.cli.output import print_json, warn
 from gpulaunch.host.machine import find_machine
 from gpulaunch.render.documents import topology_document
 
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(topology_document(topology))
     else:
-        from gpulaunch.render.tables import topology_table
+        from gpulaunch.render.tables import draw, topology_table
 
-        print_table(topology_table(topology))
+        draw(topology_table(topology), sys.stdout)
     return 0

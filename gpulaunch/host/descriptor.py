@@ -9,6 +9,9 @@ FIRST = 100
 
 def out_of_the_way(fd: int) -> int:
     """The same open file at a number of at least FIRST, closed on exec."""
-    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST)
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST)
+    except OSError:  # a limit on open files (ulimit -n) below FIRST: then above the standard three
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(fd)
     return moved

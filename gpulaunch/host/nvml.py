@@ -41,6 +41,16 @@ _PATHS: dict[int, PathType] = {
 
 _MAJOR_NVLINK_VERSION = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}  # NVML counts 1.0, 2.0, 2.2, 3.0, 3.1, 4.0 ...
 
+# Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with no NVMLError.
+_COMPUTE_PROCESSES = (
+    pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+    pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
+)
+_GRAPHICS_PROCESSES = (
+    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
+)
+
 
 PciAddress = tuple[int, int, int]  # domain, bus, device
 
@@ -228,15 +238,19 @@ def _pcie_path(a: Device, b: Device) -> PathType:
 
 def _use(handle: Any, gpu: Gpu) -> OutsideUse | None:  # noqa: ANN401
     """Who uses a GPU, if anyone does: its compute processes, or memory that no visible process explains."""
-    processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, gpu=gpu.index) or []
+    processes = _processes(_COMPUTE_PROCESSES, handle, gpu.index)
     if processes:
         return OutsideUse(gpu.uuid, _who(sorted(process.pid for process in processes)))
-    if _ask(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle, gpu=gpu.index):
+    if _processes(_GRAPHICS_PROCESSES, handle, gpu.index):
         return None
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, gpu=gpu.index)
     if memory is not None and memory.used > IDLE_MEMORY_BYTES:
         return OutsideUse(gpu.uuid, f"{memory.used >> 20} MiB in use by a process that is not visible here")
     return None
+
+
+def _processes(versions: Sequence[Callable[..., Any]], handle: Any, index: int) -> list[Any]:  # noqa: ANN401
+    return next((found for ask in versions if (found := _ask(ask, handle, gpu=index)) is not None), [])
 
 
 def _who(pids: Sequence[int]) -> str:

@@ -200,7 +200,7 @@ class LockedTable:
             os.close(fd)
         try:
             return _parse_record(name, content, status.st_uid)
-        except (ValueError, FieldError) as problem:
+        except (ValueError, RecursionError, FieldError) as problem:
             owner = user_name(status.st_uid)
             raise FailedError(f"{path}: this live lease of {owner} cannot be understood: {problem}") from None
 

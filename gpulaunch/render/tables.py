@@ -3,9 +3,10 @@
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TextIO
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,19 @@ from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.render.documents import Document
+
+_UNCUT = 4096  # columns: a pipe has no edge to fit to
+
+
+def draw(table: RenderableType, stream: TextIO | None) -> None:
+    """Write a table to a terminal, as wide as that is and in its colours, or uncut and plain to anything else.
+
+    Args:
+        table: what the functions below return.
+        stream: None draws nothing.
+    """
+    if stream is not None:
+        Console(file=stream, highlight=False, width=None if stream.isatty() else _UNCUT).print(table)
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -98,7 +112,7 @@ def topology_table(topology: Topology) -> Group:
     table = _table("GPU", *map(str, indices), "NUMA", *(["model"] if mixed else []), right=("GPU",))
     for gpu in topology.gpus:
         cells = [
-            Text("·", "dim") if other == gpu.index else _link_cell(links[gpu.index, other], shades) for other in indices
+            Text("X", "dim") if other == gpu.index else _link_cell(links[gpu.index, other], shades) for other in indices
         ]
         node = "?" if gpu.numa_node is None else str(gpu.numa_node)
         table.add_row(str(gpu.index), *cells, node, *([kinds[gpu.index]] if mixed else []))
@@ -141,7 +155,7 @@ def explanation_table(request: Request, grant: Grant, limit: int) -> Group:
     table = _table("", "GPUs", *columns, right=columns)
     for place, (candidate, scores) in enumerate(explanation.candidates):
         style = "bold green" if place == 0 else ""
-        table.add_row("→" if place == 0 else "", ",".join(map(str, candidate)), *_score_cells(scores), style=style)
+        table.add_row(">" if place == 0 else "", ",".join(map(str, candidate)), *_score_cells(scores), style=style)
     assumed = f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
     sensitive = "bandwidth-sensitive" if grant.choice.sensitive else "not bandwidth-sensitive"
     return Group(

@@ -105,7 +105,7 @@ def _improved_tour(fabric: Fabric, gpus: tuple[int, ...], *, closed: bool) -> tu
     improved = True
     while improved:
         improved = False
-        for i, j in combinations(range(1, len(tour) + 1), 2):
+        for i, j in combinations(range(1 if closed else 0, len(tour) + 1), 2):
             other = tour[:i] + tour[i:j][::-1] + tour[j:]
             bandwidth = _tour_bandwidth(fabric, other, closed=closed)
             if bandwidth > best + 1e-6:
@@ -216,19 +216,18 @@ def _widest_join(fabric: Fabric, parts: list[list[int]]) -> float:
 
 @lru_cache(maxsize=4096)
 def _minimum_cut(rows: tuple[tuple[float, ...], ...]) -> float:
-    """Global minimum cut (Stoer and Wagner 1997).
+    """Global minimum cut with GPUs on both sides (Stoer and Wagner 1997).
 
     Args:
-        rows: for each GPU its bandwidth to every GPU, then to the switch. A switch alone is never the smaller side of
-            a narrowest cut, since every one of its links is some GPU's.
+        rows: for each GPU its bandwidth to every GPU, then to the switch. Every search starts at the switch, so that it
+            is never the side that is cut off: with direct NVLinks besides, its links can be fewer than any GPU's.
     """
     n = len(rows)
-    weight: dict[int, dict[int, float]] = {a: {b: w for b, w in enumerate(row) if w} for a, row in enumerate(rows)}
-    weight[n] = {a: row[n] for a, row in enumerate(rows) if row[n]}
-    if not weight[n]:
-        del weight[n]
+    switch = {a: row[n] for a, row in enumerate(rows) if row[n]}
+    weight: dict[int, dict[int, float]] = {n: dict(switch)} if switch else {}
+    weight |= {a: {b: w for b, w in enumerate(row) if w} for a, row in enumerate(rows)}
     best = float("inf")
-    while len(weight) > 1:
+    while len(weight) > (2 if switch else 1):
         order = [next(iter(weight))]
         pull = dict.fromkeys(weight, 0.0)
         while True:

@@ -1,0 +1,116 @@
+"""The house rules that a machine can check: layers, one door for each package, style, types."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "gpulaunch"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# what a file of each layer may import of ours
+ALLOWED = {
+    "errors": set(),
+    "core": {"errors", "core"},
+    "render": {"errors", "core", "render"},
+    "host": {"errors", "core", "host"},
+    "launch": {"errors", "core", "host"},
+    "cli": {"errors", "core", "host", "launch", "render", "cli", "__init__"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+DOORS = {"pynvml": {"host/nvml.py"}, "rich": {"render/tables.py"}, "argparse": {"cli/arguments.py"}}
+PURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of all modules that a file imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def layer(name: str) -> str:
+    """Layer of one of our modules by its full name; a name of the package itself is its __init__."""
+    part = name.split(".")[1]
+    return part if part in ALLOWED else "__init__"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_downward_only(path: Path) -> None:
+    """Layers: errors <- core <- host <- launch <- cli; render sees core only."""
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    ours = {name for name in imports(path) if name.startswith("gpulaunch.") or name == "gpulaunch"}
+    assert {layer(name) for name in ours} - ALLOWED[own] == set()
+
+
+def test_no_circles() -> None:
+    """No two modules import each other, not even by way of others."""
+    names = {path: ".".join(("gpulaunch", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in FILES}
+    known = set(names.values())
+    graph = {
+        name: {
+            other for other in known for target in imports(path) if target == other or target.startswith(other + ".")
+        }
+        for path, name in names.items()
+    }
+    finished: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, f"circle: {' -> '.join((*above, name))}"
+        if name not in finished:
+            for other in graph[name] - {name}:
+                visit(other, (*above, name))
+            finished.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_each_package_has_one_door() -> None:
+    """Each third-party package, and argparse, is imported by one file."""
+    users: dict[str, set[str]] = {}
+    for path in FILES:
+        for name in imports(path):
+            users.setdefault(name.partition(".")[0], set()).add(str(path.relative_to(PACKAGE)))
+    third_party = {name: files for name, files in users.items() if name not in sys.stdlib_module_names | {"gpulaunch"}}
+    assert third_party | {"argparse": users["argparse"]} == DOORS
+
+
+@pytest.mark.parametrize("path", [f for f in FILES if "core" in f.parts], ids=lambda path: path.name)
+def test_deciding_is_pure(path: Path) -> None:
+    """The core imports nothing that does input or output, reads a clock, the environment or randomness."""
+    assert {name.partition(".")[0] for name in imports(path)} & PURE == set()
+
+
+def test_launch_imports_what_costs_late() -> None:
+    """The files of the launch path import rich, argparse and NVML inside functions, if at all."""
+    for path in FILES:
+        body = ast.parse(path.read_text()).body
+        top = {a.name for node in body if isinstance(node, ast.Import) for a in node.names}
+        top |= {node.module for node in body if isinstance(node, ast.ImportFrom)}
+        if str(path.relative_to(PACKAGE)) not in {file for files in DOORS.values() for file in files}:
+            assert top & {"rich", "argparse", "pynvml", "gpulaunch.render.tables"} == set(), path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("mypy",),
+    ],
+    ids=" ".join,
+)
+def test_style_and_types(command: tuple[str, ...]) -> None:
+    """Ruff and mypy (strict) find nothing."""
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
