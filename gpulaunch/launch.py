@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpulaunch.core.decide import Decision, Grant, decide
+from gpulaunch.core.decide import Decision, Grant, Wait, decide
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.hardware.topology import Gpu
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.request import Request
-from gpulaunch.host.machine import Machine
+from gpulaunch.host.machine import Machine, look_again
 from gpulaunch.host.process import Job, Started, cpus_near, hold_signals, this_process
 from gpulaunch.host.system import boot_id, now
 from gpulaunch.host.table import Draft, LockedTable, Table, release
@@ -51,8 +51,8 @@ class Ended(NamedTuple):
 
 def preview(launch: Launch, warn: Warn) -> Decision:
     """What would be decided now; nothing is taken."""
-    with Table(described=launch.machine.key is not None, warn=warn).locked() as table:
-        return _decide(launch, table)
+    table = Table(described=launch.machine.key is not None, warn=warn)
+    return _decide(launch, table, lambda _grant, _locked: None)
 
 
 def run(launch: Launch, warn: Warn, granted: Callable[[Grant, str], None]) -> Ended | Decision:
@@ -75,10 +75,9 @@ def run(launch: Launch, warn: Warn, granted: Callable[[Grant, str], None]) -> En
     job = Job(launch.command, entry, keep=record.fd)
     decision = None
     try:
-        with table.locked() as locked:
-            decision = _decide(launch, locked)
-            if isinstance(decision, Grant):
-                locked.publish(record, _lease(launch, decision, record, job))
+        decision = _decide(
+            launch, table, lambda grant, locked: locked.publish(record, _lease(launch, grant, record, job))
+        )
     finally:
         if not isinstance(decision, Grant):
             job.dismiss()
@@ -100,10 +99,19 @@ def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
     return [by_index[index] for index in grant.placement.gpus]
 
 
-def _decide(launch: Launch, table: LockedTable) -> Decision:
-    leases = table.leases(launch.machine.key)
-    within = next((lease for lease in leases if lease.id == launch.within), None)
-    return decide(launch.request, launch.machine.topology, leases, launch.machine.outside, within)
+def _decide(launch: Launch, table: Table, commit: Callable[[Grant, LockedTable], None]) -> Decision:
+    """Decide, and commit a grant, under one lock; a Wait that outside use explains is checked once more."""
+    machine = launch.machine
+    while True:
+        with table.locked() as locked:
+            leases = locked.leases(machine.key)
+            within = next((lease for lease in leases if lease.id == launch.within), None)
+            decision = decide(launch.request, machine.topology, leases, machine.outside, within)
+            if isinstance(decision, Grant):
+                commit(decision, locked)
+        if not (isinstance(decision, Wait) and machine.outside and machine is launch.machine):
+            return decision
+        machine = look_again(machine)
 
 
 def _lease(launch: Launch, grant: Grant, record: Draft, job: Job) -> Lease:

@@ -50,10 +50,17 @@ def find_machine(described: str | None, warn: Callable[[str], None], origin: str
 
         if nvml.is_present():
             raise UsageError(
-                f"{origin}: topology {described} would hide this machine's NVIDIA GPUs",
+                f"{origin} would hide this machine's NVIDIA GPUs",
                 f"say so on the command line: --topology {described}",
             )
     return Machine(topology, (), TableKey(topology.name, topology.digest or "", path))
+
+
+def look_again(machine: Machine) -> Machine:
+    """The machine with its outside use read anew: what was seen before the table was locked may have ended since."""
+    from gpulaunch.host import nvml
+
+    return machine._replace(outside=nvml.read().outside)
 
 
 def inherited_lease(lease_id: str, warn: Callable[[str], None]) -> Lease | None:

@@ -20,7 +20,13 @@ from gpulaunch.host.system import owner_of
 IDLE_MEMORY_BYTES = 128 << 20
 """More in use than this, beyond what the driver reserves, and some process must be there: a CUDA context takes more."""
 
-_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
+_LOST = (
+    pynvml.NVML_ERROR_GPU_IS_LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED,
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER,
+    pynvml.NVML_ERROR_IRQ_ISSUE,
+)
+_ABSENT = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _UNKNOWN = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -118,8 +124,8 @@ def is_present() -> bool:
     try:
         pynvml.nvmlInit()
         return bool(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError:
-        return False
+    except pynvml.NVMLError as problem:
+        return problem.value not in _ABSENT  # a driver that fails is there all the same
 
 
 _HINT = "without GPUs, try a described machine: --topology dgx1-v100"
@@ -204,8 +210,6 @@ def _nvlink_ends(handle: Any, index: int) -> list[NvlinkEnd]:  # noqa: ANN401
     ends = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         state = _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link, gpu=index)
-        if state is None:
-            break
         if state == pynvml.NVML_FEATURE_ENABLED:
             version = _ask(pynvml.nvmlDeviceGetNvLinkVersion, handle, link, gpu=index)
             kind = _ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link, gpu=index)
@@ -237,7 +241,10 @@ def _pcie_path(a: Device, b: Device) -> PathType:
 
 
 def _use(handle: Any, gpu: Gpu) -> OutsideUse | None:  # noqa: ANN401
-    """Who uses a GPU, if anyone does: its compute processes, or memory that no visible process explains."""
+    """Who uses a GPU, if anyone does: its compute processes, or memory in use where no process at all is visible.
+
+    A desktop's processes do not count, and where there are some their memory cannot be told from others'.
+    """
     processes = _processes(_COMPUTE_PROCESSES, handle, gpu.index)
     if processes:
         return OutsideUse(gpu.uuid, _who(sorted(process.pid for process in processes)))

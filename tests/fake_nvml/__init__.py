@@ -1,0 +1,178 @@
+"""A fake libnvidia-ml.so.1, compiled from nvml.c, that the real nvidia-ml-py loads, and machines for it to tell of.
+
+A test module that writes pytest_plugins = ("fake_nvml",) has these fixtures. A machine is a fixture that turns
+`launcher` into one that runs there.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+_SOURCE = Path(__file__).with_name("nvml.c")
+
+_DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
+_DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
+_SINGLE, _HOSTBRIDGE = 10, 30  # nvmlGpuTopologyLevel_t
+
+
+class FakeNvml:
+    """What the fake library says from the next call on; nvml.c tells the form.
+
+    Args:
+        library: directory of libnvidia-ml.so.1.
+        file: where to write what it says.
+
+    Attributes:
+        environment: variables of a process that is to meet it.
+    """
+
+    def __init__(self, library: Path, file: Path) -> None:
+        self.environment = {"LD_LIBRARY_PATH": str(library), "FAKE_NVML_FILE": str(file)}
+        self._file = file
+        self._gpus: list[dict[str, object]] = []
+        self._lines: list[str] = []
+        self._write()
+
+    def describe(self, gpus: Iterable[dict[str, object]], lines: Iterable[str]) -> None:
+        """Tell of a machine.
+
+        Args:
+            gpus: the keys of each GPU's line.
+            lines: everything else.
+        """
+        self._gpus, self._lines = [dict(gpu) for gpu in gpus], list(lines)
+        self._write()
+
+    def uuids(self, *gpus: int) -> str:
+        """UUIDs of GPUs, with commas between."""
+        return ",".join(str(self._gpus[gpu]["uuid"]) for gpu in gpus)
+
+    def change(self, gpu: int, **values: object) -> None:
+        """Change keys of a GPU; None takes one away."""
+        self._gpus[gpu] = {key: value for key, value in (self._gpus[gpu] | values).items() if value is not None}
+        self._write()
+
+    def swap(self, a: int, b: int) -> None:
+        """Let two cards change places, as a reboot may count them: the slots and their links stay."""
+        self._gpus[a]["uuid"], self._gpus[b]["uuid"] = self._gpus[b]["uuid"], self._gpus[a]["uuid"]
+        self._write()
+
+    def add(self, *lines: str) -> None:
+        """Say this, too."""
+        self._lines += lines
+        self._write()
+
+    def drop(self, beginning: str) -> None:
+        """Say no longer what begins so."""
+        self._lines = [line for line in self._lines if not line.startswith(beginning)]
+        self._write()
+
+    def answer(self, function: str, code: int, gpu: int | None = None) -> None:
+        """Let a function answer with an error.
+
+        Args:
+            function: the exported symbol.
+            code: of nvmlReturn_t.
+            gpu: its first argument, or None for every one and for a function that is about no GPU.
+        """
+        indices = (-1, *range(len(self._gpus))) if gpu is None else (gpu,)
+        self.add(*(f"error {function} {index} {code}" for index in indices))
+
+    def _write(self) -> None:
+        lines = [
+            f"gpu {index} " + " ".join(f"{key}={value}".replace(" ", "_") for key, value in gpu.items())
+            for index, gpu in enumerate(self._gpus)
+        ]
+        draft = self._file.with_suffix(".new")
+        draft.write_text("".join(f"{line}\n" for line in lines + self._lines))
+        os.replace(draft, self._file)  # who reads meanwhile sees all of the old or all of the new
+
+
+@pytest.fixture(scope="session")
+def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a libnvidia-ml.so.1 that has just been compiled."""
+    compiler = shutil.which("gcc")
+    if not compiler:
+        pytest.skip("needs gcc")
+    directory = tmp_path_factory.mktemp("nvml")
+    output = directory / "libnvidia-ml.so.1"
+    subprocess.run([compiler, "-Wall", "-Wextra", "-O1", "-shared", "-fPIC", "-o", output, _SOURCE], check=True)
+    return directory
+
+
+@pytest.fixture
+def nvml(launcher, fake_nvml_library: Path, tmp_path: Path) -> FakeNvml:
+    """NVML of a machine with a driver and no GPU, which `launcher` now meets."""
+    fake = FakeNvml(fake_nvml_library, tmp_path / "nvml.txt")
+    launcher.environment |= fake.environment
+    return fake
+
+
+@pytest.fixture
+def dgx1_v100(nvml: FakeNvml) -> FakeNvml:
+    """A DGX-1 with eight V100; see profiles/machines/dgx1-v100.toml for the sources."""
+    gpus = [
+        {
+            "uuid": f"GPU-v100-{i}",
+            "name": "Tesla V100-SXM2-16GB",
+            "memory_mib": 16160,
+            "reserved_mib": 300,
+            "pci": _address(i),
+            "numa": i // 4,
+            "cpus": ("0-9,20-29", "10-19,30-39")[i // 4],
+            "cc": "7.0",
+            "gen": 3,
+            "width": 16,
+        }
+        for i in range(8)
+    ]
+    nvml.describe(gpus, [*_dgx1_nvlinks(), *_ancestors()])
+    return nvml
+
+
+@pytest.fixture
+def hgx_h100(nvml: FakeNvml) -> FakeNvml:
+    """Eight H100, each with eighteen NVLinks into NVSwitches."""
+    gpus = [
+        {
+            "uuid": f"GPU-h100-{i}",
+            "name": "NVIDIA H100 80GB HBM3",
+            "memory_mib": 81559,
+            "reserved_mib": 600,
+            "pci": _address(i),
+            "numa": i // 4,
+            "cpus": ("0-31", "32-63")[i // 4],
+            "cc": "9.0",
+            "gen": 5,
+            "width": 16,
+        }
+        for i in range(8)
+    ]
+    nvml.describe(gpus, (f"nvlink {gpu} {link} peer=switch version=6" for gpu in range(8) for link in range(18)))
+    return nvml
+
+
+def _address(gpu: int) -> str:
+    """In a PCI domain that the machine under test does not have, so that its own sysfs says nothing about it."""
+    return f"ffff:{0x06 + 4 * gpu:02x}:00"
+
+
+def _dgx1_nvlinks() -> Iterable[str]:
+    """Both ends of each NVLink; a double one is two. 2 is nvmlDeviceGetNvLinkVersion's number for NVLink 2.0."""
+    used = [0] * 8
+    for a, b in (*_DGX1_DOUBLE, *_DGX1_DOUBLE, *_DGX1_SINGLE):
+        for gpu, peer in ((a, b), (b, a)):
+            yield f"nvlink {gpu} {used[gpu]} peer={peer} version=2"
+            used[gpu] += 1
+
+
+def _ancestors() -> Iterable[str]:
+    """Two GPUs a PCIe switch, four GPUs a socket."""
+    for a in range(8):
+        for b in range(a + 1, 8):
+            if a // 4 == b // 4:
+                yield f"ancestor {a} {b} {_SINGLE if a // 2 == b // 2 else _HOSTBRIDGE}"

@@ -1,0 +1,289 @@
+/*
+ * A libnvidia-ml.so.1 without GPUs: it says what a text file says, so that tests meet NVML through the real
+ * nvidia-ml-py. The file is named by FAKE_NVML_FILE and read again on every call, so that a test changes the machine
+ * while programs run.
+ *
+ * One fact a line, words between single blanks, GPUs by index, "_" for a blank in a name:
+ *
+ *   gpu 0 uuid=GPU-a name=Tesla_V100 memory_mib=16160 pci=0000:06:00 numa=0 cpus=0-19,40-59 cc=7.0 gen=3 width=16
+ *   gpu 1 ... used_mib=200 reserved_mib=300
+ *   nvlink 0 2 peer=3 version=2     link 2 of GPU 0 ends in GPU 3; version as nvmlDeviceGetNvLinkVersion counts
+ *   nvlink 0 3 peer=switch version=6
+ *   nvlink 0 4 state=0              this link is down
+ *   ancestor 0 1 10                 nvmlGpuTopologyLevel_t of two GPUs, the lower index first; without: 50 (SYSTEM)
+ *   process 0 4123 300              a compute process: pid, MiB; its memory counts as used
+ *   graphics 0 77 20                a graphics process, likewise
+ *   error nvmlDeviceGetUUID 3 15    this call answers with this code; GPU -1 for a call that is about no GPU
+ *
+ * A key that a gpu line lacks is not supported there. Layouts and numbers are those of nvml.h, API 13.
+ */
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
+       VERSION_MISMATCH = 25 };
+enum { INTERNAL = 0, SYSTEM = 50 };           /* nvmlGpuTopologyLevel_t */
+enum { PEER_IS_GPU = 0, PEER_IS_SWITCH = 2 }; /* nvmlIntNvLinkDeviceType_t */
+
+#define LINE 512
+#define MIB (1ULL << 20)
+#define NO_GPU (-1)
+#define SWITCH_ADDRESS "ffff:f0:00"
+
+typedef struct Device *Handle; /* the index plus 1, since NULL is no handle */
+typedef struct { char legacy_id[16]; unsigned domain, bus, device, model, subsystem; char id[32]; } PciInfo;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
+typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
+
+static int initialised;
+
+/* The rest of the nth line that begins with these words, blank first; false if there is none. */
+static int find(char rest[LINE], int nth, const char *format, ...) {
+    char wanted[LINE], line[LINE];
+    va_list words;
+    va_start(words, format);
+    size_t length = vsnprintf(wanted, sizeof wanted, format, words);
+    va_end(words);
+    FILE *file = fopen(getenv("FAKE_NVML_FILE"), "r");
+    int found = 0;
+    while (file && !found && fgets(line, sizeof line, file))
+        found = !strncmp(line, wanted, length) && line[length] == ' ' && nth-- == 0;
+    if (file) fclose(file);
+    if (found) strcpy(rest, line + length);
+    return found;
+}
+
+/* The text after key= in the rest of a line; false if it is not there. */
+static int value(char text[LINE], const char *rest, const char *key) {
+    char wanted[LINE];
+    size_t length = snprintf(wanted, sizeof wanted, " %s=", key);
+    const char *at = strstr(rest, wanted);
+    if (!at) return 0;
+    memmove(text, at + length, strlen(at + length) + 1);
+    text[strcspn(text, " \n")] = '\0';
+    return 1;
+}
+
+static unsigned number(const char *rest, const char *key, unsigned otherwise) {
+    char text[LINE];
+    return value(text, rest, key) ? strtoul(text, NULL, 10) : otherwise;
+}
+
+static int index_of(Handle device) { return (int)(intptr_t)device - 1; }
+
+/* What every call does first: the error that the test wants, else the GPU's line. */
+static int begin(const char *function, int gpu, char rest[LINE]) {
+    if (!initialised) return UNINITIALIZED;
+    if (find(rest, 0, "error %s %d", function, gpu)) return atoi(rest);
+    return gpu == NO_GPU || find(rest, 0, "gpu %d", gpu) ? SUCCESS : INVALID_ARGUMENT;
+}
+
+static int ask(const char *function, Handle device, const char *key, char text[LINE]) {
+    int code = begin(function, index_of(device), text);
+    return code ? code : value(text, text, key) ? SUCCESS : NOT_SUPPORTED;
+}
+
+static int ask_name(const char *function, Handle device, const char *key, char *out, unsigned size) {
+    char text[LINE];
+    int code = ask(function, device, key, text);
+    if (code) return code;
+    for (char *c = text; (c = strchr(c, '_')); ) *c = ' ';
+    return (unsigned)snprintf(out, size, "%s", text) < size ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+static int ask_number(const char *function, Handle device, const char *key, unsigned *out) {
+    char text[LINE];
+    int code = ask(function, device, key, text);
+    if (!code) *out = strtoul(text, NULL, 10);
+    return code;
+}
+
+/* A list such as 0-19,40-59 as bits; what does not fit is left out, as NVML does. */
+static int ask_bits(const char *function, Handle device, const char *key, unsigned size, unsigned long long *words) {
+    char text[LINE], *rest = NULL;
+    int code = ask(function, device, key, text);
+    if (code) return code;
+    memset(words, 0, size * sizeof *words);
+    for (char *range = strtok_r(text, ",", &rest); range; range = strtok_r(NULL, ",", &rest)) {
+        char *dash = strchr(range, '-');
+        unsigned last = atoi(dash ? dash + 1 : range);
+        for (unsigned bit = atoi(range); bit <= last && bit / 64 < size; bit++) words[bit / 64] |= 1ULL << bit % 64;
+    }
+    return SUCCESS;
+}
+
+static int ask_link(const char *function, Handle device, unsigned link, char rest[LINE]) {
+    int gpu = index_of(device), code = begin(function, gpu, rest);
+    if (code || find(rest, 0, "nvlink %d %u", gpu, link)) return code;
+    return find(rest, 0, "nvlink %d", gpu) ? INVALID_ARGUMENT : NOT_SUPPORTED;
+}
+
+static int fill_address(const char *text, PciInfo *pci) {
+    memset(pci, 0, sizeof *pci);
+    if (sscanf(text, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device) != 3) return INVALID_ARGUMENT;
+    snprintf(pci->id, sizeof pci->id, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
+    return SUCCESS;
+}
+
+static unsigned long long process_memory(const char *kind, int gpu) {
+    char rest[LINE];
+    unsigned long long sum = 0, mib = 0;
+    for (int nth = 0; find(rest, nth, "%s %d", kind, gpu); nth++)
+        if (sscanf(rest, "%*u %llu", &mib) == 1) sum += mib * MIB;
+    return sum;
+}
+
+static int ask_memory(const char *function, Handle device, Memory2 *memory) {
+    char rest[LINE];
+    int gpu = index_of(device), code = begin(function, gpu, rest);
+    if (code) return code;
+    memory->total = number(rest, "memory_mib", 0) * MIB;
+    memory->reserved = number(rest, "reserved_mib", 0) * MIB;
+    memory->used = number(rest, "used_mib", 0) * MIB + process_memory("process", gpu) + process_memory("graphics", gpu);
+    memory->free = memory->total - memory->reserved - memory->used;
+    return SUCCESS;
+}
+
+static int ask_processes(const char *function, Handle device, const char *kind, unsigned *count, Process *processes) {
+    char rest[LINE];
+    int gpu = index_of(device), code = begin(function, gpu, rest);
+    if (code) return code;
+    unsigned room = *count;
+    for (*count = 0; find(rest, *count, "%s %d", kind, gpu); ++*count) {
+        if (*count >= room) continue;
+        Process *process = &processes[*count];
+        memset(process, 0xff, sizeof *process); /* all bits set: no MIG instance, memory not known */
+        if (sscanf(rest, "%u %llu", &process->pid, &process->memory) == 2) process->memory *= MIB;
+    }
+    return *count > room ? INSUFFICIENT_SIZE : SUCCESS; /* callers ask with no room for the count */
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    char rest[LINE];
+    (void)flags;
+    initialised = getenv("FAKE_NVML_FILE") != NULL;
+    int code = initialised ? begin(__func__, NO_GPU, rest) : DRIVER_NOT_LOADED;
+    initialised = code == SUCCESS;
+    return code;
+}
+
+int nvmlShutdown(void) {
+    char rest[LINE];
+    int code = begin(__func__, NO_GPU, rest);
+    initialised = 0;
+    return code;
+}
+
+const char *nvmlErrorString(int code) { return code ? "Error without words in nvidia-ml-py" : "Success"; }
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    char rest[LINE];
+    int code = begin(__func__, NO_GPU, rest);
+    *count = 0;
+    while (!code && find(rest, 0, "gpu %u", *count)) ++*count;
+    return code;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *device) {
+    char rest[LINE];
+    *device = (Handle)((intptr_t)index + 1);
+    return begin(__func__, index, rest);
+}
+
+int nvmlDeviceGetUUID(Handle d, char *uuid, unsigned size) { return ask_name(__func__, d, "uuid", uuid, size); }
+int nvmlDeviceGetName(Handle d, char *name, unsigned size) { return ask_name(__func__, d, "name", name, size); }
+int nvmlDeviceGetMaxPcieLinkGeneration(Handle d, unsigned *gen) { return ask_number(__func__, d, "gen", gen); }
+int nvmlDeviceGetMaxPcieLinkWidth(Handle d, unsigned *width) { return ask_number(__func__, d, "width", width); }
+
+int nvmlDeviceGetCpuAffinity(Handle device, unsigned size, unsigned long long *words) {
+    return ask_bits(__func__, device, "cpus", size, words);
+}
+
+int nvmlDeviceGetMemoryAffinity(Handle device, unsigned size, unsigned long long *words, unsigned scope) {
+    (void)scope;
+    return ask_bits(__func__, device, "numa", size, words);
+}
+
+int nvmlDeviceGetPciInfo_v3(Handle device, PciInfo *pci) {
+    char text[LINE];
+    int code = ask(__func__, device, "pci", text);
+    return code ? code : fill_address(text, pci);
+}
+
+int nvmlDeviceGetCudaComputeCapability(Handle device, int *major, int *minor) {
+    char text[LINE];
+    int code = ask(__func__, device, "cc", text);
+    return code ? code : sscanf(text, "%d.%d", major, minor) == 2 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetMemoryInfo(Handle device, Memory *memory) {
+    Memory2 all;
+    int code = ask_memory(__func__, device, &all);
+    if (!code) *memory = (Memory){all.total, all.free, all.used + all.reserved}; /* the older call: reserve is use */
+    return code;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(Handle device, Memory2 *memory) {
+    return memory->version == (sizeof *memory | 2 << 24) ? ask_memory(__func__, device, memory) : VERSION_MISMATCH;
+}
+
+int nvmlDeviceGetNvLinkState(Handle device, unsigned link, unsigned *active) {
+    char rest[LINE];
+    int code = ask_link(__func__, device, link, rest);
+    if (!code) *active = number(rest, "state", 1);
+    return code;
+}
+
+int nvmlDeviceGetNvLinkVersion(Handle device, unsigned link, unsigned *version) {
+    char rest[LINE];
+    int code = ask_link(__func__, device, link, rest);
+    if (!code) *version = number(rest, "version", 0);
+    return code;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(Handle device, unsigned link, unsigned *type) {
+    char rest[LINE];
+    int code = ask_link(__func__, device, link, rest);
+    if (!code) *type = strstr(rest, " peer=switch") ? PEER_IS_SWITCH : PEER_IS_GPU;
+    return code;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle device, unsigned link, PciInfo *pci) {
+    char rest[LINE], peer[LINE];
+    int code = ask_link(__func__, device, link, rest);
+    if (code) return code;
+    if (!value(peer, rest, "peer")) return NOT_SUPPORTED;
+    if (!strcmp(peer, "switch")) return fill_address(SWITCH_ADDRESS, pci);
+    return find(rest, 0, "gpu %s", peer) && value(peer, rest, "pci") ? fill_address(peer, pci) : NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(Handle device, Handle other, unsigned *level) {
+    char rest[LINE];
+    int a = index_of(device), b = index_of(other), code = begin(__func__, a, rest);
+    if (code) return code;
+    *level = a == b ? INTERNAL : SYSTEM;
+    if (find(rest, 0, "ancestor %d %d", a < b ? a : b, a < b ? b : a)) *level = atoi(rest);
+    return SUCCESS;
+}
+
+/* Versions 2 and 3 differ in nothing but the name; drivers before 510 have version 2 only. */
+int nvmlDeviceGetComputeRunningProcesses_v2(Handle device, unsigned *count, Process *processes) {
+    return ask_processes(__func__, device, "process", count, processes);
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Handle device, unsigned *count, Process *processes) {
+    return ask_processes(__func__, device, "process", count, processes);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v2(Handle device, unsigned *count, Process *processes) {
+    return ask_processes(__func__, device, "graphics", count, processes);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle device, unsigned *count, Process *processes) {
+    return ask_processes(__func__, device, "graphics", count, processes);
+}
