@@ -146,7 +146,7 @@ def _call(function: Callable[..., Any], *arguments: object, gpu: int | None = No
         if problem.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             raise FailedError("no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", _HINT) from None
         raise FailedError(
-            f"NVML: {function.__name__} failed{where}: {problem}", _HINT if gpu is None else None
+            f"NVML: {function.__name__} failed{where}: {problem}", _HINT if problem.value in _ABSENT else None
         ) from None
 
 
