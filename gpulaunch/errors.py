@@ -64,14 +64,14 @@ class FailedError(GpulaunchError):
 
 
 class FieldError(Exception):
-    """A value in a file is wrong; whoever read the file adds its path and line.
+    """A value in a document is wrong; whoever read the file adds its name and line.
 
     Args:
-        key: the last part of the key, as written in the file.
-        message: what is wrong with its value.
+        path: keys and list positions from the top of the document down to the value.
+        message: what is wrong with it.
     """
 
-    def __init__(self, key: str, message: str) -> None:
+    def __init__(self, path: tuple[str | int, ...], message: str) -> None:
         super().__init__(message)
-        self.key = key
+        self.path = path
         self.message = message

@@ -24,7 +24,7 @@ class Launch(NamedTuple):
         command: argv.
         request: which GPUs.
         machine: where.
-        within: id of the live lease that this runs inside of, or None.
+        within: the live lease that this runs inside of, or None.
         by_uuid: name the GPUs by UUID in CUDA_VISIBLE_DEVICES.
         bind_cpu: run on the CPUs of the GPUs' NUMA node, if they share one.
         name: that the user gave the job, or None.
@@ -33,7 +33,7 @@ class Launch(NamedTuple):
     command: tuple[str, ...]
     request: Request
     machine: Machine
-    within: str | None
+    within: Lease | None
     by_uuid: bool
     bind_cpu: bool
     name: str | None
@@ -105,7 +105,7 @@ def _decide(launch: Launch, table: Table, commit: Callable[[Grant, LockedTable],
     while True:
         with table.locked() as locked:
             leases = locked.leases(machine.key)
-            within = next((lease for lease in leases if lease.id == launch.within), None)
+            within = launch.within if launch.within in leases else None
             decision = decide(launch.request, machine.topology, leases, machine.outside, within)
             if isinstance(decision, Grant):
                 commit(decision, locked)
@@ -127,7 +127,7 @@ def _lease(launch: Launch, grant: Grant, record: Draft, job: Job) -> Lease:
         assumed=launch.request.assumed,
         name=launch.name,
         started_at=now(),
-        parent=launch.within,
+        ancestors=(launch.within.id, *launch.within.ancestors) if launch.within else (),
         boot_id=boot_id(),
     )
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from gpulaunch.cli.options import Given
 from gpulaunch.cli.settings import Setting, Settings
 from gpulaunch.core import request as requests
 from gpulaunch.core.leases.lease import Lease
@@ -50,19 +51,30 @@ def read_launch(settings: Settings, command: Sequence[str], *, name: str | None,
         command=tuple(command),
         request=_request(settings, profile, around),
         machine=around.machine,
-        within=around.within.id if around.within else None,
+        within=around.within,
         by_uuid=bool(settings.get("uuid").value),
         bind_cpu=settings.get("bind_cpu").value is not False,
         name=name,
     )
 
 
-def _surroundings(settings: Settings, warn: Callable[[str], None]) -> Surroundings:
+def shown_machine(topology: str | None, warn: Callable[[str], None]) -> Machine:
+    """The machine that a command is to show: chosen as a launch would, except that a setting may hide real GPUs.
+
+    Args:
+        topology: what --topology says, or None.
+        warn: where to say what is odd but no failure.
+    """
+    given = {} if topology is None else {"topology": Given("--topology", topology)}
+    return _surroundings(Settings(given, os.environ), warn, may_hide=True).machine
+
+
+def _surroundings(settings: Settings, warn: Callable[[str], None], *, may_hide: bool = False) -> Surroundings:
     within = _inherited(warn)
     topology = settings.get("topology")
     if topology.value is None and within and within.table:
         topology = Setting(within.table.file, "")
-    machine = find_machine(topology.value, warn, topology.origin)
+    machine = find_machine(topology.value, warn, "" if may_hide else topology.origin)
     same = within is not None and (machine.key.same_table(within.table) if machine.key else within.table is None)
     # inside a lease on another machine CUDA_VISIBLE_DEVICES is about that one
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if same or within is None else None

@@ -140,10 +140,10 @@ def _from_config(name: str, config: Document) -> Setting:
     try:
         return Setting(SETTINGS[name](str(value)), f"{config.path}: {name}")
     except UsageError as problem:
-        raise config.error(FieldError(name, f"{name}: {problem.message}")) from None
+        raise config.error(FieldError((name,), f"{name}: {problem.message}")) from None
 
 
 def _check_keys(config: Document) -> None:
     for key in config.data:
         if key not in SETTINGS:
-            raise config.error(FieldError(key, f"unknown setting {key!r}: known are {', '.join(SETTINGS)}"))
+            raise config.error(FieldError((key,), f"unknown setting {key!r}: known are {', '.join(SETTINGS)}"))

@@ -1,13 +1,12 @@
 """`gpulaunch status`: who has what, since when, doing what."""
 
-import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.host.machine import find_machine
+from gpulaunch.cli.request import shown_machine
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
 from gpulaunch.render.documents import status_document
@@ -19,8 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    described = options.topology or os.environ.get("GPULAUNCH_TOPOLOGY")
-    machine = find_machine(described, warn)
+    machine = shown_machine(options.topology, warn)
     with Table(described=machine.key is not None, warn=warn).locked() as table:
         leases = table.leases(machine.key)
     document = status_document(machine.topology, leases, machine.outside, user_name)

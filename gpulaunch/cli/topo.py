@@ -1,12 +1,11 @@
 """`gpulaunch topo`: the GPUs and their links."""
 
-import os
 import sys
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.host.machine import find_machine
+from gpulaunch.cli.request import shown_machine
 from gpulaunch.render.documents import topology_document
 
 
@@ -16,8 +15,7 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    described = options.topology or os.environ.get("GPULAUNCH_TOPOLOGY")
-    topology = find_machine(described, warn).topology
+    topology = shown_machine(options.topology, warn).topology
     if options.json:
         print_json(topology_document(topology))
     else:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.core.leases.lease import Lease, ancestors
+from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.placement.policies import Choice, Placement, place
 from gpulaunch.core.request import Request
 
@@ -72,7 +72,7 @@ def decide(
     if not 1 <= count <= len(admitted):
         return Refuse(_too_many(request, topology, len(scope), len(admitted), within))
 
-    own = ancestors(within.id, leases) if within else frozenset()
+    own = (within.id, *within.ancestors) if within else ()
     leased = {uuid for lease in leases if lease.id not in own for uuid in lease.uuids}
     used = {use.uuid: use.who for use in outside if use.uuid not in leased} if within is None else {}
     free = [gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used]

@@ -11,41 +11,48 @@ FieldTable = Mapping[str, type | tuple[float, float] | tuple[str, ...]]
 _NAMES = {str: "text", bool: "true or false", list: "a list", dict: "a table"}
 
 
-def checked(document: object, fields: FieldTable, required: Sequence[str] = (), where: str = "") -> Mapping[str, Any]:
+Path = tuple[str | int, ...]
+"""Keys and list positions from the top of a document down to a value."""
+
+
+def checked(document: object, fields: FieldTable, required: Sequence[str] = (), where: Path = ()) -> Mapping[str, Any]:
     """The document itself, once it is known to have the right keys and values.
 
     Args:
         document: what the file holds at this place.
         fields: every key that may stand here.
         required: those that must.
-        where: name of this place in messages; empty for the top of a file.
+        where: this place in the whole document.
 
     Raises:
         FieldError: names the first key that is wrong.
     """
     if not isinstance(document, Mapping):
-        raise FieldError(where, f"{where}: {document!r} is not a table")
+        raise FieldError(where, f"{_name(where)}: {document!r} is not a table")
     for key, value in document.items():
         if key not in fields:
-            raise FieldError(key, f"unknown key {key!r}: known here are {', '.join(fields)}")
-        _check_value(key, value, fields[key])
+            raise FieldError((*where, key), f"unknown key {key!r}: known here are {', '.join(fields)}")
+        problem = _problem(value, fields[key])
+        if problem:
+            raise FieldError((*where, key), f"{key}: {problem}")
     for key in required:
         if key not in document:
-            raise FieldError(where, f"key {key!r} is missing" + (f" in {where}" if where else ""))
+            raise FieldError(where, f"key {key!r} is missing" + (f" in {_name(where)}" if where else ""))
     return document
 
 
-def _check_value(key: str, value: object, rule: type | tuple[Any, ...]) -> None:
+def _name(where: Path) -> str:
+    return next((part for part in reversed(where) if isinstance(part, str)), "document")
+
+
+def _problem(value: object, rule: type | tuple[Any, ...]) -> str | None:
+    """What is wrong with a value; None if nothing is."""
     if isinstance(rule, type):
-        if not isinstance(value, rule):
-            raise FieldError(key, f"{key}: {value!r} is not {_NAMES[rule]}")
-    elif isinstance(rule[0], str):
-        if value not in rule:
-            raise FieldError(key, f"{key}: {value!r} is none of {', '.join(rule)}")
-    else:
-        low, high = rule
-        whole = isinstance(low, int) and isinstance(high, int)
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-            raise FieldError(key, f"{key}: {value!r} is not a {'whole ' if whole else ''}number")
-        if not low <= value <= high:
-            raise FieldError(key, f"{key}: {value} is not within {low} to {high}")
+        return None if isinstance(value, rule) else f"{value!r} is not {_NAMES[rule]}"
+    if isinstance(rule[0], str):
+        return None if value in rule else f"{value!r} is none of {', '.join(rule)}"
+    low, high = rule
+    whole = isinstance(low, int) and isinstance(high, int)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        return f"{value!r} is not a {'whole ' if whole else ''}number"
+    return None if low <= value <= high else f"{value} is not within {low} to {high}"

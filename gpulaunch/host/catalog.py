@@ -24,16 +24,32 @@ class Document(NamedTuple):
     data: dict[str, Any]
 
     def error(self, problem: FieldError) -> UsageError:
-        """The problem with this file's path and the line of its key."""
-        for number, line in enumerate(self.text.splitlines(), 1):
-            bare = line.strip().removeprefix("[").removeprefix("[").lstrip()
-            if (
-                problem.key
-                and bare.startswith(problem.key)
-                and bare[len(problem.key) :].lstrip()[:1] in ("=", "]", ".")
-            ):
-                return UsageError(f"{self.path}:{number}: {problem.message}")
-        return UsageError(f"{self.path}: {problem.message}")
+        """The problem with this file's path and the line where its value begins."""
+        line = self._line_of(problem.path)
+        return UsageError(f"{self.path}:{line}: {problem.message}" if line else f"{self.path}: {problem.message}")
+
+    def _line_of(self, path: tuple[str | int, ...]) -> int | None:
+        """First line of a value: it is there once the lines up to its end are parsed, and not before."""
+        lines = self.text.split("\n")
+        begin = 1
+        for end in range(1, len(lines) + 1):
+            try:
+                data = tomllib.loads("\n".join(lines[:end]) + "\n")
+            except ValueError:  # within a value of several lines
+                continue
+            if path and _has(data, path):
+                return begin
+            begin = end + 1
+        return None
+
+
+def _has(data: Any, path: tuple[str | int, ...]) -> bool:  # noqa: ANN401
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
 
 
 def config_directory() -> str:
@@ -63,10 +79,12 @@ def read_document(path: str) -> Document:
         raise UsageError(f"{path}:{line}: byte 0x{raw[problem.start]:02x} is not UTF-8") from None
     except tomllib.TOMLDecodeError as problem:
         raise UsageError(_located(path, text, str(problem))) from None
+    except (RecursionError, ValueError) as problem:  # lists in lists without end, numbers of thousands of digits
+        raise UsageError(f"{path}: beyond what can be read: {problem}") from None
 
 
 def _located(path: str, text: str, problem: str) -> str:
-    message, _, place = problem.partition(" (at ")
+    message, _, place = problem.rpartition(" (at ")
     place = place.rstrip(")")
     line = place.partition(",")[0].removeprefix("line ") if place.startswith("line ") else str(text.count("\n") + 1)
     return f"{path}:{line}: {message[:1].lower()}{message[1:]}"

@@ -217,10 +217,10 @@ def release(table: Table, draft: Draft) -> None:
 
 def _parse_record(name: str, content: bytes, user_id: int) -> Lease:
     if len(content) > MAX_RECORD_BYTES:
-        raise FieldError("", f"larger than {MAX_RECORD_BYTES} bytes")
+        raise FieldError((), f"larger than {MAX_RECORD_BYTES} bytes")
     lease = parse_lease(json.loads(content), user_id)
     if LEASE_PREFIX + lease.id != name:
-        raise FieldError("id", f"its id is {lease.id!r}")
+        raise FieldError(("id",), f"its id is {lease.id!r}")
     return lease
 
 

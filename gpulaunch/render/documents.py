@@ -138,7 +138,7 @@ def _lease_document(topology: Topology, lease: Lease, user: str) -> Document:
         "started_at": lease.started_at,
         "container": None,
         "name": lease.name,
-        "parent": lease.parent,
+        "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),
     }
 

@@ -1,5 +1,8 @@
 """Lists of CPUs as Linux writes them."""
 
+MAX_CPUS = 1 << 16
+"""More than any kernel is built for; a slip of the pen must not fill the memory."""
+
 
 def parse_cpuset(text: str) -> frozenset[int]:
     """Read a Linux CPU list such as "0-19,40-59"; an empty text is the empty set.
@@ -10,8 +13,11 @@ def parse_cpuset(text: str) -> frozenset[int]:
     cpus: set[int] = set()
     for part in text.split(","):
         if part.strip():
-            first, _, last = part.partition("-")
-            cpus.update(range(int(first), int(last or first) + 1))
+            first, dash, last = part.partition("-")
+            low, high = int(first), int(last if dash else first)
+            if not low <= high < MAX_CPUS:
+                raise ValueError(text)
+            cpus.update(range(low, high + 1))
     return frozenset(cpus)
 
 

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
-from gpulaunch.core.fields import FieldTable, checked
+from gpulaunch.core.fields import FieldTable, Path, checked
 from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
 from gpulaunch.core.hardware.cpuset import parse_cpuset
 from gpulaunch.core.hardware.topology import Gpu, Link, Topology, connect
 from gpulaunch.errors import FieldError
 
 MAX_GPUS = 1024
+
+_NVLINKS: Path = ("nvlink", "links")
 
 _MACHINE: FieldTable = {
     "name": str,
@@ -43,17 +45,23 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
 
 
 def _gpus(machine: Mapping[str, Any]) -> tuple[Gpu, ...]:
-    common = checked(machine["gpus"], _GPUS, required=("count", "model", "memory_mib"), where="gpus")
-    nvlink = checked(machine.get("nvlink", {}), _NVLINK, required=("version",) if "nvlink" in machine else ())
-    pcie = checked(machine["pcie"], _PCIE, required=("generation", "width"), where="pcie")
+    common = checked(machine["gpus"], _GPUS, required=("count", "model", "memory_mib"), where=("gpus",))
+    nvlink = (
+        checked(machine["nvlink"], _NVLINK, required=("version",), where=("nvlink",)) if "nvlink" in machine else {}
+    )
+    pcie = checked(machine["pcie"], _PCIE, required=("generation", "width"), where=("pcie",))
     node_of: dict[int, tuple[int, frozenset[int]]] = {}
-    for entry in machine.get("numa", []):
-        node = checked(entry, _NUMA, required=("node", "gpus"), where="numa")
+    for i, entry in enumerate(machine.get("numa", [])):
+        node = checked(entry, _NUMA, required=("node", "gpus"), where=("numa", i))
         try:
             cpuset = parse_cpuset(node.get("cpuset", ""))
         except ValueError:
-            raise FieldError("cpuset", f"{node['cpuset']!r} is no list of CPUs such as '0-19,40-59'") from None
-        for index in _indices(node["gpus"], common["count"], "gpus"):
+            raise FieldError(
+                ("numa", i, "cpuset"), f"{node['cpuset']!r} is no list of CPUs such as '0-19,40-59'"
+            ) from None
+        for index in _indices(node["gpus"], common["count"], ("numa", i, "gpus")):
+            if index in node_of:
+                raise FieldError(("numa", i, "gpus"), f"GPU {index} is in two NUMA nodes")
             node_of[index] = (node["node"], cpuset)
     return tuple(
         Gpu(
@@ -90,13 +98,15 @@ def _links(machine: Mapping[str, Any], gpus: tuple[Gpu, ...]) -> tuple[Link, ...
 
 def _pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, int], PathType]:
     """Path type of each pair: the nearest level at which one group holds both."""
-    for level in groups:
+    for level, members in groups.items():
         if level not in PCIE_PATHS:
-            raise FieldError(level, f"{level!r} is no PCIe path type: {', '.join(PCIE_PATHS)}")
+            raise FieldError(("pcie", "groups", level), f"{level!r} is no PCIe path type: {', '.join(PCIE_PATHS)}")
+        if not isinstance(members, list):
+            raise FieldError(("pcie", "groups", level), f"{level}: {members!r} is not a list")
     paths: dict[tuple[int, int], PathType] = {}
     for level in reversed(PCIE_PATHS):  # near levels last, so that they win
         for group in groups.get(level, []):
-            for a, b in combinations(sorted(_indices(group, count, level)), 2):
+            for a, b in combinations(sorted(_indices(group, count, ("pcie", "groups", level))), 2):
                 paths[a, b] = level
     return paths
 
@@ -105,17 +115,17 @@ def _nvlinks(entries: list[Any], count: int) -> dict[tuple[int, int], int]:
     nvlinks: dict[tuple[int, int], int] = {}
     for entry in entries:
         if not isinstance(entry, list) or len(entry) != 3:
-            raise FieldError("links", f"{entry!r} is not [GPU, GPU, number of NVLinks]")
-        a, b = sorted(_indices(entry[:2], count, "links"))
+            raise FieldError(_NVLINKS, f"{entry!r} is not [GPU, GPU, number of NVLinks]")
+        a, b = sorted(_indices(entry[:2], count, _NVLINKS))
         if a == b or (a, b) in nvlinks:
-            raise FieldError("links", f"{entry!r} joins a GPU to itself or a pair twice")
+            raise FieldError(_NVLINKS, f"{entry!r} joins a GPU to itself or a pair twice")
         if type(entry[2]) is not int or not 1 <= entry[2] <= 99:
-            raise FieldError("links", f"{entry!r}: the number of NVLinks must be 1 to 99")
+            raise FieldError(_NVLINKS, f"{entry!r}: the number of NVLinks must be 1 to 99")
         nvlinks[a, b] = entry[2]
     return nvlinks
 
 
-def _indices(values: object, count: int, key: str) -> list[int]:
+def _indices(values: object, count: int, path: Path) -> list[int]:
     if not isinstance(values, list) or any(type(v) is not int or not 0 <= v < count for v in values):
-        raise FieldError(key, f"{values!r} is no list of GPU indices 0 to {count - 1}")
+        raise FieldError(path, f"{values!r} is no list of GPU indices 0 to {count - 1}")
     return values

@@ -9,7 +9,7 @@ from gpulaunch.errors import FieldError
 VERSION = 1
 """Of the record's format. A live record with another version cannot be understood, so it stops decisions."""
 
-MAX_COMMAND_BYTES = 16384
+MAX_COMMAND_CHARACTERS = 16384
 
 
 class Process(NamedTuple):
@@ -57,7 +57,7 @@ class Lease(NamedTuple):
         assumed: what of the request was assumed.
         name: that the user gave the job, or None.
         started_at: ISO 8601, UTC.
-        parent: lease that this one was taken from, or None.
+        ancestors: ids of the lease that this one was taken from, of the one that that was taken from, and so on.
         boot_id: of the kernel that the processes ran under.
     """
 
@@ -72,7 +72,7 @@ class Lease(NamedTuple):
     assumed: tuple[str, ...]
     name: str | None
     started_at: str
-    parent: str | None
+    ancestors: tuple[str, ...]
     boot_id: str
 
     def to_document(self) -> dict[str, Any]:
@@ -91,10 +91,11 @@ _LEASE: FieldTable = {
     "job": list,
     "command": list,
     "assumed": list,
+    "ancestors": list,
     "started_at": str,
     "boot_id": str,
 }
-_OPTIONAL = {"table": list, "profile": str, "name": str, "parent": str}
+_OPTIONAL = {"table": list, "profile": str, "name": str}
 
 
 def parse_lease(document: object, user_id: int) -> Lease:
@@ -104,7 +105,7 @@ def parse_lease(document: object, user_id: int) -> Lease:
         FieldError: this is no such document, or one of another version.
     """
     if not isinstance(document, Mapping):
-        raise FieldError("", f"{document!r} is not a table")
+        raise FieldError((), f"{document!r} is not a table")
     present = {key: value for key, value in document.items() if value is not None or key not in _OPTIONAL}
     lease = checked(present, {**_LEASE, **_OPTIONAL}, required=tuple(_LEASE))
     table = _texts(lease, "table", length=3) if "table" in lease else None
@@ -120,42 +121,32 @@ def parse_lease(document: object, user_id: int) -> Lease:
         assumed=_texts(lease, "assumed"),
         name=lease.get("name"),
         started_at=lease["started_at"],
-        parent=lease.get("parent"),
+        ancestors=_texts(lease, "ancestors"),
         boot_id=lease["boot_id"],
     )
-
-
-def ancestors(lease_id: str | None, leases: Sequence[Lease]) -> frozenset[str]:
-    """A lease and those that it was taken from, as far as they are alive."""
-    by_id = {lease.id: lease for lease in leases}
-    found: set[str] = set()
-    while lease_id in by_id and lease_id not in found:
-        found.add(lease_id)
-        lease_id = by_id[lease_id].parent
-    return frozenset(found)
 
 
 def _texts(document: Mapping[str, Any], key: str, length: int | None = None) -> tuple[str, ...]:
     values = document[key]
     if any(not isinstance(value, str) for value in values) or length not in (None, len(values)):
-        raise FieldError(key, f"{key}: {values!r} is no list of texts")
+        raise FieldError((key,), f"{key}: {values!r} is no list of texts")
     return tuple(values)
 
 
 def _process(document: Mapping[str, Any], key: str) -> Process:
     values = document[key]
     if len(values) != 2 or any(type(value) is not int or value < 0 for value in values):
-        raise FieldError(key, f"{key}: {values!r} is not [pid, start time]")
+        raise FieldError((key,), f"{key}: {values!r} is not [pid, start time]")
     return Process(*values)
 
 
 def _shortened(command: Sequence[str]) -> list[str]:
-    """The command, cut after MAX_COMMAND_BYTES: a record is read by every launcher of the machine."""
+    """The command, cut after MAX_COMMAND_CHARACTERS: a record is read by every launcher of the machine."""
     kept: list[str] = []
-    room = MAX_COMMAND_BYTES
+    room = MAX_COMMAND_CHARACTERS
     for argument in command:
         if len(argument) > room:
-            return [*kept, argument[:room] + "..."]
+            return [*kept, argument[: max(room, 0)] + "..."]
         kept.append(argument)
         room -= len(argument) + 1
     return kept

@@ -170,8 +170,9 @@ def cut_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float | None:
 
     GPUs that NVLink connects, through each other or through NVSwitch: the minimum cut of that graph, with the figures
     that NCCL plans with. Otherwise the ring must leave NVLink, and the best PCIe path that joins the parts decides
-    (the narrowest edge of a widest spanning tree over them). It knows nothing of reductions inside NVSwitch and of
-    cards without peer-to-peer.
+    (the narrowest edge of a widest spanning tree over them). Where PCIe alone is faster, as a wide slot of generation 5
+    is than a single NVLink, it is PCIe alone. The model knows nothing of reductions inside NVSwitch and of cards
+    without peer-to-peer.
 
     Cost: cubic in the number of GPUs.
     """
@@ -181,9 +182,8 @@ def cut_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float | None:
     parts = _nvlink_parts(fabric, gpus)
     if len(parts) > 1:
         return _widest_join(fabric, parts)
-    return _minimum_cut(
-        tuple((*(fabric.nvlink.get((a, b), 0.0) for b in gpus), fabric.switch.get(a, 0.0)) for a in gpus)
-    )
+    rows = tuple((*(fabric.nvlink.get((a, b), 0.0) for b in gpus), fabric.switch.get(a, 0.0)) for a in gpus)
+    return max(_minimum_cut(rows), _widest_join(fabric, [[gpu] for gpu in gpus]))
 
 
 def _nvlink_parts(fabric: Fabric, gpus: Sequence[int]) -> list[list[int]]:

@@ -98,4 +98,4 @@ def parse_profile(document: Mapping[str, Any]) -> Profile:
 
 def _section(top: Mapping[str, Any], name: str, fields: FieldTable) -> Mapping[str, Any]:
     """A table of the file; figures in it need a source."""
-    return checked(top[name], fields, required=("source",), where=name) if name in top else {}
+    return checked(top[name], fields, required=("source",), where=(name,)) if name in top else {}
