@@ -4,6 +4,7 @@ The job runs as if gpulaunch were not there. It stays in gpulaunch's process gro
 a process sends to gpulaunch alone is passed on; when the job stops, gpulaunch stops; docs/decisions/signals.md.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -62,7 +63,7 @@ def hold_signals() -> Entry:
         signal.signal(number, signal.SIG_DFL)
     ignored = frozenset(n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, the job's end could not be waited for
-    managed = frozenset(signal.valid_signals()) - ignored - _UNMANAGED | {signal.SIGCHLD}
+    managed = frozenset(signal.valid_signals()) - _UNMANAGED  # ignored ones too: the job may want them nevertheless
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, managed)
     return Entry(frozenset(mask), ignored, managed)
 
@@ -130,6 +131,7 @@ class Job:
         except BrokenPipeError:  # it was killed meanwhile, which wait() will tell
             pass
         os.close(self._word)
+        _let_go()
 
     def wait(self) -> int:
         """Pass signals on until the job ends.
@@ -141,7 +143,7 @@ class Job:
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
             if pid and not os.WIFSTOPPED(status):
                 return status
-            if pid:
+            if pid and signal.SIGCONT not in signal.sigpending():  # else we were stopped along with it, and woken
                 _stop_by(os.WSTOPSIG(status), self._entry)
             self._react(signal.sigwaitinfo(self._entry.managed))
 
@@ -158,13 +160,16 @@ class Job:
 
     def _continue(self) -> None:
         """Wake the job, unless whoever woke us woke it too, as a shell's fg does."""
-        if self._stopped():
+        if self._still_stopped():
             signal.sigtimedwait({signal.SIGCHLD}, _CONTINUE_S)
-        if self._stopped():
+        if self._still_stopped():
             os.kill(self.pid, signal.SIGCONT)
 
-    def _stopped(self) -> bool:
-        return _stat_fields(self.pid)[:1] == ["T"]
+    def _still_stopped(self) -> bool:
+        """Whether it stands as wait() saw it stop; if it has stopped anew since, that is for wait() to see."""
+        if _stat_fields(self.pid)[:1] != ["T"]:
+            return False
+        return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def exit_like(status: int) -> int:
@@ -208,12 +213,24 @@ def clean_environment() -> dict[bytes, bytes]:
     if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8"):
         try:
             with open("/proc/self/environ", "rb") as file:
-                given = file.read().split(b"\0")
+                given = [variable for variable in file.read().split(b"\0") if variable.startswith(b"LC_CTYPE=")]
         except OSError:
             return environment
-        if not any(variable.startswith(b"LC_CTYPE=") for variable in given):
+        if given:
+            environment[b"LC_CTYPE"] = given[0].removeprefix(b"LC_CTYPE=")
+        else:
             del environment[b"LC_CTYPE"]
     return environment
+
+
+def _let_go() -> None:
+    """Leave stdin and stdout to the job: when it closes them, whoever is at the other end must see that."""
+    with contextlib.suppress(OSError):  # no descriptor left, no /dev: then they stay as they are
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for fd in (0, 1):
+            os.dup2(null, fd, inheritable=False)
+        if null > 1:  # else one of them had been closed
+            os.close(null)
 
 
 def _become(command: Sequence[str], entry: Entry, keep: int, read_end: int) -> None:
@@ -236,9 +253,14 @@ def _become(command: Sequence[str], entry: Entry, keep: int, read_end: int) -> N
     except OSError as problem:
         if problem.errno == errno.ENOEXEC:  # a script without a first line: a shell would run it, and so does execvp(3)
             _exec_script(command, variables)
-        reason = os.strerror(problem.errno or 0).lower()
-        os.write(2, os.fsencode(f"gpulaunch: error: {printable(command[0])}: {reason}\n"))
-        os._exit(NOT_FOUND if problem.errno in (errno.ENOENT, errno.ENOTDIR) else CANNOT_EXECUTE)
+        code = problem.errno or 0
+    except ValueError:  # the name is empty: Python does not even try
+        code = errno.ENOENT
+    nowhere_in_path = code == errno.ENOTDIR and "/" not in command[0]
+    with contextlib.suppress(OSError):  # stderr may be closed
+        name = printable(command[0]) or "''"
+        os.write(2, os.fsencode(f"gpulaunch: error: {name}: {os.strerror(code).lower()}\n"))
+    os._exit(NOT_FOUND if code == errno.ENOENT or nowhere_in_path else CANNOT_EXECUTE)
 
 
 def _exec_script(command: Sequence[str], variables: dict[bytes, bytes]) -> None:
