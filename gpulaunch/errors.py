@@ -22,6 +22,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
+def quoted(text: str) -> str:
+    """Text that a user supplied, between quotes and safe for a terminal."""
+    return f"'{printable(text)}'"
+
+
 def _escaped(character: str) -> str:
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:  # a byte that could not be decoded, as Python's surrogateescape carries it

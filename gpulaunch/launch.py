@@ -1,10 +1,11 @@
 """Acquire -> launch -> release: where decision and effect meet."""
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.decide import Decision, Grant, Wait, decide
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait, decide
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.hardware.topology import Gpu
 from gpulaunch.core.leases.lease import Lease
@@ -12,9 +13,12 @@ from gpulaunch.core.request import Request
 from gpulaunch.host.machine import Machine, look_again
 from gpulaunch.host.process import Job, Started, cpus_near, hold_signals, this_process
 from gpulaunch.host.system import boot_id, now
-from gpulaunch.host.table import Draft, LockedTable, Table, release
+from gpulaunch.host.table import Draft, Table, release, same_table
 
 Warn = Callable[[str], None]
+
+QUICK_S = 0.005
+"""What may be decided under the host-wide lock, for which everybody waits."""
 
 
 class Launch(NamedTuple):
@@ -49,10 +53,25 @@ class Ended(NamedTuple):
     status: int
 
 
+class Decided(NamedTuple):
+    """A decision with what it rests on.
+
+    Attributes:
+        decision: the answer.
+        leases: live ones of the machine, as they were.
+        outside: use that no lease explains, as it was.
+        quick: it took so little time that it may be repeated while everybody waits for the lock.
+    """
+
+    decision: Decision
+    leases: list[Lease]
+    outside: Sequence[OutsideUse]
+    quick: bool
+
+
 def preview(launch: Launch, warn: Warn) -> Decision:
     """What would be decided now; nothing is taken."""
-    table = Table(described=launch.machine.key is not None, warn=warn)
-    return _decide(launch, table, lambda _grant, _locked: None)
+    return _look(launch, Table(described=launch.machine.key is not None, warn=warn)).decision
 
 
 def run(launch: Launch, warn: Warn, granted: Callable[[Grant, str], None]) -> Ended | Decision:
@@ -70,14 +89,16 @@ def run(launch: Launch, warn: Warn, granted: Callable[[Grant, str], None]) -> En
         FailedError: the table cannot be used; nothing is held and nothing has run.
     """
     table = Table(described=launch.machine.key is not None, warn=warn)
+    decided = _look(launch, table)
+    if not isinstance(decided.decision, Grant):
+        return decided.decision
+
     entry = hold_signals()
     record = table.draft()
     job = Job(launch.command, entry, keep=record.fd)
     decision = None
     try:
-        decision = _decide(
-            launch, table, lambda grant, locked: locked.publish(record, _lease(launch, grant, record, job))
-        )
+        decision = _acquire(launch, table, decided, record, job)
     finally:
         if not isinstance(decision, Grant):
             job.dismiss()
@@ -99,19 +120,41 @@ def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
     return [by_index[index] for index in grant.placement.gpus]
 
 
-def _decide(launch: Launch, table: Table, commit: Callable[[Grant, LockedTable], None]) -> Decision:
-    """Decide, and commit a grant, under one lock; a Wait that outside use explains is checked once more."""
-    machine = launch.machine
+def _look(launch: Launch, table: Table) -> Decided:
+    """Decide on what is there now, without the lock; a Wait that outside use explains is checked once more."""
+    decided = _decide(launch, _own(launch, table.peek()), launch.machine.outside)
+    if isinstance(decided.decision, Wait) and decided.outside:
+        outside = look_again(launch.machine).outside
+        decided = _decide(launch, _own(launch, table.peek()), outside)
+    return decided
+
+
+def _acquire(launch: Launch, table: Table, decided: Decided, record: Draft, job: Job) -> Decision:
+    """Take what was decided, if the leases are still the ones that it rests on; else decide again.
+
+    Deciding may take long on a large machine, so it is done under the lock only if it was quick before.
+    """
     while True:
         with table.locked() as locked:
-            leases = locked.leases(machine.key)
-            within = launch.within if launch.within in leases else None
-            decision = decide(launch.request, machine.topology, leases, machine.outside, within)
-            if isinstance(decision, Grant):
-                commit(decision, locked)
-        if not (isinstance(decision, Wait) and machine.outside and machine is launch.machine):
-            return decision
-        machine = look_again(machine)
+            leases = locked.leases(launch.machine.key)
+            if leases != decided.leases and decided.quick:
+                decided = _decide(launch, leases, decided.outside)
+            if leases == decided.leases:
+                if isinstance(decided.decision, Grant):
+                    locked.publish(record, _lease(launch, decided.decision, record, job))
+                return decided.decision
+        decided = _decide(launch, leases, decided.outside)
+
+
+def _decide(launch: Launch, leases: list[Lease], outside: Sequence[OutsideUse]) -> Decided:
+    began = time.monotonic()
+    within = launch.within if launch.within in leases else None
+    decision = decide(launch.request, launch.machine.topology, leases, outside, within)
+    return Decided(decision, leases, outside, time.monotonic() - began < QUICK_S)
+
+
+def _own(launch: Launch, leases: list[Lease]) -> list[Lease]:
+    return [lease for lease in leases if same_table(lease.table, launch.machine.key)]
 
 
 def _lease(launch: Launch, grant: Grant, record: Draft, job: Job) -> Lease:

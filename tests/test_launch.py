@@ -294,6 +294,18 @@ def test_explain_says_why_the_winner_won(launcher: Launcher) -> None:
         assert reason in done.stdout
 
 
+BIG_MACHINE = """
+name = "big"
+source = "made up"
+[gpus]
+count = 32
+model = "GPU"
+memory_mib = 1024
+[pcie]
+generation = 3
+width = 16
+"""
+
 BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
     ("unknown profile", (*DGX, "-p", "vgg17", "--", "x"), 2, "unknown profile 'vgg17'"),
     ("unknown policy", (*DGX, "--policy", "best", "--", "x"), 2, "--policy: unknown policy 'best'"),
@@ -344,6 +356,15 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
     ("a program called status", (*DGX, "--", "status"), 127, "status: no such file or directory"),
     ("not executable", (*DGX, "--", "/etc/passwd"), 126, "/etc/passwd: permission denied"),
     ("a directory", (*DGX, "--", "/"), 126, "/: permission denied"),
+    ("an empty value", (*DGX, "-p", "", "--", "x"), 2, "-p has an empty value"),
+    ("digits of another script", (*DGX, "-n", "\u0663", "--", "x"), 2, "-n: '\u0663' is neither a number of GPUs nor"),
+    ("an empty command name", (*DGX, "--", ""), 127, "'': no such file or directory"),
+    (
+        "too many candidates",
+        ("--topology", "BIG", "-n", "16", "--", "x"),
+        125,
+        "16 of 32 GPUs are 601080390 candidates",
+    ),
     ("terminal control", (*DGX, "-p", "\x1b[31mred", "--", "x"), 2, "unknown profile '\\x1b[31mred'"),
 ]
 
@@ -355,7 +376,9 @@ def test_bad_input_is_one_clear_line(
     launcher: Launcher, sentence: str, arguments: tuple[str, ...], exit_status: int, message: str
 ) -> None:
     """Bad input gets one error line, at most one hint, the right status, and nothing is allocated."""
-    done = launcher.run(*arguments)
+    big = launcher.state.with_name("big.toml")
+    big.write_text(BIG_MACHINE)
+    done = launcher.run(*(str(big) if argument == "BIG" else argument for argument in arguments))
     error, *hint = done.stderr.splitlines()
     assert error.startswith(f"gpulaunch: error: {message}"), sentence
     assert len(hint) <= 1
@@ -480,3 +503,76 @@ def test_described_machine_needs_no_gpus_and_no_silent_default(launcher: Launche
         "gpulaunch: error: no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver",
         "gpulaunch: hint: without GPUs, try a described machine: --topology dgx1-v100",
     ]
+
+
+@pytest.mark.parametrize("options", [("--explain",), ("-v",)])
+@pytest.mark.parametrize("stderr", ["/dev/full", " >(true)"])
+def test_a_stderr_that_cannot_be_written_stops_no_job(
+    launcher: Launcher, options: tuple[str, ...], stderr: str
+) -> None:
+    """What gpulaunch has to say may be lost; the job runs all the same."""
+    command = f"{launcher.script} --topology dgx1-v100 {' '.join(options)} -- echo ran 2>{stderr}"
+    done = subprocess.run(["bash", "-c", command], env=launcher.environment, stdout=subprocess.PIPE, check=False)
+    assert (done.stdout, done.returncode) == (b"ran\n", 0)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["--help", "--version", "--topology dgx1-v100 --dry-run --json -- x", "status --help"]
+)
+def test_a_stdout_that_cannot_be_written_is_one_line(launcher: Launcher, arguments: str) -> None:
+    """A full disk under stdout is one error line and 125; a reader that has gone is no error at all."""
+    full = subprocess.run(
+        ["bash", "-c", f"{launcher.script} {arguments} >/dev/full"],
+        env=launcher.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (full.stderr, full.returncode) == ("gpulaunch: error: no space left on device\n", 125)
+    gone = subprocess.run(
+        ["bash", "-c", f"{launcher.script} {arguments} | true"],
+        env=launcher.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert gone.stderr == ""
+
+
+def test_what_others_named_their_jobs_breaks_no_table(launcher: Launcher) -> None:
+    """Names with markup, control characters or letters that the terminal's encoding lacks are shown all the same."""
+    with held(launcher, *VGG, "--name", "[/] \u6f22\x1b[31m"):
+        environment = {**launcher.environment, "PYTHONIOENCODING": "latin-1"}
+        done = launcher.run("status", *DGX, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "[/] \\u6f22\\x1b[31m" in done.stdout
+
+
+def test_one_broken_profile_hides_no_other(launcher: Launcher) -> None:
+    """`profiles` warns of a broken file and lists the rest."""
+    directory = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch" / "profiles"
+    directory.mkdir(parents=True)
+    (directory / "broken.toml").write_text("name = \n")
+    done = launcher.run("profiles")
+    assert (done.returncode, "vgg16" in done.stdout) == (0, True)
+    assert done.stderr == f"gpulaunch: warning: {directory}/broken.toml:1: invalid value\n"
+
+
+def test_the_hint_of_a_wait_can_be_typed(launcher: Launcher) -> None:
+    """Who has to wait is told a command that shows who has the GPUs."""
+    with held(launcher, *DGX, "-n", "8"):
+        hint = launcher.run(*DGX, "--", "true").stderr.splitlines()[1]
+        assert hint == "gpulaunch: hint: see 'gpulaunch status --topology dgx1-v100' for who has them"
+
+
+def test_ctrl_c_while_starting_is_no_traceback(launcher: Launcher) -> None:
+    """A launcher that is interrupted while it starts ends by that signal and says nothing."""
+    environment = {**launcher.environment, "PYTHONPROFILEIMPORTTIME": "1"}
+    with launcher.start(*DGX, "--", "sleep", "60", env=environment) as process:
+        for line in process.stderr:
+            if line.rstrip().endswith(" gpulaunch.core.fields"):  # in the midst of its imports
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        process.wait(30)
+    assert (process.returncode, "Traceback" in rest) == (-signal.SIGINT, False)

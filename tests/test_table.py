@@ -41,6 +41,8 @@ UNREADABLE = [
     ("without GPUs", lambda good: json.dumps({k: v for k, v in good.items() if k != "uuids"}).encode()),
     ("with a wrong type", lambda good: json.dumps(good | {"uuids": [1]}).encode()),
     ("with an unknown key", lambda good: json.dumps(good | {"shared": True}).encode()),
+    ("with a time that is none", lambda good: json.dumps(good | {"started_at": "yesterday"}).encode()),
+    ("with an id that is none", lambda good: json.dumps(good | {"id": "\x1b[31m"}).encode()),
     ("of another id", lambda good: json.dumps(good | {"id": "x"}).encode()),
 ]
 
@@ -137,7 +139,11 @@ def test_the_host_lock_follows_the_directory(launcher: Launcher, monkeypatch: py
     ("sentence", "prepare", "problem"),
     [
         ("it is missing", Path.rmdir, "cannot use this state directory: no such file or directory"),
-        ("it is a file", lambda path: (path.rmdir(), path.write_text("")), "cannot write a record: not a directory"),
+        (
+            "it is a file",
+            lambda path: (path.rmdir(), path.write_text("")),
+            "cannot use this state directory: not a directory",
+        ),
     ],
 )
 def test_a_state_directory_that_will_not_do(launcher: Launcher, sentence: str, prepare, problem: str) -> None:
@@ -181,3 +187,43 @@ def test_few_descriptors(launcher: Launcher, limit: int, exit_status: int) -> No
     assert (done.returncode, done.stdout) == (exit_status, "" if exit_status else "ran\n"), done.stderr
     assert len(done.stderr.splitlines()) == (1 if exit_status else 0)
     assert launcher.records() == []
+
+
+def test_a_state_directory_that_depends_on_where_one_stands(launcher: Launcher) -> None:
+    """A relative GPULAUNCH_STATE_DIR would mean one table a directory, so it is refused."""
+    done = launcher.run(*VGG, *SHOW, env=launcher.environment | {"GPULAUNCH_STATE_DIR": "."}, cwd=launcher.state)
+    error = "gpulaunch: error: GPULAUNCH_STATE_DIR=. is no absolute path, so it would mean many tables\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
+
+
+def test_a_release_that_fails_keeps_the_jobs_status(launcher: Launcher) -> None:
+    """When the record cannot be removed, the job's own status is returned; the lease has ended anyway."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make a directory immutable")
+    if subprocess.run(["chattr", "+i", str(launcher.state)], capture_output=True, check=False).returncode:
+        pytest.skip("this file system has no immutable directories")
+    subprocess.run(["chattr", "-i", str(launcher.state)], check=True)
+    try:
+        done = launcher.run(*VGG, "--", "sh", "-c", "chattr +i $GPULAUNCH_STATE_DIR; exit 3")
+        assert done.returncode == 3
+        assert done.stderr.startswith(f"gpulaunch: warning: {launcher.state}: cannot remove lease ")
+        subprocess.run(["chattr", "-i", str(launcher.state)], check=True)
+        assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+    finally:
+        subprocess.run(["chattr", "-i", str(launcher.state)], check=True)
+
+
+def test_a_long_decision_blocks_nobody(launcher: Launcher, tmp_path: Path) -> None:
+    """While one launcher decides for seconds about a large machine, others get the host-wide lock."""
+    big = tmp_path / "big.toml"
+    big.write_text(
+        'name = "big"\nsource = "made up"\n[gpus]\ncount = 16\nmodel = "GPU"\nmemory_mib = 1\n'
+        "[pcie]\ngeneration = 3\nwidth = 16\n[pcie.groups]\nPIX = [[0, 1], [2, 3]]\n"
+    )
+    slow = launcher.start("--topology", str(big), "-n", "8", "--policy", "greedy", "--pattern", "ring", "--", "true")
+    with slow:
+        assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+        assert slow.poll() is None, "the slow decision was not slow enough to show anything"
+        slow.send_signal(2)
+        slow.communicate(timeout=30)
+    assert slow.returncode == -2

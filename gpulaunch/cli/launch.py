@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from gpulaunch import launch as launching
 from gpulaunch.cli.options import Given
@@ -35,7 +36,8 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
 
     def granted(grant: Grant, lease_id: str) -> None:
         if "explain" in given:
-            _explain(launch, grant, to_stderr=True)
+            with suppress(OSError, SystemExit):  # rich exits on a broken pipe; no stderr stops a job
+                _explain(launch, grant, to_stderr=True)
         if "verbose" in given:
             gpus = ",".join(map(str, grant.placement.gpus))
             say("info", f"lease {lease_id}: GPUs {gpus} of {launch.machine.topology.name}: {grant.reason}")
@@ -44,7 +46,8 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
     if isinstance(outcome, launching.Ended):
         return exit_like(outcome.status)
     if isinstance(outcome, Wait):
-        raise WouldWaitError(outcome.reason, "see 'gpulaunch status' for who has them")
+        where = f" --topology {given['topology'].text}" if "topology" in given else ""
+        raise WouldWaitError(outcome.reason, f"see 'gpulaunch status{where}' for who has them")
     raise UsageError(outcome.reason)
 
 

@@ -3,16 +3,14 @@
 import gc
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
 from gpulaunch import __version__
 from gpulaunch.cli import launch
 from gpulaunch.cli.options import print_help, read_line
-from gpulaunch.cli.output import end_quietly_when_nobody_reads, report
-from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable
-from gpulaunch.host.process import end_by
+from gpulaunch.cli.output import prepare_stdout, report
+from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
 
 COMMANDS = ("status", "topo", "profiles")
 CONTAINER_ENGINES = ("docker", "podman")
@@ -22,17 +20,18 @@ def main() -> None:
     """Entry point of the script: run the command line and exit with its status."""
     try:
         status = run(sys.argv[1:])
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except GpulaunchError as problem:
         report(problem)
         status = problem.exit_status
     except OSError as problem:  # no room for a process, no descriptors left: the system's trouble, not a bug of ours
-        report(FailedError(str(problem)))
+        subject = f"{problem.filename}: " if problem.filename else ""
+        report(FailedError(subject + os.strerror(problem.errno or 0).lower()))
         status = FailedError.exit_status
-    except KeyboardInterrupt:
-        end_by(signal.SIGINT)
-        status = 128 + signal.SIGINT
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    except MemoryError:
+        report(FailedError("out of memory"))
+        status = FailedError.exit_status
     os._exit(status)  # nothing is left to tidy up, and the interpreter would take its time over it
 
 
@@ -56,6 +55,8 @@ def run(argv: Sequence[str]) -> int:
         given, at = read_line(before)
     if at is not None:
         return _run_word(before, at, has_command=divider < len(argv))
+    if given.keys() & {"help", "version", "dry_run"}:
+        prepare_stdout()
     if "help" in given:
         print_help()
         return 0
@@ -75,15 +76,18 @@ def _run_word(before: Sequence[str], at: int, *, has_command: bool) -> int:
     if word in CONTAINER_ENGINES:
         raise _no_containers(word)
     if word not in COMMANDS:
-        shown = " ".join(["gpulaunch", *map(printable, before[:at]), "--", printable(word)])
-        raise UsageError(f"unknown command {printable(word)!r}", f"to run a program, write -- before it: {shown}")
+        shown = " ".join(["gpulaunch", *map(printable, before[:at]), "--", *map(printable, before[at:])])
+        raise UsageError(f"unknown command {quoted(word)}", f"to run a program, write -- before it: {shown}")
     if has_command:
         raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
-    end_quietly_when_nobody_reads()
+    prepare_stdout()
     gc.enable()  # unlike a launch, these compute
     module = importlib.import_module(f"gpulaunch.cli.{word}")
-    return int(module.main([*before[:at], *before[at + 1 :]]))
+    try:
+        return int(module.main([*before[:at], *before[at + 1 :]]))
+    except SystemExit as end:  # argparse has printed its help
+        return int(end.code or 0)
 
 
 def _no_containers(engine: str) -> FailedError:
-    return FailedError(f"launching with {engine} is not built yet", "docker run --gpus still works, without leases")
+    return FailedError(f"launching with {engine} is not built yet", f"{engine} alone still works, without leases")

@@ -8,7 +8,7 @@ docs/decisions/start-up.md has the measurements.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpulaunch.errors import UsageError, printable
+from gpulaunch.errors import UsageError, printable, quoted
 
 
 class Option(NamedTuple):
@@ -103,7 +103,7 @@ def read_line(arguments: Sequence[str]) -> Line:
                 raise UsageError(f"unknown option {printable(flag)}", "see 'gpulaunch --help'")
             if option.metavar is None:
                 if attached is not None:
-                    raise UsageError(f"{flag} takes no value, but {printable(attached)!r} is given")
+                    raise UsageError(f"{flag} takes no value, but {quoted(attached)} is given")
                 given[option.name] = Given(flag, option.sets)
             else:
                 text = attached if attached is not None else next(rest, (0, None))[1]

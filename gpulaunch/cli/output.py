@@ -3,17 +3,19 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Any
 
-from gpulaunch.errors import GpulaunchError
+from gpulaunch.errors import GpulaunchError, printable
 
 
 def say(kind: str, text: str) -> None:
     """Write one line to stderr; one that nobody can read is lost, and the launch goes on."""
     with suppress(OSError):
-        os.write(2, os.fsencode(f"gpulaunch: {kind}: {text}\n"))
+        os.write(2, os.fsencode(f"gpulaunch: {kind}: {printable(text)}\n"))
 
 
 def warn(text: str) -> None:
@@ -33,6 +35,8 @@ def print_json(document: Mapping[str, Any] | list[Any]) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
-def end_quietly_when_nobody_reads() -> None:
-    """Let `gpulaunch status | head -1` end as any other program does."""
+def prepare_stdout() -> None:
+    """Before printing: end quietly when nobody reads (`gpulaunch topo | head -1`), escape what has no encoding."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json
-from gpulaunch.cli.output import print_json
-from gpulaunch.errors import UsageError
+from gpulaunch.cli.output import print_json, warn
+from gpulaunch.errors import UsageError, quoted
 from gpulaunch.host.catalog import find_profile, load_profile, profile_names
 from gpulaunch.render.documents import profile_document
 
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("action", nargs="?", choices=("show", "check"), help="one profile, or whether a file is one")
     parser.add_argument("profile", nargs="?", help="name or file")
     add_json(parser)
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     if options.action is None:
         return _list(as_json=options.json)
     if options.profile is None:
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(profile_document(profile, path))
     elif options.action == "check":
-        print(f"{path}: profile {profile.name!r} is well formed")
+        print(f"{path}: profile {quoted(profile.name)} is well formed")
     else:
         from gpulaunch.render.tables import draw, profile_table
 
@@ -35,7 +35,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _list(*, as_json: bool) -> int:
-    profiles = [(find_profile(name), load_profile(name)) for name in profile_names()]
+    profiles = []
+    for name in profile_names():
+        try:
+            profiles.append((find_profile(name), load_profile(name)))
+        except UsageError as problem:  # one broken file hides no other
+            warn(problem.message)
     if as_json:
         print_json([profile_document(profile, path) for path, profile in profiles])
     else:

@@ -11,7 +11,7 @@ from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.placement.scores import BANDWIDTH_MODELS
 from gpulaunch.core.size import parse_size
 from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.errors import FieldError, UsageError, printable
+from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.host.catalog import Document, config_directory, read_document
 
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
@@ -32,10 +32,9 @@ class Setting(NamedTuple):
 def _gpus(text: str) -> int | str:
     if text == "all":
         return text
-    try:
-        count = int(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is neither a number of GPUs nor 'all'") from None
+    if not text.removeprefix("-").isdigit() or not text.isascii():
+        raise UsageError(f"{quoted(text)} is neither a number of GPUs nor 'all'")
+    count = int(text)
     if count < 1:
         raise UsageError(f"{count} GPUs requested: at least 1 is needed")
     return count
@@ -45,7 +44,9 @@ def _one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         name = text.replace("-", "_")
         if name not in names:
-            raise UsageError(f"unknown {subject} {text!r}", "known are " + ", ".join(sorted(names)).replace("_", "-"))
+            raise UsageError(
+                f"unknown {subject} {quoted(text)}", "known are " + ", ".join(sorted(names)).replace("_", "-")
+            )
         return name
 
     return parse
@@ -55,7 +56,7 @@ def _memory(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError:
-        raise UsageError(f"{text!r} is no amount of memory such as 8GiB") from None
+        raise UsageError(f"{quoted(text)} is no amount of memory such as 8GiB") from None
 
 
 def _names(text: str) -> list[str]:
@@ -67,7 +68,7 @@ def _switch(text: str) -> bool:
         return True
     if text.lower() in ("0", "false", "no", "off"):
         return False
-    raise UsageError(f"{text!r} is neither true nor false")
+    raise UsageError(f"{quoted(text)} is neither true nor false")
 
 
 SETTINGS: dict[str, Callable[[str], Any]] = {
@@ -127,6 +128,8 @@ class Settings:
 
 
 def _read(name: str, text: str, origin: str) -> Any:  # noqa: ANN401
+    if not text:
+        raise UsageError(f"{origin} has an empty value")
     try:
         return SETTINGS[name](text)
     except UsageError as problem:
@@ -146,4 +149,4 @@ def _from_config(name: str, config: Document) -> Setting:
 def _check_keys(config: Document) -> None:
     for key in config.data:
         if key not in SETTINGS:
-            raise config.error(FieldError((key,), f"unknown setting {key!r}: known are {', '.join(SETTINGS)}"))
+            raise config.error(FieldError((key,), f"unknown setting {quoted(key)}: known are {', '.join(SETTINGS)}"))

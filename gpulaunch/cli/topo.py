@@ -21,5 +21,5 @@ def main(arguments: Sequence[str]) -> int:
     else:
         from gpulaunch.render.tables import draw, topology_table
 
-        draw(topology_table(topology), sys.stdout)
+        draw(topology_table(topology), sys.stdout, fit=False)
     return 0

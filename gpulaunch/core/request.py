@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpulaunch.core.hardware.topology import Gpu, Topology
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import UsageError, quoted
 
 
 class Constraint(NamedTuple):
@@ -67,7 +67,7 @@ def _select_one(topology: Topology, name: str, option: str) -> Gpu:
         return found[0]
     known = ",".join(str(gpu.index) for gpu in topology.gpus)
     problem = f"fits {len(found)} GPUs" if found else "is no GPU"
-    raise UsageError(f"{option}: {name!r} {problem} of {topology.name}, which has GPUs {known}")
+    raise UsageError(f"{option}: {quoted(name)} {problem} of {topology.name}, which has GPUs {known}")
 
 
 def only(topology: Topology, names: Iterable[str], option: str) -> Constraint:

@@ -9,7 +9,7 @@ from zlib import crc32
 from gpulaunch.core.hardware.described import described_topology
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.workload.profile import Profile, parse_profile
-from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.errors import FieldError, UsageError, quoted
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ def _find(name: str, directories: list[str], subject: str, hint: str) -> str:
         path = os.path.join(directory, f"{name}.toml")
         if os.path.isfile(path):
             return path
-    raise UsageError(f"unknown {subject} {name!r}", hint)
+    raise UsageError(f"unknown {subject} {quoted(name)}", hint)
 
 
 def _profile_directories() -> list[str]:

@@ -65,5 +65,5 @@ def look_again(machine: Machine) -> Machine:
 
 def inherited_lease(lease_id: str, warn: Callable[[str], None]) -> Lease | None:
     """The live lease that GPULAUNCH_LEASE names, of whatever machine."""
-    with Table(described=True, warn=warn).locked() as locked:
-        return locked.find(lease_id)
+    leases = Table(described=True, warn=warn).peek()
+    return next((lease for lease in leases if lease.id == lease_id), None)

@@ -243,19 +243,21 @@ def _become(command: Sequence[str], entry: Entry, keep: int, read_end: int) -> N
     environment, cpus = json.loads(word)
     variables = clean_environment() | {os.fsencode(k): os.fsencode(v) for k, v in environment.items()}
     if cpus:
-        os.sched_setaffinity(0, cpus)
+        with contextlib.suppress(OSError):  # the cpuset has changed since: then the job runs where it may
+            os.sched_setaffinity(0, cpus)
     os.set_inheritable(keep, True)
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN if number in entry.ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, entry.mask)
+    code = errno.ENOENT
     try:
-        os.execvpe(command[0], list(command), variables)  # noqa: S606  there is no shell, on purpose
+        if command[0]:  # Python does not even try an empty name
+            os.execvpe(command[0], list(command), variables)  # noqa: S606  there is no shell, on purpose
     except OSError as problem:
-        if problem.errno == errno.ENOEXEC:  # a script without a first line: a shell would run it, and so does execvp(3)
-            _exec_script(command, variables)
         code = problem.errno or 0
-    except ValueError:  # the name is empty: Python does not even try
-        code = errno.ENOENT
+    if code == errno.ENOEXEC:  # a script without a first line: a shell would run it, and so does execvp(3)
+        with contextlib.suppress(OSError):
+            _exec_script(command, variables)
     nowhere_in_path = code == errno.ENOTDIR and "/" not in command[0]
     with contextlib.suppress(OSError):  # stderr may be closed
         name = printable(command[0]) or "''"

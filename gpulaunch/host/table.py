@@ -15,9 +15,10 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from gpulaunch.core.leases.lease import Lease, TableKey, parse_lease
-from gpulaunch.errors import FailedError, FieldError
+from gpulaunch.errors import FailedError, FieldError, UsageError
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.system import user_name
 
@@ -54,6 +55,21 @@ class Table:
         fd = out_of_the_way(fd)
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         return Draft(fd, os.urandom(6).hex())
+
+    def peek(self) -> list[Lease]:
+        """All live leases, of whatever machine, without the lock: what is true now may not be a moment later.
+
+        Raises:
+            FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
+        """
+        try:
+            fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as problem:
+            raise self.failed("cannot open the state directory", problem) from None
+        try:
+            return _read_records(fd, self.directory, clear_dead=False)
+        finally:
+            os.close(fd)
 
     @contextmanager
     def locked(self) -> "Iterator[LockedTable]":
@@ -100,7 +116,7 @@ class Table:
 
     def _check_owner(self) -> None:
         try:
-            owner = os.stat(self.directory).st_uid
+            owner = os.stat(self.directory + "/").st_uid
         except OSError as problem:
             raise self.failed("cannot use this state directory", problem) from None
         if owner not in (0, os.geteuid()):
@@ -140,11 +156,8 @@ class LockedTable:
         Raises:
             FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
         """
-        return [lease for lease in self._all_leases() if _same_table(lease.table, key)]
-
-    def find(self, lease_id: str) -> Lease | None:
-        """The live lease with this id, of whatever machine."""
-        return next((lease for lease in self._all_leases() if lease.id == lease_id), None)
+        leases = _read_records(self._fd, self._table.directory, clear_dead=True)
+        return [lease for lease in leases if same_table(lease.table, key)]
 
     def publish(self, draft: Draft, lease: Lease) -> None:
         """Write the lease into its record and give it its name, both or neither.
@@ -170,39 +183,8 @@ class LockedTable:
             os.unlink(LEASE_PREFIX + draft.id, dir_fd=self._fd)
         except FileNotFoundError:
             self._table.warn(f"{self._table.directory}: lease {draft.id} was removed by someone else")
-
-    def _all_leases(self) -> list[Lease]:
-        names = [name for name in os.listdir(self._fd) if name.startswith(LEASE_PREFIX)]
-        leases = [lease for name in names if (lease := self._read(name))]
-        return sorted(leases, key=lambda lease: (lease.started_at, lease.id))
-
-    def _read(self, name: str) -> Lease | None:
-        """The lease of a live record; None for a dead one."""
-        path = os.path.join(self._table.directory, name)
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
-        except FileNotFoundError:
-            return None
         except OSError as problem:
-            if problem.errno == errno.ELOOP:  # a symbolic link: no launcher makes one, so nobody's life hangs on it
-                return None
-            raise FailedError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            if not _is_locked(fd):
-                if os.geteuid() in (0, status.st_uid):
-                    os.unlink(name, dir_fd=self._fd)
-                return None
-            content = os.read(fd, MAX_RECORD_BYTES + 1)
-        finally:
-            os.close(fd)
-        try:
-            return _parse_record(name, content, status.st_uid)
-        except (ValueError, RecursionError, FieldError) as problem:
-            owner = user_name(status.st_uid)
-            raise FailedError(f"{path}: this live lease of {owner} cannot be understood: {problem}") from None
+            raise self._table.failed(f"cannot remove lease {draft.id}", problem) from None
 
 
 def release(table: Table, draft: Draft) -> None:
@@ -215,6 +197,42 @@ def release(table: Table, draft: Draft) -> None:
     draft.close()
 
 
+def _read_records(directory_fd: int, directory: str, *, clear_dead: bool) -> list[Lease]:
+    """All live leases, of whatever machine, oldest first and parents before their children."""
+    names = [name for name in os.listdir(directory_fd) if name.startswith(LEASE_PREFIX)]
+    leases = [lease for name in names if (lease := _read_record(directory_fd, directory, name, clear_dead=clear_dead))]
+    return sorted(leases, key=lambda lease: (lease.started_at, len(lease.ancestors), lease.id))
+
+
+def _read_record(directory_fd: int, directory: str, name: str, *, clear_dead: bool) -> Lease | None:
+    """The lease of a live record; None for a dead one."""
+    path = os.path.join(directory, name)
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory_fd)
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.ELOOP):  # ended just now; a symbolic link, which no launcher makes
+            return None
+        owner = user_name(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_uid)
+        message = f"{path}: cannot read this record of {owner}: {os.strerror(problem.errno or 0).lower()}"
+        raise FailedError(message, f"only {owner} or root can tell whether it is alive, and remove it") from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if not _is_locked(fd):
+            if clear_dead and os.geteuid() in (0, status.st_uid):
+                os.unlink(name, dir_fd=directory_fd)
+            return None
+        content = os.read(fd, MAX_RECORD_BYTES + 1)
+    finally:
+        os.close(fd)
+    try:
+        return _parse_record(name, content, status.st_uid)
+    except (ValueError, RecursionError, FieldError) as problem:
+        owner = user_name(status.st_uid)
+        raise FailedError(f"{path}: this live lease of {owner} cannot be understood: {problem}") from None
+
+
 def _parse_record(name: str, content: bytes, user_id: int) -> Lease:
     if len(content) > MAX_RECORD_BYTES:
         raise FieldError((), f"larger than {MAX_RECORD_BYTES} bytes")
@@ -224,7 +242,8 @@ def _parse_record(name: str, content: bytes, user_id: int) -> Lease:
     return lease
 
 
-def _same_table(key: TableKey | None, other: TableKey | None) -> bool:
+def same_table(key: TableKey | None, other: TableKey | None) -> bool:
+    """Whether two keys mean the same machine; None is this machine's own GPUs."""
     return key is other is None or (key is not None and key.same_table(other))
 
 
@@ -274,21 +293,25 @@ def _lock_holder(fd: int) -> str:
 def _state_directory(*, described: bool) -> str:
     chosen = os.environ.get("GPULAUNCH_STATE_DIR")
     if chosen:
-        directory = os.path.abspath(chosen)
+        directory = chosen
+        if not os.path.isabs(chosen):
+            raise UsageError(f"GPULAUNCH_STATE_DIR={chosen} is no absolute path, so it would mean many tables")
     elif os.path.isdir("/run/gpulaunch"):
         directory = "/run/gpulaunch"
     else:
         directory = next(filter(_is_safe_for_all, ("/run/lock", "/tmp")), "")  # noqa: S108  checked just here
         if not directory:
             raise FailedError("no state directory: neither /run/lock nor /tmp is root's, world-writable and sticky")
-    kind = _file_system(directory)
+    mount = _mount(directory)
+    kind = mount.kind
     if kind == "overlay" and described and not chosen and _is_safe_for_all("/dev/shm"):  # noqa: S108
         return "/dev/shm"  # noqa: S108  in a container; described GPUs are nobody else's business
-    if kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse") or (kind == "overlay" and not described):
+    if kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse"):
         hint = "set GPULAUNCH_STATE_DIR to a directory on a local file system"
-        if kind == "overlay":
-            hint = f"in a container, mount the host's: docker run -v {directory}:{directory}"
         raise FailedError(f"{directory}: locks on {kind} do not reach every launcher of this machine", hint)
+    if not described and (kind == "overlay" or (mount.point == "/" and mount.root != "/" and _marked_as_container())):
+        hint = f"mount the host's: docker run -v {directory}:{directory}"
+        raise FailedError(f"{directory} is this container's own: no other launcher of this machine sees it", hint)
     return directory
 
 
@@ -301,18 +324,31 @@ def _is_safe_for_all(directory: str) -> bool:
     return status.st_uid == 0 and status.st_mode & 0o1777 == 0o1777
 
 
-def _file_system(directory: str) -> str:
-    """Type of the file system that a directory is on; empty if that cannot be told."""
+def _marked_as_container() -> bool:
+    """Whether Docker or podman left its mark here; a virtual machine made of a container's image has it too."""
+    return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
+
+
+class _Mount(NamedTuple):
+    """Where a file system is mounted, which of its directories is mounted there, and its type."""
+
+    point: str
+    root: str
+    kind: str
+
+
+def _mount(directory: str) -> _Mount:
+    """The mount that a directory is on; all empty if that cannot be told."""
     real = os.path.realpath(directory)
-    best, kind = "", ""
+    best = _Mount("", "", "")
     try:
         with open("/proc/self/mountinfo") as mounts:
             for line in mounts:
                 fields = line.split()
                 point = fields[4].replace("\\040", " ")
                 inside = real == point or real.startswith(point.rstrip("/") + "/")
-                if inside and len(point) >= len(best):
-                    best, kind = point, fields[fields.index("-") + 1]
+                if inside and len(point) >= len(best.point):
+                    best = _Mount(point, fields[3], fields[fields.index("-") + 1])
     except (OSError, ValueError, IndexError):
-        return ""
-    return kind
+        return _Mount("", "", "")
+    return best

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -21,25 +21,30 @@ from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.render.documents import Document
 
+_MOST_WITH_BANDWIDTH = 8  # GPUs whose links are shown with their bandwidth in every cell: 80 columns
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
 
 
-def draw(table: RenderableType, stream: TextIO | None) -> None:
+def draw(table: RenderableType, stream: TextIO | None, *, fit: bool = True) -> None:
     """Write a table to a terminal, as wide as that is and in its colours, or uncut and plain to anything else.
 
     Args:
         table: what the functions below return.
         stream: None draws nothing.
+        fit: cut to the terminal's width; else the terminal wraps what is too long.
     """
     if stream is not None:
-        Console(file=stream, highlight=False, width=None if stream.isatty() else _UNCUT).print(table)
+        Console(file=stream, highlight=False, markup=False, width=None if fit and stream.isatty() else _UNCUT).print(
+            table
+        )
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     """A table whose last column alone gives way when the terminal is narrow."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=column != columns[-1])
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, justify=justify, no_wrap=column != columns[-1], overflow="fold")
     return table
 
 
@@ -108,21 +113,33 @@ def topology_table(topology: Topology) -> Group:
     shades = _shades(topology)
     kinds = {gpu.index: f"{printable(gpu.model)}, {format_size(gpu.memory_bytes)}" for gpu in topology.gpus}
     mixed = len(set(kinds.values())) > 1
+    wide = len(indices) > _MOST_WITH_BANDWIDTH
     title = f"{topology.name}: {len(indices)} x {kinds[indices[0]]}" if not mixed else f"{topology.name}"
     table = _table("GPU", *map(str, indices), "NUMA", *(["model"] if mixed else []), right=("GPU",))
     for gpu in topology.gpus:
         cells = [
-            Text("X", "dim") if other == gpu.index else _link_cell(links[gpu.index, other], shades) for other in indices
+            Text("X", "dim") if other == gpu.index else _link_cell(links[gpu.index, other], shades, wide=wide)
+            for other in indices
         ]
         node = "?" if gpu.numa_node is None else str(gpu.numa_node)
         table.add_row(str(gpu.index), *cells, node, *([kinds[gpu.index]] if mixed else []))
-    legend = f"links with GB/s per direction: {_legend(topology)}\nsource: {printable(topology.source)}"
+    legend = f"{_bandwidths(topology) if wide else 'links with GB/s per direction'}: {_legend(topology)}\nsource: {printable(topology.source)}"
     return Group(Text(title, "bold"), table, Text(legend, "dim"))
 
 
-def _link_cell(link: Link, shades: dict[float, str]) -> Text:
-    name = f"NV{link.nvlink_count}" if link.nvlink_count else link.path
-    return Text(f"{name} {link.bandwidth_gb_per_s:.3g}", shades[link.bandwidth_gb_per_s])
+def _link_cell(link: Link, shades: dict[float, str], *, wide: bool) -> Text:
+    text = _link_name(link) if wide else f"{_link_name(link)} {link.bandwidth_gb_per_s:.3g}"
+    return Text(text, shades[link.bandwidth_gb_per_s])
+
+
+def _link_name(link: Link) -> str:
+    return f"NV{link.nvlink_count}" if link.nvlink_count else link.path
+
+
+def _bandwidths(topology: Topology) -> str:
+    """What each kind of link carries, once, where the matrix has no room for it."""
+    carried = {f"{_link_name(link)} {link.bandwidth_gb_per_s:.3g}": link.bandwidth_gb_per_s for link in topology.links}
+    return f"GB/s per direction: {', '.join(sorted(carried, key=carried.__getitem__, reverse=True))}"
 
 
 def _shades(topology: Topology) -> dict[float, str]:
@@ -178,8 +195,8 @@ def _score_cells(scores: Scores) -> list[str]:
 def profiles_table(profiles: Sequence[Profile]) -> Group:
     """All profiles, a line each."""
     table = _table(
-        *("name", "pattern", "sensitive", "memory", "SM %", "mem bw %", "power W", "description"),
-        right=("memory", "SM %", "mem bw %", "power W"),
+        *("name", "pattern", "sensitive", "memory", "SM %", "bandwidth %", "description"),
+        right=("memory", "SM %", "bandwidth %"),
     )
     for profile in profiles:
         table.add_row(
@@ -189,7 +206,6 @@ def profiles_table(profiles: Sequence[Profile]) -> Group:
             format_size(profile.memory_bytes) if profile.memory_bytes else "-",
             _figure(profile.sm_utilization_percentage),
             _figure(profile.memory_bandwidth_utilization_percentage),
-            _figure(profile.power_w),
             _cut(profile.description),
         )
     return Group(table)

@@ -7,6 +7,7 @@ breaks its ties, and so on; what is still equal then is decided by the lowest in
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import combinations
+from math import comb
 from typing import Literal, NamedTuple
 
 from gpulaunch.core.hardware.topology import Topology
@@ -19,6 +20,10 @@ from gpulaunch.core.placement.scores import (
     mapped,
     preserved_bandwidth,
 )
+from gpulaunch.errors import FailedError
+
+MAX_CANDIDATES = 20_000
+"""So many sets are weighed in seconds; 8 of 16 GPUs are 12,870."""
 
 ScoreName = Literal["aggregate_bandwidth", "effective_bandwidth", "preserved_bandwidth"]
 Candidate = tuple[int, ...]
@@ -142,17 +147,32 @@ def place(choice: Choice, policy: str) -> Placement:
     Args:
         choice: what is to be decided.
         policy: a key of POLICIES.
+
+    Raises:
+        FailedError: there are more than MAX_CANDIDATES sets.
     """
     by = POLICIES[policy](choice)
-    everyone = tied = choice.candidates()
+    count = comb(len(choice.admitted), choice.count)
+    if not by:
+        return _placement(choice, choice.admitted[: choice.count], by, count)
+    if count > MAX_CANDIDATES:
+        asked = f"{choice.count} of {len(choice.admitted)} GPUs"
+        raise FailedError(
+            f"{asked} are {count} candidates: more than {MAX_CANDIDATES}, the most that policy {policy} can weigh",
+            "narrow the choice with --only, or take --policy baseline",
+        )
+    tied = choice.candidates()
     for score in by:
         if len(tied) == 1:
             break
         weights = [choice.weigh(candidate, score) for candidate in tied]
         best = max(weights)
         tied = [candidate for candidate, weight in zip(tied, weights, strict=True) if weight == best]
-    winner = tied[0]
-    return Placement(mapped(choice.fabric, winner, choice.pattern), choice.scores(winner), by, len(everyone))
+    return _placement(choice, tied[0], by, count)
+
+
+def _placement(choice: Choice, winner: Candidate, by: tuple[ScoreName, ...], candidates: int) -> Placement:
+    return Placement(mapped(choice.fabric, winner, choice.pattern), choice.scores(winner), by, candidates)
 
 
 def ranking(choice: Choice, policy: str, limit: int) -> list[tuple[Candidate, Scores]]:
