@@ -123,7 +123,8 @@ def topology_table(topology: Topology) -> Group:
         ]
         node = "?" if gpu.numa_node is None else str(gpu.numa_node)
         table.add_row(str(gpu.index), *cells, node, *([kinds[gpu.index]] if mixed else []))
-    legend = f"{_bandwidths(topology) if wide else 'links with GB/s per direction'}: {_legend(topology)}\nsource: {printable(topology.source)}"
+    figures = _bandwidths(topology) if wide else "links with GB/s per direction"
+    legend = f"{figures}; {_legend(topology)}\nsource: {printable(topology.source)}"
     return Group(Text(title, "bold"), table, Text(legend, "dim"))
 
 
