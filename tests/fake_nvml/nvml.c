@@ -13,6 +13,7 @@
  *   ancestor 0 1 10                 nvmlGpuTopologyLevel_t of two GPUs, the lower index first; without: 50 (SYSTEM)
  *   process 0 4123 300              a compute process: pid, MiB; its memory counts as used
  *   graphics 0 77 20                a graphics process, likewise
+ *   ending 0 4123 300               a compute process that is there when a program asks first, and gone the next time
  *   error nvmlDeviceGetUUID 3 15    this call answers with this code; GPU -1 for a call that is about no GPU
  *
  * A key that a gpu line lacks is not supported there. Layouts and numbers are those of nvml.h, API 13.
@@ -30,6 +31,7 @@ enum { INTERNAL = 0, SYSTEM = 50 };           /* nvmlGpuTopologyLevel_t */
 enum { PEER_IS_GPU = 0, PEER_IS_SWITCH = 2 }; /* nvmlIntNvLinkDeviceType_t */
 
 #define LINE 512
+#define MAX_GPUS 64
 #define MIB (1ULL << 20)
 #define NO_GPU (-1)
 #define SWITCH_ADDRESS "ffff:f0:00"
@@ -163,6 +165,14 @@ static int ask_processes(const char *function, Handle device, const char *kind, 
     return *count > room ? INSUFFICIENT_SIZE : SUCCESS; /* callers ask with no room for the count */
 }
 
+static int ask_compute_processes(const char *function, Handle device, unsigned *count, Process *processes) {
+    static char asked[MAX_GPUS];
+    int gpu = index_of(device), known = gpu >= 0 && gpu < MAX_GPUS;
+    const char *kind = known && !asked[gpu] && process_memory("ending", gpu) ? "ending" : "process";
+    if (known && processes) asked[gpu] = 1;
+    return ask_processes(function, device, kind, count, processes);
+}
+
 int nvmlInitWithFlags(unsigned flags) {
     char rest[LINE];
     (void)flags;
@@ -273,11 +283,11 @@ int nvmlDeviceGetTopologyCommonAncestor(Handle device, Handle other, unsigned *l
 
 /* Versions 2 and 3 differ in nothing but the name; drivers before 510 have version 2 only. */
 int nvmlDeviceGetComputeRunningProcesses_v2(Handle device, unsigned *count, Process *processes) {
-    return ask_processes(__func__, device, "process", count, processes);
+    return ask_compute_processes(__func__, device, count, processes);
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(Handle device, unsigned *count, Process *processes) {
-    return ask_processes(__func__, device, "process", count, processes);
+    return ask_compute_processes(__func__, device, count, processes);
 }
 
 int nvmlDeviceGetGraphicsRunningProcesses_v2(Handle device, unsigned *count, Process *processes) {
