@@ -80,14 +80,16 @@ def status_table(document: Document, now: datetime) -> Group:
 
 
 def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
-    started = datetime.fromisoformat(lease["started_at"])
     profile = printable(lease["profile"] or "")
     if lease["assumed"]:
         profile = f"{profile} (assumed)" if profile else "assumed"
     doing = lease["name"] or " ".join(map(_quoted, lease["command"]))
     gpus = ",".join("?" if index is None else str(index) for index in lease["gpus"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
-    since = _duration((now - started).total_seconds())
+    try:
+        since = _duration((now - datetime.fromisoformat(lease["started_at"])).total_seconds())
+    except ValueError:  # another user wrote it: the 31st of February
+        since = "?"
     return [gpus, printable(lease["user"]), since, lease["id"], Text(profile), _cut(inside + doing)]
 
 

@@ -1,6 +1,5 @@
 """A described machine: the document of profiles/machines/NAME.toml -> Topology."""
 
-import re
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
@@ -13,7 +12,6 @@ from gpulaunch.errors import FieldError
 
 MAX_GPUS = 1024
 
-_NAME = re.compile(r"[A-Za-z0-9._-]+")  # it becomes part of the UUIDs
 _NVLINKS: Path = ("nvlink", "links")
 
 _MACHINE: FieldTable = {
@@ -42,7 +40,8 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
     """
     machine = checked(document, _MACHINE, required=("name", "source", "gpus", "pcie"))
-    if not _NAME.fullmatch(machine["name"]):
+    plain = machine["name"].translate({ord(c): "x" for c in "._-"})
+    if not (plain.isascii() and plain.isalnum()):  # it becomes part of the UUIDs
         raise FieldError(("name",), f"name: {machine['name']!r} is not made of letters, digits, '.', '_' and '-'")
     gpus = _gpus(machine)
     return Topology(machine["name"], gpus, _links(machine, gpus), machine["source"], digest)
