@@ -576,3 +576,18 @@ def test_ctrl_c_while_starting_is_no_traceback(launcher: Launcher) -> None:
         rest = process.stderr.read()
         process.wait(30)
     assert (process.returncode, "Traceback" in rest) == (-signal.SIGINT, False)
+
+
+def test_a_job_that_is_stopped_and_woken_alone(launcher: Launcher) -> None:
+    """Without a terminal, STOP and CONT sent to the job alone, as cpulimit does, leave no launcher stopped behind."""
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    process = launcher.start(*VGG, "--", sys.executable, "-c", script, start_new_session=True)
+    with process:
+        while not (leases := status(launcher)["leases"]):
+            assert process.poll() is None
+        job_pid = leases[0]["job_pid"]
+        while Path(f"/proc/{job_pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert process.poll() is None
+        os.kill(job_pid, signal.SIGCONT)
+        assert process.wait(30) == 0
+    assert launcher.records() == []

@@ -9,8 +9,8 @@ Different by design, and therefore not compared:
 - What a process sends to the whole process group may reach the job twice: directly, and passed on.
 - A parent that ignores SIGPIPE or SIGXFSZ: Python hides that at start, so the job finds them at their default.
 - KILL and STOP sent to gpulaunch alone: nobody can catch them. CONT sent to gpulaunch alone while the job runs: `fg`
-  looks the same, and there the job has got its own. STOP and then CONT sent to the job alone: gpulaunch stops with it,
-  and nobody wakes it.
+  looks the same, and there the job has got its own. STOP and then CONT sent to the job alone: at a terminal,
+  gpulaunch stops with it, and waits for `fg`.
 - A job that closes its stderr: gpulaunch keeps it open for its own words, so a reader sees the end with the job's.
 - The job is not the leader of its process group, so `setsid` as the job need not fork.
 - bash's variable $_, and the CPUs to run on, which gpulaunch chooses (--no-bind-cpu leaves them alone).

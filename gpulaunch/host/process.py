@@ -143,9 +143,17 @@ class Job:
             pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
             if pid and not os.WIFSTOPPED(status):
                 return status
-            if pid and signal.SIGCONT not in signal.sigpending():  # else we were stopped along with it, and woken
+            if pid and self._stops_us(os.WSTOPSIG(status)):
                 _stop_by(os.WSTOPSIG(status), self._entry)
             self._react(signal.sigwaitinfo(self._entry.managed))
+
+    def _stops_us(self, number: int) -> bool:
+        """Whether a shell should see that the job has stopped.
+
+        Not if we were stopped along with it and have been woken since. Nor, without a terminal, by STOP sent to the job
+        alone, as cpulimit does: no shell waits to be told, and whoever sent it will wake the job alone, not us.
+        """
+        return signal.SIGCONT not in signal.sigpending() and (number != signal.SIGSTOP or _has_terminal())
 
     def _react(self, info: signal.struct_siginfo) -> None:
         sent_by_process = info.si_code <= _SI_USER
@@ -221,6 +229,15 @@ def clean_environment() -> dict[bytes, bytes]:
         else:
             del environment[b"LC_CTYPE"]
     return environment
+
+
+def _has_terminal() -> bool:
+    """Whether this session has a controlling terminal, so that a shell may be doing job control."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _let_go() -> None:
