@@ -209,6 +209,11 @@ def _comparable(shown: str) -> str:
 
 @pytest.fixture
 def terminal(launcher: Launcher, tmp_path: Path) -> Terminal:
+    try:
+        for end in os.openpty():
+            os.close(end)
+    except OSError as problem:
+        pytest.skip(f"needs a pseudo-terminal: {problem}")
     return Terminal(launcher, tmp_path)
 
 
