@@ -1,0 +1,36 @@
+"""On a machine with NVIDIA GPUs only: what gpulaunch reads through NVML agrees with nvidia-smi, and the main job runs.
+
+Run: python -m pytest tests/gpu
+"""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from conftest import Launcher
+
+pytestmark = pytest.mark.skipif(not shutil.which("nvidia-smi"), reason="needs an NVIDIA GPU and nvidia-smi")
+
+
+def queried(*fields: str) -> list[list[str]]:
+    """What nvidia-smi says of each GPU."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [line.split(", ") for line in output.splitlines()]
+
+
+def test_gpus_are_those_of_nvidia_smi(launcher: Launcher) -> None:
+    """`topo --json` lists the GPUs of nvidia-smi, with their indices, UUIDs, names and memory."""
+    document = json.loads(launcher.run("topo", "--json").stdout)
+    got = [[str(g["index"]), g["uuid"], g["model"], str(g["memory_bytes"] >> 20)] for g in document["gpus"]]
+    assert got == queried("index", "uuid", "name", "memory.total")
+
+
+def test_the_main_job_gets_a_gpu(launcher: Launcher) -> None:
+    """A launch of one GPU names one that nvidia-smi lists, and holds it for the job alone."""
+    done = launcher.run("-n", "1", "--uuid", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; gpulaunch status --json")
+    uuid, _, rest = done.stdout.partition("\n")
+    assert (done.returncode, [uuid] in queried("uuid")) == (0, True)
+    assert [gpu["uuid"] for gpu in json.loads(rest)["gpus"] if gpu["state"] == "leased"] == [uuid]
+    assert launcher.records() == []
