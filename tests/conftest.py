@@ -119,6 +119,22 @@ def wait_for_end(pid: int) -> None:
     os.close(descriptor)
 
 
+def in_container(launcher: Launcher, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where /run/lock is a container's, an overlay, and /dev/shm its own."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount")
+    base = launcher.state.parent / "overlay"
+    for name in ("lower", "upper", "work"):
+        (base / name).mkdir(parents=True)
+    options = f"lowerdir={base}/lower,upperdir={base}/upper,workdir={base}/work"
+    script = f"mount -t overlay overlay -o {options} /run/lock && chmod 1777 /run/lock && "
+    script += f"mount -t tmpfs -o mode=1777 tmpfs /dev/shm && {command}"
+    environment = {name: value for name, value in launcher.environment.items() if name != "GPULAUNCH_STATE_DIR"}
+    return subprocess.run(
+        ["unshare", "--mount", "bash", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.fixture
 def launcher(tmp_path: Path) -> Launcher:
     """A launcher whose table is empty."""

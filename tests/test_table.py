@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SHOW, VGG, Launcher, held
+from conftest import SHOW, VGG, Launcher, held, in_container
 
 from gpulaunch.errors import FailedError
 from gpulaunch.host import table as tables
@@ -227,3 +227,14 @@ def test_a_long_decision_blocks_nobody(launcher: Launcher, tmp_path: Path) -> No
         slow.send_signal(2)
         slow.communicate(timeout=30)
     assert slow.returncode == -2
+
+
+def test_described_gpus_in_a_container(launcher: Launcher) -> None:
+    """In a container, whose own file system is an overlay, leases on a described machine stand in /dev/shm."""
+    if os.path.isdir("/run/gpulaunch"):
+        pytest.skip("this machine has a state directory of its own")
+    done = in_container(launcher, f"{launcher.script} --topology dgx1-v100 -- ls /dev/shm /run/lock")
+    lines = done.stdout.split()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line for line in lines if not line.startswith("gpulaunch.lease.")] == ["/dev/shm:", "/run/lock:"]
+    assert lines.index("/run/lock:") == 2
