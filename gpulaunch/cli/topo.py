@@ -19,7 +19,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(topology_document(topology))
     else:
-        from gpulaunch.render.tables import draw, topology_table
+        from gpulaunch.render.tables import draw, topology_legend, topology_table
 
         draw(topology_table(topology), sys.stdout, fit=False)
+        draw(topology_legend(topology), sys.stdout)
     return 0

@@ -115,7 +115,7 @@ def topology_table(topology: Topology) -> Group:
     shades = _shades(topology)
     kinds = {gpu.index: f"{printable(gpu.model)}, {format_size(gpu.memory_bytes)}" for gpu in topology.gpus}
     mixed = len(set(kinds.values())) > 1
-    wide = len(indices) > _MOST_WITH_BANDWIDTH
+    wide = _is_wide(topology)
     title = f"{topology.name}: {len(indices)} x {kinds[indices[0]]}" if not mixed else f"{topology.name}"
     table = _table("GPU", *map(str, indices), "NUMA", *(["model"] if mixed else []), right=("GPU",))
     for gpu in topology.gpus:
@@ -125,9 +125,17 @@ def topology_table(topology: Topology) -> Group:
         ]
         node = "?" if gpu.numa_node is None else str(gpu.numa_node)
         table.add_row(str(gpu.index), *cells, node, *([kinds[gpu.index]] if mixed else []))
-    figures = _bandwidths(topology) if wide else "links with GB/s per direction"
-    legend = f"{figures}; {_legend(topology)}\nsource: {printable(topology.source)}"
-    return Group(Text(title, "bold"), table, Text(legend, "dim"))
+    return Group(Text(title, "bold"), table)
+
+
+def topology_legend(topology: Topology) -> Text:
+    """What the cells of the link matrix mean, and where the facts come from."""
+    figures = _bandwidths(topology) if _is_wide(topology) else "links with GB/s per direction"
+    return Text(f"{figures}; {_legend(topology)}\nsource: {printable(topology.source)}", "dim")
+
+
+def _is_wide(topology: Topology) -> bool:
+    return len(topology.gpus) > _MOST_WITH_BANDWIDTH
 
 
 def _link_cell(link: Link, shades: dict[float, str], *, wide: bool) -> Text:
@@ -198,8 +206,8 @@ def _score_cells(scores: Scores) -> list[str]:
 def profiles_table(profiles: Sequence[Profile]) -> Group:
     """All profiles, a line each."""
     table = _table(
-        *("name", "pattern", "sensitive", "memory", "SM %", "bandwidth %", "description"),
-        right=("memory", "SM %", "bandwidth %"),
+        *("name", "pattern", "sensitive", "memory", "SM %", "BW %", "description"),
+        right=("memory", "SM %", "BW %"),
     )
     for profile in profiles:
         table.add_row(
