@@ -8,12 +8,12 @@ from typing import NamedTuple
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait, decide
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.hardware.topology import Gpu
-from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.lease import Lease, same_table
 from gpulaunch.core.request import Request
 from gpulaunch.host.machine import Machine, look_again
 from gpulaunch.host.process import Job, Started, cpus_near, hold_signals, this_process
 from gpulaunch.host.system import boot_id, now
-from gpulaunch.host.table import Draft, Table, release, same_table
+from gpulaunch.host.table import Draft, Table, release
 
 Warn = Callable[[str], None]
 

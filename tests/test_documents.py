@@ -13,7 +13,7 @@ import pytest
 
 from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.core.hardware.topology import Gpu, Topology
-from gpulaunch.core.leases.lease import MAX_COMMAND_CHARACTERS, Lease, Process, TableKey, parse_lease
+from gpulaunch.core.leases.lease import MAX_COMMAND_CHARACTERS, Lease, Process, TableKey, parse_lease, same_table
 from gpulaunch.core.size import format_size, parse_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable
@@ -796,10 +796,12 @@ def test_what_is_no_lease_at_all(document: object) -> None:
 def test_same_table() -> None:
     """A described machine is the same wherever its file lies; another text of the same name is another machine."""
     key = TableKey("box", "0badc0de", "/a/box.toml")
-    assert key.same_table(key._replace(file="/b/box.toml"))
-    assert not key.same_table(key._replace(digest="11111111"))
-    assert not key.same_table(key._replace(name="crate"))
-    assert not key.same_table(None)
+    assert same_table(key, key._replace(file="/b/box.toml"))
+    assert not same_table(key, key._replace(digest="11111111"))
+    assert not same_table(key, key._replace(name="crate"))
+    assert not same_table(key, None)
+    assert not same_table(None, key)
+    assert same_table(None, None)
 
 
 # ------------------------------------------------------------------------------- CPU lists, sizes, text

@@ -449,10 +449,7 @@ def test_the_launch_path_stays_light(launcher: Launcher) -> None:
 
 def test_output_that_nobody_reads(launcher: Launcher) -> None:
     """`gpulaunch topo | head -1` ends quietly."""
-    command = f"{sys.executable} -m gpulaunch topo --topology dgx1-v100 | head -1"
-    done = subprocess.run(
-        ["bash", "-c", command], env=launcher.environment, capture_output=True, text=True, check=False
-    )
+    done = in_bash(launcher, "gpulaunch topo --topology dgx1-v100 | head -1")
     assert (done.stdout, done.stderr) == ("dgx1-v100: 8 x Tesla V100-SXM2-16GB, 15.78 GiB\n", "")
 
 
@@ -505,15 +502,18 @@ def test_described_machine_needs_no_gpus_and_no_silent_default(launcher: Launche
     ]
 
 
-@pytest.mark.parametrize("options", [("--explain",), ("-v",)])
+def in_bash(launcher: Launcher, line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line in bash, where gpulaunch is in the path."""
+    command = ["bash", "-c", line]
+    return subprocess.run(command, env=launcher.environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("options", ["--explain", "-v"])
 @pytest.mark.parametrize("stderr", ["/dev/full", " >(true)"])
-def test_a_stderr_that_cannot_be_written_stops_no_job(
-    launcher: Launcher, options: tuple[str, ...], stderr: str
-) -> None:
+def test_a_stderr_that_cannot_be_written_stops_no_job(launcher: Launcher, options: str, stderr: str) -> None:
     """What gpulaunch has to say may be lost; the job runs all the same."""
-    command = f"{launcher.script} --topology dgx1-v100 {' '.join(options)} -- echo ran 2>{stderr}"
-    done = subprocess.run(["bash", "-c", command], env=launcher.environment, stdout=subprocess.PIPE, check=False)
-    assert (done.stdout, done.returncode) == (b"ran\n", 0)
+    done = in_bash(launcher, f"gpulaunch --topology dgx1-v100 {options} -- echo ran 2>{stderr}")
+    assert (done.stdout, done.returncode) == ("ran\n", 0)
 
 
 @pytest.mark.parametrize(
@@ -521,22 +521,19 @@ def test_a_stderr_that_cannot_be_written_stops_no_job(
 )
 def test_a_stdout_that_cannot_be_written_is_one_line(launcher: Launcher, arguments: str) -> None:
     """A full disk under stdout is one error line and 125; a reader that has gone is no error at all."""
-    full = subprocess.run(
-        ["bash", "-c", f"{launcher.script} {arguments} >/dev/full"],
-        env=launcher.environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    full = in_bash(launcher, f"gpulaunch {arguments} >/dev/full")
     assert (full.stderr, full.returncode) == ("gpulaunch: error: no space left on device\n", 125)
-    gone = subprocess.run(
-        ["bash", "-c", f"{launcher.script} {arguments} | true"],
-        env=launcher.environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    assert gone.stderr == ""
+    assert in_bash(launcher, f"gpulaunch {arguments} | true").stderr == ""
+
+
+def test_explain_of_more_candidates_than_can_be_listed(launcher: Launcher) -> None:
+    """The baseline policy weighs nothing, so it explains itself on a machine with any number of candidates."""
+    big = launcher.state.with_name("big.toml")
+    big.write_text(BIG_MACHINE)
+    options = ("--topology", str(big), "-n", "16", "--policy", "baseline", "--explain")
+    done = launcher.run(*options, "--", "echo", "ran")
+    assert (done.stdout, done.returncode) == ("ran\n", 0)
+    assert done.stderr.startswith("601080390 candidates, best first")
 
 
 def test_what_others_named_their_jobs_breaks_no_table(launcher: Launcher) -> None:

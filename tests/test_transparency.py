@@ -32,8 +32,6 @@ import pexpect
 import pytest
 from conftest import Launcher
 
-from gpulaunch.host.process import identify, is_running
-
 PREFIX = "gpulaunch --topology dgx1-v100 -n 1 -- "
 JOBS = Path(__file__).parent / "jobs"
 PROMPT = "ok> "
@@ -150,11 +148,19 @@ def _take(bash: pexpect.spawn, step: str, prefix: str) -> None:
         bash.send(KEYS[step])
 
 
+def _state(pid: int) -> str:
+    """The letter of a process's state; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def _wait_asleep(pid: int) -> None:
     """Wait until a process waits for input; where the kernel does not say for what, until it has slept for 50 ms."""
     asleep_since = None
     while asleep_since is None or time.monotonic() < asleep_since + 0.05:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = _state(pid)
         if Path(f"/proc/{pid}/wchan").read_text().startswith(("poll_schedule", "do_select", "n_tty_read")):
             return
         asleep_since = (asleep_since or time.monotonic()) if state == "S" else None
@@ -179,7 +185,7 @@ def _running(group_of: Callable[[int], int], group: int) -> Iterator[int]:
     """The processes of a session (os.getsid) or process group (os.getpgid), but for zombies."""
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(ProcessLookupError):
-            if group_of(pid) == group and is_running(identify(pid)):
+            if group_of(pid) == group and _state(pid) not in ("", "Z", "X"):
                 yield pid
 
 

@@ -32,6 +32,11 @@ def main() -> None:
     except MemoryError:
         report(FailedError("out of memory"))
         status = FailedError.exit_status
+    except Exception:  # noqa: BLE001  a bug of ours: its traceback, and no status that could be the job's
+        from traceback import print_exc
+
+        print_exc()
+        status = FailedError.exit_status
     os._exit(status)  # nothing is left to tidy up, and the interpreter would take its time over it
 
 

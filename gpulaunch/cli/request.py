@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from gpulaunch.cli.options import Given
 from gpulaunch.cli.settings import Setting, Settings
 from gpulaunch.core import request as requests
-from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.lease import Lease, same_table
 from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
@@ -75,7 +75,7 @@ def _surroundings(settings: Settings, warn: Callable[[str], None], *, may_hide: 
     if topology.value is None and within and within.table:
         topology = Setting(within.table.file, "")
     machine = find_machine(topology.value, warn, "" if may_hide else topology.origin)
-    same = within is not None and (machine.key.same_table(within.table) if machine.key else within.table is None)
+    same = within is not None and same_table(machine.key, within.table)
     # inside a lease on another machine CUDA_VISIBLE_DEVICES is about that one
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if same or within is None else None
     return Surroundings(machine, within if same else None, visible)

@@ -158,8 +158,7 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
     Raises:
         UsageError: there is none, or it is wrong.
     """
-    directories = [_shipped("machines")]
-    path = _find(name, directories, "topology", f"known are {', '.join(_names(directories))}, or give a file")
+    path = _find(name, [_shipped("machines")], "topology", f"known are {', '.join(machine_names())}, or give a file")
     document = read_document(path)
     digest = f"{crc32(document.text.encode()):08x}"
     return parsed(document, lambda data: described_topology(data, digest)), os.path.abspath(path)

@@ -79,12 +79,6 @@ def identify(pid: int) -> Process:
     return Process(pid, int(fields[19]) if len(fields) > 19 else 0)
 
 
-def is_running(process: Process) -> bool:
-    """Whether exactly this process still runs; a zombie does not."""
-    fields = _stat_fields(process.pid)
-    return len(fields) > 19 and fields[0] not in ("Z", "X") and int(fields[19]) == process.start_time
-
-
 def _stat_fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on; the name before it may hold spaces and brackets."""
     try:

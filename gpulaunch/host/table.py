@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from gpulaunch.core.leases.lease import Lease, TableKey, parse_lease
+from gpulaunch.core.leases.lease import Lease, TableKey, parse_lease, same_table
 from gpulaunch.errors import FailedError, FieldError, UsageError
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.system import user_name
@@ -169,9 +169,7 @@ class LockedTable:
             content = json.dumps(lease.to_document()).encode()
             while content:
                 content = content[os.write(draft.fd, content) :]
-            os.fchmod(
-                draft.fd, 0o1644
-            )  # readable for all whatever the umask; sticky, so that systemd-tmpfiles spares it
+            os.fchmod(draft.fd, 0o1644)  # for all to read whatever the umask; sticky: systemd-tmpfiles spares it
             name = LEASE_PREFIX + lease.id
             os.link(f"/proc/self/fd/{draft.fd}", name, dst_dir_fd=self._fd, follow_symlinks=True)
         except OSError as problem:
@@ -240,11 +238,6 @@ def _parse_record(name: str, content: bytes, user_id: int) -> Lease:
     if LEASE_PREFIX + lease.id != name:
         raise FieldError(("id",), f"its id is {lease.id!r}")
     return lease
-
-
-def same_table(key: TableKey | None, other: TableKey | None) -> bool:
-    """Whether two keys mean the same machine; None is this machine's own GPUs."""
-    return key is other is None or (key is not None and key.same_table(other))
 
 
 def _is_locked(fd: int) -> bool:

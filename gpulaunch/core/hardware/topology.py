@@ -1,6 +1,5 @@
 """The hardware graph as a value: GPUs and the best direct connection of every two of them."""
 
-from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from gpulaunch.core.hardware.bandwidth import PathType, nvlink_figures, pcie_bandwidth
@@ -92,11 +91,6 @@ class Topology(NamedTuple):
     links: tuple[Link, ...]
     source: str
     digest: str | None = None
-
-    def indices(self, uuids: Iterable[str]) -> tuple[int, ...]:
-        """Indices of the GPUs with these UUIDs, in their order; unknown ones are left out."""
-        by_uuid = {gpu.uuid: gpu.index for gpu in self.gpus}
-        return tuple(by_uuid[uuid] for uuid in uuids if uuid in by_uuid)
 
 
 def connect(

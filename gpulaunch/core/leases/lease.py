@@ -37,9 +37,10 @@ class TableKey(NamedTuple):
     digest: str
     file: str
 
-    def same_table(self, other: "TableKey | None") -> bool:
-        """Whether both mean the same machine, wherever its description lies."""
-        return other is not None and (self.name, self.digest) == (other.name, other.digest)
+
+def same_table(a: TableKey | None, b: TableKey | None) -> bool:
+    """Whether two keys mean the same machine, wherever its description lies; None is this machine's own GPUs."""
+    return a is b is None or (a is not None and b is not None and (a.name, a.digest) == (b.name, b.digest))
 
 
 class Lease(NamedTuple):

@@ -4,9 +4,9 @@ The candidates of a choice are all sets of its free GPUs of the right size. The 
 breaks its ties, and so on; what is still equal then is decided by the lowest indices, so nothing is left to chance.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 from math import comb
 from typing import Literal, NamedTuple
 
@@ -66,9 +66,9 @@ class Choice:
         """The machine's links."""
         return Fabric(self._topology)
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> Iterator[Candidate]:
         """All sets of the right size, in order of their indices."""
-        return list(combinations(self.admitted, self.count))
+        return combinations(self.admitted, self.count)
 
     def scores(self, candidate: Candidate) -> Scores:
         """All scores of a candidate."""
@@ -161,7 +161,7 @@ def place(choice: Choice, policy: str) -> Placement:
             f"{asked} are {count} candidates: more than {MAX_CANDIDATES}, the most that policy {policy} can weigh",
             "narrow the choice with --only, or take --policy baseline",
         )
-    tied = choice.candidates()
+    tied = list(choice.candidates())
     for score in by:
         if len(tied) == 1:
             break
@@ -184,5 +184,7 @@ def ranking(choice: Choice, policy: str, limit: int) -> list[tuple[Candidate, Sc
         limit: how many to return.
     """
     by = POLICIES[policy](choice)
-    ordered = sorted(choice.candidates(), key=lambda candidate: [-choice.weigh(candidate, score) for score in by])
-    return [(candidate, choice.scores(candidate)) for candidate in ordered[:limit]]
+    candidates = choice.candidates()
+    if by:  # without a score the order of enumeration is the order, and there may be too many to list
+        candidates = iter(sorted(candidates, key=lambda candidate: [-choice.weigh(candidate, score) for score in by]))
+    return [(candidate, choice.scores(candidate)) for candidate in islice(candidates, limit)]
