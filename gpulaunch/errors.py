@@ -5,6 +5,7 @@ The statuses are those of docker run, env and timeout where these have one, and 
 
 USAGE = 2
 WOULD_WAIT = 75
+TIMED_OUT = 124
 FAILED = 125
 CANNOT_EXECUTE = 126
 NOT_FOUND = 127
@@ -62,6 +63,12 @@ class WouldWaitError(GpulaunchError):
     """The request could be met later, and waiting was not asked for."""
 
     exit_status = WOULD_WAIT
+
+
+class TimedOutError(GpulaunchError):
+    """The launch waited, or the job ran, for as long as it may."""
+
+    exit_status = TIMED_OUT
 
 
 class FailedError(GpulaunchError):

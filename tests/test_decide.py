@@ -7,7 +7,8 @@ import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, decide, gpus_text
 from gpulaunch.core.hardware.topology import Gpu, Topology, connect
-from gpulaunch.core.leases.lease import Lease, Process
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.record import Process
 from gpulaunch.core.request import Constraint, Request
 from gpulaunch.host.catalog import load_described_machine
 

@@ -13,7 +13,8 @@ import pytest
 
 from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.core.hardware.topology import Gpu, Topology
-from gpulaunch.core.leases.lease import MAX_COMMAND_CHARACTERS, Lease, Process, TableKey, parse_lease, same_table
+from gpulaunch.core.leases.lease import Lease, parse_lease
+from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
 from gpulaunch.core.size import format_size, parse_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable

@@ -559,7 +559,7 @@ def test_the_hint_of_a_wait_can_be_typed(launcher: Launcher) -> None:
     """Who has to wait is told a command that shows who has the GPUs."""
     with held(launcher, *DGX, "-n", "8"):
         hint = launcher.run(*DGX, "--", "true").stderr.splitlines()[1]
-        assert hint == "gpulaunch: hint: see 'gpulaunch status --topology dgx1-v100' for who has them"
+        assert hint == "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'"
 
 
 def test_ctrl_c_while_starting_is_no_traceback(launcher: Launcher) -> None:

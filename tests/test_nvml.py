@@ -22,7 +22,7 @@ SHOW_GPUS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
 HOLD = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES $$; read line")  # until its stdin ends
 SHOW_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")
 NO_GPUS_HINT = "without GPUs, try a described machine: --topology dgx1-v100"
-STATUS_HINT = "see 'gpulaunch status' for who has them"
+STATUS_HINT = "add --wait to queue, or see 'gpulaunch status'"
 # nvmlReturn_t
 NOT_SUPPORTED, INSUFFICIENT_POWER, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND = 3, 8, 9, 13
 GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999
@@ -554,4 +554,8 @@ def test_real_gpus_in_a_container(launcher, dgx1_v100):  # noqa: ARG001
         pytest.skip("this machine has a state directory of its own")
     run = in_container(launcher, f"{launcher.script} -- echo ran")
     own = "/run/lock is this container's own: no other launcher of this machine sees it"
-    assert outcome(run) == (125, "", complaint(own, "mount the host's: docker run -v /run/lock:/run/lock"))
+    assert outcome(run) == (
+        125,
+        "",
+        complaint(own, 'mount the host\'s: docker run -v /run/lock:/run/lock, or set table = "private"'),
+    )

@@ -11,6 +11,7 @@ import pytest
 from conftest import SHOW, VGG, Launcher, held, in_container
 
 from gpulaunch.errors import FailedError
+from gpulaunch.host import record as records
 from gpulaunch.host import table as tables
 from gpulaunch.host.table import Table
 
@@ -20,7 +21,7 @@ def put(launcher: Launcher, name: str, content: bytes, *, live: bool) -> int:
     descriptor = os.open(launcher.state / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     os.write(descriptor, content)
     if live:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, tables.struct.pack(tables._FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, records.struct.pack(records._FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
     return descriptor
 
 
@@ -36,7 +37,7 @@ UNREADABLE = [
     ("no table", lambda _: b"[]"),
     ("nested too deep", lambda _: b"[" * 100_000),
     ("no UTF-8", lambda _: b"\xff"),
-    ("huge", lambda _: b" " * (tables.MAX_RECORD_BYTES + 1)),
+    ("huge", lambda _: b" " * (records.MAX_RECORD_BYTES + 1)),
     ("of a newer version", lambda good: json.dumps(good | {"version": 2}).encode()),
     ("without GPUs", lambda good: json.dumps({k: v for k, v in good.items() if k != "uuids"}).encode()),
     ("with a wrong type", lambda good: json.dumps(good | {"uuids": [1]}).encode()),
@@ -86,7 +87,7 @@ def test_a_reader_cannot_pretend_life(launcher: Launcher) -> None:
     put_descriptor = put(launcher, "gpulaunch.lease.cccccccccccc", json.dumps(record(launcher)).encode(), live=False)
     os.close(put_descriptor)
     reader = os.open(launcher.state / "gpulaunch.lease.cccccccccccc", os.O_RDONLY)
-    fcntl.fcntl(reader, fcntl.F_OFD_SETLK, tables.struct.pack(tables._FLOCK, fcntl.F_RDLCK, 0, 0, 0, 0))
+    fcntl.fcntl(reader, fcntl.F_OFD_SETLK, records.struct.pack(records._FLOCK, fcntl.F_RDLCK, 0, 0, 0, 0))
     assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
     os.close(reader)
 
@@ -206,7 +207,7 @@ def test_a_release_that_fails_keeps_the_jobs_status(launcher: Launcher) -> None:
     try:
         done = launcher.run(*VGG, "--", "sh", "-c", "chattr +i $GPULAUNCH_STATE_DIR; exit 3")
         assert done.returncode == 3
-        assert done.stderr.startswith(f"gpulaunch: warning: {launcher.state}: cannot remove lease ")
+        assert done.stderr.startswith(f"gpulaunch: warning: {launcher.state}: cannot remove gpulaunch.lease.")
         subprocess.run(["chattr", "-i", str(launcher.state)], check=True)
         assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
     finally:

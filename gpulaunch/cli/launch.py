@@ -4,16 +4,19 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch import launch as launching
-from gpulaunch.cli.options import Given
+from gpulaunch.acquire import Held, Launch, Told, granted_gpus, preview
 from gpulaunch.cli.output import print_json, say, warn
-from gpulaunch.cli.request import read_launch
-from gpulaunch.cli.settings import Settings
 from gpulaunch.core.decide import Decision, Grant, Wait
 from gpulaunch.core.environment import job_environment
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.host.process import exit_like
+from gpulaunch.host.system import user_name
+from gpulaunch.host.table import Snapshot
+from gpulaunch.prepare import read_launch
+from gpulaunch.settings import Given, Settings
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
 _EXPLAINED = 5
@@ -32,22 +35,38 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
     name = given["name"].text if "name" in given else None
     launch = read_launch(Settings(given, os.environ), command, name=name, warn=tell)
     if "dry_run" in given:
-        return _dry_run(launch, launching.preview(launch, tell), explained="explain" in given, as_json="json" in given)
+        return _dry_run(launch, preview(launch, tell), explained="explain" in given, as_json="json" in given)
 
-    def granted(grant: Grant, lease_id: str) -> None:
+    def waiting(reason: str, seen: Snapshot) -> None:
+        if "quiet" not in given:
+            _say_who_has_what(launch, reason, seen)
+
+    def granted(held: Held[Any]) -> None:
         if "explain" in given:
             with suppress(OSError, SystemExit):  # rich exits on a broken pipe; no stderr stops a job
-                _explain(launch, grant, to_stderr=True)
+                _explain(launch, held.grant, to_stderr=True)
         if "verbose" in given:
-            gpus = ",".join(map(str, grant.placement.gpus))
-            say("info", f"lease {lease_id}: GPUs {gpus} of {launch.machine.topology.name}: {grant.reason}")
+            gpus = ",".join(map(str, held.grant.placement.gpus))
+            say("info", f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}")
 
-    outcome = launching.run(launch, tell, granted)
-    if isinstance(outcome, launching.Ended):
-        return exit_like(outcome.status)
+    outcome = launching.run(launch, Told(tell, waiting), granted)
+    return exit_like(outcome.status) if isinstance(outcome, launching.Ended) else _not_now(outcome, given)
+
+
+def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
+    from datetime import UTC, datetime
+
+    from gpulaunch.render.documents import holding_lines
+
+    say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}")
+    for line in holding_lines(launch.machine.topology, seen.leases, user_name, datetime.now(UTC)):
+        say("info", line)
+
+
+def _not_now(outcome: Decision, given: Mapping[str, Given]) -> int:
     if isinstance(outcome, Wait):
         where = f" --topology {given['topology'].text}" if "topology" in given else ""
-        raise WouldWaitError(outcome.reason, f"see 'gpulaunch status{where}' for who has them")
+        raise WouldWaitError(outcome.reason, f"add --wait to queue, or see 'gpulaunch status{where}'")
     raise UsageError(outcome.reason)
 
 
@@ -55,10 +74,10 @@ def _silent(text: str) -> None:
     """Say nothing."""
 
 
-def _dry_run(launch: launching.Launch, decision: Decision, *, explained: bool, as_json: bool) -> int:
+def _dry_run(launch: Launch, decision: Decision, *, explained: bool, as_json: bool) -> int:
     from gpulaunch.render.documents import decision_document, decision_lines
 
-    gpus = launching.granted_gpus(launch, decision) if isinstance(decision, Grant) else []
+    gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
     environment = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=None) if gpus else {}
     listed = _EXPLAINED if explained else 0
     document = decision_document(launch.request, decision, gpus, environment, launch.command, listed)
@@ -71,7 +90,7 @@ def _dry_run(launch: launching.Launch, decision: Decision, *, explained: bool, a
     return _EXIT_STATUS[document["decision"]]
 
 
-def _explain(launch: launching.Launch, grant: Grant, *, to_stderr: bool) -> None:
+def _explain(launch: Launch, grant: Grant, *, to_stderr: bool) -> None:
     from gpulaunch.render.tables import draw, explanation_table
 
     draw(explanation_table(launch.request, grant, _EXPLAINED), sys.stderr if to_stderr else sys.stdout)

@@ -12,7 +12,7 @@ from gpulaunch.cli.options import print_help, read_line
 from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
 
-COMMANDS = ("status", "topo", "profiles")
+COMMANDS = ("status", "topo", "profiles", "free", "setup")
 CONTAINER_ENGINES = ("docker", "podman")
 
 

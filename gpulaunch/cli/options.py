@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.settings import Given
 
 
 class Option(NamedTuple):
@@ -41,6 +42,10 @@ OPTIONS = (
     Option(("--gpu-model",), "gpu_model", "TEXT", "only GPUs whose product name contains this"),
     Option(("--only",), "only", "GPU,...", "choose among these GPUs (index or UUID)"),
     Option(("--exclude",), "exclude", "GPU,...", "do not choose these"),
+    Option(("--wait",), "wait", None, "queue for GPUs that are busy: first in, first out"),
+    Option(("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),
+    Option(("--wait-timeout",), "wait_timeout", "TIME", "queue for so long at most, such as 90s, 10m, 1h30m"),
+    Option(("--time-limit",), "time_limit", "TIME", "end the job if it runs longer"),
     Option(("--bind-cpu",), "bind_cpu", None, "run on the CPUs next to the GPUs (default)"),
     Option(("--no-bind-cpu",), "bind_cpu", None, "leave the CPUs alone", "false"),
     Option(("--uuid",), "uuid", None, "write UUIDs into CUDA_VISIBLE_DEVICES"),
@@ -54,18 +59,6 @@ OPTIONS = (
     Option(("-h", "--help"), "help", None, "print this and exit"),
     Option(("--version",), "version", None, "print the version and exit"),
 )
-
-
-class Given(NamedTuple):
-    """What a command line says about one name.
-
-    Attributes:
-        option: as it was written, for messages.
-        text: the value, or what the option stands for.
-    """
-
-    option: str
-    text: str
 
 
 class Line(NamedTuple):
@@ -131,7 +124,7 @@ def print_help() -> None:
     parser = Parser(
         "gpulaunch",
         "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it ends.",
-        "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n       gpulaunch status|topo|profiles [OPTIONS]",
+        "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n       gpulaunch status|topo|profiles|free|setup [OPTIONS]",
         add_help=False,
     )
     for option in OPTIONS:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.cli.request import shown_machine
-from gpulaunch.host.system import user_name
-from gpulaunch.host.table import Table
+from gpulaunch.free import left_over_holders
+from gpulaunch.host.system import state_of, user_name
+from gpulaunch.prepare import read_shown
 from gpulaunch.render.documents import status_document
 
 
@@ -18,10 +18,14 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    machine = shown_machine(options.topology, warn)
-    with Table(described=machine.key is not None, warn=warn).locked() as table:
-        leases = table.leases(machine.key)
-    document = status_document(machine.topology, leases, machine.outside, user_name)
+    machine, table, _ = read_shown(options.topology, warn)
+    with table.locked() as locked:
+        seen = locked.read().of(machine.key)
+    left_over = left_over_holders(table, seen.leases)
+    stopped = {ticket.id for ticket in seen.tickets if state_of(ticket.launcher) in ("T", "t")}
+    document = status_document(
+        machine.topology, seen.leases, machine.outside, user_name, seen.tickets, left_over, stopped
+    )
     if options.json:
         print_json(document)
     else:

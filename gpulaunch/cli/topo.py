@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.cli.request import shown_machine
+from gpulaunch.prepare import shown_machine
 from gpulaunch.render.documents import topology_document
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.hardware.topology import Gpu, Topology
 from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.queue import barring, competing
+from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.placement.policies import Choice, Placement, place
 from gpulaunch.core.request import Request
 
@@ -15,10 +17,12 @@ class OutsideUse(NamedTuple):
     Attributes:
         uuid: the GPU.
         who: such as "pid 4123, alice", or what else shows the use.
+        pids: the processes, as far as they are visible.
     """
 
     uuid: str
     who: str
+    pids: tuple[int, ...] = ()
 
 
 class Grant(NamedTuple):
@@ -36,9 +40,15 @@ class Grant(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Not now: enough GPUs would do, but too few of them are free."""
+    """Not now: enough GPUs would do, but too few of them are free, or earlier requests have a right to them.
+
+    Attributes:
+        reason: what is missing.
+        barred_by: the last of the earlier requests that this one may not pass, or None.
+    """
 
     reason: str
+    barred_by: Ticket | None = None
 
 
 class Refuse(NamedTuple):
@@ -50,12 +60,23 @@ class Refuse(NamedTuple):
 Decision = Grant | Wait | Refuse
 
 
+def admitted_gpus(request: Request, topology: Topology, within: Lease | None = None) -> list[Gpu]:
+    """The GPUs that would do, busy or not: within the lease that this launch runs inside of, if there is one."""
+    return [
+        gpu
+        for gpu in topology.gpus
+        if (within is None or gpu.uuid in within.uuids) and all(gpu.uuid in c.uuids for c in request.constraints)
+    ]
+
+
 def decide(
     request: Request,
     topology: Topology,
     leases: Sequence[Lease] = (),
     outside: Sequence[OutsideUse] = (),
     within: Lease | None = None,
+    ahead: Sequence[Ticket] = (),
+    clock_s: float = 0.0,
 ) -> Decision:
     """Whether the request can start now, and on which GPUs.
 
@@ -65,9 +86,11 @@ def decide(
         leases: all live ones of this machine's table.
         outside: use that no lease explains.
         within: the live lease that this launch runs inside of, or None; its GPUs are then the whole machine.
+        ahead: earlier requests in the queue, of whatever GPUs, in their order.
+        clock_s: seconds since boot, for how long those may be passed.
     """
+    admitted = admitted_gpus(request, topology, within)
     scope = [gpu for gpu in topology.gpus if within is None or gpu.uuid in within.uuids]
-    admitted = [gpu for gpu in scope if all(gpu.uuid in c.uuids for c in request.constraints)]
     count = len(admitted) if request.gpus is None else request.gpus
     if not 1 <= count <= len(admitted):
         return Refuse(_too_many(request, topology, len(scope), len(admitted), within))
@@ -75,15 +98,20 @@ def decide(
     own = (within.id, *within.ancestors) if within else ()
     leased = {uuid for lease in leases if lease.id not in own for uuid in lease.uuids}
     used = {use.uuid: use.who for use in outside if use.uuid not in leased} if within is None else {}
-    free = [gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used]
-    choosable = [gpu.index for gpu in admitted if gpu.index in free]
+    free = {gpu.uuid: gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used}
+    choosable = [gpu.index for gpu in admitted if gpu.uuid in free]
+    rivals = competing(ahead, within.id if within else None, [gpu.uuid for gpu in admitted])
+    bar = barring(rivals, count, free, clock_s)
+    narrowed = len(admitted) < len(scope)
     if count > len(choosable):
         users = [used[gpu.uuid] for gpu in admitted if gpu.uuid in used]
-        return Wait(_too_few(count, len(choosable), len(admitted), users, len(admitted) < len(scope)))
+        return Wait(_too_few(count, len(choosable), len(admitted), users, narrowed), bar)
+    if bar:
+        return Wait(_queued(count, len(choosable), len(admitted), rivals, narrowed), bar)
 
     choice = Choice(
         topology,
-        free=free,
+        free=list(free.values()),
         admitted=choosable,
         count=count,
         pattern=request.pattern,
@@ -108,9 +136,20 @@ def _too_many(request: Request, topology: Topology, scope: int, admitted: int, w
     return f"{asked} requested: {admitted} of {place_name}'s {scope} satisfy {options}"
 
 
+def _free(free: int, admitted: int, narrowed: bool) -> str:
+    return f"{free} of {admitted}{' admitted' if narrowed else ''} {'is' if free == 1 else 'are'} free"
+
+
+def _queued(count: int, free: int, admitted: int, rivals: Sequence[Ticket], narrowed: bool) -> str:
+    earlier = "an earlier request" if len(rivals) == 1 else f"{len(rivals)} earlier requests"
+    wanted = gpus_text(sum(ticket.gpus for ticket in rivals))
+    verb = "waits" if len(rivals) == 1 else "wait"
+    return f"{gpus_text(count)} requested: {_free(free, admitted, narrowed)}, but {earlier} for {wanted} {verb}"
+
+
 def _too_few(count: int, free: int, admitted: int, users: Sequence[str], narrowed: bool) -> str:
     leased = admitted - free - len(users)
-    parts = [f"{free} of {admitted}{' admitted' if narrowed else ''} {'is' if free == 1 else 'are'} free"]
+    parts = [_free(free, admitted, narrowed)]
     if leased:
         parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
     if users:

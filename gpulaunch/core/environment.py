@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 from gpulaunch.core.hardware.topology import Gpu
 
+LEASE_VARIABLE = "GPULAUNCH_LEASE"
+"""Names the lease to the job, so that a launch inside it takes its GPUs from there."""
+
 
 def job_environment(gpus: Sequence[Gpu], *, by_uuid: bool, lease_id: str | None) -> dict[str, str]:
     """The variables that tell a job its GPUs.
@@ -20,5 +23,5 @@ def job_environment(gpus: Sequence[Gpu], *, by_uuid: bool, lease_id: str | None)
         "NVIDIA_VISIBLE_DEVICES": uuids,
     }
     if lease_id:
-        environment["GPULAUNCH_LEASE"] = lease_id
+        environment[LEASE_VARIABLE] = lease_id
     return environment

@@ -5,7 +5,8 @@ have told is then unknown, and the rest works. A GPU that fell off the bus is re
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from gpulaunch.core.decide import OutsideUse
 from gpulaunch.core.hardware.bandwidth import PathType
 from gpulaunch.core.hardware.topology import Gpu, Topology, connect
 from gpulaunch.errors import FailedError
-from gpulaunch.host.system import owner_of
+from gpulaunch.host.system import owner_of, program_of
 
 IDLE_MEMORY_BYTES = 128 << 20
 """More in use than this, beyond what the driver reserves, and some process must be there: a CUDA context takes more."""
@@ -92,8 +93,11 @@ class Reading(NamedTuple):
     problems: tuple[str, ...]
 
 
-def read() -> Reading:
+def read(ignored: Collection[str] = ()) -> Reading:
     """Read this machine once: static topology and present use.
+
+    Args:
+        ignored: programs whose use does not count, such as a desktop's.
 
     Raises:
         FailedError: there is no NVML, no driver, no GPU, or a call fails that nothing can be known without.
@@ -115,8 +119,34 @@ def read() -> Reading:
     )
     gpus = tuple(device.gpu for device in machine.values())
     topology = Topology(os.uname().nodename, gpus, links, "NVML")
-    outside = tuple(use for device in machine.values() if (use := _use(device.handle, device.gpu)))
-    return Reading(topology, outside, tuple(problems))
+    outside = (_use(device.handle, device.gpu, ignored) for device in machine.values())
+    return Reading(topology, tuple(filter(None, outside)), tuple(problems))
+
+
+def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[OutsideUse, ...]:
+    """Who uses these GPUs now; read() has been called before.
+
+    Raises:
+        FailedError: NVML fails. A GPU that is lost by now counts as in use.
+    """
+    uses = []
+    for gpu in gpus:
+        try:
+            handle = _call(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid, gpu=gpu.index)
+            uses.append(_use(handle, gpu, ignored))
+        except _LostGpuError as problem:
+            uses.append(OutsideUse(gpu.uuid, str(problem)))
+    return tuple(filter(None, uses))
+
+
+def compute_pids(uuids: Iterable[str]) -> set[int]:
+    """Processes at work on these GPUs, as far as NVML tells."""
+    pids: set[int] = set()
+    for uuid in uuids:
+        with suppress(pynvml.NVMLError, FailedError):
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            pids.update(process.pid for process in _processes(_COMPUTE_PROCESSES, handle, 0))
+    return pids
 
 
 def is_present() -> bool:
@@ -240,15 +270,17 @@ def _pcie_path(a: Device, b: Device) -> PathType:
     return _PATHS.get(level, "SYS")
 
 
-def _use(handle: Any, gpu: Gpu) -> OutsideUse | None:  # noqa: ANN401
+def _use(handle: Any, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:  # noqa: ANN401
     """Who uses a GPU, if anyone does: its compute processes, or memory in use where no process at all is visible.
 
-    A desktop's processes do not count, and where there are some their memory cannot be told from others'.
+    A desktop's processes do not count, nor those to be ignored, and where there are some their memory cannot be told
+    from others'.
     """
-    processes = _processes(_COMPUTE_PROCESSES, handle, gpu.index)
-    if processes:
-        return OutsideUse(gpu.uuid, _who(sorted(process.pid for process in processes)))
-    if _processes(_GRAPHICS_PROCESSES, handle, gpu.index):
+    processes = sorted(process.pid for process in _processes(_COMPUTE_PROCESSES, handle, gpu.index))
+    pids = tuple(pid for pid in processes if not ignored or program_of(pid) not in ignored)
+    if pids:
+        return OutsideUse(gpu.uuid, _who(pids), pids)
+    if processes or _processes(_GRAPHICS_PROCESSES, handle, gpu.index):
         return None
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, gpu=gpu.index)
     if memory is not None and memory.used > IDLE_MEMORY_BYTES:

@@ -10,12 +10,14 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.leases.lease import Process
 from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, printable
 from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.libc import adopt_orphans
+from gpulaunch.host.system import identify, stat_fields
 
 _SI_USER = 0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
 _TERMINAL_SIGNALS = frozenset(
@@ -57,7 +59,7 @@ class Started(NamedTuple):
     cpus: frozenset[int]
 
 
-def hold_signals() -> Entry:
+def _hold_signals() -> Entry:
     """From now on no signal interrupts: each waits to be read by Job.wait, and to be passed on."""
     for number in _PYTHON_IGNORES:  # Python did that to itself at start
         signal.signal(number, signal.SIG_DFL)
@@ -68,43 +70,32 @@ def hold_signals() -> Entry:
     return Entry(frozenset(mask), ignored, managed)
 
 
-def this_process() -> Process:
-    """The process that runs this."""
-    return identify(os.getpid())
-
-
-def identify(pid: int) -> Process:
-    """A process with its start time, from /proc/PID/stat."""
-    fields = _stat_fields(pid)
-    return Process(pid, int(fields[19]) if len(fields) > 19 else 0)
-
-
-def _stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; the name before it may hold spaces and brackets."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].decode().split()
-    except OSError:
-        return []
+def _let_signals_go(entry: Entry) -> None:
+    """Undo _hold_signals: what came meanwhile acts now."""
+    for number in _PYTHON_IGNORES:
+        signal.signal(number, signal.SIG_IGN)
+    if signal.SIGCHLD in entry.ignored:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, entry.mask)
 
 
 class Job:
-    """A child that waits to become the job.
+    """A child that waits to become the job. From here on, this process adopts what the job leaves behind.
 
     Args:
         command: argv; undecodable bytes are surrogates and arrive as they were.
-        entry: what hold_signals returned.
         keep: descriptor that the job inherits.
     """
 
-    def __init__(self, command: Sequence[str], entry: Entry, keep: int) -> None:
-        self._entry = entry
+    def __init__(self, command: Sequence[str], keep: int) -> None:
+        self._entry = _hold_signals()
+        adopt_orphans()
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 os.close(self._word)
-                _become(command, entry, keep, read_end)
+                _become(command, self._entry, keep, read_end)
             finally:
                 os._exit(FAILED)
         os.close(read_end)
@@ -115,6 +106,7 @@ class Job:
         os.close(self._word)
         os.kill(self.pid, signal.SIGKILL)  # somebody may have stopped it
         os.waitpid(self.pid, 0)
+        _let_signals_go(self._entry)
 
     def start(self, started: Started) -> None:
         """Let it run."""
@@ -127,19 +119,48 @@ class Job:
         os.close(self._word)
         _let_go()
 
-    def wait(self) -> int:
+    def wait(self, limit_s: float | None = None) -> int | None:
         """Pass signals on until the job ends.
 
+        Args:
+            limit_s: the longest wait, or None for no limit.
+
         Returns:
-            Its wait status, as os.waitpid gives it.
+            Its wait status, as os.waitpid gives it; None if it runs longer than the limit.
         """
+        deadline = None if limit_s is None else time.monotonic() + limit_s
         while True:
-            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
-            if pid and not os.WIFSTOPPED(status):
+            status = self._reap()
+            if status is not None:
                 return status
-            if pid and self._stops_us(os.WSTOPSIG(status)):
+            if deadline is None:
+                self._react(signal.sigwaitinfo(self._entry.managed))
+                continue
+            info = signal.sigtimedwait(self._entry.managed, max(0.0, deadline - time.monotonic()))
+            if info is None:
+                return None
+            self._react(info)
+
+    def end(self, grace_s: float) -> int:
+        """End the job: TERM, and KILL if it is still there after the grace; returns its wait status."""
+        os.kill(self.pid, signal.SIGTERM)
+        os.kill(self.pid, signal.SIGCONT)  # a stopped job would not hear it
+        status = self.wait(grace_s)
+        if status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            status = self.wait()
+        return status or 0
+
+    def _reap(self) -> int | None:
+        """The job's wait status, once it has ended; adopted descendants that have ended are put away."""
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            if pid == 0:
+                return None
+            if pid == self.pid and not os.WIFSTOPPED(status):
+                return status
+            if pid == self.pid and self._stops_us(os.WSTOPSIG(status)):
                 _stop_by(os.WSTOPSIG(status), self._entry)
-            self._react(signal.sigwaitinfo(self._entry.managed))
 
     def _stops_us(self, number: int) -> bool:
         """Whether a shell should see that the job has stopped.
@@ -169,7 +190,7 @@ class Job:
 
     def _still_stopped(self) -> bool:
         """Whether it stands as wait() saw it stop; if it has stopped anew since, that is for wait() to see."""
-        if _stat_fields(self.pid)[:1] != ["T"]:
+        if stat_fields(self.pid)[:1] != ["T"]:
             return False
         return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 

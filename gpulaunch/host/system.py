@@ -1,8 +1,10 @@
-"""Facts of the host: its users, its boot, its clock."""
+"""Facts of the host: its users, its processes, its boot, its clocks."""
 
 import os
 import pwd
 import time
+
+from gpulaunch.core.leases.record import Process
 
 
 def user_name(user_id: int) -> str:
@@ -21,6 +23,20 @@ def owner_of(pid: int) -> str | None:
         return None
 
 
+def program_of(pid: int) -> str:
+    """Name of a process's program; empty if the process is not visible here."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            name = os.fsdecode(file.read().rstrip(b"\n"))
+        if len(name) < 15:  # the kernel keeps no more
+            return name
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            full = os.path.basename(os.fsdecode(file.read().partition(b"\0")[0]))
+    except OSError:
+        return ""
+    return full if full.startswith(name) else name
+
+
 def boot_id() -> str:
     """What tells this boot of the kernel from every other; empty if it cannot be read."""
     try:
@@ -33,3 +49,48 @@ def boot_id() -> str:
 def now() -> str:
     """The time as records and documents carry it: ISO 8601, UTC, whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def seconds_since_boot() -> float:
+    """The clock that nobody sets and that suspending does not stop."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def this_process() -> Process:
+    """The process that runs this."""
+    return identify(os.getpid())
+
+
+def identify(pid: int) -> Process:
+    """A process with its start time, from /proc/PID/stat."""
+    fields = stat_fields(pid)
+    return Process(pid, int(fields[19]) if len(fields) > 19 else 0)
+
+
+def state_of(process: Process) -> str:
+    """The process's state as /proc/PID/stat has it (R, S, D, T ...); empty if it is gone, or not visible here."""
+    fields = stat_fields(process.pid)
+    same = len(fields) > 19 and int(fields[19]) == process.start_time
+    return fields[0] if same and fields[0] not in "ZX" else ""
+
+
+def is_same(pid: int, process: Process) -> bool:
+    """Whether a process here is the one that a launcher in another pid namespace recorded."""
+    fields = stat_fields(pid)
+    if len(fields) <= 19 or int(fields[19]) != process.start_time:
+        return False
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            pids = next((line.split() for line in file if line.startswith("NSpid:")), [])
+    except OSError:
+        return False
+    return pids[-1:] == [str(process.pid)]
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; the name before it may hold spaces and brackets."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []

@@ -1,63 +1,86 @@
-"""The host-wide allocation table: a directory of records, one a lease, on which all launchers of a machine agree.
+"""The host-wide allocation table: a directory of records, on which all launchers of a machine agree.
 
-The host-wide lock is flock on the directory itself. A record is a file that carries an open-file-description write
-lock, held by the launcher and inherited by its job: locked means alive, and the kernel unlocks when the last of them
-is gone, however it went. docs/decisions/allocation-table.md tells why each part is as it is.
+The host-wide lock is flock on the directory itself; a record's own lock is its life (host/record.py).
+docs/decisions/allocation-table.md tells why each part is as it is.
 """
 
+import _thread
 import errno
 import fcntl
-import json
 import os
 import signal
-import stat
-import struct
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from gpulaunch.core.leases.lease import Lease, TableKey, parse_lease, same_table
-from gpulaunch.errors import FailedError, FieldError, UsageError
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.record import TableKey, same_table
+from gpulaunch.core.leases.ticket import Ticket
+from gpulaunch.errors import FailedError
 from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.record import LEASE_PREFIX, Draft, parse_record, read_record, record_name, ticket_number
+from gpulaunch.host.state_directory import preferred_directory, state_directory
 from gpulaunch.host.system import user_name
 
-LEASE_PREFIX = "gpulaunch.lease."
 LOCK_TIMEOUT_S = 10.0
-MAX_RECORD_BYTES = 1 << 20
 
-_FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
-_NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "9p", "cifs", "smb3", "ceph", "lustre", "glusterfs")
+
+class Snapshot(NamedTuple):
+    """The live records at one moment.
+
+    Attributes:
+        leases: oldest first, and parents before their children.
+        tickets: in the order of the queue.
+    """
+
+    leases: list[Lease]
+    tickets: list[Ticket]
+
+    def of(self, key: TableKey | None) -> "Snapshot":
+        """What is about one machine: a described one, or (None) this machine's own GPUs."""
+        return Snapshot(
+            [lease for lease in self.leases if same_table(lease.table, key)],
+            [ticket for ticket in self.tickets if same_table(ticket.table, key)],
+        )
 
 
 class Table:
     """The state directory.
 
     Args:
-        described: only leases on described machines are of interest, never those on this machine's own GPUs.
+        described: only records of described machines are of interest, never those of this machine's own GPUs.
         warn: where to say what is odd but no failure.
+        private: a container's own table will do.
 
     Raises:
         FailedError: no directory will do.
     """
 
-    def __init__(self, *, described: bool, warn: Callable[[str], None]) -> None:
-        self.directory = _state_directory(described=described)
+    def __init__(self, *, described: bool, warn: Callable[[str], None], private: bool = False) -> None:
+        self._preferred = preferred_directory()
+        self.directory = state_directory(described=described, private=private)
         self.warn = warn
         self._check_owner()
 
-    def draft(self) -> "Draft":
-        """A record without a name yet, locked: nobody sees it, and nothing of it stays if we die."""
+    def draft(self, lease_id: str | None = None) -> Draft:
+        """A record without a name yet, locked.
+
+        Args:
+            lease_id: None for a new one.
+
+        Raises:
+            FailedError: the directory takes no such file.
+        """
         try:
-            fd = os.open(self.directory, os.O_TMPFILE | os.O_RDWR, 0o644)
+            return Draft(self.directory, lease_id)
         except OSError as problem:
             raise self.failed("cannot write a record", problem) from None
-        fd = out_of_the_way(fd)
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        return Draft(fd, os.urandom(6).hex())
 
-    def peek(self) -> list[Lease]:
-        """All live leases, of whatever machine, without the lock: what is true now may not be a moment later.
+    def peek(self, before: int | None = None) -> Snapshot:
+        """All live records, of whatever machine, without the lock: what is true now may not be a moment later.
+
+        Args:
+            before: only tickets with a smaller number are of interest.
 
         Raises:
             FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
@@ -67,7 +90,7 @@ class Table:
         except OSError as problem:
             raise self.failed("cannot open the state directory", problem) from None
         try:
-            return _read_records(fd, self.directory, clear_dead=False)
+            return _read_records(fd, self.directory, before, clear_dead=False)
         finally:
             os.close(fd)
 
@@ -84,7 +107,7 @@ class Table:
             try:
                 yield LockedTable(fd, self)
             finally:
-                fcntl.flock(fd, fcntl.LOCK_UN)
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a thread may have forked meanwhile: closing alone would not unlock
                 os.close(fd)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -97,14 +120,20 @@ class Table:
                 raise self.failed("cannot open the state directory", problem) from None
             if not _flock(fd):
                 holder = _lock_holder(fd)
-                os.close(fd)
                 raise FailedError(f"{self.directory}: the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}")
-            try:  # the directory may have been replaced between opening and locking
+            with suppress(FileNotFoundError):  # the directory may have been replaced between opening and locking
                 if os.path.samestat(os.fstat(fd), os.stat(self.directory)):
+                    self._check_still_preferred(fd)
                     return fd
-            except FileNotFoundError:
-                pass
             os.close(fd)
+
+    def _check_still_preferred(self, fd: int) -> None:
+        """`gpulaunch setup` may have made another state directory since this launch chose its own."""
+        preferred = preferred_directory()
+        if preferred != self._preferred:
+            os.close(fd)
+            moved = f"the state directory moved from {self._preferred} to {preferred} during this launch"
+            raise FailedError(moved, "run the command again")
 
     def failed(self, what: str, problem: OSError) -> FailedError:
         """An error of the operating system in this directory, for the user."""
@@ -113,6 +142,10 @@ class Table:
         if problem.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             hint = "choose a local file system such as tmpfs with GPULAUNCH_STATE_DIR"
         return FailedError(f"{self.directory}: {what}: {reason}", hint)
+
+    def path_of(self, record: Lease | Ticket) -> str:
+        """Where a record's file stands."""
+        return os.path.join(self.directory, record_name(record))
 
     def _check_owner(self) -> None:
         try:
@@ -123,23 +156,6 @@ class Table:
             self.warn(f"state directory {self.directory} belongs to {user_name(owner)}, who can remove any lease in it")
 
 
-class Draft:
-    """A record that is locked but has no name yet.
-
-    Attributes:
-        fd: its descriptor, out of the job's way; whoever inherits it keeps the lease alive.
-        id: of the lease that it becomes.
-    """
-
-    def __init__(self, fd: int, lease_id: str) -> None:
-        self.fd = fd
-        self.id = lease_id
-
-    def close(self) -> None:
-        """Let go of the record. Only the last descriptor's end unlocks it."""
-        os.close(self.fd)
-
-
 class LockedTable:
     """The table while the host-wide lock is held."""
 
@@ -147,125 +163,101 @@ class LockedTable:
         self._fd = fd
         self._table = table
 
-    def leases(self, key: TableKey | None) -> list[Lease]:
-        """The live leases of one machine, oldest first. Dead records of this user (of all, for root) are removed.
+    def read(self, before: int | None = None) -> Snapshot:
+        """All live records, of whatever machine. Dead ones of this user (of all, for root) are removed.
 
         Args:
-            key: a described machine, or None for this machine's own GPUs.
+            before: only tickets with a smaller number are of interest.
 
         Raises:
             FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
         """
-        leases = _read_records(self._fd, self._table.directory, clear_dead=True)
-        return [lease for lease in leases if same_table(lease.table, key)]
+        return _read_records(self._fd, self._table.directory, before, clear_dead=True)
 
-    def publish(self, draft: Draft, lease: Lease) -> None:
-        """Write the lease into its record and give it its name, both or neither.
+    def publish(self, draft: Draft, record: Lease | Ticket) -> None:
+        """Write the record into its draft and give it its name, both or neither.
 
         Raises:
             FailedError: the disk is full or read-only; nothing is allocated.
         """
         try:
-            content = json.dumps(lease.to_document()).encode()
-            while content:
-                content = content[os.write(draft.fd, content) :]
-            os.fchmod(draft.fd, 0o1644)  # for all to read whatever the umask; sticky: systemd-tmpfiles spares it
-            name = LEASE_PREFIX + lease.id
-            os.link(f"/proc/self/fd/{draft.fd}", name, dst_dir_fd=self._fd, follow_symlinks=True)
+            draft.publish(record, self._fd)
         except OSError as problem:
             raise self._table.failed("cannot write a record", problem) from None
 
-    def remove(self, draft: Draft) -> None:
-        """Take the record out of the table."""
+    def remove(self, record: Lease | Ticket) -> None:
+        """Take a record out of the table, whoever still has its descriptor.
+
+        Raises:
+            FailedError: the directory does not let go of it.
+        """
         try:
-            os.unlink(LEASE_PREFIX + draft.id, dir_fd=self._fd)
+            os.unlink(record_name(record), dir_fd=self._fd)
         except FileNotFoundError:
-            self._table.warn(f"{self._table.directory}: lease {draft.id} was removed by someone else")
+            if isinstance(record, Lease):
+                self._table.warn(f"{self._table.directory}: lease {record.id} was removed by someone else")
         except OSError as problem:
-            raise self._table.failed(f"cannot remove lease {draft.id}", problem) from None
+            raise self._table.failed(f"cannot remove {record_name(record)}", problem) from None
 
 
-def release(table: Table, draft: Draft) -> None:
-    """End a published lease, whoever still has its descriptor."""
+def release(table: Table, draft: Draft, record: Lease | Ticket) -> None:
+    """End a published lease, or leave the queue."""
     try:
         with table.locked() as locked:
-            locked.remove(draft)
+            locked.remove(record)
     except FailedError as problem:  # the job has ended: its status matters more, and an unlocked record is ignored
         table.warn(problem.message)
     draft.close()
 
 
-def _read_records(directory_fd: int, directory: str, *, clear_dead: bool) -> list[Lease]:
-    """All live leases, of whatever machine, oldest first and parents before their children."""
-    names = [name for name in os.listdir(directory_fd) if name.startswith(LEASE_PREFIX)]
-    leases = [lease for name in names if (lease := _read_record(directory_fd, directory, name, clear_dead=clear_dead))]
-    return sorted(leases, key=lambda lease: (lease.started_at, len(lease.ancestors), lease.id))
-
-
-def _read_record(directory_fd: int, directory: str, name: str, *, clear_dead: bool) -> Lease | None:
-    """The lease of a live record; None for a dead one."""
-    path = os.path.join(directory, name)
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory_fd)
-    except OSError as problem:
-        if problem.errno in (errno.ENOENT, errno.ELOOP):  # ended just now; a symbolic link, which no launcher makes
-            return None
-        owner = user_name(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_uid)
-        message = f"{path}: cannot read this record of {owner}: {os.strerror(problem.errno or 0).lower()}"
-        raise FailedError(message, f"only {owner} or root can tell whether it is alive, and remove it") from None
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        if not _is_locked(fd):
-            if clear_dead and os.geteuid() in (0, status.st_uid):
-                os.unlink(name, dir_fd=directory_fd)
-            return None
-        content = os.read(fd, MAX_RECORD_BYTES + 1)
-    finally:
-        os.close(fd)
-    try:
-        return _parse_record(name, content, status.st_uid)
-    except (ValueError, RecursionError, FieldError) as problem:
-        owner = user_name(status.st_uid)
-        raise FailedError(f"{path}: this live lease of {owner} cannot be understood: {problem}") from None
-
-
-def _parse_record(name: str, content: bytes, user_id: int) -> Lease:
-    if len(content) > MAX_RECORD_BYTES:
-        raise FieldError((), f"larger than {MAX_RECORD_BYTES} bytes")
-    lease = parse_lease(json.loads(content), user_id)
-    if LEASE_PREFIX + lease.id != name:
-        raise FieldError(("id",), f"its id is {lease.id!r}")
-    return lease
-
-
-def _is_locked(fd: int) -> bool:
-    """Whether somebody holds a write lock on the file: takes nothing, and a mere reader cannot pretend it."""
-    question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, question)
-    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+def _read_records(directory_fd: int, directory: str, before: int | None, *, clear_dead: bool) -> Snapshot:
+    leases: list[Lease] = []
+    tickets: list[Ticket] = []
+    for name in os.listdir(directory_fd):
+        number = ticket_number(name)
+        if not name.startswith(LEASE_PREFIX) and (number == 0 or (before is not None and number >= before)):
+            continue
+        found = read_record(directory_fd, directory, name, clear_dead=clear_dead)
+        record = parse_record(found, directory) if found else None
+        if isinstance(record, Lease):
+            leases.append(record)
+        elif record:
+            tickets.append(record)
+    leases.sort(key=lambda lease: (lease.started_at, len(lease.ancestors), lease.id))
+    tickets.sort(key=lambda ticket: ticket.number)
+    return Snapshot(leases, tickets)
 
 
 def _flock(fd: int) -> bool:
-    """Lock the directory; False if LOCK_TIMEOUT_S passes first."""
-    try:
+    """Lock the directory; False, and the descriptor is lost, if LOCK_TIMEOUT_S passes first.
+
+    The kernel wakes a thread that waits in flock at once, where polling would come late and an alarm would take away
+    one that was set for the job.
+    """
+    with suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pass
+        return True
+    waiting, answer = _thread.allocate_lock(), _thread.allocate_lock()
+    waiting.acquire()
+    _thread.start_new_thread(_flock_in_thread, (fd, waiting, answer))
+    if waiting.acquire(timeout=LOCK_TIMEOUT_S):
+        return True
+    if answer.acquire(blocking=False):  # from now on the thread, which cannot be called back, keeps nothing
+        return False
+    waiting.acquire()
+    return True
+
+
+def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockType) -> None:
+    """Wait for the directory's lock, and for whoever of the two sides is first to take `answer`."""
+    while True:
+        with suppress(InterruptedError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            break
+    if answer.acquire(blocking=False):
+        waiting.release()
     else:
-        return True
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    pause_s = 0.0005
-    while time.monotonic() < deadline:
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, 0.01)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        return True
-    return False
+        os.close(fd)
 
 
 def _lock_holder(fd: int) -> str:
@@ -281,67 +273,3 @@ def _lock_holder(fd: int) -> str:
     except OSError:
         pass
     return "a process that is not visible here"
-
-
-def _state_directory(*, described: bool) -> str:
-    chosen = os.environ.get("GPULAUNCH_STATE_DIR")
-    if chosen:
-        directory = chosen
-        if not os.path.isabs(chosen):
-            raise UsageError(f"GPULAUNCH_STATE_DIR={chosen} is no absolute path, so it would mean many tables")
-    elif os.path.isdir("/run/gpulaunch"):
-        directory = "/run/gpulaunch"
-    else:
-        directory = next(filter(_is_safe_for_all, ("/run/lock", "/tmp")), "")  # noqa: S108  checked just here
-        if not directory:
-            raise FailedError("no state directory: neither /run/lock nor /tmp is root's, world-writable and sticky")
-    mount = _mount(directory)
-    kind = mount.kind
-    if kind == "overlay" and described and not chosen and _is_safe_for_all("/dev/shm"):  # noqa: S108
-        return "/dev/shm"  # noqa: S108  in a container; described GPUs are nobody else's business
-    if kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse"):
-        hint = "set GPULAUNCH_STATE_DIR to a directory on a local file system"
-        raise FailedError(f"{directory}: locks on {kind} do not reach every launcher of this machine", hint)
-    if not described and (kind == "overlay" or (mount.point == "/" and mount.root != "/" and _marked_as_container())):
-        hint = f"mount the host's: docker run -v {directory}:{directory}"
-        raise FailedError(f"{directory} is this container's own: no other launcher of this machine sees it", hint)
-    return directory
-
-
-def _is_safe_for_all(directory: str) -> bool:
-    """Whether every user may add files and none may touch another's: root's, world-writable, sticky."""
-    try:
-        status = os.stat(directory)
-    except OSError:
-        return False
-    return status.st_uid == 0 and status.st_mode & 0o1777 == 0o1777
-
-
-def _marked_as_container() -> bool:
-    """Whether Docker or podman left its mark here; a virtual machine made of a container's image has it too."""
-    return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
-
-
-class _Mount(NamedTuple):
-    """Where a file system is mounted, which of its directories is mounted there, and its type."""
-
-    point: str
-    root: str
-    kind: str
-
-
-def _mount(directory: str) -> _Mount:
-    """The mount that a directory is on; all empty if that cannot be told."""
-    real = os.path.realpath(directory)
-    best = _Mount("", "", "")
-    try:
-        with open("/proc/self/mountinfo") as mounts:
-            for line in mounts:
-                fields = line.split()
-                point = fields[4].replace("\\040", " ")
-                inside = real == point or real.startswith(point.rstrip("/") + "/")
-                if inside and len(point) >= len(best.point):
-                    best = _Mount(point, fields[3], fields[fields.index("-") + 1])
-    except (OSError, ValueError, IndexError):
-        return _Mount("", "", "")
-    return best

@@ -1,12 +1,15 @@
 """Values -> the JSON documents of the command line, and plain lines made of them. Keys are added, never renamed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait
+from gpulaunch.core.duration import format_duration
 from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.topology import Gpu, Topology
 from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.placement.explain import explain
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
@@ -88,7 +91,13 @@ def _scores(scores: Scores | None) -> dict[str, float | None]:
 
 
 def status_document(
-    topology: Topology, leases: Sequence[Lease], outside: Sequence[OutsideUse], user_name: Callable[[int], str]
+    topology: Topology,
+    leases: Sequence[Lease],
+    outside: Sequence[OutsideUse],
+    user_name: Callable[[int], str],
+    tickets: Sequence[Ticket] = (),
+    left_over: Mapping[str, Sequence[int]] | None = None,
+    stopped: Collection[str] = (),
 ) -> Document:
     """What `gpulaunch status --json` prints: the whole table of one machine.
 
@@ -97,6 +106,9 @@ def status_document(
         leases: live ones.
         outside: GPUs at work; those under a lease are explained by it.
         user_name: login name of a user id.
+        tickets: live ones, in the order of the queue.
+        left_over: pids that still hold a lease whose launcher and job have ended, by its id.
+        stopped: ids of tickets whose launcher was stopped, so that it lets others pass.
     """
     used = {use.uuid: use.who for use in outside}
     gpus = []
@@ -117,12 +129,34 @@ def status_document(
     return {
         "topology": topology.name,
         "gpus": gpus,
-        "leases": [_lease_document(topology, lease, user_name(lease.user_id)) for lease in leases],
-        "queue": [],
+        "leases": [
+            _lease_document(topology, lease, user_name(lease.user_id), (left_over or {}).get(lease.id))
+            for lease in leases
+        ],
+        "queue": [
+            _ticket_document(position, ticket, user_name(ticket.user_id), stopped=ticket.id in stopped)
+            for position, ticket in enumerate(tickets, 1)
+        ],
     }
 
 
-def _lease_document(topology: Topology, lease: Lease, user: str) -> Document:
+def _ticket_document(position: int, ticket: Ticket, user: str, *, stopped: bool) -> Document:
+    return {
+        "id": ticket.id,
+        "user": user,
+        "gpus": ticket.gpus,
+        "since": ticket.since,
+        "position": position,
+        "pid": ticket.launcher.pid,
+        "profile": ticket.profile,
+        "command": [printable(argument) for argument in ticket.command],
+        "name": ticket.name,
+        "within": ticket.within,
+        "stopped": stopped,
+    }
+
+
+def _lease_document(topology: Topology, lease: Lease, user: str, left_over: Sequence[int] | None) -> Document:
     index_of = {gpu.uuid: gpu.index for gpu in topology.gpus}
     return {
         "id": lease.id,
@@ -140,7 +174,42 @@ def _lease_document(topology: Topology, lease: Lease, user: str) -> Document:
         "name": lease.name,
         "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),
+        "left_over_pids": None if left_over is None else list(left_over),
     }
+
+
+def holding_lines(
+    topology: Topology, leases: Sequence[Lease], user_name: Callable[[int], str], now: datetime
+) -> list[str]:
+    """A line for each user who has GPUs: such as "alice has GPUs 0,2-3 (vgg16 for 5 min)".
+
+    Args:
+        topology: the machine.
+        leases: live ones on it; those inside others are not counted twice.
+        user_name: login name of a user id.
+        now: aware; durations are counted up to it.
+    """
+    index_of = {gpu.uuid: gpu.index for gpu in topology.gpus}
+    lines = []
+    for user_id in sorted({lease.user_id for lease in leases}):
+        own = [lease for lease in leases if lease.user_id == user_id and not lease.ancestors]
+        gpus = format_cpuset(frozenset(index_of[uuid] for lease in own for uuid in lease.uuids if uuid in index_of))
+        jobs = ", ".join(f"{_job_name(lease)} for {age(lease.started_at, now)}" for lease in own)
+        if own:
+            lines.append(f"{user_name(user_id)} has GPU{'' if gpus.isdecimal() else 's'} {gpus} ({jobs})")
+    return lines
+
+
+def _job_name(lease: Lease) -> str:
+    return printable(lease.name or lease.profile or lease.command[0].rpartition("/")[2])
+
+
+def age(since: str, now: datetime) -> str:
+    """How long ago a record's time was; another user wrote it, so it may be the 31st of February."""
+    try:
+        return format_duration(int((now - datetime.fromisoformat(since)).total_seconds()))
+    except ValueError:
+        return "?"
 
 
 def topology_document(topology: Topology) -> Document:

@@ -19,7 +19,7 @@ from gpulaunch.core.request import Request
 from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
-from gpulaunch.render.documents import Document
+from gpulaunch.render.documents import Document, age
 
 _MOST_WITH_BANDWIDTH = 8  # GPUs whose links are shown with their bandwidth in every cell: 80 columns
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
@@ -68,6 +68,20 @@ def status_table(document: Document, now: datetime) -> Group:
         for lease in document["leases"]:
             table.add_row(*_lease_cells(lease, now))
         lines += [table, Text()]
+        lines += [
+            Text(
+                f"lease {lease['id']} is held by a left-over process of a job that has ended (pid "
+                f"{', '.join(map(str, lease['left_over_pids']))}): 'gpulaunch free {lease['id']}' ends it",
+                "yellow",
+            )
+            for lease in document["leases"]
+            if lease["left_over_pids"]
+        ]
+    if document["queue"]:
+        table = _table("waiting", "GPUs", "user", "since", "ticket", "profile", "command", right=("waiting", "since"))
+        for ticket in document["queue"]:
+            table.add_row(str(ticket["position"]), str(ticket["gpus"]), *_ticket_cells(ticket, now))
+        lines += [table, Text()]
     lines += [
         Text(f"GPU {gpu['index']} is in use outside gpulaunch: {printable(gpu['outside'])}", "red")
         for gpu in gpus
@@ -83,29 +97,25 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     profile = printable(lease["profile"] or "")
     if lease["assumed"]:
         profile = f"{profile} (assumed)" if profile else "assumed"
-    doing = lease["name"] or " ".join(map(_quoted, lease["command"]))
     gpus = ",".join("?" if index is None else str(index) for index in lease["gpus"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
-    try:
-        since = _duration((now - datetime.fromisoformat(lease["started_at"])).total_seconds())
-    except ValueError:  # another user wrote it: the 31st of February
-        since = "?"
-    return [gpus, printable(lease["user"]), since, lease["id"], Text(profile), _cut(inside + doing)]
+    since = age(lease["started_at"], now)
+    return [gpus, printable(lease["user"]), since, lease["id"], Text(profile), _cut(inside + _doing(lease))]
+
+
+def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
+    stopped = "stopped, so others pass: " if ticket["stopped"] else ""
+    since = age(ticket["since"], now)
+    profile = printable(ticket["profile"] or "")
+    return [printable(ticket["user"]), since, ticket["id"], Text(profile), _cut(stopped + _doing(ticket))]
+
+
+def _doing(record: Document) -> str:
+    return record["name"] or " ".join(map(_quoted, record["command"]))
 
 
 def _quoted(argument: str) -> str:
     return argument if argument.isalnum() else shlex.quote(argument)
-
-
-def _duration(seconds: float) -> str:
-    """At most two units: 5 s, 3 min, 2 h 05 min, 3 d 4 h."""
-    whole = max(0, int(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60:02} min"
-    return f"{minutes} min" if minutes else f"{whole} s"
 
 
 def topology_table(topology: Topology) -> Group:

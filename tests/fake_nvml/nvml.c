@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED = 9,
        VERSION_MISMATCH = 25 };
 enum { INTERNAL = 0, SYSTEM = 50 };           /* nvmlGpuTopologyLevel_t */
 enum { PEER_IS_GPU = 0, PEER_IS_SWITCH = 2 }; /* nvmlIntNvLinkDeviceType_t */
@@ -203,6 +203,16 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *device) {
     char rest[LINE];
     *device = (Handle)((intptr_t)index + 1);
     return begin(__func__, index, rest);
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Handle *device) {
+    char rest[LINE], text[LINE];
+    for (int index = 0; find(rest, 0, "gpu %d", index); index++)
+        if (value(text, rest, "uuid") && !strcmp(text, uuid)) {
+            *device = (Handle)((intptr_t)index + 1);
+            return begin(__func__, index, rest);
+        }
+    return NOT_FOUND;
 }
 
 int nvmlDeviceGetUUID(Handle d, char *uuid, unsigned size) { return ask_name(__func__, d, "uuid", uuid, size); }

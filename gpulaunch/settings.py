@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.cli.options import Given
+from gpulaunch.core.duration import parse_duration
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.placement.scores import BANDWIDTH_MODELS
 from gpulaunch.core.size import parse_size
@@ -15,6 +15,18 @@ from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.host.catalog import Document, config_directory, read_document
 
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
+
+
+class Given(NamedTuple):
+    """What a command line or a call says about one name.
+
+    Attributes:
+        option: as it was written, for messages.
+        text: the value, or what the option stands for.
+    """
+
+    option: str
+    text: str
 
 
 class Setting(NamedTuple):
@@ -59,6 +71,13 @@ def _memory(text: str) -> int:
         raise UsageError(f"{quoted(text)} is no amount of memory such as 8GiB") from None
 
 
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise UsageError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m") from None
+
+
 def _names(text: str) -> list[str]:
     return text.split(",")
 
@@ -85,6 +104,14 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "bind_cpu": _switch,
     "uuid": _switch,
     "topology": str,
+    "wait": _switch,
+    "wait_timeout": _duration,
+    "time_limit": _duration,
+    "grace": _duration,
+    "queue": _one_of(("fifo", "backfill"), "queue"),
+    "backfill_limit": _duration,
+    "ignore_programs": _names,
+    "table": _one_of(("host", "private"), "table"),
 }
 """Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text is read."""
 
@@ -93,7 +120,7 @@ class Settings:
     """The chain of sources.
 
     Args:
-        given: from the command line, by name.
+        given: from the command line or the call, by name.
         environment: variables.
     """
 
@@ -105,6 +132,10 @@ class Settings:
         for config in self._configs:
             _check_keys(config)
 
+    def is_given(self, name: str) -> bool:
+        """Whether the command line, the call or the environment says something about it."""
+        return name in self._given or bool(self._environment.get(_variable(name)))
+
     def get(self, name: str, profile: object = None) -> Setting:
         """The first value in the chain.
 
@@ -112,7 +143,7 @@ class Settings:
             name: a key of SETTINGS.
             profile: what the profile says, or None.
         """
-        variable = f"GPULAUNCH_{name.upper()}"
+        variable = _variable(name)
         if name in self._given:
             option, text = self._given[name]
             return Setting(_read(name, text, option), f"{option} {text}" if name != "topology" else "")
@@ -125,6 +156,10 @@ class Settings:
             if name in config.data:
                 return _from_config(name, config)
         return Setting(None, "")
+
+
+def _variable(name: str) -> str:
+    return f"GPULAUNCH_{name.upper()}"
 
 
 def _read(name: str, text: str, origin: str) -> Any:  # noqa: ANN401

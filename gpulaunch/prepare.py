@@ -4,17 +4,22 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gpulaunch.cli.options import Given
-from gpulaunch.cli.settings import Setting, Settings
+from gpulaunch.acquire import Launch, Patience
 from gpulaunch.core import request as requests
-from gpulaunch.core.leases.lease import Lease, same_table
+from gpulaunch.core.environment import LEASE_VARIABLE
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.record import same_table
 from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.host.catalog import load_profile
-from gpulaunch.host.machine import Machine, find_machine, inherited_lease
+from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.system import user_name
-from gpulaunch.launch import Launch
+from gpulaunch.host.table import Table
+from gpulaunch.settings import Given, Setting, Settings
+
+GRACE_S = 10.0
+BACKFILL_LIMIT_S = 1800.0
 
 
 class Surroundings(NamedTuple):
@@ -52,9 +57,13 @@ def read_launch(settings: Settings, command: Sequence[str], *, name: str | None,
         request=_request(settings, profile, around),
         machine=around.machine,
         within=around.within,
+        name=name,
+        patience=_patience(settings),
+        private=_is_private(settings),
         by_uuid=bool(settings.get("uuid").value),
         bind_cpu=settings.get("bind_cpu").value is not False,
-        name=name,
+        time_limit_s=settings.get("time_limit").value,
+        grace_s=_or(settings.get("grace").value, GRACE_S),
     )
 
 
@@ -65,30 +74,78 @@ def shown_machine(topology: str | None, warn: Callable[[str], None]) -> Machine:
         topology: what --topology says, or None.
         warn: where to say what is odd but no failure.
     """
-    given = {} if topology is None else {"topology": Given("--topology", topology)}
-    return _surroundings(Settings(given, os.environ), warn, may_hide=True).machine
+    return _surroundings(_shown_settings(topology), warn, may_hide=True).machine
+
+
+class Shown(NamedTuple):
+    """What a command is about that looks at the table and launches nothing.
+
+    Attributes:
+        machine: whose GPUs.
+        table: where its leases stand.
+        grace_s: between TERM and KILL.
+    """
+
+    machine: Machine
+    table: Table
+    grace_s: float
+
+
+def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
+    """The machine that a command is to show, and its table; see shown_machine."""
+    settings = _shown_settings(topology)
+    machine = _surroundings(settings, warn, may_hide=True).machine
+    table = Table(described=machine.key is not None, warn=warn, private=_is_private(settings))
+    return Shown(machine, table, _or(settings.get("grace").value, GRACE_S))
+
+
+def _shown_settings(topology: str | None) -> Settings:
+    return Settings({} if topology is None else {"topology": Given("--topology", topology)}, os.environ)
+
+
+def _patience(settings: Settings) -> Patience:
+    """--wait-timeout alone says to wait; in a file it only says how long, for those who do."""
+    wait = settings.get("wait").value
+    passable_s = 0.0
+    if settings.get("queue").value == "backfill":
+        passable_s = _or(settings.get("backfill_limit").value, BACKFILL_LIMIT_S)
+    return Patience(
+        wait=settings.is_given("wait_timeout") if wait is None else wait,
+        timeout_s=settings.get("wait_timeout").value,
+        passable_s=passable_s,
+    )
+
+
+def _is_private(settings: Settings) -> bool:
+    return bool(settings.get("table").value == "private")
+
+
+def _or(value: float | None, built_in: float) -> float:
+    return built_in if value is None else value
 
 
 def _surroundings(settings: Settings, warn: Callable[[str], None], *, may_hide: bool = False) -> Surroundings:
-    within = _inherited(warn)
+    within = _inherited(settings, warn)
     topology = settings.get("topology")
     if topology.value is None and within and within.table:
         topology = Setting(within.table.file, "")
-    machine = find_machine(topology.value, warn, "" if may_hide else topology.origin)
+    ignored = settings.get("ignore_programs").value or ()
+    machine = find_machine(topology.value, warn, "" if may_hide else topology.origin, ignored)
     same = within is not None and same_table(machine.key, within.table)
     # inside a lease on another machine CUDA_VISIBLE_DEVICES is about that one
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if same or within is None else None
     return Surroundings(machine, within if same else None, visible)
 
 
-def _inherited(warn: Callable[[str], None]) -> Lease | None:
-    """The live lease of this user that this launch runs inside of."""
-    lease_id = os.environ.get("GPULAUNCH_LEASE")
+def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
+    """The live lease of this user, on whatever machine, that this launch runs inside of."""
+    lease_id = os.environ.get(LEASE_VARIABLE)
     if not lease_id:
         return None
-    lease = inherited_lease(lease_id, warn)
+    leases = Table(described=True, warn=warn, private=_is_private(settings)).peek().leases
+    lease = next((lease for lease in leases if lease.id == lease_id), None)
     if not lease:
-        warn(f"GPULAUNCH_LEASE={printable(lease_id)} is no live lease, so this is a launch of its own")
+        warn(f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its own")
         return None
     if lease.user_id != os.geteuid():
         warn(f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its own")

@@ -1,0 +1,379 @@
+"""Look, wait for one's turn, take: how a request becomes a lease."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide
+from gpulaunch.core.duration import format_duration
+from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.record import Process
+from gpulaunch.core.leases.ticket import Ticket
+from gpulaunch.core.request import Request
+from gpulaunch.errors import TimedOutError
+from gpulaunch.host.machine import Machine, look_again
+from gpulaunch.host.record import Draft, record_name
+from gpulaunch.host.system import boot_id, now, seconds_since_boot, state_of, this_process
+from gpulaunch.host.table import LockedTable, Snapshot, Table, release
+
+QUICK_S = 0.005
+"""What may be decided under the host-wide lock, for which everybody waits."""
+
+LOOK_EVERY_S = 5.0
+"""What no event tells, such as use outside gpulaunch, is looked at so often at least."""
+
+FIRST_LOOK_S = 0.25
+"""After an event; then twice as long each time. NVML lists a process a little longer than the kernel does."""
+
+
+class Patience(NamedTuple):
+    """Whether and how a launch waits.
+
+    Attributes:
+        wait: queue for GPUs that are busy.
+        timeout_s: the longest wait, or None.
+        passable_s: so long a smaller request that comes later may pass while this one cannot start.
+    """
+
+    wait: bool
+    timeout_s: float | None = None
+    passable_s: float = 0.0
+
+
+class Launch(NamedTuple):
+    """One command to be run on GPUs.
+
+    Attributes:
+        command: argv.
+        request: which GPUs.
+        machine: where.
+        within: the live lease that this runs inside of, or None.
+        name: that the user gave the job, or None.
+        patience: whether it waits.
+        private: a container's own table will do.
+        by_uuid: name the GPUs by UUID in CUDA_VISIBLE_DEVICES.
+        bind_cpu: run on the CPUs of the GPUs' NUMA node, if they share one.
+        time_limit_s: how long the job may run, or None.
+        grace_s: between TERM and KILL.
+    """
+
+    command: tuple[str, ...]
+    request: Request
+    machine: Machine
+    within: Lease | None
+    name: str | None
+    patience: Patience
+    private: bool
+    by_uuid: bool
+    bind_cpu: bool
+    time_limit_s: float | None
+    grace_s: float
+
+
+class Told(NamedTuple):
+    """Who is told what on the way; none may raise.
+
+    Attributes:
+        warn: what is odd but no failure.
+        waiting: why the launch joins the queue, with the live leases and the earlier tickets.
+    """
+
+    warn: Callable[[str], None]
+    waiting: Callable[[str, Snapshot], None]
+
+
+class Holder(Protocol):
+    """Who is to hold the lease, prepared before it is taken, so that its process can stand in the record."""
+
+    @property
+    def process(self) -> Process:
+        """What stands in the record as the job."""
+
+    def dismiss(self) -> None:
+        """It comes to nothing: the GPUs went to somebody else."""
+
+
+H = TypeVar("H", bound=Holder)
+
+
+class Held(NamedTuple, Generic[H]):
+    """GPUs that are ours.
+
+    Attributes:
+        grant: which, and why.
+        lease: as recorded.
+        record: its file, open.
+        holder: as prepared.
+    """
+
+    grant: Grant
+    lease: Lease
+    record: Draft
+    holder: H
+
+
+class _Look(NamedTuple):
+    """A decision with what it rests on.
+
+    Attributes:
+        decision: the answer.
+        seen: live leases of the machine, and the tickets that come first.
+        outside: use that no lease explains.
+        quick: it took so little time that it may be repeated while everybody waits for the lock.
+    """
+
+    decision: Decision
+    seen: Snapshot
+    outside: Sequence[OutsideUse]
+    quick: bool
+
+    @property
+    def barred_by(self) -> Ticket | None:
+        """The earlier request that this one may not pass."""
+        return self.decision.barred_by if isinstance(self.decision, Wait) else None
+
+
+def table_of(launch: Launch, warn: Callable[[str], None]) -> Table:
+    """The allocation table that a launch takes part in."""
+    return Table(described=launch.machine.key is not None, warn=warn, private=launch.private)
+
+
+def preview(launch: Launch, warn: Callable[[str], None]) -> Decision:
+    """What would be decided now; nothing is taken."""
+    return _first_look(launch, table_of(launch, warn), None).decision
+
+
+def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft], H]) -> Held[H] | Decision:
+    """Take the GPUs that the request gets, now or when its turn has come.
+
+    Args:
+        launch: what and where.
+        table: where leases stand.
+        told: what happens on the way.
+        prepare: makes who is to hold the lease, given its record; called anew after a race that was lost.
+
+    Returns:
+        What is ours, or the decision if that was no Grant and the launch does not wait.
+
+    Raises:
+        FailedError: the table cannot be used; nothing is held.
+        TimedOutError: the launch has waited for as long as it may.
+    """
+    turn: _Turn | None = None
+    try:
+        look = _first_look(launch, table, turn)
+        while True:
+            if isinstance(look.decision, Grant):
+                held = _take(launch, table, look, turn, prepare)
+                if held:
+                    return held
+                look = _first_look(launch._replace(machine=look_again(launch.machine)), table, turn)
+            elif isinstance(look.decision, Refuse) or not launch.patience.wait:
+                return look.decision
+            elif turn and launch.within and launch.within not in look.seen.leases:
+                told.warn(f"lease {launch.within.id} has ended, so this waits on its own")
+                launch = launch._replace(within=None)
+                turn.close()
+                turn = None
+                look = _first_look(launch, table, turn)
+            else:
+                if turn is None:
+                    turn = _Turn(launch, table, told.warn)
+                    told.waiting(look.decision.reason, look.seen)
+                turn.sleep(look)
+                look = _next_look(launch, table, turn)
+    finally:
+        if turn:
+            turn.close()
+
+
+def _first_look(launch: Launch, table: Table, turn: "_Turn | None") -> _Look:
+    """Decide on what is there now; a Wait that outside use explains is checked once more."""
+    look = _decide(launch, _see(launch, table.peek(_number(turn))), launch.machine.outside)
+    if isinstance(look.decision, Wait) and look.outside:
+        outside = look_again(launch.machine).outside
+        look = _decide(launch, _see(launch, table.peek(_number(turn))), outside)
+    return look
+
+
+def _next_look(launch: Launch, table: Table, turn: "_Turn") -> _Look:
+    """The same after sleeping. Outside use, which costs more to see, is asked only where nothing else is in the way."""
+    seen = _see(launch, table.peek(_number(turn)))
+    look = _decide(launch, seen, ())
+    if launch.machine.key is None and (isinstance(look.decision, Grant) or look.barred_by):
+        look = _decide(launch, seen, look_again(launch.machine).outside)
+    return look
+
+
+def _take(
+    launch: Launch, table: Table, look: _Look, turn: "_Turn | None", prepare: Callable[[Draft], H]
+) -> Held[H] | None:
+    """Take what was granted, if the table is still what that rests on; else decide again.
+
+    Deciding may take long on a large machine, so it is done under the lock only if it was quick before. None: the GPUs
+    went to somebody else.
+    """
+    record = table.draft(turn.ticket.id if turn else None)
+    holder: H | None = None
+    held: Held[H] | None = None
+    try:
+        holder = prepare(record)
+        with table.locked() as locked:
+            seen = _see(launch, locked.read(_number(turn)))
+            if seen != look.seen and look.quick:
+                look = _decide(launch, seen, look.outside)
+            if seen == look.seen and isinstance(look.decision, Grant):
+                lease = _lease(launch, look.decision, record, holder)
+                locked.publish(record, lease)
+                if turn:
+                    turn.take(locked)
+                held = Held(look.decision, lease, record, holder)
+        return held
+    finally:
+        if held is None:
+            if holder:
+                holder.dismiss()
+            record.close()
+
+
+def _number(turn: "_Turn | None") -> int | None:
+    return turn.ticket.number if turn else None
+
+
+def _see(launch: Launch, everything: Snapshot) -> Snapshot:
+    """What concerns this machine. A ticket whose launcher was stopped (Ctrl-Z) bars nobody until it goes on."""
+    seen = everything.of(launch.machine.key)
+    return seen._replace(tickets=[ticket for ticket in seen.tickets if not _is_stopped(ticket)])
+
+
+def _is_stopped(ticket: Ticket) -> bool:
+    return state_of(ticket.launcher) in ("T", "t")
+
+
+def _decide(launch: Launch, seen: Snapshot, outside: Sequence[OutsideUse]) -> _Look:
+    began = time.monotonic()
+    within = launch.within if launch.within in seen.leases else None
+    decision = decide(
+        launch.request, launch.machine.topology, seen.leases, outside, within, seen.tickets, seconds_since_boot()
+    )
+    return _Look(decision, seen, outside, time.monotonic() - began < QUICK_S)
+
+
+def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
+    """The GPUs of a grant, in rank order."""
+    by_index = {gpu.index: gpu for gpu in launch.machine.topology.gpus}
+    return [by_index[index] for index in grant.placement.gpus]
+
+
+def _lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease:
+    return Lease(
+        id=record.id,
+        user_id=os.geteuid(),
+        table=launch.machine.key,
+        uuids=tuple(gpu.uuid for gpu in granted_gpus(launch, grant)),
+        launcher=this_process(),
+        job=holder.process,
+        command=launch.command,
+        profile=launch.request.profile,
+        assumed=launch.request.assumed,
+        name=launch.name,
+        started_at=now(),
+        ancestors=(launch.within.id, *launch.within.ancestors) if launch.within else (),
+        boot_id=boot_id(),
+    )
+
+
+def _ticket(launch: Launch, record: Draft, number: int) -> Ticket:
+    admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
+    return Ticket(
+        id=record.id,
+        number=number,
+        user_id=os.geteuid(),
+        table=launch.machine.key,
+        within=launch.within.id if launch.within else None,
+        uuids=tuple(gpu.uuid for gpu in admitted),
+        gpus=launch.request.gpus or len(admitted),
+        passable_until_s=seconds_since_boot() + launch.patience.passable_s if launch.patience.passable_s else 0.0,
+        launcher=this_process(),
+        command=launch.command,
+        profile=launch.request.profile,
+        name=launch.name,
+        since=now(),
+        boot_id=boot_id(),
+    )
+
+
+class _Turn:
+    """A place in the queue, held until it is taken or given up.
+
+    Args:
+        launch: who waits.
+        table: where tickets stand.
+        warn: where to say what is odd but no failure.
+
+    Raises:
+        FailedError: the ticket cannot be written.
+    """
+
+    def __init__(self, launch: Launch, table: Table, warn: Callable[[str], None]) -> None:
+        from gpulaunch.host.watch import Watch  # late: only those who wait need it
+
+        self._table = table
+        self._timeout_s = launch.patience.timeout_s
+        self._joined = time.monotonic()
+        self._pause_s = FIRST_LOOK_S
+        self._in_queue = False
+        self._draft = table.draft()
+        try:
+            with table.locked() as locked:
+                number = max((ticket.number for ticket in locked.read().tickets), default=0) + 1
+                self.ticket = _ticket(launch, self._draft, number)
+                locked.publish(self._draft, self.ticket)
+        except BaseException:
+            self._draft.close()
+            raise
+        self._in_queue = True
+        self._watch = Watch(table.directory, warn)
+
+    def sleep(self, look: _Look) -> None:
+        """Sleep until what keeps the request waiting may have changed.
+
+        The head of the queue follows the leases; whoever is barred follows only the ticket that bars it.
+
+        Raises:
+            TimedOutError: it has waited for as long as it may.
+        """
+        bar = look.barred_by
+        blockers: Sequence[Lease | Ticket] = [bar] if bar else look.seen.leases
+        if self._watch.follow([record_name(blocker) for blocker in blockers]):
+            return
+        pids = [] if bar else [pid for use in look.outside for pid in use.pids]
+        while True:
+            left_s = self._left_s(look.decision.reason)
+            happened = self._watch.sleep(min(self._pause_s, left_s), pids)
+            self._pause_s = FIRST_LOOK_S if happened else min(2 * self._pause_s, LOOK_EVERY_S)
+            if happened or bar is None or _is_stopped(bar):
+                return
+
+    def _left_s(self, reason: str) -> float:
+        if self._timeout_s is None:
+            return float("inf")
+        left_s = self._joined + self._timeout_s - time.monotonic()
+        if left_s <= 0:
+            raise TimedOutError(f"waited {format_duration(self._timeout_s)}: {reason}")
+        return left_s
+
+    def take(self, locked: LockedTable) -> None:
+        """Give up the place, since the lease is there."""
+        locked.remove(self.ticket)
+        self._in_queue = False
+
+    def close(self) -> None:
+        """Leave the queue."""
+        if self._in_queue:
+            release(self._table, self._draft, self.ticket)
+        else:
+            self._draft.close()
+        self._watch.close()

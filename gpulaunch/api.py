@@ -1,0 +1,179 @@
+"""The same from Python: GPUs for the process that asks, in the same table, by the same rules."""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from gpulaunch.acquire import Held, Launch, Told, acquire, granted_gpus, table_of
+from gpulaunch.core.decide import Wait
+from gpulaunch.core.environment import job_environment
+from gpulaunch.errors import UsageError, WouldWaitError
+from gpulaunch.host.system import this_process
+from gpulaunch.host.table import Snapshot, Table, release
+from gpulaunch.prepare import read_launch
+from gpulaunch.settings import Given, Settings
+
+_log = logging.getLogger("gpulaunch")
+
+
+class HeldLease:
+    """GPUs that this process holds until it releases them or ends, however it ends.
+
+    Attributes:
+        id: of the lease, as `gpulaunch status` shows it.
+        gpus: indices, in rank order.
+        uuids: the same GPUs' identities.
+        env: the variables that tell a job its GPUs.
+        reason: why these GPUs.
+    """
+
+    def __init__(self, launch: Launch, table: Table, held: Held["_ThisProcess"]) -> None:
+        gpus = granted_gpus(launch, held.grant)
+        self.id = held.lease.id
+        self.gpus = tuple(gpu.index for gpu in gpus)
+        self.uuids = held.lease.uuids
+        self.env = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=self.id)
+        self.reason = held.grant.reason
+        self._table = table
+        self._held: Held[_ThisProcess] | None = held
+        self._owner = os.getpid()
+        self._replaced: dict[str, str | None] = {}
+
+    def apply(self) -> None:
+        """Set the variables in this process's environment, until the release. CUDA reads them when it starts: call
+        this before anything that starts it, such as torch.cuda or jax.
+        """
+        for name, value in self.env.items():
+            self._replaced.setdefault(name, os.environ.get(name))
+            os.environ[name] = value
+
+    def release(self) -> None:
+        """Free the GPUs; a second call does nothing. In a forked child it only lets go: the lease is the parent's."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        for name, value in self._replaced.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if os.getpid() == self._owner:
+            release(self._table, held.record, held.lease)
+        else:
+            held.record.close()
+
+    def __enter__(self) -> Self:
+        """The lease itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Free the GPUs, whatever happened."""
+        self.release()
+
+    def __repr__(self) -> str:
+        """Such as <lease c3d9528f5152: GPUs 0,3>."""
+        return f"<lease {self.id}: GPUs {','.join(map(str, self.gpus))}>"
+
+
+class _ThisProcess:
+    """This process holds the lease itself."""
+
+    def __init__(self) -> None:
+        self.process = this_process()
+
+    def dismiss(self) -> None:
+        """Nothing was made."""
+
+
+def allocate(
+    gpus: int | str | None = None,
+    *,
+    profile: str | None = None,
+    policy: str | None = None,
+    pattern: str | None = None,
+    sensitive: bool | None = None,
+    bandwidth_model: str | None = None,
+    memory: int | str | None = None,
+    gpu_model: str | None = None,
+    only: Sequence[int | str] | None = None,
+    exclude: Sequence[int | str] | None = None,
+    uuid: bool | None = None,
+    topology: str | None = None,
+    name: str | None = None,
+    wait: bool | None = None,
+    wait_timeout: float | str | None = None,
+) -> HeldLease:
+    """Hold GPUs for this process, chosen as `gpulaunch` would for a job. Settings apply as they do there.
+
+    Args:
+        gpus: how many, or "all"; None for what the profile or a setting says, else 1.
+        profile: name or file.
+        policy: "preserve", "greedy" or "baseline".
+        pattern: "ring", "chain", "all-to-all" or "none".
+        sensitive: whether faster links make the job faster.
+        bandwidth_model: "cut" or "mapa".
+        memory: least memory of each GPU, in bytes or such as "16GiB".
+        gpu_model: only GPUs whose product name contains this.
+        only: choose among these GPUs, by index or UUID.
+        exclude: do not choose these.
+        uuid: whether CUDA_VISIBLE_DEVICES names GPUs by UUID.
+        topology: name or file of a described machine, instead of this one.
+        name: what `gpulaunch status` calls it.
+        wait: queue for GPUs that are busy.
+        wait_timeout: queue for so long at most, in seconds or such as "10m".
+
+    Returns:
+        The lease, to be used in a `with` statement.
+
+    Raises:
+        WouldWaitError: the GPUs are busy, and waiting was not asked for.
+        TimedOutError: they were busy for as long as wait_timeout.
+        UsageError: what is asked for can never be.
+        FailedError: the machine or the table cannot be read.
+
+    Example:
+        >>> with gpulaunch.allocate(2, topology="dgx1-v100") as lease:
+        ...     lease.gpus
+        (0, 3)
+    """
+    asked = {
+        "gpus": gpus,
+        "profile": profile,
+        "policy": policy,
+        "pattern": pattern,
+        "bandwidth_sensitive": sensitive,
+        "bandwidth_model": bandwidth_model,
+        "memory": memory,
+        "gpu_model": gpu_model,
+        "only": only,
+        "exclude": exclude,
+        "uuid": uuid,
+        "topology": topology,
+        "wait": wait,
+        "wait_timeout": wait_timeout,
+    }
+    given = {key: Given(f"{key} =", _text(value)) for key, value in asked.items() if value is not None}
+    launch = read_launch(Settings(given, os.environ), sys.orig_argv, name=name, warn=_log.warning)
+    table = table_of(launch, _log.warning)
+    held = acquire(launch, table, Told(_log.warning, _waiting), lambda _: _ThisProcess())
+    if isinstance(held, Held):
+        return HeldLease(launch, table, held)
+    if isinstance(held, Wait):
+        raise WouldWaitError(held.reason, "give wait=True to queue")
+    raise UsageError(held.reason)
+
+
+def _waiting(reason: str, seen: Snapshot) -> None:
+    _log.info("waiting as number %d in the queue: %s", len(seen.tickets) + 1, reason)
+
+
+def _text(value: object) -> str:
+    """A value as it would stand on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple, set, frozenset)) else str(value)

@@ -1,0 +1,41 @@
+"""Who comes before whom: first in, first out, and when a later request may pass an earlier one.
+
+Each ticket says itself until when it may be passed, so no launcher's settings can push it in front of others, and all
+agree without a counter that they would have to share.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from gpulaunch.core.leases.ticket import Ticket
+
+
+def competing(tickets: Iterable[Ticket], within: str | None, uuids: Collection[str]) -> list[Ticket]:
+    """The tickets that want some of the same GPUs, in their order.
+
+    Args:
+        tickets: of one machine.
+        within: id of the lease that the GPUs are to be taken from, or None. Its GPUs are nobody's outside it.
+        uuids: GPUs that would do.
+    """
+    wanted = set(uuids)
+    found = (ticket for ticket in tickets if ticket.within == within and wanted.intersection(ticket.uuids))
+    return sorted(found, key=lambda ticket: ticket.number)
+
+
+def barring(ahead: Sequence[Ticket], gpus: int, free: Collection[str], clock_s: float) -> Ticket | None:
+    """The last of the earlier tickets that a request may not pass; None if it may start.
+
+    A request passes a ticket that is not older than its limit, cannot start on what is free, and wants more GPUs.
+
+    Args:
+        ahead: competing tickets that come first.
+        gpus: how many the request wants.
+        free: UUIDs of the GPUs that nobody uses.
+        clock_s: seconds since boot.
+    """
+    return next((ticket for ticket in reversed(ahead) if not _may_pass(ticket, gpus, free, clock_s)), None)
+
+
+def _may_pass(ticket: Ticket, gpus: int, free: Collection[str], clock_s: float) -> bool:
+    could_start = sum(uuid in free for uuid in ticket.uuids) >= ticket.gpus
+    return clock_s < ticket.passable_until_s and not could_start and gpus < ticket.gpus

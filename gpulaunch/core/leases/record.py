@@ -1,0 +1,119 @@
+"""What the records of the allocation table have in common, whether leases or tickets."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpulaunch.errors import FieldError
+
+VERSION = 1
+"""Of the records' format. A live record with another version cannot be understood, so it stops decisions."""
+
+MAX_COMMAND_CHARACTERS = 16384
+
+
+class Process(NamedTuple):
+    """A process that cannot be mistaken for a later one with the same number.
+
+    Attributes:
+        pid: as seen where the record was written.
+        start_time: in clock ticks since boot; 0 if unknown.
+    """
+
+    pid: int
+    start_time: int
+
+
+class TableKey(NamedTuple):
+    """Which machine's GPUs a record is about: a described machine. This machine's own have no key (None).
+
+    Attributes:
+        name: of the described machine.
+        digest: of its description.
+        file: its description, so that a launch inside a lease finds it again.
+    """
+
+    name: str
+    digest: str
+    file: str
+
+
+def same_table(a: TableKey | None, b: TableKey | None) -> bool:
+    """Whether two keys mean the same machine, wherever its description lies; None is this machine's own GPUs."""
+    return a is b is None or (a is not None and b is not None and (a.name, a.digest) == (b.name, b.digest))
+
+
+def without_none(document: object, optional: Mapping[str, object]) -> dict[str, Any]:
+    """The document less those optional values that are None.
+
+    Raises:
+        FieldError: it is no table.
+    """
+    if not isinstance(document, Mapping):
+        raise FieldError((), f"{document!r} is not a table")
+    return {key: value for key, value in document.items() if value is not None or key not in optional}
+
+
+def texts_of(document: Mapping[str, Any], key: str, length: int | None = None) -> tuple[str, ...]:
+    """A list of texts.
+
+    Raises:
+        FieldError: it is none, or has another length than asked for.
+    """
+    values = document[key]
+    if any(not isinstance(value, str) for value in values) or length not in (None, len(values)):
+        raise FieldError((key,), f"{key}: {values!r} is no list of texts")
+    return tuple(values)
+
+
+def process_of(document: Mapping[str, Any], key: str) -> Process:
+    """A process.
+
+    Raises:
+        FieldError: it is none.
+    """
+    values = document[key]
+    if len(values) != 2 or any(type(value) is not int or value < 0 for value in values):
+        raise FieldError((key,), f"{key}: {values!r} is not [pid, start time]")
+    return Process(*values)
+
+
+def table_of(document: Mapping[str, Any]) -> TableKey | None:
+    """Which machine the record is about.
+
+    Raises:
+        FieldError: its key is none.
+    """
+    return TableKey(*texts_of(document, "table", length=3)) if document.get("table") is not None else None
+
+
+def check_id(text: str) -> None:
+    """Ids stand in file names and on terminals.
+
+    Raises:
+        FieldError: the text is no lease's id.
+    """
+    if not (text.isascii() and text.isalnum()):
+        raise FieldError(("id",), f"id: {text!r} is no lease's id")
+
+
+def check_time(document: Mapping[str, Any], key: str) -> None:
+    """Times are ISO 8601, UTC, in whole seconds.
+
+    Raises:
+        FieldError: this one is not.
+    """
+    found = document[key]
+    if not found.isascii() or "".join("0" if c.isdigit() else c for c in found) != "0000-00-00T00:00:00Z":
+        raise FieldError((key,), f"{key}: {found!r} is no time such as 2026-01-31T23:59:59Z")
+
+
+def shortened(command: Sequence[str]) -> list[str]:
+    """The command, cut after MAX_COMMAND_CHARACTERS: a record is read by every launcher of the machine."""
+    kept: list[str] = []
+    room = MAX_COMMAND_CHARACTERS
+    for argument in command:
+        if len(argument) > room:
+            return [*kept, argument[: max(room, 0)] + "..."]
+        kept.append(argument)
+        room -= len(argument) + 1
+    return kept

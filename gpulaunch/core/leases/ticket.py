@@ -1,0 +1,102 @@
+"""A place in the queue, as a record that can be written down."""
+
+from typing import Any, NamedTuple
+
+from gpulaunch.core.fields import FieldTable, checked
+from gpulaunch.core.leases.record import (
+    VERSION,
+    Process,
+    TableKey,
+    check_id,
+    check_time,
+    process_of,
+    shortened,
+    table_of,
+    texts_of,
+    without_none,
+)
+
+
+class Ticket(NamedTuple):
+    """Who waits for how many GPUs, and since when.
+
+    Attributes:
+        id: that of the lease that it will become.
+        number: its place; smaller numbers come first.
+        user_id: owner of the record's file; it is not in the record itself.
+        table: None for this machine's own GPUs.
+        within: id of the lease that the GPUs are to be taken from, or None.
+        uuids: the GPUs that would do.
+        gpus: how many of them are needed.
+        passable_until_s: until then a smaller request may pass while this one cannot start; seconds since boot.
+        launcher: the gpulaunch process.
+        command: the job's, as given; undecodable bytes are surrogates.
+        profile: name, or None.
+        name: that the user gave the job, or None.
+        since: ISO 8601, UTC.
+        boot_id: of the kernel that the process runs under.
+    """
+
+    id: str
+    number: int
+    user_id: int
+    table: TableKey | None
+    within: str | None
+    uuids: tuple[str, ...]
+    gpus: int
+    passable_until_s: float
+    launcher: Process
+    command: tuple[str, ...]
+    profile: str | None
+    name: str | None
+    since: str
+    boot_id: str
+
+    def to_document(self) -> dict[str, Any]:
+        """What is written to the record."""
+        document = self._asdict()
+        del document["user_id"]
+        document["command"] = shortened(self.command)
+        return document | {"version": VERSION}
+
+
+_TICKET: FieldTable = {
+    "version": (VERSION, VERSION),
+    "id": str,
+    "number": (1, 1 << 31),
+    "uuids": list,
+    "gpus": (1, 1 << 31),
+    "passable_until_s": (0.0, float(1 << 53)),
+    "launcher": list,
+    "command": list,
+    "since": str,
+    "boot_id": str,
+}
+_OPTIONAL = {"table": list, "within": str, "profile": str, "name": str}
+
+
+def parse_ticket(document: object, user_id: int) -> Ticket:
+    """Read what Ticket.to_document wrote.
+
+    Raises:
+        FieldError: this is no such document, or one of another version.
+    """
+    ticket = checked(without_none(document, _OPTIONAL), {**_TICKET, **_OPTIONAL}, required=tuple(_TICKET))
+    check_id(ticket["id"])
+    check_time(ticket, "since")
+    return Ticket(
+        id=ticket["id"],
+        number=ticket["number"],
+        user_id=user_id,
+        table=table_of(ticket),
+        within=ticket.get("within"),
+        uuids=texts_of(ticket, "uuids"),
+        gpus=ticket["gpus"],
+        passable_until_s=ticket["passable_until_s"],
+        launcher=process_of(ticket, "launcher"),
+        command=texts_of(ticket, "command"),
+        profile=ticket.get("profile"),
+        name=ticket.get("name"),
+        since=ticket["since"],
+        boot_id=ticket["boot_id"],
+    )

@@ -1,0 +1,189 @@
+"""Ending processes that must not outlive a lease: who they are, and TERM, grace, KILL.
+
+Only this file imports psutil.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.system import stat_fields
+
+KILL_S = 2.0
+"""What the kernel gets to put killed processes away; one that hangs in a driver may not go at all."""
+
+_TICK_S = 0.1
+_IMPATIENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP})
+
+
+class FileIdentity(NamedTuple):
+    """Which file it is, whatever its name."""
+
+    device: int
+    inode: int
+
+
+def identity_of(file: int | str) -> FileIdentity:
+    """Identity of an open file, or of the one at a path.
+
+    Raises:
+        OSError: there is none.
+    """
+    status = os.stat(file)
+    return FileIdentity(status.st_dev, status.st_ino)
+
+
+def holders(file: FileIdentity) -> set[int]:
+    """Live processes that have the file open, as far as they are visible here and not somebody else's."""
+    found = set()
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and int(name) != os.getpid() and _has_open(name, file):
+            found.add(int(name))
+    return found
+
+
+def _has_open(pid: str, file: FileIdentity) -> bool:
+    with suppress(OSError):  # ended meanwhile, or somebody else's
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if identity_of(f"/proc/{pid}/fd/{fd}") == file:
+                    return True
+    return False
+
+
+def marked(variable: str) -> set[int]:
+    """Live processes that were started with this variable in their environment, as far as they are visible here.
+
+    Args:
+        variable: name and value.
+    """
+    found = set()
+    for name in os.listdir("/proc"):
+        with suppress(OSError):  # ended meanwhile, or somebody else's
+            if name.isdecimal() and int(name) != os.getpid():
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if os.fsencode(variable) in file.read().split(b"\0"):
+                        found.add(int(name))
+    return found
+
+
+def descendants(spared: Iterable[int] = ()) -> set[int]:
+    """Live descendants of this process; what has ended is put away.
+
+    Args:
+        spared: these are left out, and theirs.
+    """
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()
+    import psutil  # late: a job rarely leaves anything behind
+
+    found = {process.pid for process in psutil.Process().children(recursive=True)}
+    for pid in found.intersection(spared):
+        with suppress(psutil.NoSuchProcess):
+            found -= {pid, *(process.pid for process in psutil.Process(pid).children(recursive=True))}
+    return {pid for pid in found if stat_fields(pid)[:1] not in ([], ["Z"])}
+
+
+def end_all(find: Callable[[], set[int]], grace_s: float) -> set[int]:
+    """End processes: TERM, and after the grace KILL. INT, TERM, QUIT and HUP, where they are blocked, end the grace.
+
+    Args:
+        find: tells which are still alive; asked again and again, since they may start others.
+        grace_s: time for them to end by themselves.
+
+    Returns:
+        Those that KILL has not ended either.
+    """
+    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
+        told: set[int] = set()
+        deadline = time.monotonic() + patience_s
+        while alive := find():
+            for pid in alive - told:
+                _send(pid, number)
+                _send(pid, signal.SIGCONT)  # a stopped one would not hear it
+            told |= alive
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or (number == signal.SIGTERM and _IMPATIENT & signal.sigpending()):
+                break
+            wait_for_one(alive, min(left_s, _TICK_S))
+        else:
+            return set()
+    return alive
+
+
+def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:
+    """Return when one of the processes has ended, or the time is up."""
+    poll = select.poll()
+    fds = []
+    try:
+        for pid in pids:
+            try:
+                fds.append(os.pidfd_open(pid))
+            except ProcessLookupError:
+                return
+            poll.register(fds[-1], select.POLLIN)
+        poll.poll(timeout_s * 1000)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+class Guard:
+    """A process that ends a lease's processes once this one has died without dismissing it.
+
+    For runners that cancel with SIGKILL: it stands outside this process's group and session, and holds nothing.
+
+    Args:
+        record_fd: the lease's record, open.
+        variable: what the job's environment has, name and value; a process may have closed the record.
+        grace_s: between TERM and KILL.
+    """
+
+    def __init__(self, record_fd: int, variable: str, grace_s: float) -> None:
+        read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
+        middle = os.fork()
+        if middle == 0:
+            try:
+                os.setsid()
+                if os.fork() == 0:  # so that it is no child of ours
+                    _stand_guard(identity_of(record_fd), variable, read_end, grace_s)
+            finally:
+                os._exit(0)
+        os.waitpid(middle, 0)
+        os.close(read_end)
+
+    def dismiss(self) -> None:
+        """Nothing is left to be ended."""
+        with suppress(BrokenPipeError):
+            os.write(self._word, b".")
+        os.close(self._word)
+
+
+def _stand_guard(record: FileIdentity, variable: str, read_end: int, grace_s: float) -> None:
+    """In the guard: hold nothing, and wait for the launcher's word or its end."""
+    os.closerange(0, read_end)
+    os.closerange(read_end + 1, os.sysconf("SC_OPEN_MAX"))
+    os.open(os.devnull, os.O_RDWR)
+    os.dup2(0, 1)
+    os.dup2(0, 2)
+    os.chdir("/")
+    for number in _IMPATIENT:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if os.read(read_end, 1) == b"":
+        end_all(lambda: holders(record) | marked(variable), grace_s)

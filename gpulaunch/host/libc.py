@@ -1,0 +1,78 @@
+"""Calls of the kernel that Python's standard library does not have. Only this file imports ctypes.
+
+inotify_simple, the library at hand, looks for libc by running ldconfig and gcc, which is no thing to do while a job
+is being started; the three calls of it that are needed stand here.
+"""
+
+import ctypes
+import os
+import struct
+
+# inotify.h
+IN_ATTRIB = 0x4
+IN_CLOSE_WRITE = 0x8
+IN_DELETE_SELF = 0x400
+
+_PR_SET_CHILD_SUBREAPER = 36  # prctl.h
+_EVENT = "iIII"  # struct inotify_event: wd, mask, cookie, len; then len bytes of name
+_LONGEST_READ = 1 << 16
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """From now on, descendants whose parent ends become children of this process instead of init's.
+
+    Raises:
+        OSError: the kernel is older than 3.4.
+    """
+    _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def inotify() -> int:
+    """A descriptor that tells of file events, closed on exec, that never blocks.
+
+    Raises:
+        OSError: EMFILE if this user has too many (fs.inotify.max_user_instances, 128 by default).
+    """
+    return _checked(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+
+
+def watch_file(fd: int, path: str, events: int) -> int:
+    """Tell of these events of one file; returns the number that its events carry.
+
+    Raises:
+        OSError: ENOENT if it is not there, ENOSPC if this user watches too many files.
+    """
+    return _checked(_libc.inotify_add_watch(fd, os.fsencode(path), events))
+
+
+def unwatch_file(fd: int, watch: int) -> None:
+    """Tell no more.
+
+    Raises:
+        OSError: EINVAL if the file is gone and its watch with it.
+    """
+    _checked(_libc.inotify_rm_watch(fd, watch))
+
+
+def watches_with_events(fd: int) -> set[int]:
+    """The watches that have had events since this was last asked."""
+    watches: set[int] = set()
+    while True:
+        try:
+            data = os.read(fd, _LONGEST_READ)
+        except BlockingIOError:
+            return watches
+        at = 0
+        while at < len(data):
+            watch, _, _, name_bytes = struct.unpack_from(_EVENT, data, at)
+            watches.add(watch)
+            at += struct.calcsize(_EVENT) + name_bytes
+
+
+def _checked(result: int) -> int:
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

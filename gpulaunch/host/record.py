@@ -1,0 +1,169 @@
+"""A record of the allocation table: a file that is alive for as long as somebody holds the lock on it.
+
+Locked means alive, and the kernel unlocks when the last process that inherited the descriptor is gone, however it went.
+docs/decisions/allocation-table.md tells why each part is as it is.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import struct
+from typing import NamedTuple
+
+from gpulaunch.core.leases.lease import Lease, parse_lease
+from gpulaunch.core.leases.ticket import Ticket, parse_ticket
+from gpulaunch.errors import FailedError, FieldError
+from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.system import user_name
+
+LEASE_PREFIX = "gpulaunch.lease."
+TICKET_PREFIX = "gpulaunch.ticket."
+MAX_RECORD_BYTES = 1 << 20
+
+_FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
+
+
+def record_name(record: Lease | Ticket) -> str:
+    """The name of a record's file; a ticket's begins with its number, so that the queue can be read from the names."""
+    if isinstance(record, Ticket):
+        return f"{TICKET_PREFIX}{record.number:08}.{record.id}"
+    return LEASE_PREFIX + record.id
+
+
+def ticket_number(name: str) -> int:
+    """The number in a ticket's file name; 0 if the name is no ticket's."""
+    if not name.startswith(TICKET_PREFIX):
+        return 0
+    number = name.removeprefix(TICKET_PREFIX).partition(".")[0]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) <= 10 else 0
+
+
+class Draft:
+    """A record that is locked but has no name yet: nobody sees it, and nothing of it stays if we die.
+
+    Args:
+        directory: where it is to appear.
+        lease_id: None for a new one.
+
+    Attributes:
+        fd: its descriptor, out of the job's way; whoever inherits it keeps the record alive.
+        id: of the lease or ticket that it becomes.
+
+    Raises:
+        OSError: the directory takes no such file.
+    """
+
+    def __init__(self, directory: str, lease_id: str | None = None) -> None:
+        self.id = lease_id or os.urandom(6).hex()
+        self.fd = out_of_the_way(os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o644))
+        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+
+    def publish(self, record: Lease | Ticket, directory_fd: int) -> None:
+        """Write the record and give it its name, both or neither.
+
+        Raises:
+            OSError: the disk is full or read-only; nothing has a name then.
+        """
+        content = json.dumps(record.to_document()).encode()
+        while content:
+            content = content[os.write(self.fd, content) :]
+        os.fchmod(self.fd, 0o1644)  # for all to read whatever the umask; sticky: systemd-tmpfiles spares it
+        os.link(f"/proc/self/fd/{self.fd}", record_name(record), dst_dir_fd=directory_fd, follow_symlinks=True)
+
+    def close(self) -> None:
+        """Let go of the record. Only the last descriptor's end unlocks it."""
+        os.close(self.fd)
+
+
+class FoundRecord(NamedTuple):
+    """A live record's file, read.
+
+    Attributes:
+        name: of the file.
+        user_id: its owner.
+        content: what it holds.
+    """
+
+    name: str
+    user_id: int
+    content: bytes
+
+
+def read_record(directory_fd: int, directory: str, name: str, *, clear_dead: bool) -> FoundRecord | None:
+    """Read a live record; None for a dead one, and for what is no record.
+
+    Args:
+        directory_fd: of the directory.
+        directory: its path, for messages.
+        name: of the file in it.
+        clear_dead: remove it if it is dead and ours, or if we are root.
+
+    Raises:
+        FailedError: it cannot be read, so nobody can tell whether it is alive.
+    """
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory_fd)
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.ELOOP):  # ended just now; a symbolic link, which no launcher makes
+            return None
+        owner = user_name(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_uid)
+        message = f"{directory}/{name}: cannot read this record of {owner}: {os.strerror(problem.errno or 0).lower()}"
+        raise FailedError(message, f"only {owner} or root can tell whether it is alive, and remove it") from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if not _is_locked(fd):
+            if clear_dead and os.geteuid() in (0, status.st_uid):
+                os.unlink(name, dir_fd=directory_fd)
+            return None
+        return FoundRecord(name, status.st_uid, os.read(fd, MAX_RECORD_BYTES + 1))
+    finally:
+        os.close(fd)
+
+
+def is_alive(path: str) -> bool:
+    """Whether a record is there, and locked."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        return problem.errno not in (errno.ENOENT, errno.ELOOP)  # what cannot be opened may be alive
+    try:
+        return _is_locked(fd)
+    finally:
+        os.close(fd)
+
+
+def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
+    """The lease or ticket that a record holds.
+
+    Raises:
+        FailedError: nobody can understand it, so nobody can tell which GPUs are free.
+    """
+    try:
+        return _parse(found)
+    except (ValueError, RecursionError, FieldError) as problem:
+        owner = user_name(found.user_id)
+        kind = "lease" if found.name.startswith(LEASE_PREFIX) else "ticket"
+        path = f"{directory}/{found.name}"
+        raise FailedError(f"{path}: this live {kind} of {owner} cannot be understood: {problem}") from None
+
+
+def _parse(found: FoundRecord) -> Lease | Ticket:
+    if len(found.content) > MAX_RECORD_BYTES:
+        raise FieldError((), f"larger than {MAX_RECORD_BYTES} bytes")
+    document = json.loads(found.content)
+    is_lease = found.name.startswith(LEASE_PREFIX)
+    record = parse_lease(document, found.user_id) if is_lease else parse_ticket(document, found.user_id)
+    if record_name(record) != found.name:
+        raise FieldError(("id",), f"its id is {record.id!r}")
+    return record
+
+
+def _is_locked(fd: int) -> bool:
+    """Whether somebody holds a write lock on the file: takes nothing, and a mere reader cannot pretend it."""
+    question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, question)
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)

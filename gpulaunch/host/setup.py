@@ -1,0 +1,56 @@
+"""Making the state directory that root gives a machine for good."""
+
+import os
+from collections.abc import Callable
+
+from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.host.state_directory import SET_UP, directory_without_setup
+from gpulaunch.host.table import Table
+
+TMPFILES = "/etc/tmpfiles.d/gpulaunch.conf"
+_ENTRY = f"""# made by gpulaunch setup: the allocation table, on which all users' launchers agree
+d {SET_UP} 1777 root root -
+"""
+
+
+def set_up(warn: Callable[[str], None]) -> None:
+    """Make SET_UP, root's, world-writable and sticky, now and after every boot.
+
+    Args:
+        warn: where to say what is odd but no failure.
+
+    Raises:
+        UsageError: we are not root, or GPULAUNCH_STATE_DIR is set.
+        FailedError: leases live in the directory that was used up to now, or something cannot be written.
+    """
+    if os.geteuid() != 0:
+        raise UsageError("setup needs root", "sudo gpulaunch setup")
+    if os.environ.get("GPULAUNCH_STATE_DIR"):
+        raise UsageError("GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes")
+    try:
+        if os.path.isdir(SET_UP):
+            _make()
+        else:
+            _move_from(directory_without_setup(), warn)
+        os.makedirs(os.path.dirname(TMPFILES), exist_ok=True)
+        with open(TMPFILES, "w") as file:
+            file.write(_ENTRY)
+    except OSError as problem:
+        raise FailedError(f"{problem.filename}: {os.strerror(problem.errno or 0).lower()}") from None
+
+
+def _move_from(directory: str, warn: Callable[[str], None]) -> None:
+    """Make SET_UP while nobody can take a lease in the directory that served before."""
+    with Table(described=True, warn=warn).locked() as locked:
+        seen = locked.read()
+        alive = len(seen.leases) + len(seen.tickets)
+        if alive:
+            verb = "lease lives" if alive == 1 else "leases live"
+            raise FailedError(f"{alive} {verb} in {directory}", "wait for them to end, or see 'gpulaunch status'")
+        _make()
+
+
+def _make() -> None:
+    os.makedirs(SET_UP, exist_ok=True)
+    os.chown(SET_UP, 0, 0)
+    os.chmod(SET_UP, 0o1777)  # noqa: S103  all users write here; sticky: none can touch another's

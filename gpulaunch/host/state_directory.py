@@ -1,0 +1,104 @@
+"""Where the allocation table lies: one directory on which all launchers of this machine agree."""
+
+import os
+from typing import NamedTuple
+
+from gpulaunch.errors import FailedError, UsageError
+
+SET_UP = "/run/gpulaunch"
+"""What `gpulaunch setup` makes."""
+
+_SHARED_BY_ALL = ("/run/lock", "/tmp")  # noqa: S108  each is checked before it is used
+_NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "9p", "cifs", "smb3", "ceph", "lustre", "glusterfs")
+
+
+def preferred_directory() -> str:
+    """The directory by rank, whatever file system it is on.
+
+    Raises:
+        UsageError: GPULAUNCH_STATE_DIR is no absolute path.
+        FailedError: there is none.
+    """
+    chosen = os.environ.get("GPULAUNCH_STATE_DIR")
+    if chosen:
+        if not os.path.isabs(chosen):
+            raise UsageError(f"GPULAUNCH_STATE_DIR={chosen} is no absolute path, so it would mean many tables")
+        return chosen
+    return SET_UP if os.path.isdir(SET_UP) else directory_without_setup()
+
+
+def directory_without_setup() -> str:
+    """Where the table lies as long as nobody chose or made a place for it.
+
+    Raises:
+        FailedError: there is no safe one.
+    """
+    directory = next(filter(_is_safe_for_all, _SHARED_BY_ALL), None)
+    if directory is None:
+        raise FailedError("no state directory: neither /run/lock nor /tmp is root's, world-writable and sticky")
+    return directory
+
+
+def state_directory(*, described: bool, private: bool) -> str:
+    """The directory, once it is known that its locks reach every launcher of this machine.
+
+    Args:
+        described: only described machines are of interest.
+        private: a container's own table will do.
+
+    Raises:
+        UsageError: GPULAUNCH_STATE_DIR is no absolute path.
+        FailedError: no directory will do.
+    """
+    directory = preferred_directory()
+    mount = _mount(directory)
+    own = mount.kind == "overlay" or (mount.point == "/" and mount.root != "/" and _marked_as_container())
+    if own and not described and not private:
+        hint = f'mount the host\'s: docker run -v {directory}:{directory}, or set table = "private"'
+        raise FailedError(f"{directory} is this container's own: no other launcher of this machine sees it", hint)
+    if mount.kind in _NETWORK_FILE_SYSTEMS or mount.kind.startswith("fuse"):
+        hint = "set GPULAUNCH_STATE_DIR to a directory on a local file system"
+        raise FailedError(f"{directory}: locks on {mount.kind} do not reach every launcher of this machine", hint)
+    chosen = bool(os.environ.get("GPULAUNCH_STATE_DIR"))
+    if mount.kind == "overlay" and not chosen and _is_safe_for_all("/dev/shm"):  # noqa: S108
+        return "/dev/shm"  # noqa: S108  in a container, for GPUs that are nobody else's business
+    return directory
+
+
+def _is_safe_for_all(directory: str) -> bool:
+    """Whether every user may add files and none may touch another's: root's, world-writable, sticky."""
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return False
+    return status.st_uid == 0 and status.st_mode & 0o1777 == 0o1777
+
+
+def _marked_as_container() -> bool:
+    """Whether Docker or podman left its mark here; a virtual machine made of a container's image has it too."""
+    return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
+
+
+class _Mount(NamedTuple):
+    """Where a file system is mounted, which of its directories is mounted there, and its type."""
+
+    point: str
+    root: str
+    kind: str
+
+
+def _mount(directory: str) -> _Mount:
+    """The mount that a directory is on; all empty if that cannot be told."""
+    real = os.path.realpath(directory)
+    best = _Mount("", "", "")
+    try:
+        with open("/proc/self/mountinfo") as mounts:
+            for line in mounts:
+                fields = line.split()
+                point = fields[4].replace("\\040", " ")
+                inside = real == point or real.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best.point):
+                    best = _Mount(point, fields[3], fields[fields.index("-") + 1])
+    except (OSError, ValueError, IndexError):
+        return _Mount("", "", "")
+    return best

@@ -1,0 +1,120 @@
+"""Waiting for the end of records and processes, by kernel events where there are any."""
+
+import os
+import select
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+
+from gpulaunch.host import libc
+from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.record import is_alive
+
+_ENDED = libc.IN_ATTRIB | libc.IN_CLOSE_WRITE | libc.IN_DELETE_SELF
+"""What the end of a record looks like: its name is removed, or the last descriptor that could write to it is closed."""
+
+_SETTLE_S = 1.0
+_LONGEST_PROBE_S = 0.064
+_WITHOUT_EVENTS_S = 1.0
+
+
+class Watch:
+    """Sleeps until one of the records that it follows ends.
+
+    Follow first, then look, then sleep: then no end is missed.
+
+    Args:
+        directory: where the records are.
+        warn: where to say that there are no events.
+    """
+
+    def __init__(self, directory: str, warn: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._warn = warn
+        self._followed: dict[str, int] = {}  # file name -> inotify's number for it
+        self._fd: int | None = None
+        try:
+            self._fd = out_of_the_way(libc.inotify())
+        except OSError as problem:
+            self._do_without(problem)
+
+    def follow(self, names: Collection[str]) -> bool:
+        """Follow these records and no others.
+
+        Args:
+            names: of their files.
+
+        Returns:
+            Whether one of them is new, or gone by now, so that it has to be looked at again before sleeping.
+        """
+        if self._fd is None:
+            return False
+        for name in set(self._followed).difference(names):
+            with suppress(OSError):  # its file is gone, and the watch with it
+                libc.unwatch_file(self._fd, self._followed[name])
+            del self._followed[name]
+        new = set(names).difference(self._followed)
+        for name in new:
+            try:
+                self._followed[name] = libc.watch_file(self._fd, os.path.join(self._directory, name), _ENDED)
+            except FileNotFoundError:
+                pass
+            except OSError as problem:
+                self.close()
+                self._do_without(problem)
+                break
+        return bool(new)
+
+    def sleep(self, timeout_s: float, pids: Iterable[int] = ()) -> bool:
+        """Sleep until a followed record or one of the processes ends, or the time is up.
+
+        Args:
+            timeout_s: the longest sleep.
+            pids: processes of whoever; those not visible here are passed over.
+
+        Returns:
+            Whether something may have ended.
+        """
+        poll = select.poll()
+        if self._fd is None:
+            timeout_s = min(timeout_s, _WITHOUT_EVENTS_S)
+        else:
+            poll.register(self._fd, select.POLLIN)
+        process_fds = [fd for pid in pids if (fd := _process_fd(pid)) is not None]
+        for fd in process_fds:
+            poll.register(fd, select.POLLIN)
+        try:
+            happened = poll.poll(max(0.0, timeout_s) * 1000)
+        finally:
+            for fd in process_fds:
+                os.close(fd)
+        if self._fd is None:
+            return True
+        self._settle(libc.watches_with_events(self._fd))
+        return bool(happened)
+
+    def _settle(self, watches: set[int]) -> None:
+        """Wait until the records of these watches are dead: the event comes up to 2 ms before the kernel unlocks."""
+        paths = [os.path.join(self._directory, name) for name, watch in self._followed.items() if watch in watches]
+        deadline = time.monotonic() + _SETTLE_S
+        pause_s = 0.001
+        while any(map(is_alive, paths)) and time.monotonic() < deadline:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PROBE_S)
+
+    def _do_without(self, problem: OSError) -> None:
+        reason = os.strerror(problem.errno or 0).lower()
+        self._warn(f"no file events (inotify: {reason}), so looking every {_WITHOUT_EVENTS_S:g} s instead")
+
+    def close(self) -> None:
+        """Follow nothing any more."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _process_fd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
