@@ -14,7 +14,7 @@ from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Request
 from gpulaunch.errors import TimedOutError
 from gpulaunch.host.machine import Machine, look_again
-from gpulaunch.host.record import Draft, record_name
+from gpulaunch.host.record import Draft, is_alive, record_name
 from gpulaunch.host.system import boot_id, now, seconds_since_boot, state_of, this_process
 from gpulaunch.host.table import LockedTable, Snapshot, Table, release
 
@@ -230,12 +230,19 @@ def _take(
                 if turn:
                     turn.take(locked)
                 held = Held(look.decision, lease, record, holder)
-        return held
-    finally:
-        if held is None:
-            if holder:
-                holder.dismiss()
-            record.close()
+    except BaseException:  # also a KeyboardInterrupt of a Python program
+        _let_go(record, holder)
+        raise
+    if held is None:
+        _let_go(record, holder)
+    return held
+
+
+def _let_go(record: Draft, holder: Holder | None) -> None:
+    """Give up a record; one that is in the table is dead then."""
+    if holder:
+        holder.dismiss()
+    record.close()
 
 
 def _number(turn: "_Turn | None") -> int | None:
@@ -325,17 +332,16 @@ class _Turn:
         self._joined = time.monotonic()
         self._pause_s = FIRST_LOOK_S
         self._in_queue = False
+        self._watch = Watch(table.directory, warn)
         self._draft = table.draft()
         try:
             with table.locked() as locked:
-                number = max((ticket.number for ticket in locked.read().tickets), default=0) + 1
-                self.ticket = _ticket(launch, self._draft, number)
+                self.ticket = _ticket(launch, self._draft, locked.next_number())
                 locked.publish(self._draft, self.ticket)
         except BaseException:
             self._draft.close()
             raise
         self._in_queue = True
-        self._watch = Watch(table.directory, warn)
 
     def sleep(self, look: _Look) -> None:
         """Sleep until what keeps the request waiting may have changed.
@@ -347,14 +353,15 @@ class _Turn:
         """
         bar = look.barred_by
         blockers: Sequence[Lease | Ticket] = [bar] if bar else look.seen.leases
-        if self._watch.follow([record_name(blocker) for blocker in blockers]):
+        new = self._watch.follow([record_name(blocker) for blocker in blockers])
+        if new and not (bar and is_alive(self._table.path_of(bar))):  # it may have ended before it was followed
             return
         pids = [] if bar else [pid for use in look.outside for pid in use.pids]
         while True:
             left_s = self._left_s(look.decision.reason)
             happened = self._watch.sleep(min(self._pause_s, left_s), pids)
             self._pause_s = FIRST_LOOK_S if happened else min(2 * self._pause_s, LOOK_EVERY_S)
-            if happened or bar is None or _is_stopped(bar):
+            if happened or bar is None or bar.passable_until_s or _is_stopped(bar):
                 return
 
     def _left_s(self, reason: str) -> float:

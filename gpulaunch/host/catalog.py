@@ -3,6 +3,7 @@
 import os
 import tomllib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -159,6 +160,17 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
         UsageError: there is none, or it is wrong.
     """
     path = _find(name, [_shipped("machines")], "topology", f"known are {', '.join(machine_names())}, or give a file")
+    try:
+        status = os.stat(path)
+    except OSError as problem:
+        raise UsageError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
+    version = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return _described_machine(path, version), os.path.abspath(path)
+
+
+@lru_cache(maxsize=8)
+def _described_machine(path: str, _version: tuple[int, int, int]) -> Topology:
+    """Read once: a Python program may ask for GPUs many times."""
     document = read_document(path)
     digest = f"{crc32(document.text.encode()):08x}"
-    return parsed(document, lambda data: described_topology(data, digest)), os.path.abspath(path)
+    return parsed(document, lambda data: described_topology(data, digest))

@@ -1,7 +1,7 @@
 """Calls of the kernel that Python's standard library does not have. Only this file imports ctypes.
 
 inotify_simple, the library at hand, looks for libc by running ldconfig and gcc, which is no thing to do while a job
-is being started; the three calls of it that are needed stand here.
+is being started; the two calls of it that are needed stand here.
 """
 
 import ctypes
@@ -45,15 +45,6 @@ def watch_file(fd: int, path: str, events: int) -> int:
         OSError: ENOENT if it is not there, ENOSPC if this user watches too many files.
     """
     return _checked(_libc.inotify_add_watch(fd, os.fsencode(path), events))
-
-
-def unwatch_file(fd: int, watch: int) -> None:
-    """Tell no more.
-
-    Raises:
-        OSError: EINVAL if the file is gone and its watch with it.
-    """
-    _checked(_libc.inotify_rm_watch(fd, watch))
 
 
 def watches_with_events(fd: int) -> set[int]:

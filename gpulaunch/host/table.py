@@ -24,6 +24,8 @@ from gpulaunch.host.system import user_name
 
 LOCK_TIMEOUT_S = 10.0
 
+_ALL_SIGNALS = signal.valid_signals()
+
 
 class Snapshot(NamedTuple):
     """The live records at one moment.
@@ -101,7 +103,7 @@ class Table:
         Raises:
             FailedError: it cannot be had within LOCK_TIMEOUT_S; the message names its holder.
         """
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
         try:
             fd = self._lock()
             try:
@@ -173,6 +175,12 @@ class LockedTable:
             FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
         """
         return _read_records(self._fd, self._table.directory, before, clear_dead=True)
+
+    def next_number(self) -> int:
+        """The number of a ticket that comes after all live ones: 1 + the largest."""
+        names = sorted(filter(ticket_number, os.listdir(self._fd)), key=ticket_number, reverse=True)
+        alive = (name for name in names if read_record(self._fd, self._table.directory, name, clear_dead=True))
+        return ticket_number(next(alive, "")) + 1
 
     def publish(self, draft: Draft, record: Lease | Ticket) -> None:
         """Write the record into its draft and give it its name, both or neither.
