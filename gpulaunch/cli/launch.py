@@ -56,10 +56,10 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
 def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
     from datetime import UTC, datetime
 
-    from gpulaunch.render.documents import holding_lines
+    from gpulaunch.render.documents import waiting_lines
 
     say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}")
-    for line in holding_lines(launch.machine.topology, seen.leases, user_name, datetime.now(UTC)):
+    for line in waiting_lines(launch.machine.topology, *seen, user_name, datetime.now(UTC)):
         say("info", line)
 
 

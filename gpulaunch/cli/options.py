@@ -54,7 +54,7 @@ OPTIONS = (
     Option(("--dry-run",), "dry_run", None, "say what would be decided, and take nothing"),
     Option(("--explain",), "explain", None, "show the best candidates, and why the winner won"),
     Option(("--json",), "json", None, "with --dry-run: print a JSON document"),
-    Option(("-q", "--quiet"), "quiet", None, "no warnings"),
+    Option(("-q", "--quiet"), "quiet", None, "no warnings, and no word on waiting"),
     Option(("-v", "--verbose"), "verbose", None, "say which GPUs the job got"),
     Option(("-h", "--help"), "help", None, "print this and exit"),
     Option(("--version",), "version", None, "print the version and exit"),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait, gpus_text
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.topology import Gpu, Topology
@@ -178,14 +178,19 @@ def _lease_document(topology: Topology, lease: Lease, user: str, left_over: Sequ
     }
 
 
-def holding_lines(
-    topology: Topology, leases: Sequence[Lease], user_name: Callable[[int], str], now: datetime
+def waiting_lines(
+    topology: Topology,
+    leases: Sequence[Lease],
+    tickets: Sequence[Ticket],
+    user_name: Callable[[int], str],
+    now: datetime,
 ) -> list[str]:
-    """A line for each user who has GPUs: such as "alice has GPUs 0,2-3 (vgg16 for 5 min)".
+    """Who is in the way: "alice has GPUs 0,2-3 (vgg16 for 5 min)", "earlier in the queue: bob for 8 GPUs".
 
     Args:
         topology: the machine.
         leases: live ones on it; those inside others are not counted twice.
+        tickets: earlier ones.
         user_name: login name of a user id.
         now: aware; durations are counted up to it.
     """
@@ -197,6 +202,9 @@ def holding_lines(
         jobs = ", ".join(f"{_job_name(lease)} for {age(lease.started_at, now)}" for lease in own)
         if own:
             lines.append(f"{user_name(user_id)} has GPU{'' if gpus.isdecimal() else 's'} {gpus} ({jobs})")
+    if tickets:
+        earlier = ", ".join(f"{user_name(ticket.user_id)} for {gpus_text(ticket.gpus)}" for ticket in tickets)
+        lines.append(f"earlier in the queue: {earlier}")
     return lines
 
 
