@@ -15,7 +15,7 @@ from gpulaunch.core.request import Request
 from gpulaunch.errors import TimedOutError
 from gpulaunch.host.machine import Machine, look_again
 from gpulaunch.host.record import Draft, is_alive, record_name
-from gpulaunch.host.system import boot_id, now, seconds_since_boot, state_of, this_process
+from gpulaunch.host.system import boot_id, is_stopped, now, seconds_since_boot, this_process
 from gpulaunch.host.table import LockedTable, Snapshot, Table, release
 
 QUICK_S = 0.005
@@ -252,11 +252,7 @@ def _number(turn: "_Turn | None") -> int | None:
 def _see(launch: Launch, everything: Snapshot) -> Snapshot:
     """What concerns this machine. A ticket whose launcher was stopped (Ctrl-Z) bars nobody until it goes on."""
     seen = everything.of(launch.machine.key)
-    return seen._replace(tickets=[ticket for ticket in seen.tickets if not _is_stopped(ticket)])
-
-
-def _is_stopped(ticket: Ticket) -> bool:
-    return state_of(ticket.launcher) in ("T", "t")
+    return seen._replace(tickets=[ticket for ticket in seen.tickets if not is_stopped(ticket.launcher)])
 
 
 def _decide(launch: Launch, seen: Snapshot, outside: Sequence[OutsideUse]) -> _Look:
@@ -361,7 +357,7 @@ class _Turn:
             left_s = self._left_s(look.decision.reason)
             happened = self._watch.sleep(min(self._pause_s, left_s), pids)
             self._pause_s = FIRST_LOOK_S if happened else min(2 * self._pause_s, LOOK_EVERY_S)
-            if happened or bar is None or bar.passable_until_s or _is_stopped(bar):
+            if happened or bar is None or bar.passable_until_s or is_stopped(bar.launcher):
                 return
 
     def _left_s(self, reason: str) -> float:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.free import left_over_holders
-from gpulaunch.host.system import state_of, user_name
+from gpulaunch.host.system import is_stopped, user_name
 from gpulaunch.prepare import read_shown
 from gpulaunch.render.documents import status_document
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     with table.locked() as locked:
         seen = locked.read().of(machine.key)
     left_over = left_over_holders(table, seen.leases)
-    stopped = {ticket.id for ticket in seen.tickets if state_of(ticket.launcher) in ("T", "t")}
+    stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
     document = status_document(
         machine.topology, seen.leases, machine.outside, user_name, seen.tickets, left_over, stopped
     )

@@ -74,6 +74,11 @@ def state_of(process: Process) -> str:
     return fields[0] if same and fields[0] not in "ZX" else ""
 
 
+def is_stopped(process: Process) -> bool:
+    """Whether the process was stopped, as Ctrl-Z does; not by a debugger, which does so for moments."""
+    return state_of(process) == "T"
+
+
 def is_same(pid: int, process: Process) -> bool:
     """Whether a process here is the one that a launcher in another pid namespace recorded."""
     fields = stat_fields(pid)
