@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -100,8 +100,8 @@ def allocate(
     bandwidth_model: str | None = None,
     memory: int | str | None = None,
     gpu_model: str | None = None,
-    only: Sequence[int | str] | None = None,
-    exclude: Sequence[int | str] | None = None,
+    only: int | str | Iterable[int | str] | None = None,
+    exclude: int | str | Iterable[int | str] | None = None,
     uuid: bool | None = None,
     topology: str | None = None,
     name: str | None = None,
@@ -141,24 +141,29 @@ def allocate(
         ...     lease.gpus
         (0, 3)
     """
-    asked = {
+    asked: dict[str, object] = {
         "gpus": gpus,
         "profile": profile,
         "policy": policy,
         "pattern": pattern,
-        "bandwidth_sensitive": sensitive,
+        "sensitive": sensitive,
         "bandwidth_model": bandwidth_model,
         "memory": memory,
         "gpu_model": gpu_model,
         "only": only,
-        "exclude": exclude,
+        "exclude": None if exclude in ([], (), set()) else exclude,
         "uuid": uuid,
         "topology": topology,
         "wait": wait,
         "wait_timeout": wait_timeout,
     }
-    given = {key: Given(f"{key} =", _text(value)) for key, value in asked.items() if value is not None}
-    launch = read_launch(Settings(given, os.environ), sys.orig_argv, name=name, warn=_log.warning)
+    given = {
+        "bandwidth_sensitive" if key == "sensitive" else key: Given(f"{key} =", _text(value))
+        for key, value in asked.items()
+        if value is not None
+    }
+    own_name = None if name is None else str(name)
+    launch = read_launch(Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning)
     table = table_of(launch, _log.warning)
     held = acquire(launch, table, Told(_log.warning, _waiting), lambda _: _ThisProcess())
     if isinstance(held, Held):
@@ -176,4 +181,6 @@ def _text(value: object) -> str:
     """A value as it would stand on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple, set, frozenset)) else str(value)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return str(value)

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from gpulaunch.core.leases.lease import Lease
@@ -12,7 +12,7 @@ from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.host.ending import KILL_S, end_all, holders, identity_of, wait_for_one
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.record import is_alive
-from gpulaunch.host.system import is_same, state_of, user_name
+from gpulaunch.host.system import is_same, state_of, user_name, user_of
 from gpulaunch.host.table import Table
 
 
@@ -25,7 +25,7 @@ def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[i
     for lease in leases:
         if not state_of(lease.launcher) and not state_of(lease.job):
             found = _holders(table, lease)
-            if found and _find(lease.launcher, found) is None and _find(lease.job, found) is None:
+            if found and not any(is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found):
                 left[lease.id] = sorted(found)
     return left
 
@@ -59,7 +59,7 @@ def free(machine: Machine, table: Table, lease_id: str, grace_s: float) -> Lease
     if not found and is_alive(path):
         raise FailedError(f"the processes of lease {record.id} are not visible here", "run this where they run")
     end_all(lambda: _to_be_told(table, record), grace_s)
-    launcher = _find(record.launcher, found)
+    launcher = _find(record.launcher, found, record.user_id)
     if launcher:  # it ends what the job left behind, and releases
         with suppress(ProcessLookupError):
             os.kill(launcher, signal.SIGCONT)
@@ -78,10 +78,10 @@ def _to_be_told(table: Table, record: Lease | Ticket) -> set[int]:
     found = _holders(table, record)
     if isinstance(record, Ticket):
         return found
-    job = _find(record.job, found)
+    job = _find(record.job, found, record.user_id)
     if job:
         return {job}
-    return set() if _find(record.launcher, found) else found
+    return set() if _find(record.launcher, found, record.user_id) else found
 
 
 def _holders(table: Table, record: Lease | Ticket) -> set[int]:
@@ -91,8 +91,11 @@ def _holders(table: Table, record: Lease | Ticket) -> set[int]:
         return set()
 
 
-def _find(process: Process, found: Iterable[int]) -> int | None:
-    """The process's pid here: as recorded, or that of one in another pid namespace among those found."""
-    if state_of(process):
+def _find(process: Process, found: set[int], user_id: int) -> int | None:
+    """The process's pid here: as recorded, or that of one in another pid namespace among those found.
+
+    A record may name whomever its owner likes, so a process that does not hold it has to be the owner's.
+    """
+    if state_of(process) and (process.pid in found or user_of(process.pid) == user_id):
         return process.pid
     return next((pid for pid in found if is_same(pid, process)), None)

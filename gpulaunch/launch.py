@@ -43,6 +43,11 @@ class _Prepared:
         """The job's."""
         return self.job.process
 
+    @property
+    def guards(self) -> set[int]:
+        """Pids of the guard, if there is one: it is no straggler."""
+        return {self._guard.pid} if self._guard else set()
+
     def dismiss(self) -> None:
         """It will not be the job."""
         self.job.dismiss()
@@ -82,7 +87,7 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
     in_time = status is not None
     if status is None:
         status = job.end(launch.grace_s)
-    if _end_stragglers(launch, table, held.lease):
+    if _end_stragglers(launch, table, held.lease, held.holder.guards):
         told.warn(f"lease {held.lease.id} stays: some of what the job left behind survives KILL")
         held.record.close()
     else:
@@ -93,19 +98,21 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
     return Ended(status)
 
 
-def _end_stragglers(launch: Launch, table: Table, lease: Lease) -> set[int]:
+def _end_stragglers(launch: Launch, table: Table, lease: Lease, guards: set[int]) -> set[int]:
     """End what the job left on its GPUs, or on a described machine all that it left; returns what cannot be ended.
 
     Nested launches have leases of their own, which outlive this one.
     """
-    if not descendants():
+    if not descendants(guards):
         return set()
     try:
-        nested = [other for other in table.peek().leases if lease.id in other.ancestors]
+        leases = table.peek().leases
     except FailedError as problem:
         table.warn(f"what the job left behind goes on: {problem.message}")
         return set()
-    spared = [process.pid for other in nested for process in (other.launcher, other.job) if state_of(process)]
+    nested = [other for other in leases if lease.id in other.ancestors and other.user_id == lease.user_id]
+    spared = {process.pid for other in nested for process in (other.launcher, other.job) if state_of(process)}
+    spared |= guards
 
     def stragglers() -> set[int]:
         return left_on(launch.machine, lease.uuids, descendants(spared))

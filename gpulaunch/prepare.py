@@ -11,12 +11,14 @@ from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import same_table
 from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.profile import Profile
-from gpulaunch.errors import printable
+from gpulaunch.errors import UsageError, printable
 from gpulaunch.host.catalog import load_profile
 from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
 from gpulaunch.settings import Given, Setting, Settings
+
+MAX_NAME_CHARACTERS = 1000
 
 GRACE_S = 10.0
 BACKFILL_LIMIT_S = 1800.0
@@ -49,6 +51,8 @@ def read_launch(settings: Settings, command: Sequence[str], *, name: str | None,
         UsageError: something asked for does not exist or cannot be.
         FailedError: the machine cannot be read.
     """
+    if name is not None and len(name) > MAX_NAME_CHARACTERS:
+        raise UsageError(f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to others")
     profile_name = settings.get("profile").value
     profile = load_profile(profile_name) if profile_name else Profile(name="")
     around = _surroundings(settings, warn)

@@ -18,6 +18,7 @@ KILL_S = 2.0
 """What the kernel gets to put killed processes away; one that hangs in a driver may not go at all."""
 
 _TICK_S = 0.1
+_LONGEST_POLL_S = 86400.0  # poll counts milliseconds, up to 24 days
 _IMPATIENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP})
 
 
@@ -39,7 +40,10 @@ def identity_of(file: int | str) -> FileIdentity:
 
 
 def holders(file: FileIdentity) -> set[int]:
-    """Live processes that have the file open, as far as they are visible here and not somebody else's."""
+    """Live processes that have the file open to write, as far as they are visible here and not somebody else's.
+
+    Who has it open to read looks on, and keeps no lock on it.
+    """
     found = set()
     for name in os.listdir("/proc"):
         if name.isdecimal() and int(name) != os.getpid() and _has_open(name, file):
@@ -51,9 +55,15 @@ def _has_open(pid: str, file: FileIdentity) -> bool:
     with suppress(OSError):  # ended meanwhile, or somebody else's
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                if identity_of(f"/proc/{pid}/fd/{fd}") == file:
+                if identity_of(f"/proc/{pid}/fd/{fd}") == file and _is_open_to_write(pid, fd):
                     return True
     return False
+
+
+def _is_open_to_write(pid: str, fd: str) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{fd}") as info:
+        flags = next((line.split()[1] for line in info if line.startswith("flags:")), "0")
+    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def marked(variable: str) -> set[int]:
@@ -81,9 +91,7 @@ def descendants(spared: Iterable[int] = ()) -> set[int]:
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
+    if not _children() - set(spared):
         return set()
     import psutil  # late: a job rarely leaves anything behind
 
@@ -92,6 +100,15 @@ def descendants(spared: Iterable[int] = ()) -> set[int]:
         with suppress(psutil.NoSuchProcess):
             found -= {pid, *(process.pid for process in psutil.Process(pid).children(recursive=True))}
     return {pid for pid in found if stat_fields(pid)[:1] not in ([], ["Z"])}
+
+
+def _children() -> set[int]:
+    """Our own children, without going through all processes; a made-up one where the kernel cannot list them."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return set(map(int, file.read().split()))
+    except OSError:
+        return {0}
 
 
 def end_all(find: Callable[[], set[int]], grace_s: float) -> set[int]:
@@ -132,7 +149,7 @@ def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:
             except ProcessLookupError:
                 return
             poll.register(fds[-1], select.POLLIN)
-        poll.poll(timeout_s * 1000)
+        poll.poll(min(timeout_s, _LONGEST_POLL_S) * 1000)
     finally:
         for fd in fds:
             os.close(fd)
@@ -152,19 +169,20 @@ class Guard:
         record_fd: the lease's record, open.
         variable: what the job's environment has, name and value; a process may have closed the record.
         grace_s: between TERM and KILL.
+
+    Attributes:
+        pid: of the guard, a child of this process.
     """
 
     def __init__(self, record_fd: int, variable: str, grace_s: float) -> None:
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
-        middle = os.fork()
-        if middle == 0:
+        self.pid = os.fork()
+        if self.pid == 0:
             try:
                 os.setsid()
-                if os.fork() == 0:  # so that it is no child of ours
-                    _stand_guard(identity_of(record_fd), variable, read_end, grace_s)
+                _stand_guard(identity_of(record_fd), variable, read_end, grace_s)
             finally:
                 os._exit(0)
-        os.waitpid(middle, 0)
         os.close(read_end)
 
     def dismiss(self) -> None:

@@ -31,6 +31,7 @@ _UNMANAGED = frozenset(
 )  # fmt: skip
 _PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 _CONTINUE_S = 0.02
+_DAY_S = 86400.0  # the kernel does not take centuries
 
 
 class Entry(NamedTuple):
@@ -136,10 +137,12 @@ class Job:
             if deadline is None:
                 self._react(signal.sigwaitinfo(self._entry.managed))
                 continue
-            info = signal.sigtimedwait(self._entry.managed, max(0.0, deadline - time.monotonic()))
-            if info is None:
+            left_s = deadline - time.monotonic()
+            info = signal.sigtimedwait(self._entry.managed, min(max(0.0, left_s), _DAY_S))
+            if info:
+                self._react(info)
+            elif left_s <= _DAY_S:
                 return None
-            self._react(info)
 
     def end(self, grace_s: float) -> int:
         """End the job: TERM, and KILL if it is still there after the grace; returns its wait status."""

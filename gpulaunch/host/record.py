@@ -67,6 +67,8 @@ class Draft:
             OSError: the disk is full or read-only; nothing has a name then.
         """
         content = json.dumps(record.to_document()).encode()
+        if len(content) > MAX_RECORD_BYTES:  # nobody would read it, and that would stop everybody
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         while content:
             content = content[os.write(self.fd, content) :]
         os.fchmod(self.fd, 0o1644)  # for all to read whatever the umask; sticky: systemd-tmpfiles spares it
@@ -108,7 +110,10 @@ def read_record(directory_fd: int, directory: str, name: str, *, clear_dead: boo
     except OSError as problem:
         if problem.errno in (errno.ENOENT, errno.ELOOP):  # ended just now; a symbolic link, which no launcher makes
             return None
-        owner = user_name(os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_uid)
+        status = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        owner = user_name(status.st_uid)
         message = f"{directory}/{name}: cannot read this record of {owner}: {os.strerror(problem.errno or 0).lower()}"
         raise FailedError(message, f"only {owner} or root can tell whether it is alive, and remove it") from None
     try:
@@ -158,7 +163,7 @@ def _parse(found: FoundRecord) -> Lease | Ticket:
     is_lease = found.name.startswith(LEASE_PREFIX)
     record = parse_lease(document, found.user_id) if is_lease else parse_ticket(document, found.user_id)
     if record_name(record) != found.name:
-        raise FieldError(("id",), f"its id is {record.id!r}")
+        raise FieldError(("id",), f"its name should be {record_name(record)}")
     return record
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 from gpulaunch.errors import FailedError, UsageError
-from gpulaunch.host.state_directory import SET_UP, directory_without_setup
+from gpulaunch.host.state_directory import SET_UP
 from gpulaunch.host.table import Table
 
 TMPFILES = "/etc/tmpfiles.d/gpulaunch.conf"
@@ -31,7 +31,7 @@ def set_up(warn: Callable[[str], None]) -> None:
         if os.path.isdir(SET_UP):
             _make()
         else:
-            _move_from(directory_without_setup(), warn)
+            _make_unless_used(warn)
         os.makedirs(os.path.dirname(TMPFILES), exist_ok=True)
         with open(TMPFILES, "w") as file:
             file.write(_ENTRY)
@@ -39,14 +39,15 @@ def set_up(warn: Callable[[str], None]) -> None:
         raise FailedError(f"{problem.filename}: {os.strerror(problem.errno or 0).lower()}") from None
 
 
-def _move_from(directory: str, warn: Callable[[str], None]) -> None:
-    """Make SET_UP while nobody can take a lease in the directory that served before."""
-    with Table(described=True, warn=warn).locked() as locked:
+def _make_unless_used(warn: Callable[[str], None]) -> None:
+    """Make SET_UP while nobody can take a lease in the directory that serves now."""
+    table = Table(described=True, warn=warn)
+    with table.locked() as locked:
         seen = locked.read()
         alive = len(seen.leases) + len(seen.tickets)
         if alive:
             verb = "lease lives" if alive == 1 else "leases live"
-            raise FailedError(f"{alive} {verb} in {directory}", "wait for them to end, or see 'gpulaunch status'")
+            raise FailedError(f"{alive} {verb} in {table.directory}", "wait for them to end, or see 'gpulaunch status'")
         _make()
 
 

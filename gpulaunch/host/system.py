@@ -17,8 +17,14 @@ def user_name(user_id: int) -> str:
 
 def owner_of(pid: int) -> str | None:
     """Login name of a process's user; None if the process is not visible here."""
+    user_id = user_of(pid)
+    return None if user_id is None else user_name(user_id)
+
+
+def user_of(pid: int) -> int | None:
+    """User id of a process; None if the process is not visible here."""
     try:
-        return user_name(os.stat(f"/proc/{pid}").st_uid)
+        return os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
 
