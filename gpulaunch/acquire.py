@@ -357,7 +357,9 @@ class _Turn:
             left_s = self._left_s(look.decision.reason)
             happened = self._watch.sleep(min(self._pause_s, left_s), pids)
             self._pause_s = FIRST_LOOK_S if happened else min(2 * self._pause_s, LOOK_EVERY_S)
-            if happened or bar is None or bar.passable_until_s or is_stopped(bar.launcher):
+            if happened or bar is None or bar.passable_until_s:
+                return
+            if is_stopped(bar.launcher) or not is_alive(self._table.path_of(bar)):
                 return
 
     def _left_s(self, reason: str) -> float:

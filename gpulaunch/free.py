@@ -9,7 +9,7 @@ from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.host.ending import KILL_S, end_all, holders, identity_of, wait_for_one
+from gpulaunch.host.ending import KILL_S, end_all, holders, wait_for_one
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.record import is_alive
 from gpulaunch.host.system import is_same, state_of, user_name, user_of
@@ -86,9 +86,13 @@ def _to_be_told(table: Table, record: Lease | Ticket) -> set[int]:
 
 def _holders(table: Table, record: Lease | Ticket) -> set[int]:
     try:
-        return holders(identity_of(table.path_of(record)))
+        fd = os.open(table.path_of(record), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return set()
+    try:
+        return holders(fd)
+    finally:
+        os.close(fd)
 
 
 def _find(process: Process, found: set[int], user_id: int) -> int | None:

@@ -108,13 +108,14 @@ def _shown_settings(topology: str | None) -> Settings:
 
 
 def _patience(settings: Settings) -> Patience:
-    """--wait-timeout alone says to wait; in a file it only says how long, for those who do."""
-    wait = settings.get("wait").value
+    """--wait-timeout says to wait, unless something as near says not to; in a file it only says how long, for those
+    who do.
+    """
     passable_s = 0.0
     if settings.get("queue").value == "backfill":
         passable_s = _or(settings.get("backfill_limit").value, BACKFILL_LIMIT_S)
     return Patience(
-        wait=settings.is_given("wait_timeout") if wait is None else wait,
+        wait=settings.distance("wait_timeout") < settings.distance("wait") or bool(settings.get("wait").value),
         timeout_s=settings.get("wait_timeout").value,
         passable_s=passable_s,
     )

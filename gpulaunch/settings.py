@@ -132,9 +132,13 @@ class Settings:
         for config in self._configs:
             _check_keys(config)
 
-    def is_given(self, name: str) -> bool:
-        """Whether the command line, the call or the environment says something about it."""
-        return name in self._given or bool(self._environment.get(_variable(name)))
+    def distance(self, name: str) -> int:
+        """How far from the command that is typed a value is: 0 on the command line or in the call, 1 in the
+        environment, 2 anywhere else or nowhere.
+        """
+        if name in self._given:
+            return 0
+        return 1 if self._environment.get(_variable(name)) else 2
 
     def get(self, name: str, profile: object = None) -> Setting:
         """The first value in the chain.

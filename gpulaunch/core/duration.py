@@ -3,7 +3,7 @@
 import re
 
 _UNITS_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1, "": 1}
-_PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(d|h|min|m|s|)")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(d|h|min|m|s|)")
 
 
 def parse_duration(text: str) -> float:

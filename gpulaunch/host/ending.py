@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import NamedTuple
 
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.system import stat_fields
@@ -22,40 +21,24 @@ _LONGEST_POLL_S = 86400.0  # poll counts milliseconds, up to 24 days
 _IMPATIENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP})
 
 
-class FileIdentity(NamedTuple):
-    """Which file it is, whatever its name."""
-
-    device: int
-    inode: int
-
-
-def identity_of(file: int | str) -> FileIdentity:
-    """Identity of an open file, or of the one at a path.
-
-    Raises:
-        OSError: there is none.
-    """
-    status = os.stat(file)
-    return FileIdentity(status.st_dev, status.st_ino)
-
-
-def holders(file: FileIdentity) -> set[int]:
-    """Live processes that have the file open to write, as far as they are visible here and not somebody else's.
+def holders(record_fd: int) -> set[int]:
+    """Live processes that have a record open to write, as far as they are visible here and not somebody else's.
 
     Who has it open to read looks on, and keeps no lock on it.
+
+    Args:
+        record_fd: the record, open: as long as it is, its inode number means no other file.
     """
-    found = set()
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) != os.getpid() and _has_open(name, file):
-            found.add(int(name))
-    return found
+    record = os.fstat(record_fd)
+    pids = (name for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid())
+    return {int(pid) for pid in pids if _has_open(pid, record)}
 
 
-def _has_open(pid: str, file: FileIdentity) -> bool:
+def _has_open(pid: str, file: os.stat_result) -> bool:
     with suppress(OSError):  # ended meanwhile, or somebody else's
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                if identity_of(f"/proc/{pid}/fd/{fd}") == file and _is_open_to_write(pid, fd):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file) and _is_open_to_write(pid, fd):
                     return True
     return False
 
@@ -180,7 +163,8 @@ class Guard:
         if self.pid == 0:
             try:
                 os.setsid()
-                _stand_guard(identity_of(record_fd), variable, read_end, grace_s)
+                record_fd = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
+                _stand_guard(record_fd, variable, read_end, grace_s)
             finally:
                 os._exit(0)
         os.close(read_end)
@@ -192,16 +176,17 @@ class Guard:
         os.close(self._word)
 
 
-def _stand_guard(record: FileIdentity, variable: str, read_end: int, grace_s: float) -> None:
-    """In the guard: hold nothing, and wait for the launcher's word or its end."""
-    os.closerange(0, read_end)
-    os.closerange(read_end + 1, os.sysconf("SC_OPEN_MAX"))
-    os.open(os.devnull, os.O_RDWR)
-    os.dup2(0, 1)
-    os.dup2(0, 2)
+def _stand_guard(record_fd: int, variable: str, read_end: int, grace_s: float) -> None:
+    """In the guard: hold nothing, and wait for the launcher's word or its end. To read the record is not to hold it."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd not in (read_end, record_fd):
+            with suppress(OSError):  # what listed them is closed by now
+                os.close(fd)
+    for _ in range(3):  # stdin, stdout and stderr
+        os.open(os.devnull, os.O_RDWR)
     os.chdir("/")
     for number in _IMPATIENT:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if os.read(read_end, 1) == b"":
-        end_all(lambda: holders(record) | marked(variable), grace_s)
+        end_all(lambda: holders(record_fd) | marked(variable), grace_s)

@@ -70,7 +70,7 @@ class Watch:
             pids: processes of whoever; those not visible here are passed over.
 
         Returns:
-            Whether something may have ended.
+            Whether something has ended, as far as events tell.
         """
         poll = select.poll()
         if self._fd is None:
@@ -86,7 +86,7 @@ class Watch:
             for fd in process_fds:
                 os.close(fd)
         if self._fd is None:
-            return True
+            return bool(happened)
         watches = libc.watches_with_events(self._fd)
         ended = [name for name in self._followed if self._watches.get(name) in watches]
         self._settle(ended)
