@@ -85,7 +85,9 @@ class Held:
     def __init__(self, launcher: Launcher, *options: str) -> None:
         script = 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7'
         self.process = launcher.start(*options, "--", "sh", "-c", script, stdin=subprocess.PIPE)
-        self.gpus, pid = self.process.stdout.readline().split()
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        self.gpus, pid = line.split()
         self.job_pid = int(pid)
 
     def end(self) -> int:
