@@ -158,7 +158,7 @@ def allocate(
         "wait_timeout": wait_timeout,
     }
     given = {
-        "bandwidth_sensitive" if key == "sensitive" else key: Given(f"{key} =", _text(value))
+        "bandwidth_sensitive" if key == "sensitive" else key: Given(key, _text(value))
         for key, value in asked.items()
         if value is not None
     }
@@ -183,4 +183,4 @@ def _text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, Iterable) and not isinstance(value, str):
         return ",".join(map(str, value))
-    return str(value)
+    return f"{value:f}" if isinstance(value, float) else str(value)

@@ -15,6 +15,8 @@ from gpulaunch.host.record import is_alive
 from gpulaunch.host.system import is_same, state_of, user_name, user_of
 from gpulaunch.host.table import Table
 
+_ATTEMPTS = 5
+
 
 def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[int]]:
     """Leases whose launcher and job have both ended, by id, with the processes that still hold them.
@@ -50,7 +52,7 @@ def free(machine: Machine, table: Table, lease_id: str, grace_s: float) -> Lease
     records: list[Lease | Ticket] = [*seen.leases, *seen.tickets]
     record = next((record for record in records if record.id == lease_id), None)
     if record is None:
-        raise UsageError(f"no live lease {quoted(lease_id)} on {machine.topology.name}", "see 'gpulaunch status'")
+        raise UsageError(f"no live lease {quoted(lease_id)} on {machine.topology.name}")
     if os.geteuid() not in (0, record.user_id):
         owner = user_name(record.user_id)
         raise UsageError(f"lease {record.id} belongs to {owner}: only {owner} or root can end it")
@@ -64,10 +66,14 @@ def free(machine: Machine, table: Table, lease_id: str, grace_s: float) -> Lease
         with suppress(ProcessLookupError):
             os.kill(launcher, signal.SIGCONT)
         wait_for_one([launcher], grace_s + KILL_S)
-    survivors = end_all(lambda: _holders(table, record), 0)
-    if survivors and is_alive(path):
-        pids = ", ".join(map(str, sorted(survivors)))
-        raise FailedError(f"lease {record.id} stays: these processes survive KILL: {pids}")
+    survivors: set[int] = set()
+    for _ in range(_ATTEMPTS):  # a process that forks while we look may be missed
+        survivors = end_all(lambda: _holders(table, record), 0)
+        if not is_alive(path):
+            break
+    else:
+        pids = ", ".join(map(str, sorted(survivors))) or "not visible here"
+        raise FailedError(f"lease {record.id} stays: processes that survive KILL hold it: {pids}")
     with table.locked() as locked:
         locked.read()  # which removes what is dead now
     return record

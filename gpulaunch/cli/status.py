@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
+from gpulaunch.errors import printable
 from gpulaunch.free import left_over_holders
 from gpulaunch.host.system import is_stopped, user_name
 from gpulaunch.prepare import read_shown
@@ -31,5 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         from gpulaunch.render.tables import draw, status_table
 
-        draw(status_table(document, datetime.now(UTC)), sys.stdout)
+        where = "" if options.topology is None else f" --topology {printable(options.topology)}"
+
+        draw(status_table(document, datetime.now(UTC), where), sys.stdout)
     return 0

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from gpulaunch.host.descriptor import out_of_the_way
@@ -65,33 +65,46 @@ def marked(variable: str) -> set[int]:
     return found
 
 
-def descendants(spared: Iterable[int] = ()) -> set[int]:
+def descendants(spared: Collection[int] = ()) -> set[int]:
     """Live descendants of this process; what has ended is put away.
+
+    An empty answer is a proof: a process that was forked while we looked has a parent that we must have seen, or that
+    has ended since, and then we look again.
 
     Args:
         spared: these are left out, and theirs.
     """
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    if not _children() - set(spared):
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            found = _look_for_descendants(spared)
+            if found or os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return found
+        except ChildProcessError:
+            return set()
+
+
+def _look_for_descendants(spared: Collection[int]) -> set[int]:
+    children = _children()
+    if children is not None and not children.difference(spared):
         return set()
     import psutil  # late: a job rarely leaves anything behind
 
-    found = {process.pid for process in psutil.Process().children(recursive=True)}
+    found = {process.pid for process in psutil.Process().children(recursive=True)} | (children or set())
     for pid in found.intersection(spared):
         with suppress(psutil.NoSuchProcess):
             found -= {pid, *(process.pid for process in psutil.Process(pid).children(recursive=True))}
     return {pid for pid in found if stat_fields(pid)[:1] not in ([], ["Z"])}
 
 
-def _children() -> set[int]:
-    """Our own children, without going through all processes; a made-up one where the kernel cannot list them."""
+def _children() -> set[int] | None:
+    """Our own children, without going through all processes; None where the kernel does not list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return set(map(int, file.read().split()))
     except OSError:
-        return {0}
+        return None
 
 
 def end_all(find: Callable[[], set[int]], grace_s: float) -> set[int]:

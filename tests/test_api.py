@@ -1,0 +1,541 @@
+"""`gpulaunch.allocate`: GPUs for a Python program, in the same table and by the same rules as the command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import DGX, SHOW, VGG, Launcher, held
+
+import gpulaunch
+
+DGX1 = "dgx1-v100"
+
+
+@pytest.fixture(autouse=True)
+def table_here(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process takes part in the test's own table, too."""
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+
+
+@contextmanager
+def program(launcher: Launcher, script: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python program, which does not outlive the block; `allocated` holds the three GPUs of the main job."""
+    prelude = "import gpulaunch, os, signal, subprocess, sys\n"
+    prelude += f"allocated = lambda **more: gpulaunch.allocate(3, profile='vgg16', topology='{DGX1}', **more)\n"
+    options = {"env": launcher.environment, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    options["stderr"] = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", prelude + textwrap.dedent(script)], **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def table(launcher: Launcher) -> dict:
+    """The described machine's table."""
+    return json.loads(launcher.run("status", *DGX, "--json").stdout)
+
+
+def leases(launcher: Launcher) -> list[dict]:
+    return table(launcher)["leases"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds, for which there is no event."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def await_ticket(launcher: Launcher, count: int = 1) -> None:
+    """Return when so many are in the queue."""
+    until(lambda: sum(name.startswith("gpulaunch.ticket.") for name in launcher.records()) >= count)
+
+
+# What a lease is
+
+
+def test_a_lease_says_what_it_is(launcher: Launcher) -> None:
+    """A lease has its GPUs in rank order, their UUIDs, the job's variables, its id and the reason; it prints short."""
+    with gpulaunch.allocate(3, profile="vgg16", topology=DGX1) as lease:
+        uuids = ("GPU-dgx1-v100-0", "GPU-dgx1-v100-2", "GPU-dgx1-v100-3")
+        assert (lease.gpus, lease.uuids) == ((0, 2, 3), uuids)
+        assert lease.env == {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": "0,2,3",
+            "NVIDIA_VISIBLE_DEVICES": ",".join(uuids),
+            "GPULAUNCH_LEASE": lease.id,
+        }
+        assert lease.reason == "best effective bandwidth of 56 candidates: 60 GB/s"
+        assert repr(lease) == f"<lease {lease.id}: GPUs 0,2,3>"
+        assert launcher.records() == [f"gpulaunch.lease.{lease.id}"]
+    assert launcher.records() == []
+
+
+def test_the_command_sees_the_same_table(launcher: Launcher) -> None:
+    """What a program holds the command cannot get, and `status` shows the program as launcher and job of the lease."""
+    script = "with allocated(name='mine') as lease:\n    print(lease.id, flush=True); sys.stdin.read()"
+    with program(launcher, script) as process:
+        lease_id = process.stdout.readline().strip()
+        (lease,) = leases(launcher)
+        assert (lease["id"], lease["gpus"], lease["profile"], lease["name"]) == (lease_id, [0, 2, 3], "vgg16", "mine")
+        assert lease["pid"] == lease["job_pid"] == process.pid
+        assert (lease["command"][:2], lease["left_over_pids"]) == ([sys.executable, "-c"], None)
+        assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
+        assert launcher.run(*DGX, "-n", "8", *SHOW).returncode == 75
+
+
+# How it ends
+
+ENDS = [
+    ("the block ends", "with allocated():\n    say()\nprint(input())", "go on\n", 0),
+    ("an exception", "with allocated():\n    say()\n    raise RuntimeError('mine')", "", 1),
+    ("sys.exit", "with allocated():\n    say()\n    sys.exit(3)", "", 3),
+    ("the program ends without a release", "lease = allocated()\nsay()", "", 0),
+    ("the program kills itself", "lease = allocated()\nsay()\nos.kill(os.getpid(), 9)", "", -signal.SIGKILL),
+    ("os._exit", "with allocated():\n    say()\n    os._exit(4)", "", 4),
+]
+
+
+@pytest.mark.parametrize(("sentence", "script", "out", "status"), ENDS, ids=[row[0] for row in ENDS])
+def test_a_lease_ends_with_its_block_or_program(
+    launcher: Launcher, sentence: str, script: str, out: str, status: int
+) -> None:
+    """A lease ends with its block or its program, however that ends, and nothing is hidden: exceptions propagate."""
+    say = "def say():\n    print('got', flush=True)\n    sys.stdin.readline()\n"
+    with program(launcher, say + script) as process:
+        assert process.stdout.readline() == "got\n"
+        assert len(leases(launcher)) == 1
+        process.stdin.write("\n")
+        if out:  # the program goes on
+            process.stdin.flush()
+            until(lambda: launcher.records() == [])
+            process.stdin.write(out)
+        found, error = process.communicate(timeout=30)
+        assert (found, process.returncode) == (out, status), sentence
+        assert error == "" or error.endswith("RuntimeError: mine\n"), sentence
+        assert launcher.run(*DGX, "-n", "8", *SHOW).stdout == "0,1,2,3,4,5,6,7\n", sentence
+        assert launcher.records() == [], sentence
+
+
+def test_an_exception_passes_and_frees(launcher: Launcher) -> None:
+    """An exception in the block frees the GPUs and is the caller's own."""
+    problem = ValueError("mine")
+    with pytest.raises(ValueError, match="mine") as caught, gpulaunch.allocate(topology=DGX1):
+        raise problem
+    assert (caught.value is problem, launcher.records()) == (True, [])
+
+
+def test_release_twice_is_harmless(launcher: Launcher) -> None:
+    """A second release does nothing, also at the end of the block, and never to a lease of somebody else's."""
+    with gpulaunch.allocate(8, topology=DGX1) as lease:
+        lease.release()
+        with gpulaunch.allocate(8, topology=DGX1):
+            lease.release()
+            assert len(launcher.records()) == 1
+    assert launcher.records() == []
+
+
+# The variables
+
+
+def test_apply_sets_the_variables_until_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`apply` sets the job's variables in this process; the release puts back what was there before, or nothing."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6,5")
+    before = dict(os.environ)
+    with gpulaunch.allocate(2, topology=DGX1) as lease:
+        assert dict(os.environ) == before
+        lease.apply()
+        lease.apply()
+        assert {name: os.environ.get(name) for name in lease.env} == lease.env
+        assert lease.env["CUDA_VISIBLE_DEVICES"] == "5,6"
+    assert dict(os.environ) == before
+
+
+def test_a_program_started_after_apply(launcher: Launcher) -> None:
+    """A program started after `apply` sees the GPUs, and a launch in it takes its GPUs from the lease."""
+    script = """
+        with allocated() as lease:
+            lease.apply()
+            show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+            subprocess.run(show)
+            subprocess.run(["gpulaunch", "-n", "2", "--", *show])
+            with gpulaunch.allocate(1) as inner:
+                print(*inner.gpus, flush=True)
+                subprocess.run(["gpulaunch", "-n", "all", "--", *show])
+            subprocess.run(["gpulaunch", "-n", "4", "--", *show])
+    """
+    with program(launcher, script) as process:
+        out, error = process.communicate(timeout=30)
+        assert out == "0,2,3\n0,3\n0\n"
+        assert [line for line in error.splitlines() if "error" in line] == [
+            "gpulaunch: error: 3 GPUs requested: 2 of 3 are free, 1 is leased",
+            error.splitlines()[2],
+        ]
+        assert "4 GPUs requested: lease " in error.splitlines()[2]
+
+
+# Children
+
+
+def test_a_forked_child_frees_nothing(launcher: Launcher) -> None:
+    """A forked child that leaves the block, or releases, lets go of its own copy: the lease is its parent's."""
+    script = """
+        with allocated() as lease:
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+                print("left", flush=True)
+                sys.stdin.readline()
+    """
+    with program(launcher, script) as process:
+        assert process.stdout.readline() == "left\n"
+        assert [lease["gpus"] for lease in leases(launcher)] == [[0, 2, 3]]
+        process.stdin.write("\n")
+        assert (process.communicate(timeout=30), process.returncode) == (("", ""), 0)
+    assert launcher.records() == []
+
+
+def test_a_program_that_is_started_keeps_no_lease_alive(launcher: Launcher) -> None:
+    """What a program starts does not inherit the lease: when the program dies, its GPUs are free."""
+    script = """
+        with allocated():
+            subprocess.Popen(["sleep", "60"], close_fds=False)
+            child = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
+            os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    with program(launcher, script) as process:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert (len(children), len(leases(launcher))) == (2, 1)
+        process.kill()
+        process.wait()
+        found = leases(launcher)
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+    assert found == []
+
+
+def test_a_forked_child_that_stays_holds_on(launcher: Launcher) -> None:
+    """A forked child is the same program: while it lives the GPUs are taken, shown as held by a left-over process."""
+    script = """
+        lease = allocated()
+        child = os.fork()
+        if child:
+            print(child, flush=True)
+        sys.stdin.readline()
+    """
+    with program(launcher, script) as process:
+        child = int(process.stdout.readline())
+        process.kill()
+        process.wait()
+        (lease,) = leases(launcher)
+        assert lease["left_over_pids"] == [child]
+        assert launcher.run("free", *DGX, lease["id"]).returncode == 0
+        assert launcher.records() == []
+
+
+# Errors
+
+
+def test_errors_are_exported_with_their_exit_status(launcher: Launcher) -> None:
+    """Each failure is an exception of the package with the command's exit status; there is one name for all."""
+    with gpulaunch.allocate(7, topology=DGX1):
+        with pytest.raises(gpulaunch.WouldWaitError, match=r"^2 GPUs requested: 1 of 8 is free, 7 are leased$") as busy:
+            gpulaunch.allocate(2, topology=DGX1)
+        with pytest.raises(gpulaunch.TimedOutError, match=r"^waited 0.3 s: 2 GPUs requested: ") as late:
+            gpulaunch.allocate(2, topology=DGX1, wait_timeout=0.3)
+        with pytest.raises(gpulaunch.UsageError, match=r"^9 GPUs requested: dgx1-v100 has 8$") as never:
+            gpulaunch.allocate(9, topology=DGX1)
+    launcher.state.rmdir()
+    with pytest.raises(gpulaunch.FailedError, match="cannot use this state directory: no such file") as failed:
+        gpulaunch.allocate(topology=DGX1)
+    assert [caught.value.exit_status for caught in (busy, late, never, failed)] == [75, 124, 2, 125]
+    assert busy.value.hint == "give wait=True to queue"
+    assert all(isinstance(caught.value, gpulaunch.GpulaunchError) for caught in (busy, late, never, failed))
+
+
+def test_only_what_is_exported_is_there() -> None:
+    """All that the package lists is there; any other name is an AttributeError as everywhere."""
+    assert all(hasattr(gpulaunch, name) for name in gpulaunch.__all__)
+    with pytest.raises(AttributeError, match="module 'gpulaunch' has no attribute 'alocate'"):
+        gpulaunch.alocate  # noqa: B018
+    namespace: dict[str, object] = {}
+    exec("from gpulaunch import *", namespace)
+    assert set(gpulaunch.__all__) <= namespace.keys()
+
+
+WRONG = [
+    ("gpus", 0, "0 GPUs requested: at least 1 is needed"),
+    ("gpus", -1, "-1 GPUs requested: at least 1 is needed"),
+    ("gpus", 1.5, "'1.500000' is neither a number of GPUs nor 'all'"),
+    ("gpus", "some", "'some' is neither a number of GPUs nor 'all'"),
+    ("policy", "best", "unknown policy 'best'"),
+    ("pattern", "star", "unknown pattern 'star'"),
+    ("bandwidth_model", "x", "unknown bandwidth model 'x'"),
+    ("memory", "lots", "'lots' is no amount of memory such as 8GiB"),
+    ("only", [0, 9], "'9' is no GPU of dgx1-v100, which has GPUs 0,1,2,3,4,5,6,7"),
+    ("exclude", ("GPU-",), "'GPU-' fits 8 GPUs of dgx1-v100, which has GPUs 0,1,2,3,4,5,6,7"),
+    ("sensitive", "maybe", "'maybe' is neither true nor false"),
+    ("uuid", "maybe", "'maybe' is neither true nor false"),
+    ("wait", "maybe", "'maybe' is neither true nor false"),
+    ("wait_timeout", 0, "'0' is no length of time such as 90s, 10m or 1h30m"),
+    ("wait_timeout", "soon", "'soon' is no length of time such as 90s, 10m or 1h30m"),
+    ("topology", "dgx9", "unknown topology 'dgx9'"),
+    ("profile", "vgg17", "unknown profile 'vgg17'"),
+    ("gpu_model", "A100", "1 GPU requested: 0 of dgx1-v100's 8 satisfy gpu_model A100"),
+]
+
+
+@pytest.mark.parametrize(("argument", "value", "problem"), WRONG, ids=str)
+def test_a_wrong_argument_is_one_line_that_names_it(
+    launcher: Launcher, argument: str, value: object, problem: str
+) -> None:
+    """A wrong argument is a UsageError of one line, which names it as the caller wrote it; nothing is held."""
+    with pytest.raises(gpulaunch.UsageError) as caught:
+        gpulaunch.allocate(**{"topology": DGX1, argument: value})
+    text = str(caught.value)
+    assert (text.endswith(problem), "\n" in text, launcher.records()) == (True, False, []), text
+    before = text.removesuffix(problem)
+    assert before == "" or before.startswith(argument), text
+
+
+# Every argument
+
+
+def granted(**arguments: object) -> tuple[int, ...]:
+    with gpulaunch.allocate(**{"topology": DGX1, **arguments}) as lease:
+        return lease.gpus
+
+
+ARGUMENTS = [
+    ({}, (0,)),
+    ({"gpus": 2}, (0, 3)),
+    ({"gpus": "2"}, (0, 3)),
+    ({"gpus": "all"}, tuple(range(8))),
+    ({"profile": "vgg16", "gpus": 3}, (0, 2, 3)),
+    ({"gpus": 2, "policy": "baseline"}, (0, 1)),
+    ({"gpus": 2, "only": [1, 2, "GPU-dgx1-v100-3"], "exclude": [2]}, (1, 3)),
+    ({"gpus": "all", "only": (4, 0)}, (0, 4)),
+    ({"gpus": 2, "only": "6,7"}, (6, 7)),
+    ({"exclude": {0, 1}}, (2,)),
+    ({"gpus": 2, "exclude": 0}, (1, 2)),
+    ({"gpus": 2, "only": range(4, 6)}, (4, 5)),
+    ({"exclude": []}, (0,)),
+    ({"memory": "15GiB"}, (0,)),
+    ({"memory": 15 << 30}, (0,)),
+    ({"gpu_model": "v100-sxm2"}, (0,)),
+    ({"topology": "pcie-4gpu-workstation", "gpus": "all"}, (0, 1, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("arguments", "gpus"), ARGUMENTS, ids=str)
+def test_each_argument_chooses_as_its_option_does(arguments: dict[str, object], gpus: tuple[int, ...]) -> None:
+    """Each argument narrows or changes the choice as the option of its name does, in whatever type is natural."""
+    assert granted(**arguments) == gpus
+
+
+SCORED = [
+    {"gpus": 4, "pattern": "chain", "policy": "greedy"},
+    {"gpus": 4, "pattern": "ring", "policy": "greedy"},
+    {"gpus": 4, "pattern": "all-to-all", "policy": "greedy"},
+    {"gpus": 5, "sensitive": True},
+    {"gpus": 5, "sensitive": False},
+    {"gpus": 4, "bandwidth_model": "mapa", "pattern": "ring"},
+    {"gpus": 4, "bandwidth_model": "cut", "pattern": "ring"},
+]
+
+
+@pytest.mark.parametrize("arguments", SCORED, ids=map(str, SCORED))
+def test_each_argument_weighs_as_its_option_does(launcher: Launcher, arguments: dict[str, object]) -> None:
+    """Pattern, sensitivity and bandwidth model weigh as the options do: same GPUs, in the same order, same reason."""
+    options = {name: f"--{name.replace('_', '-')}" for name in arguments}
+    line = [word for name, option in options.items() for word in (option, str(arguments[name]))]
+    if "sensitive" in arguments:
+        at = line.index("--sensitive")
+        line[at : at + 2] = ["--sensitive" if arguments["sensitive"] else "--insensitive"]
+    document = json.loads(launcher.run(*DGX, *line, "--dry-run", "--json", "--", "x").stdout)
+    with gpulaunch.allocate(topology=DGX1, **arguments) as lease:
+        assert list(lease.gpus) == [gpu["index"] for gpu in document["gpus"]]
+        assert lease.reason == document["reason"]
+
+
+def test_uuid_and_name(launcher: Launcher) -> None:
+    """uuid=True names the GPUs by UUID, and `name` is what `status` calls the program."""
+    with gpulaunch.allocate(2, topology=DGX1, uuid=True, name="mine") as lease:
+        assert lease.env["CUDA_VISIBLE_DEVICES"] == "GPU-dgx1-v100-0,GPU-dgx1-v100-3"
+        assert [found["name"] for found in leases(launcher)] == ["mine"]
+
+
+def test_settings_apply_as_for_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not an argument comes from the environment, as for the command; an argument comes first."""
+    monkeypatch.setenv("GPULAUNCH_TOPOLOGY", DGX1)
+    monkeypatch.setenv("GPULAUNCH_GPUS", "3")
+    monkeypatch.setenv("GPULAUNCH_PROFILE", "vgg16")
+    with gpulaunch.allocate() as lease:
+        assert lease.gpus == (0, 2, 3)
+    with gpulaunch.allocate(2) as lease:
+        assert lease.gpus == (0, 3)
+
+
+NAMES = [
+    pytest.param(3, id="a number"),
+    pytest.param("x" * (2 << 20), id="long"),
+    pytest.param("", id="empty"),
+    pytest.param("\x1b[31m\udcff\u6f22", id="a terminal's"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_keeps_others_from_launching(launcher: Launcher, name: object) -> None:
+    """Whatever a program is called, others understand its lease, or it gets none: their launches go on."""
+    try:
+        lease = gpulaunch.allocate(topology=DGX1, name=name)
+    except gpulaunch.UsageError:
+        assert launcher.records() == []
+        return
+    with lease:
+        done = launcher.run(*VGG, *SHOW)
+        assert (done.returncode, done.stdout) == (0, "1,2,3\n"), done.stderr
+
+
+# Waiting
+
+
+def test_a_program_waits_in_the_same_queue(launcher: Launcher) -> None:
+    """Programs and commands wait in one queue, and are served in its order."""
+    waits = f"with gpulaunch.allocate(8, topology='{DGX1}', wait=True):\n    print('got', flush=True); sys.stdin.read()"
+    command = (*DGX, "-n", "8", "--wait", "--", "sh", "-c", "echo got; read line")
+    with held(launcher, *DGX, "-n", "8") as holder, program(launcher, waits) as first:
+        await_ticket(launcher, 1)
+        with launcher.start(*command, stdin=subprocess.PIPE) as second:
+            await_ticket(launcher, 2)
+            with program(launcher, waits) as third:
+                await_ticket(launcher, 3)
+                queue = table(launcher)["queue"]
+                assert [ticket["pid"] for ticket in queue] == [first.pid, second.pid, third.pid]
+                assert [ticket["gpus"] for ticket in queue] == [8, 8, 8]
+                holder.end()
+                for waiter in (first, second, third):
+                    assert waiter.stdout.readline() == "got\n"
+                    assert [lease["pid"] for lease in leases(launcher)] == [waiter.pid]
+                    waiter.stdin.close()
+                    assert waiter.wait(30) in (0, 1)  # `read` finds the end of its input
+    assert launcher.records() == []
+
+
+def test_wait_timeout_alone_waits(launcher: Launcher) -> None:
+    """wait_timeout says to wait; who has waited for so long has left the queue."""
+    with held(launcher, *DGX, "-n", "8"):
+        with pytest.raises(gpulaunch.TimedOutError, match=r"^waited 0.05 s: 1 GPU requested: 0 of 8 are free"):
+            gpulaunch.allocate(topology=DGX1, wait_timeout=0.05)
+        assert len(launcher.records()) == 1
+        with pytest.raises(gpulaunch.WouldWaitError):
+            gpulaunch.allocate(topology=DGX1, wait_timeout="1h", wait=False)
+
+
+INTERRUPTED = """
+    try:
+        with gpulaunch.allocate(8, topology="dgx1-v100", wait=True):
+            print("got")
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_ctrl_c_leaves_the_queue(launcher: Launcher) -> None:
+    """A KeyboardInterrupt while waiting propagates, and the program has left the queue though it goes on."""
+    with held(launcher, *DGX, "-n", "8") as holder, program(launcher, INTERRUPTED) as process:
+        await_ticket(launcher)
+        until(lambda: state(process.pid) == "S")
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        assert (table(launcher)["queue"], len(launcher.records())) == ([], 1)
+        holder.end()
+        assert launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def waits_for_the_lock(pid: int) -> bool:
+    """Whether a process stands in line for some flock."""
+    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return any("->" in fields and "FLOCK" in fields and str(pid) in fields for fields in lines)
+
+
+def test_ctrl_c_while_taking_holds_nothing(launcher: Launcher) -> None:
+    """A KeyboardInterrupt in the very moment of taking GPUs leaves none with the program, though it goes on."""
+    directory = os.open(launcher.state, os.O_RDONLY)
+    with held_lock(directory) as let_go, program(launcher, INTERRUPTED) as process:
+        until(lambda: waits_for_the_lock(process.pid))
+        process.send_signal(signal.SIGINT)
+        let_go()
+        assert process.stdout.readline() == "interrupted\n"
+        assert leases(launcher) == []
+        assert launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0
+
+
+@contextmanager
+def held_lock(directory: int) -> Iterator[Callable[[], None]]:
+    """The host-wide lock, held until it is let go."""
+    import fcntl
+
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    try:
+        yield lambda: fcntl.flock(directory, fcntl.LOCK_UN)
+    finally:
+        os.close(directory)
+
+
+# Threads
+
+
+def test_threads_get_distinct_gpus(launcher: Launcher) -> None:
+    """Sixteen threads that each want one of eight GPUs share none at any time, and all get one in the end."""
+    owners: dict[int, int] = {}
+    conflicts: list[str] = []
+    eight_at_once = threading.Barrier(8)
+    turn = iter(range(16))
+
+    def work(_: int) -> int:
+        with gpulaunch.allocate(1, topology=DGX1, wait=True) as lease:
+            (gpu,) = lease.gpus
+            if owners.setdefault(gpu, threading.get_ident()) != threading.get_ident():
+                conflicts.append(f"GPU {gpu}")
+            if next(turn) < 8:
+                eight_at_once.wait(30)
+            del owners[gpu]
+        return gpu
+
+    with ThreadPoolExecutor(16) as pool:
+        got = list(pool.map(work, range(16)))
+    assert (conflicts, len(got), set(got)) == ([], 16, set(range(8)))
+    assert launcher.records() == []
+
+
+# What it costs
+
+
+def test_the_import_stays_light(launcher: Launcher) -> None:
+    """`import gpulaunch` alone imports none of what allocate needs, let alone rich, networkx, psutil or docker."""
+    script = "import sys; before = set(sys.modules); import gpulaunch; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=launcher.environment, capture_output=True, text=True, check=True
+    )
+    imported = {name.partition(".")[0] for name in done.stdout.split()}
+    heavy = {"logging", "rich", "networkx", "psutil", "docker", "ctypes", "pynvml", "filelock", "json", "tomllib"}
+    assert ("gpulaunch" in imported, imported & heavy) == (True, set())
