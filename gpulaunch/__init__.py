@@ -3,7 +3,6 @@
 From Python: `with gpulaunch.allocate(gpus=2) as lease:`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """What is exported, imported when it is first used: the command imports this package, too, and needs none of it."""
     if name in __all__:
+        from importlib import import_module
+
         module = "gpulaunch.errors" if name.endswith("Error") else "gpulaunch.api"
         return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,6 @@ Only this file imports psutil.
 """
 
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -136,6 +135,8 @@ def end_all(find: Callable[[], set[int]], grace_s: float) -> set[int]:
 
 def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:
     """Return when one of the processes has ended, or the time is up."""
+    import select  # late: few jobs leave anything to wait for
+
     poll = select.poll()
     fds = []
     try:
