@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide, gpus_text
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.hardware.topology import Gpu
 from gpulaunch.core.leases.lease import Lease
@@ -20,6 +20,9 @@ from gpulaunch.host.table import LockedTable, Snapshot, Table, release
 
 QUICK_S = 0.005
 """What may be decided under the host-wide lock, for which everybody waits."""
+
+MOST_LOST_RACES = 5
+"""Who does not wait gives up then."""
 
 LOOK_EVERY_S = 5.0
 """What no event tells, such as use outside gpulaunch, is looked at so often at least."""
@@ -162,6 +165,8 @@ def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft],
         TimedOutError: the launch has waited for as long as it may.
     """
     turn: _Turn | None = None
+    lost = 0
+    said = False
     try:
         look = _first_look(launch, table, turn)
         while True:
@@ -169,6 +174,13 @@ def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft],
                 held = _take(launch, table, look, turn, prepare)
                 if held:
                     return held
+                lost += 1
+                if turn is None and launch.patience.wait:  # from now on, who comes later cannot take them away
+                    turn = _Turn(launch, table, told.warn)
+                elif turn is None and lost == MOST_LOST_RACES:
+                    return Wait(
+                        f"{gpus_text(len(look.decision.placement.gpus))} chosen, but others were faster {lost} times"
+                    )
                 look = _first_look(launch._replace(machine=look_again(launch.machine)), table, turn)
             elif isinstance(look.decision, Refuse) or not launch.patience.wait:
                 return look.decision
@@ -176,12 +188,13 @@ def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft],
                 told.warn(f"lease {launch.within.id} has ended, so this waits on its own")
                 launch = launch._replace(within=None)
                 turn.close()
-                turn = None
+                turn, said = None, False
                 look = _first_look(launch, table, turn)
             else:
-                if turn is None:
-                    turn = _Turn(launch, table, told.warn)
-                    told.waiting(look.decision.reason, look.seen)
+                turn = turn or _Turn(launch, table, told.warn)
+                if not said:
+                    said = True
+                    told.waiting(look.decision.reason, _see(launch, table.peek(turn.ticket.number)))
                 turn.sleep(look)
                 look = _next_look(launch, table, turn)
     finally:
@@ -212,8 +225,8 @@ def _take(
 ) -> Held[H] | None:
     """Take what was granted, if the table is still what that rests on; else decide again.
 
-    Deciding may take long on a large machine, so it is done under the lock only if it was quick before. None: the GPUs
-    went to somebody else.
+    Deciding may take long on a large machine, so it is done under the lock only if it was quick before; else what was
+    granted is taken if nobody came into its way. None: the GPUs went to somebody else.
     """
     record = table.draft(turn.ticket.id if turn else None)
     holder: H | None = None
@@ -224,7 +237,7 @@ def _take(
             seen = _see(launch, locked.read(_number(turn)))
             if seen != look.seen and look.quick:
                 look = _decide(launch, seen, look.outside)
-            if seen == look.seen and isinstance(look.decision, Grant):
+            if isinstance(look.decision, Grant) and _still_stands(launch, look.decision, look.seen, seen):
                 lease = _lease(launch, look.decision, record, holder)
                 locked.publish(record, lease)
                 if turn:
@@ -236,6 +249,17 @@ def _take(
     if held is None:
         _let_go(record, holder)
     return held
+
+
+def _still_stands(launch: Launch, grant: Grant, before: Snapshot, seen: Snapshot) -> bool:
+    """Whether a grant is as good as it was: nobody came into its way, though others may have left."""
+    granted = {gpu.uuid for gpu in granted_gpus(launch, grant)}
+    came = (lease for lease in seen.leases if lease not in before.leases)
+    return (
+        all(granted.isdisjoint(lease.uuids) for lease in came)
+        and all(ticket in before.tickets for ticket in seen.tickets)
+        and (launch.within in seen.leases) == (launch.within in before.leases)
+    )
 
 
 def _let_go(record: Draft, holder: Holder | None) -> None:
@@ -328,7 +352,6 @@ class _Turn:
         self._joined = time.monotonic()
         self._pause_s = FIRST_LOOK_S
         self._in_queue = False
-        self._watch = Watch(table.directory, warn)
         self._draft = table.draft()
         try:
             with table.locked() as locked:
@@ -338,6 +361,7 @@ class _Turn:
             self._draft.close()
             raise
         self._in_queue = True
+        self._watch = Watch(table.directory, warn)
 
     def sleep(self, look: _Look) -> None:
         """Sleep until what keeps the request waiting may have changed.
@@ -377,8 +401,8 @@ class _Turn:
 
     def close(self) -> None:
         """Leave the queue."""
+        self._watch.close()
         if self._in_queue:
             release(self._table, self._draft, self.ticket)
         else:
             self._draft.close()
-        self._watch.close()

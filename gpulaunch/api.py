@@ -10,7 +10,7 @@ from typing import Self
 from gpulaunch.acquire import Held, Launch, Told, acquire, granted_gpus, table_of
 from gpulaunch.core.decide import Wait
 from gpulaunch.core.environment import job_environment
-from gpulaunch.errors import UsageError, WouldWaitError
+from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.host.system import this_process
 from gpulaunch.host.table import Snapshot, Table, release
 from gpulaunch.prepare import read_launch
@@ -45,7 +45,12 @@ class HeldLease:
     def apply(self) -> None:
         """Set the variables in this process's environment, until the release. CUDA reads them when it starts: call
         this before anything that starts it, such as torch.cuda or jax.
+
+        Raises:
+            FailedError: the lease has been released.
         """
+        if self._held is None:
+            raise FailedError(f"lease {self.id} has been released")
         for name, value in self.env.items():
             self._replaced.setdefault(name, os.environ.get(name))
             os.environ[name] = value
@@ -56,8 +61,10 @@ class HeldLease:
         if held is None:
             return
         for name, value in self._replaced.items():
+            if os.environ.get(name) != self.env[name]:
+                continue  # another lease's by now
             if value is None:
-                os.environ.pop(name, None)
+                del os.environ[name]
             else:
                 os.environ[name] = value
         if os.getpid() == self._owner:

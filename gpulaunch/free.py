@@ -2,16 +2,16 @@
 
 import os
 import signal
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.record import Process
+from gpulaunch.core.leases.record import Process, same_table
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.host.ending import KILL_S, end_all, holders, wait_for_one
 from gpulaunch.host.machine import Machine
-from gpulaunch.host.record import is_alive
+from gpulaunch.host.record import LEASE_PREFIX, id_in, is_locked, open_record, parse_record, ticket_number
 from gpulaunch.host.system import is_same, state_of, user_name, user_of
 from gpulaunch.host.table import Table
 
@@ -26,86 +26,107 @@ def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[i
     left: dict[str, list[int]] = {}
     for lease in leases:
         if not state_of(lease.launcher) and not state_of(lease.job):
-            found = _holders(table, lease)
+            with _opened(table.path_of(lease)) as fd:
+                found = holders(fd) if fd is not None else set()
             if found and not any(is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found):
                 left[lease.id] = sorted(found)
     return left
 
 
-def free(machine: Machine, table: Table, lease_id: str, grace_s: float) -> Lease | Ticket:
+def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = None) -> Lease | Ticket | None:
     """End a lease, or a place in the queue: TERM to the job, and after the grace KILL to all who hold the lease.
 
+    The record is opened once: whatever its owner does to its name meanwhile, this is the file that counts.
+
     Args:
-        machine: whose table it is in.
         table: where it stands.
         lease_id: of a lease or ticket.
         grace_s: time for the job to end by itself, and then for its launcher to end what the job left.
+        machine: only a lease on this one is meant; None for whichever.
 
     Returns:
-        What was ended.
+        What was ended; None for a record that cannot be understood.
 
     Raises:
         UsageError: there is no such lease, or it is somebody else's.
-        FailedError: its processes are not visible here, or survive KILL.
+        FailedError: its processes are not visible here, are another user's, or survive KILL.
     """
-    seen = table.peek().of(machine.key)
-    records: list[Lease | Ticket] = [*seen.leases, *seen.tickets]
-    record = next((record for record in records if record.id == lease_id), None)
-    if record is None:
-        raise UsageError(f"no live lease {quoted(lease_id)} on {machine.topology.name}")
-    if os.geteuid() not in (0, record.user_id):
-        owner = user_name(record.user_id)
-        raise UsageError(f"lease {record.id} belongs to {owner}: only {owner} or root can end it")
-    path = table.path_of(record)
-    found = _holders(table, record)
-    if not found and is_alive(path):
-        raise FailedError(f"the processes of lease {record.id} are not visible here", "run this where they run")
-    end_all(lambda: _to_be_told(table, record), grace_s)
-    launcher = _find(record.launcher, found, record.user_id)
+    records = (name for name in os.listdir(table.directory) if name.startswith(LEASE_PREFIX) or ticket_number(name))
+    name = next((name for name in records if id_in(name) == lease_id), "")
+    with _opened(os.path.join(table.directory, name)) as fd:
+        if not name or fd is None or not is_locked(fd):
+            place = machine.topology.name if machine else "this host"
+            raise UsageError(f"no live lease {quoted(lease_id)} on {place}")
+        owner_id = os.fstat(fd).st_uid
+        if os.geteuid() not in (0, owner_id):
+            owner = user_name(owner_id)
+            kind = "lease" if name.startswith(LEASE_PREFIX) else "ticket"
+            raise UsageError(f"{kind} {lease_id} belongs to {owner}: only {owner} or root can end it")
+        record = None
+        with suppress(FailedError):
+            found = table.find(name)
+            record = parse_record(found, table.directory) if found else None
+        if machine and record and not same_table(record.table, machine.key):
+            raise UsageError(f"no live lease {quoted(lease_id)} on {machine.topology.name}")
+        _end(fd, record, lease_id, grace_s)
+    with table.locked() as locked:
+        locked.sweep(name)
+    return record
+
+
+def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float) -> None:
+    if not holders(fd) and _holds(fd):
+        hint = "run this where they run"
+        raise FailedError(f"the processes of lease {lease_id} are not visible here, or not its owner's", hint)
+    end_all(lambda: _to_be_told(fd, record) if _holds(fd) else set(), grace_s)
+    launcher = _find(record.launcher, fd) if record else None
     if launcher:  # it ends what the job left behind, and releases
-        with suppress(ProcessLookupError):
+        with suppress(OSError):
             os.kill(launcher, signal.SIGCONT)
         wait_for_one([launcher], grace_s + KILL_S)
     survivors: set[int] = set()
     for _ in range(_ATTEMPTS):  # a process that forks while we look may be missed
-        survivors = end_all(lambda: _holders(table, record), 0)
-        if not is_alive(path):
-            break
-    else:
-        pids = ", ".join(map(str, sorted(survivors))) or "not visible here"
-        raise FailedError(f"lease {record.id} stays: processes that survive KILL hold it: {pids}")
-    with table.locked() as locked:
-        locked.read()  # which removes what is dead now
-    return record
+        survivors = end_all(lambda: holders(fd) if _holds(fd) else set(), 0)  # nested launches hold it, too
+        if not _holds(fd):
+            return
+    pids = ", ".join(map(str, sorted(survivors))) or "not visible here, or another user's"
+    raise FailedError(f"{lease_id} stays: processes hold it that cannot be ended: {pids}")
 
 
-def _to_be_told(table: Table, record: Lease | Ticket) -> set[int]:
+def _to_be_told(fd: int, record: Lease | Ticket | None) -> set[int]:
     """Who has to end first: the job, while it is there; without a launcher, everybody who holds the lease."""
-    found = _holders(table, record)
-    if isinstance(record, Ticket):
+    found = holders(fd)
+    if not isinstance(record, Lease):
         return found
-    job = _find(record.job, found, record.user_id)
+    job = _find(record.job, fd)
     if job:
         return {job}
-    return set() if _find(record.launcher, found, record.user_id) else found
+    return set() if _find(record.launcher, fd) else found
 
 
-def _holders(table: Table, record: Lease | Ticket) -> set[int]:
-    try:
-        fd = os.open(table.path_of(record), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return set()
-    try:
-        return holders(fd)
-    finally:
-        os.close(fd)
+def _holds(fd: int) -> bool:
+    """Whether the record still stands in the table, and is alive."""
+    return os.fstat(fd).st_nlink > 0 and is_locked(fd)
 
 
-def _find(process: Process, found: set[int], user_id: int) -> int | None:
-    """The process's pid here: as recorded, or that of one in another pid namespace among those found.
+def _find(process: Process, fd: int) -> int | None:
+    """The process's pid here: as recorded, or that of one in another pid namespace among those that hold the record.
 
     A record may name whomever its owner likes, so a process that does not hold it has to be the owner's.
     """
-    if state_of(process) and (process.pid in found or user_of(process.pid) == user_id):
+    found = holders(fd)
+    if state_of(process) and (process.pid in found or user_of(process.pid) == os.fstat(fd).st_uid):
         return process.pid
     return next((pid for pid in found if is_same(pid, process)), None)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int | None]:
+    fd = None
+    with suppress(OSError):
+        fd = open_record(path)
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)

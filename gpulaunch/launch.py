@@ -9,9 +9,8 @@ from gpulaunch.core.decide import Decision
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.environment import LEASE_VARIABLE, job_environment
 from gpulaunch.core.hardware.topology import Gpu
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
-from gpulaunch.errors import FailedError, TimedOutError
+from gpulaunch.errors import TimedOutError
 from gpulaunch.host.ending import Guard, descendants, end_all
 from gpulaunch.host.machine import left_on
 from gpulaunch.host.process import Job, Started, cpus_near
@@ -87,7 +86,7 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
     in_time = status is not None
     if status is None:
         status = job.end(launch.grace_s)
-    if _end_stragglers(launch, table, held.lease, held.holder.guards):
+    if _end_stragglers(launch, table, held):
         told.warn(f"lease {held.lease.id} stays: some of what the job left behind survives KILL")
         held.record.close()
     else:
@@ -98,26 +97,22 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
     return Ended(status)
 
 
-def _end_stragglers(launch: Launch, table: Table, lease: Lease, guards: set[int]) -> set[int]:
+def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[int]:
     """End what the job left on its GPUs, or on a described machine all that it left; returns what cannot be ended.
 
     Nested launches have leases of their own, which outlive this one.
     """
+    lease, guards = held.lease, held.holder.guards
     if not descendants(guards):
         return set()
-    try:
-        leases = table.peek().leases
-    except FailedError as problem:
-        table.warn(f"what the job left behind goes on: {problem.message}")
-        return set()
-    nested = [other for other in leases if lease.id in other.ancestors and other.user_id == lease.user_id]
+    nested = [other for other in table.own_leases() if lease.id in other.ancestors]
     spared = {process.pid for other in nested for process in (other.launcher, other.job) if state_of(process)}
     spared |= guards
 
     def stragglers() -> set[int]:
         return left_on(launch.machine, lease.uuids, descendants(spared))
 
-    return end_all(stragglers, launch.grace_s)
+    return end_all(stragglers, launch.grace_s, held.holder.job.ignored)
 
 
 def _cpus(launch: Launch, gpus: list[Gpu]) -> frozenset[int]:

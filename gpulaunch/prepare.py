@@ -67,7 +67,7 @@ def read_launch(settings: Settings, command: Sequence[str], *, name: str | None,
         by_uuid=bool(settings.get("uuid").value),
         bind_cpu=settings.get("bind_cpu").value is not False,
         time_limit_s=settings.get("time_limit").value,
-        grace_s=_or(settings.get("grace").value, GRACE_S),
+        grace_s=read_grace(settings),
     )
 
 
@@ -87,12 +87,10 @@ class Shown(NamedTuple):
     Attributes:
         machine: whose GPUs.
         table: where its leases stand.
-        grace_s: between TERM and KILL.
     """
 
     machine: Machine
     table: Table
-    grace_s: float
 
 
 def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
@@ -100,7 +98,12 @@ def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
     settings = _shown_settings(topology)
     machine = _surroundings(settings, warn, may_hide=True).machine
     table = Table(described=machine.key is not None, warn=warn, private=_is_private(settings))
-    return Shown(machine, table, _or(settings.get("grace").value, GRACE_S))
+    return Shown(machine, table)
+
+
+def read_grace(settings: Settings) -> float:
+    """Seconds between TERM and KILL."""
+    return _or(settings.get("grace").value, GRACE_S)
 
 
 def _shown_settings(topology: str | None) -> Settings:

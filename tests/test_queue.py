@@ -98,6 +98,7 @@ def outcome(decision: Decision) -> tuple[object, ...]:
         ("none in common is no competition", [ticket(1, only=(0, 1)), ticket(2, only=(2, 3))], None, (2, 3), [2]),
         ("what is wanted inside a lease is nobody's outside", [ticket(1, within="a"), ticket(2)], None, ALL, [2]),
         ("and the other way round", [ticket(1, within="a"), ticket(2)], "a", (0, 1), [1]),
+        ("nobody else is inside a lease", [ticket(1, within="a", user_id=7)], "a", ALL, []),
         ("two leases are apart", [ticket(1, within="a"), ticket(2, within="b")], "b", ALL, [2]),
     ],
 )
@@ -105,7 +106,8 @@ def test_competing(
     sentence: str, tickets: list[Ticket], within: str | None, only: Sequence[int], want: list[int]
 ) -> None:
     """Tickets compete that want some of the same GPUs of the same lease, or outside all leases, in their order."""
-    assert [found.number for found in competing(tickets, within, uuids(only))] == want, sentence
+    inside = lease(within, ALL) if within else None
+    assert [found.number for found in competing(tickets, inside, uuids(only))] == want, sentence
 
 
 LIMIT_S = 100.0
@@ -455,7 +457,7 @@ def written(record: Ticket) -> Any:
         ("bytes that no text has", ticket(1, command=("cat", "na\udcefve", "\udcff"), name="\udc80")),
         ("control characters and other scripts", ticket(1, command=("echo", "\x1b[2J\x00\n", "größe", "🚀"))),
         ("no start time", ticket(1, launcher=Process(1, 0))),
-        ("the highest number", ticket(1 << 31, gpus=1 << 31)),
+        ("the highest number", ticket(1 << 30, gpus=1 << 30)),
         ("no GPU would do", ticket(1, only=())),
         ("another user", ticket(1, user_id=0)),
     ],
@@ -503,9 +505,9 @@ def test_ticket_without_a_key(key: str) -> None:
         ("an id for a terminal", {"id": "\x1b[31m"}, "id: '\\x1b[31m' is no lease's id"),
         ("an id for another directory", {"id": "../x"}, "id: '../x' is no lease's id"),
         ("an empty id", {"id": ""}, "id: '' is no lease's id"),
-        ("a place before the first", {"number": 0}, "number: 0 is not within 1 to 2147483648"),
-        ("a place below zero", {"number": -1}, "number: -1 is not within 1 to 2147483648"),
-        ("a place that is too high", {"number": (1 << 31) + 1}, "number: 2147483649 is not within 1 to 2147483648"),
+        ("a place before the first", {"number": 0}, "number: 0 is not within 1 to 1073741824"),
+        ("a place below zero", {"number": -1}, "number: -1 is not within 1 to 1073741824"),
+        ("a place that is too high", {"number": (1 << 30) + 1}, "number: 1073741825 is not within 1 to 1073741824"),
         ("a fraction for a place", {"number": 1.0}, "number: 1.0 is not a whole number"),
         ("text for a place", {"number": "1"}, "number: '1' is not a whole number"),
         ("a truth for a place", {"number": True}, "number: True is not a whole number"),

@@ -310,7 +310,8 @@ def test_free_is_refused_to_others(alice: User, bob: User) -> None:
     with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
         before = status(alice)
         for record in (*before["leases"], *before["queue"]):
-            refused = f"lease {record['id']} belongs to {alice.name}: only {alice.name} or root can end it"
+            kind = "lease" if record in before["leases"] else "ticket"
+            refused = f"{kind} {record['id']} belongs to {alice.name}: only {alice.name} or root can end it"
             assert outcome(bob.run("free", record["id"], *DGX)) == (2, "", f"gpulaunch: error: {refused}\n")
         assert status(alice) == before
         assert is_running(job.job_pid)
@@ -669,7 +670,7 @@ def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
         assert launcher.records() == []
     with held(launcher, *VGG) as job:
         lease = lease_of(inside)
-        error = f"gpulaunch: error: the processes of lease {lease['id']} are not visible here\n"
+        error = f"gpulaunch: error: the processes of lease {lease['id']} are not visible here, or not its owner's\n"
         hint = "gpulaunch: hint: run this where they run\n"
         assert outcome(inside.run("free", lease["id"], *DGX)) == (125, "", error + hint)
         assert lease_of(launcher) == lease

@@ -1,5 +1,6 @@
 """`gpulaunch free ID`: end a lease from outside."""
 
+import os
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_topology
@@ -7,7 +8,10 @@ from gpulaunch.cli.output import report, warn
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.free import free
-from gpulaunch.prepare import read_shown
+from gpulaunch.host.machine import Machine
+from gpulaunch.host.table import Table
+from gpulaunch.prepare import read_grace, shown_machine
+from gpulaunch.settings import Settings
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -16,19 +20,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("id", nargs="+", help="as 'gpulaunch status' shows it")
     add_topology(parser)
     options = parser.parse_args(arguments)
-    machine, table, grace_s = read_shown(options.topology, warn)
-    index_of = {gpu.uuid: gpu.index for gpu in machine.topology.gpus}
+    machine = None if options.topology is None else shown_machine(options.topology, warn)
+    table = Table(described=True, warn=warn)  # ids are unique, whichever machine they are about: no GPU is asked
+    grace_s = read_grace(Settings({}, os.environ))
     status = 0
     for lease_id in dict.fromkeys(options.id):
         try:
-            record = free(machine, table, lease_id, grace_s)
+            record = free(table, lease_id, grace_s, machine)
         except GpulaunchError as problem:  # the others are ended all the same
             report(problem)
             status = max(status, problem.exit_status)
             continue
         if isinstance(record, Lease):
-            gpus = ",".join(str(index_of.get(uuid, "?")) for uuid in record.uuids)
-            print(f"ended lease {record.id}: GPUs {gpus} of {machine.topology.name}")
+            print(f"ended lease {record.id}: {_gpus(record, machine)}")
+        elif record:
+            print(f"{lease_id} has left the queue")
         else:
-            print(f"{record.id} has left the queue")
+            print(f"ended {lease_id}, whatever it was")
     return status
+
+
+def _gpus(lease: Lease, machine: Machine | None) -> str:
+    if machine is None:
+        return ", ".join(lease.uuids)
+    index_of = {gpu.uuid: gpu.index for gpu in machine.topology.gpus}
+    return f"GPUs {','.join(str(index_of.get(uuid, '?')) for uuid in lease.uuids)} of {machine.topology.name}"

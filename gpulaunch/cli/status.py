@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.errors import printable
 from gpulaunch.free import left_over_holders
 from gpulaunch.host.system import is_stopped, user_name
 from gpulaunch.prepare import read_shown
@@ -19,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    machine, table, _ = read_shown(options.topology, warn)
+    machine, table = read_shown(options.topology, warn)
     with table.locked() as locked:
         seen = locked.read().of(machine.key)
     left_over = left_over_holders(table, seen.leases)
@@ -32,7 +31,5 @@ def main(arguments: Sequence[str]) -> int:
     else:
         from gpulaunch.render.tables import draw, status_table
 
-        where = "" if options.topology is None else f" --topology {printable(options.topology)}"
-
-        draw(status_table(document, datetime.now(UTC), where), sys.stdout)
+        draw(status_table(document, datetime.now(UTC)), sys.stdout)
     return 0

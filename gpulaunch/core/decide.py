@@ -96,11 +96,12 @@ def decide(
         return Refuse(_too_many(request, topology, len(scope), len(admitted), within))
 
     own = (within.id, *within.ancestors) if within else ()
-    leased = {uuid for lease in leases if lease.id not in own for uuid in lease.uuids}
+    others = [lease for lease in leases if lease.id not in own and (within is None or lease.user_id == within.user_id)]
+    leased = {uuid for lease in others for uuid in lease.uuids}
     used = {use.uuid: use.who for use in outside if use.uuid not in leased} if within is None else {}
     free = {gpu.uuid: gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used}
     choosable = [gpu.index for gpu in admitted if gpu.uuid in free]
-    rivals = competing(ahead, within.id if within else None, [gpu.uuid for gpu in admitted])
+    rivals = competing(ahead, within, [gpu.uuid for gpu in admitted])
     bar = barring(rivals, count, free, clock_s)
     narrowed = len(admitted) < len(scope)
     if count > len(choosable):

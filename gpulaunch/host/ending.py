@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.system import stat_fields
+from gpulaunch.host.system import stat_fields, user_of
 
 KILL_S = 2.0
 """What the kernel gets to put killed processes away; one that hangs in a driver may not go at all."""
@@ -21,16 +21,17 @@ _IMPATIENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SI
 
 
 def holders(record_fd: int) -> set[int]:
-    """Live processes that have a record open to write, as far as they are visible here and not somebody else's.
+    """Live processes of the record's owner that have it open to write, as far as they are visible here.
 
-    Who has it open to read looks on, and keeps no lock on it.
+    Who has it open to read looks on, and keeps no lock on it. Another user's process may have been handed the
+    descriptor so that root ends it. What root's own record is handed to, root has handed it to.
 
     Args:
         record_fd: the record, open: as long as it is, its inode number means no other file.
     """
     record = os.fstat(record_fd)
     pids = (name for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid())
-    return {int(pid) for pid in pids if _has_open(pid, record)}
+    return {int(pid) for pid in pids if record.st_uid in (0, user_of(int(pid))) and _has_open(pid, record)}
 
 
 def _has_open(pid: str, file: os.stat_result) -> bool:
@@ -106,12 +107,16 @@ def _children() -> set[int] | None:
         return None
 
 
-def end_all(find: Callable[[], set[int]], grace_s: float) -> set[int]:
-    """End processes: TERM, and after the grace KILL. INT, TERM, QUIT and HUP, where they are blocked, end the grace.
+def end_all(find: Callable[[], set[int]], grace_s: float, ignored: Collection[int] = ()) -> set[int]:
+    """End processes: TERM to those that are there, and after the grace KILL to all.
+
+    Who starts in the grace may be at work tidying up, so it gets no TERM. INT, TERM, QUIT and HUP, where they are
+    blocked, end the grace.
 
     Args:
         find: tells which are still alive; asked again and again, since they may start others.
         grace_s: time for them to end by themselves.
+        ignored: signals that do not end the grace.
 
     Returns:
         Those that KILL has not ended either.
@@ -120,12 +125,13 @@ def end_all(find: Callable[[], set[int]], grace_s: float) -> set[int]:
         told: set[int] = set()
         deadline = time.monotonic() + patience_s
         while alive := find():
-            for pid in alive - told:
+            for pid in alive - told if number == signal.SIGKILL or not told else ():
                 _send(pid, number)
                 _send(pid, signal.SIGCONT)  # a stopped one would not hear it
             told |= alive
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or (number == signal.SIGTERM and _IMPATIENT & signal.sigpending()):
+            hurried = _IMPATIENT.difference(ignored) & signal.sigpending()
+            if left_s <= 0 or (number == signal.SIGTERM and hurried):
                 break
             wait_for_one(alive, min(left_s, _TICK_S))
         else:
@@ -145,6 +151,8 @@ def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:
                 fds.append(os.pidfd_open(pid))
             except ProcessLookupError:
                 return
+            except OSError:  # no descriptors left: those that are watched will do
+                break
             poll.register(fds[-1], select.POLLIN)
         poll.poll(min(timeout_s, _LONGEST_POLL_S) * 1000)
     finally:
@@ -153,7 +161,7 @@ def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:
 
 
 def _send(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
+    with suppress(OSError):
         os.kill(pid, number)
 
 

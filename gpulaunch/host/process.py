@@ -102,6 +102,11 @@ class Job:
         os.close(read_end)
         self.process = identify(self.pid)
 
+    @property
+    def ignored(self) -> frozenset[int]:
+        """Signals that were ignored when gpulaunch was started."""
+        return self._entry.ignored
+
     def dismiss(self) -> None:
         """End the child without ever having been the job."""
         os.close(self._word)

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import struct
+from contextlib import suppress
 from typing import NamedTuple
 
 from gpulaunch.core.leases.lease import Lease, parse_lease
@@ -38,6 +39,11 @@ def ticket_number(name: str) -> int:
         return 0
     number = name.removeprefix(TICKET_PREFIX).partition(".")[0]
     return int(number) if number.isascii() and number.isdecimal() and len(number) <= 10 else 0
+
+
+def id_in(name: str) -> str:
+    """The id in a record's file name."""
+    return name.rpartition(".")[2]
 
 
 class Draft:
@@ -106,37 +112,61 @@ def read_record(directory_fd: int, directory: str, name: str, *, clear_dead: boo
         FailedError: it cannot be read, so nobody can tell whether it is alive.
     """
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory_fd)
+        fd = open_record(name, directory_fd)
     except OSError as problem:
-        if problem.errno in (errno.ENOENT, errno.ELOOP):  # ended just now; a symbolic link, which no launcher makes
+        if problem.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        try:
+            status = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
+        except FileNotFoundError:
             return None
-        status = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             return None
         owner = user_name(status.st_uid)
         message = f"{directory}/{name}: cannot read this record of {owner}: {os.strerror(problem.errno or 0).lower()}"
         raise FailedError(message, f"only {owner} or root can tell whether it is alive, and remove it") from None
+    if fd is None:
+        return None
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        if not _is_locked(fd):
+        if not is_locked(fd):
             if clear_dead and os.geteuid() in (0, status.st_uid):
-                os.unlink(name, dir_fd=directory_fd)
+                with suppress(OSError):  # a courtesy: what is dead is ignored anyway, and root may be root of little
+                    os.unlink(name, dir_fd=directory_fd)
             return None
         return FoundRecord(name, status.st_uid, os.read(fd, MAX_RECORD_BYTES + 1))
     finally:
         os.close(fd)
 
 
+def open_record(name: str, directory_fd: int | None = None) -> int | None:
+    """Open a record to read; None if it is gone, or no regular file, as no launcher makes it.
+
+    Raises:
+        OSError: it may be a record, but cannot be opened.
+    """
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd)
+    except OSError as problem:
+        if problem.errno in (errno.ENOENT, errno.ELOOP):
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
+
+
 def is_alive(path: str) -> bool:
     """Whether a record is there, and locked."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as problem:
-        return problem.errno not in (errno.ENOENT, errno.ELOOP)  # what cannot be opened may be alive
+        fd = open_record(path)
+    except OSError:
+        return True  # what cannot be opened may be alive
+    if fd is None:
+        return False
     try:
-        return _is_locked(fd)
+        return is_locked(fd)
     finally:
         os.close(fd)
 
@@ -153,7 +183,8 @@ def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
         owner = user_name(found.user_id)
         kind = "lease" if found.name.startswith(LEASE_PREFIX) else "ticket"
         path = f"{directory}/{found.name}"
-        raise FailedError(f"{path}: this live {kind} of {owner} cannot be understood: {problem}") from None
+        hint = f"{owner} or root can end it: gpulaunch free {id_in(found.name)}"
+        raise FailedError(f"{path}: this live {kind} of {owner} cannot be understood: {problem}", hint) from None
 
 
 def _parse(found: FoundRecord) -> Lease | Ticket:
@@ -167,7 +198,7 @@ def _parse(found: FoundRecord) -> Lease | Ticket:
     return record
 
 
-def _is_locked(fd: int) -> bool:
+def is_locked(fd: int) -> bool:
     """Whether somebody holds a write lock on the file: takes nothing, and a mere reader cannot pretend it."""
     question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, question)

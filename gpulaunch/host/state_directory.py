@@ -12,14 +12,16 @@ _SHARED_BY_ALL = ("/run/lock", "/tmp")  # noqa: S108  each is checked before it 
 _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "9p", "cifs", "smb3", "ceph", "lustre", "glusterfs")
 
 
-def preferred_directory() -> str:
+def preferred_directory(chosen: str | None) -> str:
     """The directory by rank, whatever file system it is on.
+
+    Args:
+        chosen: GPULAUNCH_STATE_DIR, if it is set.
 
     Raises:
         UsageError: GPULAUNCH_STATE_DIR is no absolute path.
         FailedError: there is none.
     """
-    chosen = os.environ.get("GPULAUNCH_STATE_DIR")
     if chosen:
         if not os.path.isabs(chosen):
             raise UsageError(f"GPULAUNCH_STATE_DIR={chosen} is no absolute path, so it would mean many tables")
@@ -39,10 +41,11 @@ def directory_without_setup() -> str:
     return directory
 
 
-def state_directory(*, described: bool, private: bool) -> str:
+def state_directory(chosen: str | None, *, described: bool, private: bool) -> str:
     """The directory, once it is known that its locks reach every launcher of this machine.
 
     Args:
+        chosen: GPULAUNCH_STATE_DIR, if it is set.
         described: only described machines are of interest.
         private: a container's own table will do.
 
@@ -50,7 +53,7 @@ def state_directory(*, described: bool, private: bool) -> str:
         UsageError: GPULAUNCH_STATE_DIR is no absolute path.
         FailedError: no directory will do.
     """
-    directory = preferred_directory()
+    directory = preferred_directory(chosen)
     mount = _mount(directory)
     own = mount.kind == "overlay" or (mount.point == "/" and mount.root != "/" and _marked_as_container())
     if own and not described and not private:
@@ -59,7 +62,6 @@ def state_directory(*, described: bool, private: bool) -> str:
     if mount.kind in _NETWORK_FILE_SYSTEMS or mount.kind.startswith("fuse"):
         hint = "set GPULAUNCH_STATE_DIR to a directory on a local file system"
         raise FailedError(f"{directory}: locks on {mount.kind} do not reach every launcher of this machine", hint)
-    chosen = bool(os.environ.get("GPULAUNCH_STATE_DIR"))
     if mount.kind == "overlay" and not chosen and _is_safe_for_all("/dev/shm"):  # noqa: S108
         return "/dev/shm"  # noqa: S108  in a container, for GPUs that are nobody else's business
     return directory

@@ -15,10 +15,18 @@ from typing import NamedTuple
 
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import TableKey, same_table
-from gpulaunch.core.leases.ticket import Ticket
+from gpulaunch.core.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.errors import FailedError
 from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.record import LEASE_PREFIX, Draft, parse_record, read_record, record_name, ticket_number
+from gpulaunch.host.record import (
+    LEASE_PREFIX,
+    Draft,
+    FoundRecord,
+    parse_record,
+    read_record,
+    record_name,
+    ticket_number,
+)
 from gpulaunch.host.state_directory import preferred_directory, state_directory
 from gpulaunch.host.system import user_name
 
@@ -59,8 +67,9 @@ class Table:
     """
 
     def __init__(self, *, described: bool, warn: Callable[[str], None], private: bool = False) -> None:
-        self._preferred = preferred_directory()
-        self.directory = state_directory(described=described, private=private)
+        self._chosen = os.environ.get("GPULAUNCH_STATE_DIR")  # a Python program may change it while it has a lease
+        self._preferred = preferred_directory(self._chosen)
+        self.directory = state_directory(self._chosen, described=described, private=private)
         self.warn = warn
         self._check_owner()
 
@@ -109,8 +118,7 @@ class Table:
             try:
                 yield LockedTable(fd, self)
             finally:
-                fcntl.flock(fd, fcntl.LOCK_UN)  # a thread may have forked meanwhile: closing alone would not unlock
-                os.close(fd)
+                _unlock(fd)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
@@ -121,21 +129,53 @@ class Table:
             except OSError as problem:
                 raise self.failed("cannot open the state directory", problem) from None
             if not _flock(fd):
-                holder = _lock_holder(fd)
+                holder = _lock_holder(self.directory)
                 raise FailedError(f"{self.directory}: the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}")
-            with suppress(FileNotFoundError):  # the directory may have been replaced between opening and locking
-                if os.path.samestat(os.fstat(fd), os.stat(self.directory)):
-                    self._check_still_preferred(fd)
+            try:
+                if self._is_still_here(fd):
+                    self._check_still_preferred()
                     return fd
-            os.close(fd)
+            except BaseException:
+                _unlock(fd)
+                raise
+            _unlock(fd)
 
-    def _check_still_preferred(self, fd: int) -> None:
+    def _is_still_here(self, fd: int) -> bool:
+        """The directory may have been replaced between opening and locking."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self.directory))
+        except FileNotFoundError:
+            return False
+
+    def _check_still_preferred(self) -> None:
         """`gpulaunch setup` may have made another state directory since this launch chose its own."""
-        preferred = preferred_directory()
+        preferred = preferred_directory(self._chosen)
         if preferred != self._preferred:
-            os.close(fd)
             moved = f"the state directory moved from {self._preferred} to {preferred} during this launch"
             raise FailedError(moved, "run the command again")
+
+    def own_leases(self) -> list[Lease]:
+        """This user's live leases, of whatever machine; damaged records, whoever's they are, do not matter here."""
+        leases = []
+        for name in os.listdir(self.directory):
+            if name.startswith(LEASE_PREFIX):
+                with suppress(FailedError):
+                    found = self.find(name)
+                    record = parse_record(found, self.directory) if found and found.user_id == os.geteuid() else None
+                    leases += [record] if isinstance(record, Lease) else []
+        return leases
+
+    def find(self, name: str) -> FoundRecord | None:
+        """One live record, by its file's name.
+
+        Raises:
+            FailedError: it cannot be read.
+        """
+        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return read_record(fd, self.directory, name, clear_dead=False)
+        finally:
+            os.close(fd)
 
     def failed(self, what: str, problem: OSError) -> FailedError:
         """An error of the operating system in this directory, for the user."""
@@ -176,9 +216,14 @@ class LockedTable:
         """
         return _read_records(self._fd, self._table.directory, before, clear_dead=True)
 
+    def sweep(self, name: str) -> None:
+        """Remove one record, if it is dead."""
+        read_record(self._fd, self._table.directory, name, clear_dead=True)
+
     def next_number(self) -> int:
         """The number of a ticket that comes after all live ones: 1 + the largest."""
-        names = sorted(filter(ticket_number, os.listdir(self._fd)), key=ticket_number, reverse=True)
+        plausible = (name for name in os.listdir(self._fd) if 0 < ticket_number(name) < MAX_NUMBER)
+        names = sorted(plausible, key=ticket_number, reverse=True)
         alive = (name for name in names if read_record(self._fd, self._table.directory, name, clear_dead=True))
         return ticket_number(next(alive, "")) + 1
 
@@ -215,7 +260,8 @@ def release(table: Table, draft: Draft, record: Lease | Ticket) -> None:
             locked.remove(record)
     except FailedError as problem:  # the job has ended: its status matters more, and an unlocked record is ignored
         table.warn(problem.message)
-    draft.close()
+    finally:
+        draft.close()
 
 
 def _read_records(directory_fd: int, directory: str, before: int | None, *, clear_dead: bool) -> Snapshot:
@@ -236,8 +282,14 @@ def _read_records(directory_fd: int, directory: str, before: int | None, *, clea
     return Snapshot(leases, tickets)
 
 
+def _unlock(fd: int) -> None:
+    """Let go of the lock. A thread may have forked while it was held: closing alone would leave it with that child."""
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
 def _flock(fd: int) -> bool:
-    """Lock the directory; False, and the descriptor is lost, if LOCK_TIMEOUT_S passes first.
+    """Lock the directory; False if LOCK_TIMEOUT_S passes first: then the descriptor is no longer the caller's.
 
     The kernel wakes a thread that waits in flock at once, where polling would come late and an alarm would take away
     one that was set for the job.
@@ -265,14 +317,14 @@ def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockTyp
     if answer.acquire(blocking=False):
         waiting.release()
     else:
-        os.close(fd)
+        _unlock(fd)
 
 
-def _lock_holder(fd: int) -> str:
+def _lock_holder(directory: str) -> str:
     """Who has the directory's lock, from /proc/locks, whose lines end in PID MAJOR:MINOR:INODE START END."""
-    status = os.fstat(fd)
-    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
+        status = os.stat(directory)
+        wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         with open("/proc/locks") as locks:
             for line in locks:
                 fields = line.split()

@@ -209,7 +209,8 @@ def waiting_lines(
 
 
 def _job_name(lease: Lease) -> str:
-    return printable(lease.name or lease.profile or lease.command[0].rpartition("/")[2])
+    program = lease.command[0].rpartition("/")[2] if lease.command else "?"  # another user wrote it
+    return printable(lease.name or lease.profile or program)
 
 
 def age(since: str, now: datetime) -> str:

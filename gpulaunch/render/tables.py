@@ -53,13 +53,12 @@ def _cut(text: str) -> Text:
     return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
 
-def status_table(document: Document, now: datetime, where: str) -> Group:
+def status_table(document: Document, now: datetime) -> Group:
     """Who has what, since when, doing what.
 
     Args:
         document: from status_document.
         now: aware; durations are counted up to it.
-        where: what 'gpulaunch free' needs to find this table: such as " --topology NAME".
     """
     gpus = document["gpus"]
     free = [gpu["index"] for gpu in gpus if gpu["free"]]
@@ -72,7 +71,7 @@ def status_table(document: Document, now: datetime, where: str) -> Group:
         lines += [
             Text(
                 f"lease {lease['id']} is held by a left-over process of a job that has ended (pid "
-                f"{', '.join(map(str, lease['left_over_pids']))}): 'gpulaunch free{where} {lease['id']}' ends it",
+                f"{', '.join(map(str, lease['left_over_pids']))}): 'gpulaunch free {lease['id']}' ends it",
                 "yellow",
             )
             for lease in document["leases"]

@@ -6,19 +6,25 @@ agree without a counter that they would have to share.
 
 from collections.abc import Collection, Iterable, Sequence
 
+from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
 
 
-def competing(tickets: Iterable[Ticket], within: str | None, uuids: Collection[str]) -> list[Ticket]:
+def competing(tickets: Iterable[Ticket], within: Lease | None, uuids: Collection[str]) -> list[Ticket]:
     """The tickets that want some of the same GPUs, in their order.
 
     Args:
         tickets: of one machine.
-        within: id of the lease that the GPUs are to be taken from, or None. Its GPUs are nobody's outside it.
+        within: the lease that the GPUs are to be taken from, or None. Its GPUs are nobody's outside it, and no other
+            user can launch inside it, whatever a ticket says.
         uuids: GPUs that would do.
     """
     wanted = set(uuids)
-    found = (ticket for ticket in tickets if ticket.within == within and wanted.intersection(ticket.uuids))
+    if within:
+        tickets = [ticket for ticket in tickets if ticket.within == within.id and ticket.user_id == within.user_id]
+    else:
+        tickets = [ticket for ticket in tickets if ticket.within is None]
+    found = (ticket for ticket in tickets if wanted.intersection(ticket.uuids))
     return sorted(found, key=lambda ticket: ticket.number)
 
 

@@ -16,6 +16,9 @@ from gpulaunch.core.leases.record import (
     without_none,
 )
 
+MAX_NUMBER = 1 << 30
+"""Nobody gets as far as this; a ticket that does was forged, and no number is counted on from it."""
+
 
 class Ticket(NamedTuple):
     """Who waits for how many GPUs, and since when.
@@ -63,7 +66,7 @@ class Ticket(NamedTuple):
 _TICKET: FieldTable = {
     "version": (VERSION, VERSION),
     "id": str,
-    "number": (1, 1 << 31),
+    "number": (1, MAX_NUMBER),
     "uuids": list,
     "gpus": (1, 1 << 31),
     "passable_until_s": (0.0, float(1 << 53)),
