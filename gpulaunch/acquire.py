@@ -6,29 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide, gpus_text
-from gpulaunch.core.duration import format_duration
 from gpulaunch.core.hardware.topology import Gpu
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Request
-from gpulaunch.errors import TimedOutError
 from gpulaunch.host.machine import Machine, look_again
-from gpulaunch.host.record import Draft, is_alive, record_name
+from gpulaunch.host.record import Draft
 from gpulaunch.host.system import boot_id, is_stopped, now, seconds_since_boot, this_process
-from gpulaunch.host.table import LockedTable, Snapshot, Table, release
+from gpulaunch.host.table import Snapshot, Table
+from gpulaunch.turn import Turn
 
 QUICK_S = 0.005
 """What may be decided under the host-wide lock, for which everybody waits."""
 
 MOST_LOST_RACES = 5
 """Who does not wait gives up then."""
-
-LOOK_EVERY_S = 5.0
-"""What no event tells, such as use outside gpulaunch, is looked at so often at least."""
-
-FIRST_LOOK_S = 0.25
-"""After an event; then twice as long each time. NVML lists a process a little longer than the kernel does."""
 
 
 class Patience(NamedTuple):
@@ -164,7 +157,7 @@ def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft],
         FailedError: the table cannot be used; nothing is held.
         TimedOutError: the launch has waited for as long as it may.
     """
-    turn: _Turn | None = None
+    turn: Turn | None = None
     lost = 0
     said = False
     try:
@@ -176,7 +169,7 @@ def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft],
                     return held
                 lost += 1
                 if turn is None and launch.patience.wait:  # from now on, who comes later cannot take them away
-                    turn = _Turn(launch, table, told.warn)
+                    turn = _join(launch, table, told.warn)
                 elif turn is None and lost == MOST_LOST_RACES:
                     return Wait(
                         f"{gpus_text(len(look.decision.placement.gpus))} chosen, but others were faster {lost} times"
@@ -191,18 +184,19 @@ def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft],
                 turn, said = None, False
                 look = _first_look(launch, table, turn)
             else:
-                turn = turn or _Turn(launch, table, told.warn)
+                turn = turn or _join(launch, table, told.warn)
                 if not said:
                     said = True
                     told.waiting(look.decision.reason, _see(launch, table.peek(turn.ticket.number)))
-                turn.sleep(look)
+                pids = [pid for use in look.outside for pid in use.pids]
+                turn.sleep(look.decision.reason, look.barred_by, look.seen.leases, pids)
                 look = _next_look(launch, table, turn)
     finally:
         if turn:
             turn.close()
 
 
-def _first_look(launch: Launch, table: Table, turn: "_Turn | None") -> _Look:
+def _first_look(launch: Launch, table: Table, turn: Turn | None) -> _Look:
     """Decide on what is there now; a Wait that outside use explains is checked once more."""
     look = _decide(launch, _see(launch, table.peek(_number(turn))), launch.machine.outside)
     if isinstance(look.decision, Wait) and look.outside:
@@ -211,7 +205,7 @@ def _first_look(launch: Launch, table: Table, turn: "_Turn | None") -> _Look:
     return look
 
 
-def _next_look(launch: Launch, table: Table, turn: "_Turn") -> _Look:
+def _next_look(launch: Launch, table: Table, turn: Turn) -> _Look:
     """The same after sleeping. Outside use, which costs more to see, is asked only where nothing else is in the way."""
     seen = _see(launch, table.peek(_number(turn)))
     look = _decide(launch, seen, ())
@@ -221,7 +215,7 @@ def _next_look(launch: Launch, table: Table, turn: "_Turn") -> _Look:
 
 
 def _take(
-    launch: Launch, table: Table, look: _Look, turn: "_Turn | None", prepare: Callable[[Draft], H]
+    launch: Launch, table: Table, look: _Look, turn: Turn | None, prepare: Callable[[Draft], H]
 ) -> Held[H] | None:
     """Take what was granted, if the table is still what that rests on; else decide again.
 
@@ -269,7 +263,7 @@ def _let_go(record: Draft, holder: Holder | None) -> None:
     record.close()
 
 
-def _number(turn: "_Turn | None") -> int | None:
+def _number(turn: Turn | None) -> int | None:
     return turn.ticket.number if turn else None
 
 
@@ -312,10 +306,14 @@ def _lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease
     )
 
 
-def _ticket(launch: Launch, record: Draft, number: int) -> Ticket:
+def _join(launch: Launch, table: Table, warn: Callable[[str], None]) -> Turn:
+    return Turn(table, lambda ticket_id, number: _ticket(launch, ticket_id, number), launch.patience.timeout_s, warn)
+
+
+def _ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
     admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
     return Ticket(
-        id=record.id,
+        id=ticket_id,
         number=number,
         user_id=os.geteuid(),
         table=launch.machine.key,
@@ -330,79 +328,3 @@ def _ticket(launch: Launch, record: Draft, number: int) -> Ticket:
         since=now(),
         boot_id=boot_id(),
     )
-
-
-class _Turn:
-    """A place in the queue, held until it is taken or given up.
-
-    Args:
-        launch: who waits.
-        table: where tickets stand.
-        warn: where to say what is odd but no failure.
-
-    Raises:
-        FailedError: the ticket cannot be written.
-    """
-
-    def __init__(self, launch: Launch, table: Table, warn: Callable[[str], None]) -> None:
-        from gpulaunch.host.watch import Watch  # late: only those who wait need it
-
-        self._table = table
-        self._timeout_s = launch.patience.timeout_s
-        self._joined = time.monotonic()
-        self._pause_s = FIRST_LOOK_S
-        self._in_queue = False
-        self._draft = table.draft()
-        try:
-            with table.locked() as locked:
-                self.ticket = _ticket(launch, self._draft, locked.next_number())
-                locked.publish(self._draft, self.ticket)
-        except BaseException:
-            self._draft.close()
-            raise
-        self._in_queue = True
-        self._watch = Watch(table.directory, warn)
-
-    def sleep(self, look: _Look) -> None:
-        """Sleep until what keeps the request waiting may have changed.
-
-        The head of the queue follows the leases; whoever is barred follows only the ticket that bars it.
-
-        Raises:
-            TimedOutError: it has waited for as long as it may.
-        """
-        bar = look.barred_by
-        blockers: Sequence[Lease | Ticket] = [bar] if bar else look.seen.leases
-        new = self._watch.follow([record_name(blocker) for blocker in blockers])
-        if new and not (bar and is_alive(self._table.path_of(bar))):  # it may have ended before it was followed
-            return
-        pids = [] if bar else [pid for use in look.outside for pid in use.pids]
-        while True:
-            left_s = self._left_s(look.decision.reason)
-            happened = self._watch.sleep(min(self._pause_s, left_s), pids)
-            self._pause_s = FIRST_LOOK_S if happened else min(2 * self._pause_s, LOOK_EVERY_S)
-            if happened or bar is None or bar.passable_until_s:
-                return
-            if is_stopped(bar.launcher) or not is_alive(self._table.path_of(bar)):
-                return
-
-    def _left_s(self, reason: str) -> float:
-        if self._timeout_s is None:
-            return float("inf")
-        left_s = self._joined + self._timeout_s - time.monotonic()
-        if left_s <= 0:
-            raise TimedOutError(f"waited {format_duration(self._timeout_s)}: {reason}")
-        return left_s
-
-    def take(self, locked: LockedTable) -> None:
-        """Give up the place, since the lease is there."""
-        locked.remove(self.ticket)
-        self._in_queue = False
-
-    def close(self) -> None:
-        """Leave the queue."""
-        self._watch.close()
-        if self._in_queue:
-            release(self._table, self._draft, self.ticket)
-        else:
-            self._draft.close()

@@ -1,0 +1,108 @@
+"""A place in the queue: joined, slept in, and given up or taken."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from gpulaunch.core.duration import format_duration
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.ticket import Ticket
+from gpulaunch.errors import TimedOutError
+from gpulaunch.host.record import is_alive, record_name
+from gpulaunch.host.system import is_stopped
+from gpulaunch.host.table import LockedTable, Table, release
+
+LOOK_EVERY_S = 5.0
+"""What no event tells, such as use outside gpulaunch, is looked at so often at least."""
+
+FIRST_LOOK_S = 0.25
+"""After an event; then twice as long each time. NVML lists a process a little longer than the kernel does."""
+
+
+class Turn:
+    """A place in the queue, held until it is taken or given up.
+
+    Args:
+        table: where tickets stand.
+        write: makes the ticket, given its id and number.
+        timeout_s: the longest wait, or None.
+        warn: where to say what is odd but no failure.
+
+    Attributes:
+        ticket: as it stands in the table.
+
+    Raises:
+        FailedError: the ticket cannot be written.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        write: Callable[[str, int], Ticket],
+        timeout_s: float | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        from gpulaunch.host.watch import Watch  # late: only those who wait need it
+
+        self._table = table
+        self._timeout_s = timeout_s
+        self._joined = time.monotonic()
+        self._pause_s = FIRST_LOOK_S
+        self._in_queue = False
+        self._draft = table.draft()
+        try:
+            with table.locked() as locked:
+                self.ticket = write(self._draft.id, locked.next_number())
+                locked.publish(self._draft, self.ticket)
+        except BaseException:
+            self._draft.close()
+            raise
+        self._in_queue = True
+        self._watch = Watch(table.directory, warn)
+
+    def sleep(self, reason: str, bar: Ticket | None, leases: Sequence[Lease], pids: Sequence[int]) -> None:
+        """Sleep until what keeps the request waiting may have changed.
+
+        The head of the queue follows the leases; whoever is barred follows only the ticket that bars it.
+
+        Args:
+            reason: why the request waits.
+            bar: the earlier request that it may not pass, or None.
+            leases: live ones of the machine.
+            pids: processes that use GPUs without a lease.
+
+        Raises:
+            TimedOutError: it has waited for as long as it may.
+        """
+        blockers: Sequence[Lease | Ticket] = [bar] if bar else leases
+        new = self._watch.follow([record_name(blocker) for blocker in blockers])
+        if new and not (bar and is_alive(self._table.path_of(bar))):  # it may have ended before it was followed
+            return
+        while True:
+            left_s = self._left_s(reason)
+            happened = self._watch.sleep(min(self._pause_s, left_s), () if bar else pids)
+            self._pause_s = FIRST_LOOK_S if happened else min(2 * self._pause_s, LOOK_EVERY_S)
+            if happened or bar is None or bar.passable_until_s:
+                return
+            if is_stopped(bar.launcher) or not is_alive(self._table.path_of(bar)):
+                return
+
+    def _left_s(self, reason: str) -> float:
+        if self._timeout_s is None:
+            return float("inf")
+        left_s = self._joined + self._timeout_s - time.monotonic()
+        if left_s <= 0:
+            raise TimedOutError(f"waited {format_duration(self._timeout_s)}: {reason}")
+        return left_s
+
+    def take(self, locked: LockedTable) -> None:
+        """Give up the place, since the lease is there."""
+        locked.remove(self.ticket)
+        self._in_queue = False
+
+    def close(self) -> None:
+        """Leave the queue."""
+        self._watch.close()
+        if self._in_queue:
+            release(self._table, self._draft, self.ticket)
+        else:
+            self._draft.close()
