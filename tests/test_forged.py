@@ -120,6 +120,7 @@ def test_root_of_little(launcher: Launcher) -> None:
     os.close(plant(launcher, "gpulaunch.lease.ffffffffffff", b"dead"))
     os.chown(launcher.state / "gpulaunch.lease.ffffffffffff", 12345, 12345)
     os.chmod(launcher.state, 0o1777)
+    os.chown(launcher.state, 12345, 12345)  # else its owner may remove what stands in it
     command = ["unshare", "--user", "--map-root-user", launcher.script, *VGG, *SHOW]
     done = subprocess.run(command, env=launcher.environment, capture_output=True, text=True, check=False)
     if "unshare failed" in done.stderr:
