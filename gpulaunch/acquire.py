@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide, gpus_text
 from gpulaunch.core.hardware.topology import Gpu
@@ -16,6 +16,9 @@ from gpulaunch.host.record import Draft
 from gpulaunch.host.system import boot_id, is_stopped, now, seconds_since_boot, this_process
 from gpulaunch.host.table import Snapshot, Table
 from gpulaunch.turn import Turn
+
+if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.container.launch import ContainerLaunch
 
 QUICK_S = 0.005
 """What may be decided under the host-wide lock, for which everybody waits."""
@@ -53,6 +56,7 @@ class Launch(NamedTuple):
         bind_cpu: run on the CPUs of the GPUs' NUMA node, if they share one.
         time_limit_s: how long the job may run, or None.
         grace_s: between TERM and KILL.
+        container: how its container gets the GPUs, if the command is docker's.
     """
 
     command: tuple[str, ...]
@@ -66,6 +70,7 @@ class Launch(NamedTuple):
     bind_cpu: bool
     time_limit_s: float | None
     grace_s: float
+    container: "ContainerLaunch | None" = None
 
 
 class Told(NamedTuple):
@@ -222,7 +227,7 @@ def _take(
     Deciding may take long on a large machine, so it is done under the lock only if it was quick before; else what was
     granted is taken if nobody came into its way. None: the GPUs went to somebody else.
     """
-    record = table.draft(turn.ticket.id if turn else None)
+    record = table.draft(turn.ticket.id if turn else _known_id(launch))
     holder: H | None = None
     held: Held[H] | None = None
     try:
@@ -303,11 +308,23 @@ def _lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease
         started_at=now(),
         ancestors=(launch.within.id, *launch.within.ancestors) if launch.within else (),
         boot_id=boot_id(),
+        engine=launch.container.engine_id if launch.container else None,
     )
 
 
+def _known_id(launch: Launch) -> str | None:
+    """The lease's id, if a container has it on its label already."""
+    return launch.container.lease_id if launch.container else None
+
+
 def _join(launch: Launch, table: Table, warn: Callable[[str], None]) -> Turn:
-    return Turn(table, lambda ticket_id, number: _ticket(launch, ticket_id, number), launch.patience.timeout_s, warn)
+    return Turn(
+        table,
+        lambda ticket_id, number: _ticket(launch, ticket_id, number),
+        _known_id(launch),
+        launch.patience.timeout_s,
+        warn,
+    )
 
 
 def _ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -11,7 +12,15 @@ from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.host.ending import KILL_S, end_all, holders, wait_for_one
 from gpulaunch.host.machine import Machine
-from gpulaunch.host.record import LEASE_PREFIX, id_in, is_locked, open_record, parse_record, ticket_number
+from gpulaunch.host.record import (
+    LEASE_PREFIX,
+    id_in,
+    is_locked,
+    open_record,
+    parse_record,
+    parse_unlocked,
+    ticket_number,
+)
 from gpulaunch.host.system import is_same, state_of, user_name, user_of
 from gpulaunch.host.table import Table
 
@@ -19,13 +28,13 @@ _ATTEMPTS = 5
 
 
 def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[int]]:
-    """Leases whose launcher and job have both ended, by id, with the processes that still hold them.
+    """Leases whose launcher and job have both ended, by id, with the processes that still hold them; not containers'.
 
     As far as those are visible here: of a lease without any visible process nothing can be told.
     """
     left: dict[str, list[int]] = {}
     for lease in leases:
-        if not state_of(lease.launcher) and not state_of(lease.job):
+        if lease.engine is None and not state_of(lease.launcher) and not state_of(lease.job):
             with _opened(table.path_of(lease)) as fd:
                 found = holders(fd) if fd is not None else set()
             if found and not any(is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found):
@@ -54,7 +63,8 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
     records = (name for name in os.listdir(table.directory) if name.startswith(LEASE_PREFIX) or ticket_number(name))
     name = next((name for name in records if id_in(name) == lease_id), "")
     with _opened(os.path.join(table.directory, name)) as fd:
-        if not name or fd is None or not is_locked(fd):
+        found = table.find(name) if fd is not None else None
+        if fd is None or found is None or not (found.locked or parse_unlocked(found)):
             place = machine.topology.name if machine else "this host"
             raise UsageError(f"no live lease {quoted(lease_id)} on {place}")
         owner_id = os.fstat(fd).st_uid
@@ -62,16 +72,37 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
             owner = user_name(owner_id)
             kind = "lease" if name.startswith(LEASE_PREFIX) else "ticket"
             raise UsageError(f"{kind} {lease_id} belongs to {owner}: only {owner} or root can end it")
-        record = None
+        record: Lease | Ticket | None = None
         with suppress(FailedError):
-            found = table.find(name)
-            record = parse_record(found, table.directory) if found else None
+            record = parse_record(found, table.directory)
         if machine and record and not same_table(record.table, machine.key):
             raise UsageError(f"no live lease {quoted(lease_id)} on {machine.topology.name}")
-        _end(fd, record, lease_id, grace_s)
+        if isinstance(record, Lease) and record.engine is not None:
+            _end_containers(table, record, fd, grace_s)
+        if is_locked(fd):
+            _end(fd, record, lease_id, grace_s)
     with table.locked() as locked:
         locked.sweep(name)
     return record
+
+
+def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None:
+    """End a lease's containers, and give its launcher time to see that for itself.
+
+    Raises:
+        FailedError: the engine cannot be asked, or does not end them.
+    """
+    from gpulaunch.host.containers import engine_of, standing_of  # late: few leases need it
+
+    engine = engine_of(lease)
+    for container in standing_of(lease).containers:
+        if container.holds:
+            engine.end(container, grace_s)
+    deadline = time.monotonic() + KILL_S
+    while _holds(fd) and state_of(lease.launcher) and time.monotonic() < deadline:
+        wait_for_one([lease.launcher.pid], deadline - time.monotonic())
+    if not _holds(fd) and not table.is_over(lease):
+        raise FailedError(f"lease {lease.id} stays: {standing_of(lease).problem or 'its container is still there'}")
 
 
 def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float) -> None:

@@ -1,8 +1,8 @@
 """Acquire -> launch -> release: where decision and effect meet."""
 
 import os
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.acquire import Held, Launch, Told, acquire, granted_gpus, table_of
 from gpulaunch.core.decide import Decision
@@ -10,13 +10,17 @@ from gpulaunch.core.duration import format_duration
 from gpulaunch.core.environment import LEASE_VARIABLE, job_environment
 from gpulaunch.core.hardware.topology import Gpu
 from gpulaunch.core.leases.record import Process
-from gpulaunch.errors import TimedOutError
-from gpulaunch.host.ending import Guard, descendants, end_all
+from gpulaunch.errors import FailedError, TimedOutError
+from gpulaunch.host.companion import DISMISSED, Companion
+from gpulaunch.host.ending import descendants, end_all, guard
 from gpulaunch.host.machine import left_on
 from gpulaunch.host.process import Job, Started, cpus_near
 from gpulaunch.host.record import Draft
 from gpulaunch.host.system import state_of
 from gpulaunch.host.table import Table, release
+
+if TYPE_CHECKING:
+    from gpulaunch.watcher import Watcher
 
 
 class Ended(NamedTuple):
@@ -30,12 +34,15 @@ class Ended(NamedTuple):
 
 
 class _Prepared:
-    """The job's process, not yet the job, and in CI a guard that ends it should this process be killed."""
+    """The job's process, not yet the job, and whoever is to look after it should this process go first."""
 
-    def __init__(self, launch: Launch, record: Draft) -> None:
+    def __init__(self, launch: Launch, table: Table, record: Draft) -> None:
         guarded = os.environ.get("CI", "").lower() in ("1", "true")
-        self._guard = Guard(record.fd, f"{LEASE_VARIABLE}={record.id}", launch.grace_s) if guarded else None
-        self.job = Job(launch.command, keep=record.fd)
+        self.watcher = _watcher(launch, table, record, guards=guarded) if launch.container else None
+        self._guard: Companion | None = None
+        if guarded and not self.watcher:
+            self._guard = guard(record.fd, f"{LEASE_VARIABLE}={record.id}", launch.grace_s)
+        self.job = Job(keep=record.fd)
 
     @property
     def process(self) -> Process:
@@ -44,8 +51,8 @@ class _Prepared:
 
     @property
     def guards(self) -> set[int]:
-        """Pids of the guard, if there is one: it is no straggler."""
-        return {self._guard.pid} if self._guard else set()
+        """Pids of those who look after the job: they are no stragglers."""
+        return {companion.pid for companion in (self._guard, self.watcher) if companion}
 
     def dismiss(self) -> None:
         """It will not be the job."""
@@ -53,9 +60,17 @@ class _Prepared:
         self.stand_down()
 
     def stand_down(self) -> None:
-        """Nothing is left to be guarded."""
+        """Nothing is left to be looked after."""
         if self._guard:
-            self._guard.dismiss()
+            self._guard.tell(DISMISSED)
+        if self.watcher:
+            self.watcher.dismiss()
+
+
+def _watcher(launch: Launch, table: Table, record: Draft, *, guards: bool) -> "Watcher":
+    from gpulaunch.watcher import Watcher  # late: few launches need it
+
+    return Watcher(launch, table, record, guards=guards)
 
 
 def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) -> Ended | Decision:
@@ -74,27 +89,52 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
         TimedOutError: the launch waited, or the job ran, for as long as it may; nothing is held any more.
     """
     table = table_of(launch, told.warn)
-    held = acquire(launch, table, told, lambda record: _Prepared(launch, record))
+    held = acquire(launch, table, told, lambda record: _Prepared(launch, table, record))
     if not isinstance(held, Held):
         return held
-    job = held.holder.job
+    job, watcher = held.holder.job, held.holder.watcher
 
     granted(held)
-    gpus = granted_gpus(launch, held.grant)
-    job.start(Started(job_environment(gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id), _cpus(launch, gpus)))
+    job.start(_started(launch, held))
     status = job.wait(launch.time_limit_s)
     in_time = status is not None
     if status is None:
-        status = job.end(launch.grace_s)
+        status = _end_job(held.holder, launch, told)
     if _end_stragglers(launch, table, held):
         told.warn(f"lease {held.lease.id} stays: some of what the job left behind survives KILL")
         held.record.close()
+        held.holder.stand_down()
+    elif watcher and not watcher.has_nothing_to_do():
+        watcher.take_over()
+        held.record.close()
     else:
         release(table, held.record, held.lease)
-    held.holder.stand_down()
+        held.holder.stand_down()
     if not in_time:
         raise TimedOutError(f"the job ran longer than its limit of {format_duration(launch.time_limit_s or 0)}")
     return Ended(status)
+
+
+def _started(launch: Launch, held: Held[_Prepared]) -> Started:
+    gpus = granted_gpus(launch, held.grant)
+    if launch.container:
+        from gpulaunch.core.container.launch import started_command
+
+        # docker -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where GPUs are counted anew
+        environment: Mapping[str, str | None] = {"CUDA_VISIBLE_DEVICES": None, LEASE_VARIABLE: held.lease.id}
+        return Started(started_command(launch.container, gpus, held.lease.id), environment, frozenset())
+    environment = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id)
+    return Started(launch.command, environment, _cpus(launch, gpus))
+
+
+def _end_job(holder: _Prepared, launch: Launch, told: Told) -> int:
+    """End a job that has run for too long; a container through its engine, since it is no child of ours."""
+    if holder.watcher:
+        try:
+            holder.watcher.end(holder.job.process)
+        except FailedError as problem:
+            told.warn(problem.message)
+    return holder.job.end(launch.grace_s)
 
 
 def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[int]:

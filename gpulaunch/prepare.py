@@ -12,7 +12,7 @@ from gpulaunch.core.leases.record import same_table
 from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.host.catalog import load_profile
+from gpulaunch.host.catalog import Label, labelled_profile, load_profile
 from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
@@ -38,7 +38,14 @@ class Surroundings(NamedTuple):
     visible: str | None
 
 
-def read_launch(settings: Settings, command: Sequence[str], *, name: str | None, warn: Callable[[str], None]) -> Launch:
+def read_launch(
+    settings: Settings,
+    command: Sequence[str],
+    *,
+    name: str | None,
+    warn: Callable[[str], None],
+    label: Label | None = None,
+) -> Launch:
     """Everything that a launch needs to know, read and checked; nothing is taken yet.
 
     Args:
@@ -46,6 +53,7 @@ def read_launch(settings: Settings, command: Sequence[str], *, name: str | None,
         command: argv of the job.
         name: that the user gave the job, or None.
         warn: where to say what is odd but no failure.
+        label: what the image says about its profile, if the command is docker's.
 
     Raises:
         UsageError: something asked for does not exist or cannot be.
@@ -53,8 +61,7 @@ def read_launch(settings: Settings, command: Sequence[str], *, name: str | None,
     """
     if name is not None and len(name) > MAX_NAME_CHARACTERS:
         raise UsageError(f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to others")
-    profile_name = settings.get("profile").value
-    profile = load_profile(profile_name) if profile_name else Profile(name="")
+    profile = _profile(settings, label)
     around = _surroundings(settings, warn)
     return Launch(
         command=tuple(command),
@@ -69,6 +76,13 @@ def read_launch(settings: Settings, command: Sequence[str], *, name: str | None,
         time_limit_s=settings.get("time_limit").value,
         grace_s=read_grace(settings),
     )
+
+
+def _profile(settings: Settings, label: Label | None) -> Profile:
+    setting = settings.get("profile", label)
+    if isinstance(setting.value, Label):
+        return labelled_profile(setting.value)
+    return load_profile(setting.value) if setting.value else Profile(name="")
 
 
 def shown_machine(topology: str | None, warn: Callable[[str], None]) -> Machine:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gpulaunch.core.container.ways import WAYS
 from gpulaunch.core.duration import parse_duration
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.placement.scores import BANDWIDTH_MODELS
@@ -112,6 +113,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "backfill_limit": _duration,
     "ignore_programs": _names,
     "table": _one_of(("host", "private"), "table"),
+    "container_gpus": _one_of(WAYS, "way into a container"),
 }
 """Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text is read."""
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from engine import Engine, EngineError, why_not, write_cdi_spec
 
 SCRIPT = Path(sysconfig.get_path("scripts")) / "gpulaunch"
 NO_SKIPS = "GPULAUNCH_TEST_NO_SKIPS"
@@ -158,3 +159,42 @@ def no_driver() -> None:
     """Only for machines without an NVIDIA driver."""
     if any(Path(directory, "libnvidia-ml.so.1").exists() for directory in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")):
         pytest.skip("this machine has an NVIDIA driver")
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """A Docker Engine with all ways to a GPU, for all tests: CDI, --gpus, and a runtime called nvidia."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    engine = Engine()
+    try:
+        engine.add_nvidia_runtime()
+        engine.add_nvidia_hook()
+        try:
+            engine.start()
+        except EngineError as problem:
+            pytest.skip(str(problem))
+        yield engine
+    finally:
+        engine.close()
+
+
+@pytest.fixture
+def docker(engine: Engine) -> Iterator[Engine]:
+    """The engine, as if new: what the test before has made, set or stopped is as it was."""
+    settings, path, environment = dict(engine.settings), list(engine.path), dict(engine.environment)
+    specification = engine.cdi.read_text()
+    yield engine
+    engine.environment = environment
+    if not engine.running:
+        engine.restart(live_restore=True)  # without, it would wait for containers to stop
+    engine.remove_all()
+    if (engine.settings, engine.path) != (settings, path):
+        engine.stop()
+        engine.settings, engine.path = settings, path
+        engine.start()
+    engine.remove_images()
+    engine.forget_hook_calls()
+    if engine.cdi.read_text() != specification:
+        write_cdi_spec(engine.cdi)

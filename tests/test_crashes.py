@@ -227,7 +227,7 @@ def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
 
 def test_killed_at_every_step_of_a_launch(tmp_path: Path) -> None:
     """Wherever a launcher is killed, its job keeps its GPUs while it runs; then others get them; no record stays."""
-    certain = ["host.record.Draft.publish:os.link#1", "child:host.process._become:os.exec#1", IN_WAIT]
+    certain = ["host.record.Draft.publish:os.link#1", "child:host.process._execute:os.exec#1", IN_WAIT]
     steps = traced(tmp_path, launch_at_once, certain)
     sweep(tmp_path, launch_at_once, steps)
 
@@ -295,7 +295,7 @@ def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
 
 def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path) -> None:
     """With CI=true, wherever a launcher is killed before its job has ended, the job goes too and the GPUs are free."""
-    certain = ["host.ending.Guard.__init__:os.fork#1", "host.process.Job._reap:os.waitpid#1"]
+    certain = ["host.companion.Companion.__init__:os.fork#1", "host.process.Job._reap:os.waitpid#1"]
     steps = traced(tmp_path, lambda *scene: launch_in_ci(*scene, job="true"), certain, until=certain[-1])
     own = [step for step in steps if not step.startswith("child:")]  # the guard's death leaves a launcher as it is
     sweep(tmp_path, lambda *scene: launch_in_ci(*scene, job="sleep 600"), [*own, IN_WAIT])

@@ -20,11 +20,14 @@ ALLOWED = {
     "settings": {"errors", "core", "host"},
     "turn": {"errors", "core", "host"},
     "acquire": {"errors", "core", "host", "turn"},
-    "launch": {"errors", "core", "host", "acquire"},
+    "watcher": {"errors", "core", "host", "acquire"},
+    "launch": {"errors", "core", "host", "acquire", "watcher"},
     "free": {"errors", "core", "host"},
     "prepare": {"errors", "core", "host", "acquire", "settings"},
+    "container": {"errors", "core", "host", "acquire", "settings", "prepare"},
     "api": {"errors", "core", "host", "acquire", "settings", "prepare"},
-    "cli": {"errors", "core", "host", "acquire", "launch", "free", "settings", "prepare", "render", "cli", "__init__"},
+    "cli": {"errors", "core", "host", "acquire", "launch", "free", "settings", "prepare", "container", "doctor"}
+    | {"render", "cli", "__init__"},
     "__main__": {"cli"},
     "__init__": {"api", "errors"},
 }

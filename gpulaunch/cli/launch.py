@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +11,7 @@ from gpulaunch.acquire import Held, Launch, Told, granted_gpus, preview
 from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.core.decide import Decision, Grant, Wait
 from gpulaunch.core.environment import job_environment
+from gpulaunch.core.hardware.topology import Gpu
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.host.process import exit_like
 from gpulaunch.host.system import user_name
@@ -29,11 +30,25 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
         given: the options, by name.
         command: argv of the job.
     """
+    name = given["name"].text if "name" in given else None
+    return carry_out(given, read_launch(Settings(given, os.environ), command, name=name, warn=tell_of(given)))
+
+
+def tell_of(given: Mapping[str, Given]) -> Callable[[str], None]:
+    """Where to say what is odd but no failure."""
+    return _silent if "quiet" in given else warn
+
+
+def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
+    """Do what has been read: run the command, or say what would be decided.
+
+    Args:
+        given: the options, by name.
+        launch: the command, and what it needs to know.
+    """
     if "json" in given and "dry_run" not in given:
         raise UsageError("--json needs --dry-run, since stdout belongs to the job", "see 'gpulaunch status --json'")
-    tell = _silent if "quiet" in given else warn
-    name = given["name"].text if "name" in given else None
-    launch = read_launch(Settings(given, os.environ), command, name=name, warn=tell)
+    tell = tell_of(given)
     if "dry_run" in given:
         return _dry_run(launch, preview(launch, tell), explained="explain" in given, as_json="json" in given)
 
@@ -59,7 +74,7 @@ def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
     from gpulaunch.render.documents import waiting_lines
 
     say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}")
-    for line in waiting_lines(launch.machine.topology, *seen, user_name, datetime.now(UTC)):
+    for line in waiting_lines(launch.machine.topology, seen.leases, seen.tickets, user_name, datetime.now(UTC)):
         say("info", line)
 
 
@@ -78,9 +93,9 @@ def _dry_run(launch: Launch, decision: Decision, *, explained: bool, as_json: bo
     from gpulaunch.render.documents import decision_document, decision_lines
 
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
-    environment = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=None) if gpus else {}
+    environment, argv = _what_would_run(launch, gpus)
     listed = _EXPLAINED if explained else 0
-    document = decision_document(launch.request, decision, gpus, environment, launch.command, listed)
+    document = decision_document(launch.request, decision, gpus, environment, argv, listed)
     if as_json:
         print_json(document)
     else:
@@ -88,6 +103,15 @@ def _dry_run(launch: Launch, decision: Decision, *, explained: bool, as_json: bo
         if explained and isinstance(decision, Grant):
             _explain(launch, decision, to_stderr=False)
     return _EXIT_STATUS[document["decision"]]
+
+
+def _what_would_run(launch: Launch, gpus: list[Gpu]) -> tuple[dict[str, str], Sequence[str]]:
+    """The job's variables, and its argv; a container's variables stand in docker's."""
+    if launch.container:
+        from gpulaunch.core.container.launch import started_command
+
+        return {}, started_command(launch.container, gpus, None) if gpus else launch.command
+    return job_environment(gpus, by_uuid=launch.by_uuid, lease_id=None) if gpus else {}, launch.command
 
 
 def _explain(launch: Launch, grant: Grant, *, to_stderr: bool) -> None:

@@ -4,13 +4,14 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpulaunch import __version__
 from gpulaunch.cli import launch
 from gpulaunch.cli.options import print_help, read_line
 from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
+from gpulaunch.settings import Given
 
 COMMANDS = ("status", "topo", "profiles", "free", "setup")
 CONTAINER_ENGINES = ("docker", "podman")
@@ -58,6 +59,10 @@ def run(argv: Sequence[str]) -> int:
     if at is not None and before[at] == "run":
         before = [*before[:at], *before[at + 1 :]]
         given, at = read_line(before)
+    if at is not None and before[at] in CONTAINER_ENGINES:
+        if given.keys() & {"help", "version"}:
+            raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
+        return _run_engine(given, [*before[at:], *argv[divider:]])
     if at is not None:
         return _run_word(before, at, has_command=divider < len(argv))
     if given.keys() & {"help", "version", "dry_run"}:
@@ -71,15 +76,13 @@ def run(argv: Sequence[str]) -> int:
     if not command:
         raise UsageError("no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help")
     if os.path.basename(command[0]) in CONTAINER_ENGINES:
-        raise _no_containers(os.path.basename(command[0]))
+        return _run_engine(given, command)
     return launch.main(given, command)
 
 
 def _run_word(before: Sequence[str], at: int, *, has_command: bool) -> int:
     """Run one of our commands; the arguments around its word are its own."""
     word = before[at]
-    if word in CONTAINER_ENGINES:
-        raise _no_containers(word)
     if word not in COMMANDS:
         shown = " ".join(["gpulaunch", *map(printable, before[:at]), "--", *map(printable, before[at:])])
         raise UsageError(f"unknown command {quoted(word)}", f"to run a program, write -- before it: {shown}")
@@ -94,5 +97,8 @@ def _run_word(before: Sequence[str], at: int, *, has_command: bool) -> int:
         return int(end.code or 0)
 
 
-def _no_containers(engine: str) -> FailedError:
-    return FailedError(f"launching with {engine} is not built yet", f"{engine} alone still works, without leases")
+def _run_engine(given: Mapping[str, Given], command: Sequence[str]) -> int:
+    """Run docker's command line; podman's one day."""
+    if os.path.basename(command[0]) == "podman":
+        raise UsageError("launching with podman is not built yet", "podman alone still works, without leases")
+    return int(importlib.import_module("gpulaunch.cli.docker").main(given, command))

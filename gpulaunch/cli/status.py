@@ -6,10 +6,18 @@ from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
+from gpulaunch.core.container.life import Standing
+from gpulaunch.core.leases.lease import Lease
 from gpulaunch.free import left_over_holders
 from gpulaunch.host.system import is_stopped, user_name
 from gpulaunch.prepare import read_shown
 from gpulaunch.render.documents import status_document
+
+
+def _standing_of(lease: Lease) -> Standing:
+    from gpulaunch.host.containers import standing_of  # late: few leases need it
+
+    return standing_of(lease)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,12 +27,14 @@ def main(arguments: Sequence[str]) -> int:
     add_json(parser)
     options = parser.parse_args(arguments)
     machine, table = read_shown(options.topology, warn)
+    table.peek()  # asks about containers, for which there is no time under the lock
     with table.locked() as locked:
         seen = locked.read().of(machine.key)
+    standings = {lease.id: _standing_of(lease) for lease in seen.leases if lease.engine is not None}
     left_over = left_over_holders(table, seen.leases)
     stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
     document = status_document(
-        machine.topology, seen.leases, machine.outside, user_name, seen.tickets, left_over, stopped
+        machine.topology, seen.leases, machine.outside, user_name, seen.tickets, left_over, stopped, standings
     )
     if options.json:
         print_json(document)

@@ -10,11 +10,13 @@ from zlib import crc32
 from gpulaunch.core.hardware.described import described_topology
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.workload.profile import Profile, parse_profile
-from gpulaunch.errors import FieldError, UsageError, quoted
+from gpulaunch.errors import FieldError, UsageError, printable, quoted
 
 T = TypeVar("T")
 
 MAX_FILE_BYTES = 4 << 20
+
+_INSTEAD = "--profile NAME is used instead of what an image says"
 
 
 class Document(NamedTuple):
@@ -133,6 +135,40 @@ def load_profile(name: str) -> Profile:
         UsageError: there is none, or it is wrong.
     """
     return parsed(read_document(find_profile(name)), parse_profile)
+
+
+class Label(NamedTuple):
+    """A profile in a container image.
+
+    Attributes:
+        image: its name.
+        key: of the label.
+        text: name of a profile that is in reach here, or a whole profile as TOML.
+    """
+
+    image: str
+    key: str
+    text: str
+
+
+def labelled_profile(label: Label) -> Profile:
+    """The profile that an image's label names or contains.
+
+    Raises:
+        UsageError: there is none of that name, or it is wrong.
+    """
+    origin = f"image {printable(label.image)}: label {label.key}"
+    try:
+        if "=" in label.text:
+            return parsed(Document(origin, label.text, tomllib.loads(label.text)), parse_profile)
+        if os.sep not in label.text and not label.text.endswith(".toml"):  # an image does not choose files of this host
+            return load_profile(label.text)
+        message = f"{origin}: {quoted(label.text)} is no name of a profile"
+    except tomllib.TOMLDecodeError as problem:
+        message = _located(origin, label.text, str(problem))
+    except UsageError as problem:
+        message = problem.message if problem.message.startswith(origin) else f"{origin}: {problem.message}"
+    raise UsageError(message, _INSTEAD)
 
 
 def profile_names() -> list[str]:

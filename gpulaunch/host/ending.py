@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
+from gpulaunch.host.companion import Companion
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.system import stat_fields, user_of
 
@@ -165,8 +166,8 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-class Guard:
-    """A process that ends a lease's processes once this one has died without dismissing it.
+def guard(record_fd: int, variable: str, grace_s: float) -> Companion:
+    """A process that ends a lease's processes once this one has died without a word.
 
     For runners that cancel with SIGKILL: it stands outside this process's group and session, and holds nothing.
 
@@ -174,41 +175,14 @@ class Guard:
         record_fd: the lease's record, open.
         variable: what the job's environment has, name and value; a process may have closed the record.
         grace_s: between TERM and KILL.
-
-    Attributes:
-        pid: of the guard, a child of this process.
     """
+    looks_on = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))  # to read it is not to hold it
 
-    def __init__(self, record_fd: int, variable: str, grace_s: float) -> None:
-        read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                os.setsid()
-                record_fd = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
-                _stand_guard(record_fd, variable, read_end, grace_s)
-            finally:
-                os._exit(0)
-        os.close(read_end)
+    def act(word: bytes) -> None:
+        if not word:
+            end_all(lambda: holders(looks_on) | marked(variable), grace_s)
 
-    def dismiss(self) -> None:
-        """Nothing is left to be ended."""
-        with suppress(BrokenPipeError):
-            os.write(self._word, b".")
-        os.close(self._word)
-
-
-def _stand_guard(record_fd: int, variable: str, read_end: int, grace_s: float) -> None:
-    """In the guard: hold nothing, and wait for the launcher's word or its end. To read the record is not to hold it."""
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd not in (read_end, record_fd):
-            with suppress(OSError):  # what listed them is closed by now
-                os.close(fd)
-    for _ in range(3):  # stdin, stdout and stderr
-        os.open(os.devnull, os.O_RDWR)
-    os.chdir("/")
-    for number in _IMPATIENT:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    if os.read(read_end, 1) == b"":
-        end_all(lambda: holders(record_fd) | marked(variable), grace_s)
+    try:
+        return Companion(act, looks_on)
+    finally:
+        os.close(looks_on)

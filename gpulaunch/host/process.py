@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, printable
 from gpulaunch.host.descriptor import out_of_the_way
@@ -52,11 +52,13 @@ class Started(NamedTuple):
     """What the job is started with.
 
     Attributes:
-        environment: variables to add to what gpulaunch was given.
+        command: argv; undecodable bytes are surrogates and arrive as they were.
+        environment: variables to add to what gpulaunch was given; None for one that is to go.
         cpus: to run on, or empty to leave that alone.
     """
 
-    environment: Mapping[str, str]
+    command: Sequence[str]
+    environment: Mapping[str, str | None]
     cpus: frozenset[int]
 
 
@@ -84,11 +86,10 @@ class Job:
     """A child that waits to become the job. From here on, this process adopts what the job leaves behind.
 
     Args:
-        command: argv; undecodable bytes are surrogates and arrive as they were.
         keep: descriptor that the job inherits.
     """
 
-    def __init__(self, command: Sequence[str], keep: int) -> None:
+    def __init__(self, keep: int) -> None:
         self._entry = _hold_signals()
         adopt_orphans()
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
@@ -96,7 +97,7 @@ class Job:
         if self.pid == 0:
             try:
                 os.close(self._word)
-                _become(command, self._entry, keep, read_end)
+                _become(self._entry, keep, read_end)
             finally:
                 os._exit(FAILED)
         os.close(read_end)
@@ -116,7 +117,7 @@ class Job:
 
     def start(self, started: Started) -> None:
         """Let it run."""
-        word = json.dumps([dict(started.environment), sorted(started.cpus)]).encode()
+        word = json.dumps([started.command, dict(started.environment), sorted(started.cpus)]).encode()
         try:
             while word:
                 word = word[os.write(self._word, word) :]
@@ -273,15 +274,19 @@ def _let_go() -> None:
             os.close(null)
 
 
-def _become(command: Sequence[str], entry: Entry, keep: int, read_end: int) -> None:
+def _become(entry: Entry, keep: int, read_end: int) -> None:
     """In the child: wait for the word, then turn into the job."""
     word = b""
     while part := os.read(read_end, 65536):
         word += part
     if not word:
         os._exit(FAILED)
-    environment, cpus = json.loads(word)
-    variables = clean_environment() | {os.fsencode(k): os.fsencode(v) for k, v in environment.items()}
+    command, environment, cpus = json.loads(word)
+    variables = clean_environment()
+    for name, value in environment.items():
+        variables.pop(os.fsencode(name), None)
+        if value is not None:
+            variables[os.fsencode(name)] = os.fsencode(value)
     if cpus:
         with contextlib.suppress(OSError):  # the cpuset has changed since: then the job runs where it may
             os.sched_setaffinity(0, cpus)
@@ -289,6 +294,18 @@ def _become(command: Sequence[str], entry: Entry, keep: int, read_end: int) -> N
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN if number in entry.ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, entry.mask)
+    os._exit(_execute(command, variables))
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Turn this process into another program, as if gpulaunch had never been; exit like env if that cannot be."""
+    for number in _PYTHON_IGNORES:
+        signal.signal(number, signal.SIG_DFL)
+    os._exit(_execute(command, clean_environment()))
+
+
+def _execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
+    """Turn into the program; returns, with the exit status that tells why, only if that cannot be."""
     code = errno.ENOENT
     try:
         if command[0]:  # Python does not even try an empty name
@@ -302,7 +319,7 @@ def _become(command: Sequence[str], entry: Entry, keep: int, read_end: int) -> N
     with contextlib.suppress(OSError):  # stderr may be closed
         name = printable(command[0]) or "''"
         os.write(2, os.fsencode(f"gpulaunch: error: {name}: {os.strerror(code).lower()}\n"))
-    os._exit(NOT_FOUND if code == errno.ENOENT or nowhere_in_path else CANNOT_EXECUTE)
+    return NOT_FOUND if code == errno.ENOENT or nowhere_in_path else CANNOT_EXECUTE
 
 
 def _exec_script(command: Sequence[str], variables: dict[bytes, bytes]) -> None:

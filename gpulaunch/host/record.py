@@ -86,27 +86,28 @@ class Draft:
 
 
 class FoundRecord(NamedTuple):
-    """A live record's file, read.
+    """A record's file, read.
 
     Attributes:
         name: of the file.
         user_id: its owner.
         content: what it holds.
+        locked: a process holds it.
     """
 
     name: str
     user_id: int
     content: bytes
+    locked: bool
 
 
-def read_record(directory_fd: int, directory: str, name: str, *, clear_dead: bool) -> FoundRecord | None:
-    """Read a live record; None for a dead one, and for what is no record.
+def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | None:
+    """Read a record; None for what is none.
 
     Args:
         directory_fd: of the directory.
         directory: its path, for messages.
         name: of the file in it.
-        clear_dead: remove it if it is dead and ours, or if we are root.
 
     Raises:
         FailedError: it cannot be read, so nobody can tell whether it is alive.
@@ -128,15 +129,20 @@ def read_record(directory_fd: int, directory: str, name: str, *, clear_dead: boo
     if fd is None:
         return None
     try:
-        status = os.fstat(fd)
-        if not is_locked(fd):
-            if clear_dead and os.geteuid() in (0, status.st_uid):
-                with suppress(OSError):  # a courtesy: what is dead is ignored anyway, and root may be root of little
-                    os.unlink(name, dir_fd=directory_fd)
-            return None
-        return FoundRecord(name, status.st_uid, os.read(fd, MAX_RECORD_BYTES + 1))
+        locked = is_locked(fd)
+        return FoundRecord(name, os.fstat(fd).st_uid, os.read(fd, MAX_RECORD_BYTES + 1), locked)
     finally:
         os.close(fd)
+
+
+def remove_dead(found: FoundRecord, directory_fd: int) -> None:
+    """Remove a record that is dead, if it is ours, or if we are root.
+
+    A courtesy: what is dead is ignored anyway, and root may be root of little.
+    """
+    if os.geteuid() in (0, found.user_id):
+        with suppress(OSError):
+            os.unlink(found.name, dir_fd=directory_fd)
 
 
 def open_record(name: str, directory_fd: int | None = None) -> int | None:
@@ -171,8 +177,17 @@ def is_alive(path: str) -> bool:
         os.close(fd)
 
 
+def parse_unlocked(found: FoundRecord) -> Lease | None:
+    """The lease of a record that no process holds, if a container may hold it; whatever else it is, it is dead."""
+    with suppress(ValueError, RecursionError, FieldError):
+        record = _parse(found)
+        if isinstance(record, Lease) and record.engine is not None:
+            return record
+    return None
+
+
 def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
-    """The lease or ticket that a record holds.
+    """The lease or ticket that a live record holds.
 
     Raises:
         FailedError: nobody can understand it, so nobody can tell which GPUs are free.

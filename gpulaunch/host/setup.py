@@ -42,6 +42,7 @@ def set_up(warn: Callable[[str], None]) -> None:
 def _make_unless_used(warn: Callable[[str], None]) -> None:
     """Make SET_UP while nobody can take a lease in the directory that serves now."""
     table = Table(described=True, warn=warn)
+    table.peek()  # asks about containers, for which there is no time under the lock
     with table.locked() as locked:
         seen = locked.read()
         alive = len(seen.leases) + len(seen.tickets)

@@ -9,7 +9,7 @@ import errno
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -23,8 +23,10 @@ from gpulaunch.host.record import (
     Draft,
     FoundRecord,
     parse_record,
+    parse_unlocked,
     read_record,
     record_name,
+    remove_dead,
     ticket_number,
 )
 from gpulaunch.host.state_directory import preferred_directory, state_directory
@@ -41,16 +43,19 @@ class Snapshot(NamedTuple):
     Attributes:
         leases: oldest first, and parents before their children.
         tickets: in the order of the queue.
+        unlocked: ids of leases that no process holds any more, but a container, or so it seems.
     """
 
     leases: list[Lease]
     tickets: list[Ticket]
+    unlocked: frozenset[str] = frozenset()
 
     def of(self, key: TableKey | None) -> "Snapshot":
         """What is about one machine: a described one, or (None) this machine's own GPUs."""
         return Snapshot(
             [lease for lease in self.leases if same_table(lease.table, key)],
             [ticket for ticket in self.tickets if same_table(ticket.table, key)],
+            self.unlocked,
         )
 
 
@@ -71,6 +76,7 @@ class Table:
         self._preferred = preferred_directory(self._chosen)
         self.directory = state_directory(self._chosen, described=described, private=private)
         self.warn = warn
+        self._ended: set[str] = set()
         self._check_owner()
 
     def draft(self, lease_id: str | None = None) -> Draft:
@@ -90,6 +96,8 @@ class Table:
     def peek(self, before: int | None = None) -> Snapshot:
         """All live records, of whatever machine, without the lock: what is true now may not be a moment later.
 
+        Of a lease that no process holds any more its engine is asked whether a container does.
+
         Args:
             before: only tickets with a smaller number are of interest.
 
@@ -101,9 +109,19 @@ class Table:
         except OSError as problem:
             raise self.failed("cannot open the state directory", problem) from None
         try:
-            return _read_records(fd, self.directory, before, clear_dead=False)
+            seen = _read_records(fd, self.directory, before, self._ended, clear_dead=False)
         finally:
             os.close(fd)
+        leases = [lease for lease in seen.leases if lease.id not in seen.unlocked or not self.is_over(lease)]
+        return seen._replace(leases=leases, unlocked=seen.unlocked.intersection(lease.id for lease in leases))
+
+    def is_over(self, lease: Lease) -> bool:
+        """Whether the containers of a lease that no process holds have ended; in doubt, no."""
+        from gpulaunch.host.containers import standing_of  # late: few leases need it
+
+        if lease.id not in self._ended and not standing_of(lease).holds:
+            self._ended.add(lease.id)
+        return lease.id in self._ended
 
     @contextmanager
     def locked(self) -> "Iterator[LockedTable]":
@@ -116,7 +134,7 @@ class Table:
         try:
             fd = self._lock()
             try:
-                yield LockedTable(fd, self)
+                yield LockedTable(fd, self, self._ended)
             finally:
                 _unlock(fd)
         finally:
@@ -161,19 +179,20 @@ class Table:
             if name.startswith(LEASE_PREFIX):
                 with suppress(FailedError):
                     found = self.find(name)
-                    record = parse_record(found, self.directory) if found and found.user_id == os.geteuid() else None
-                    leases += [record] if isinstance(record, Lease) else []
+                    if found and found.locked and found.user_id == os.geteuid():
+                        record = parse_record(found, self.directory)
+                        leases += [record] if isinstance(record, Lease) else []
         return leases
 
     def find(self, name: str) -> FoundRecord | None:
-        """One live record, by its file's name.
+        """One record, dead or alive, by its file's name.
 
         Raises:
             FailedError: it cannot be read.
         """
         fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            return read_record(fd, self.directory, name, clear_dead=False)
+            return read_record(fd, self.directory, name)
         finally:
             os.close(fd)
 
@@ -201,12 +220,15 @@ class Table:
 class LockedTable:
     """The table while the host-wide lock is held."""
 
-    def __init__(self, fd: int, table: Table) -> None:
+    def __init__(self, fd: int, table: Table, ended: Collection[str]) -> None:
         self._fd = fd
         self._table = table
+        self._ended = ended
 
     def read(self, before: int | None = None) -> Snapshot:
         """All live records, of whatever machine. Dead ones of this user (of all, for root) are removed.
+
+        No engine is asked now, while everybody waits: what peek() did not find over counts as alive.
 
         Args:
             before: only tickets with a smaller number are of interest.
@@ -214,18 +236,20 @@ class LockedTable:
         Raises:
             FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
         """
-        return _read_records(self._fd, self._table.directory, before, clear_dead=True)
+        return _read_records(self._fd, self._table.directory, before, self._ended, clear_dead=True)
 
     def sweep(self, name: str) -> None:
         """Remove one record, if it is dead."""
-        read_record(self._fd, self._table.directory, name, clear_dead=True)
+        found = read_record(self._fd, self._table.directory, name)
+        if found and _record_in(found, self._table.directory, self._ended) is None:
+            remove_dead(found, self._fd)
 
     def next_number(self) -> int:
         """The number of a ticket that comes after all live ones: 1 + the largest."""
         plausible = (name for name in os.listdir(self._fd) if 0 < ticket_number(name) < MAX_NUMBER)
         names = sorted(plausible, key=ticket_number, reverse=True)
-        alive = (name for name in names if read_record(self._fd, self._table.directory, name, clear_dead=True))
-        return ticket_number(next(alive, "")) + 1
+        found = (read_record(self._fd, self._table.directory, name) for name in names)
+        return next((ticket_number(record.name) for record in found if record and record.locked), 0) + 1
 
     def publish(self, draft: Draft, record: Lease | Ticket) -> None:
         """Write the record into its draft and give it its name, both or neither.
@@ -264,22 +288,38 @@ def release(table: Table, draft: Draft, record: Lease | Ticket) -> None:
         draft.close()
 
 
-def _read_records(directory_fd: int, directory: str, before: int | None, *, clear_dead: bool) -> Snapshot:
+def _read_records(
+    directory_fd: int, directory: str, before: int | None, ended: Collection[str], *, clear_dead: bool
+) -> Snapshot:
     leases: list[Lease] = []
     tickets: list[Ticket] = []
+    unlocked: set[str] = set()
     for name in os.listdir(directory_fd):
         number = ticket_number(name)
         if not name.startswith(LEASE_PREFIX) and (number == 0 or (before is not None and number >= before)):
             continue
-        found = read_record(directory_fd, directory, name, clear_dead=clear_dead)
-        record = parse_record(found, directory) if found else None
+        found = read_record(directory_fd, directory, name)
+        if found is None:
+            continue
+        record = _record_in(found, directory, ended)
         if isinstance(record, Lease):
             leases.append(record)
+            unlocked |= set() if found.locked else {record.id}
         elif record:
             tickets.append(record)
+        elif clear_dead:
+            remove_dead(found, directory_fd)
     leases.sort(key=lambda lease: (lease.started_at, len(lease.ancestors), lease.id))
     tickets.sort(key=lambda ticket: ticket.number)
-    return Snapshot(leases, tickets)
+    return Snapshot(leases, tickets, frozenset(unlocked))
+
+
+def _record_in(found: FoundRecord, directory: str, ended: Collection[str]) -> Lease | Ticket | None:
+    """What a record says, if it is alive; leases that no process holds are, unless they have ended."""
+    if found.locked:
+        return parse_record(found, directory)
+    lease = parse_unlocked(found)
+    return None if lease is None or lease.id in ended else lease
 
 
 def _unlock(fd: int) -> None:

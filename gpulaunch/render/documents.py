@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from gpulaunch.core.container.life import Standing
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait, gpus_text
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.hardware.cpuset import format_cpuset
@@ -98,6 +99,7 @@ def status_document(
     tickets: Sequence[Ticket] = (),
     left_over: Mapping[str, Sequence[int]] | None = None,
     stopped: Collection[str] = (),
+    standings: Mapping[str, Standing] | None = None,
 ) -> Document:
     """What `gpulaunch status --json` prints: the whole table of one machine.
 
@@ -109,6 +111,7 @@ def status_document(
         tickets: live ones, in the order of the queue.
         left_over: pids that still hold a lease whose launcher and job have ended, by its id.
         stopped: ids of tickets whose launcher was stopped, so that it lets others pass.
+        standings: what is known of a lease's containers, by its id.
     """
     used = {use.uuid: use.who for use in outside}
     gpus = []
@@ -130,7 +133,13 @@ def status_document(
         "topology": topology.name,
         "gpus": gpus,
         "leases": [
-            _lease_document(topology, lease, user_name(lease.user_id), (left_over or {}).get(lease.id))
+            _lease_document(
+                topology,
+                lease,
+                user_name(lease.user_id),
+                (left_over or {}).get(lease.id),
+                (standings or {}).get(lease.id),
+            )
             for lease in leases
         ],
         "queue": [
@@ -156,7 +165,10 @@ def _ticket_document(position: int, ticket: Ticket, user: str, *, stopped: bool)
     }
 
 
-def _lease_document(topology: Topology, lease: Lease, user: str, left_over: Sequence[int] | None) -> Document:
+def _lease_document(
+    topology: Topology, lease: Lease, user: str, left_over: Sequence[int] | None, standing: Standing | None
+) -> Document:
+    container = standing.keeper if standing else None
     index_of = {gpu.uuid: gpu.index for gpu in topology.gpus}
     return {
         "id": lease.id,
@@ -170,7 +182,10 @@ def _lease_document(topology: Topology, lease: Lease, user: str, left_over: Sequ
         "profile": lease.profile,
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,
-        "container": None,
+        "container": container.id if container else None,
+        "container_name": container.name if container else None,
+        "container_state": container.state if container else None,
+        "container_problem": standing.problem if standing else None,
         "name": lease.name,
         "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),

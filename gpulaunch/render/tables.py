@@ -77,6 +77,7 @@ def status_table(document: Document, now: datetime) -> Group:
             for lease in document["leases"]
             if lease["left_over_pids"]
         ]
+        lines += [Text(note, "yellow") for lease in document["leases"] if (note := _container_note(lease))]
     if document["queue"]:
         table = _table("waiting", "GPUs", "user", "since", "ticket", "profile", "command", right=("waiting", "since"))
         for ticket in document["queue"]:
@@ -93,12 +94,23 @@ def status_table(document: Document, now: datetime) -> Group:
     return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
 
 
+def _container_note(lease: Document) -> str:
+    """Why a lease stays whose container does not run, or cannot be asked about."""
+    if lease["container_problem"]:
+        return f"lease {lease['id']} stays until its engine tells of its container: {lease['container_problem']}"
+    if lease["container_state"] in (None, "running"):
+        return ""
+    container = f"container {printable(lease['container_name'])}, which is {lease['container_state']}"
+    return f"lease {lease['id']} stays with {container}"
+
+
 def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     profile = printable(lease["profile"] or "")
     if lease["assumed"]:
         profile = f"{profile} (assumed)" if profile else "assumed"
     gpus = ",".join("?" if index is None else str(index) for index in lease["gpus"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
+    inside += f"container {lease['container_name']}: " if lease["container_name"] else ""
     since = age(lease["started_at"], now)
     return [gpus, printable(lease["user"]), since, lease["id"], Text(profile), _cut(inside + _doing(lease))]
 

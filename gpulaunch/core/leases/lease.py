@@ -34,6 +34,8 @@ class Lease(NamedTuple):
         started_at: ISO 8601, UTC.
         ancestors: ids of the lease that this one was taken from, of the one that that was taken from, and so on.
         boot_id: of the kernel that the processes ran under.
+        engine: id of the Docker Engine that runs the job's container, which may outlive both processes; None for a job
+            that is a process here.
     """
 
     id: str
@@ -49,6 +51,7 @@ class Lease(NamedTuple):
     started_at: str
     ancestors: tuple[str, ...]
     boot_id: str
+    engine: str | None = None
 
     def to_document(self) -> dict[str, Any]:
         """What is written to the record."""
@@ -70,7 +73,7 @@ _LEASE: FieldTable = {
     "started_at": str,
     "boot_id": str,
 }
-_OPTIONAL = {"table": list, "profile": str, "name": str}
+_OPTIONAL = {"table": list, "profile": str, "name": str, "engine": str}
 
 
 def parse_lease(document: object, user_id: int) -> Lease:
@@ -97,4 +100,5 @@ def parse_lease(document: object, user_id: int) -> Lease:
         started_at=lease["started_at"],
         ancestors=texts_of(lease, "ancestors"),
         boot_id=lease["boot_id"],
+        engine=lease.get("engine"),
     )

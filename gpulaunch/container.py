@@ -1,0 +1,160 @@
+"""A docker command meets its engine: which GPUs are asked for, and how they will get in."""
+
+import os
+from collections.abc import Callable, Mapping
+
+from gpulaunch.acquire import Launch
+from gpulaunch.core.container.command import DockerCommand
+from gpulaunch.core.container.gpus import PROFILE_LABEL, Asked, allowed_ways, asked_gpus, with_gpus
+from gpulaunch.core.container.launch import ContainerLaunch
+from gpulaunch.core.container.life import Container
+from gpulaunch.core.container.ways import NO_WAY, WAYS
+from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.host.catalog import Label
+from gpulaunch.host.docker import Engine, Info, find_socket, offer_of
+from gpulaunch.host.machine import Machine
+from gpulaunch.host.table import Table
+from gpulaunch.prepare import read_launch
+from gpulaunch.settings import Given, Settings
+
+
+def read_container_launch(
+    given: Mapping[str, Given], command: DockerCommand, *, name: str | None, warn: Callable[[str], None]
+) -> Launch | tuple[str, ...]:
+    """Everything that a launch through docker needs to know, read and checked; nothing is taken yet.
+
+    Args:
+        given: gpulaunch's own options.
+        command: docker's command line.
+        name: that the user gave the job, or None.
+        warn: where to say what is odd but no failure.
+
+    Returns:
+        The launch; or what is to be run without a lease, because it needs no GPU, or has a lease.
+
+    Raises:
+        UsageError: something asked for does not exist or cannot be, or the engine is not on this machine.
+        FailedError: the engine or the machine cannot be asked.
+    """
+    if command.starts:
+        return _read_start(given, command, name=name, warn=warn)
+    if not command.launches:
+        return command.argv
+    asked = asked_gpus(command, os.environ)
+    if asked and asked.nothing:
+        if given.keys() & {"gpus", "only"}:
+            raise UsageError(f"{_option(given)} asks for GPUs, but {asked.text} for none")
+        return command.argv if "VISIBLE" in asked.text else with_gpus(command, (), NO_WAY, None, asked)
+    given = _with_asked(given, asked)
+    settings = Settings(given, os.environ)
+    socket_path = find_socket(command, os.environ)
+    engine = Engine(socket_path)
+    info = engine.info()
+    launch = read_launch(settings, command.argv, name=name, warn=warn, label=_label(engine, command.operands[0]))
+    _warn_of_all(command, warn)
+    way = choose_way(info, launch.machine, settings, command, warn)
+    return launch._replace(container=ContainerLaunch(command, asked, way, socket_path, info.id, None))
+
+
+def _read_start(
+    given: Mapping[str, Given], command: DockerCommand, *, name: str | None, warn: Callable[[str], None]
+) -> Launch | tuple[str, ...]:
+    """Start a container again that was made under a lease: on the GPUs that it was made with, if they are free."""
+    socket_path = find_socket(command, os.environ)
+    engine = Engine(socket_path)
+    info = engine.info()
+    found = [container for operand in command.operands if (container := engine.container(operand))]
+    made = [container for container in found if container.lease_id and container.uuids]
+    alive = {lease.id for lease in Table(described=True, warn=warn).peek().leases} if made else set()
+    without = [container for container in made if container.lease_id not in alive]
+    if not without:
+        return command.argv
+    if len(without) > 1:
+        names = ", ".join(printable(container.name) for container in without)
+        raise UsageError(f"{len(without)} containers need their GPUs back: {names}: start them one at a time")
+    container = without[0]
+    launch = read_launch(Settings(_with_made(given, container), os.environ), command.argv, name=name, warn=warn)
+    return launch._replace(container=ContainerLaunch(command, None, NO_WAY, socket_path, info.id, container.lease_id))
+
+
+def _with_asked(given: Mapping[str, Given], asked: Asked | None) -> dict[str, Given]:
+    """Docker's flags as if they were options of ours: a count is -n, devices are --only, and all of these."""
+    merged = dict(given)
+    if asked is None:
+        return merged
+    option = asked.text.replace("=", " ").partition(" ")[0]
+    if asked.number:
+        if "gpus" in given and given["gpus"].text != asked.number:
+            raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and docker's {asked.text} disagree")
+        merged["gpus"] = Given(option, asked.number)
+        return merged
+    if "only" in given:
+        raise UsageError(f"{given['only'].option} and docker's {asked.text} both name GPUs: say it once")
+    merged["only"] = Given(option, ",".join(asked.devices))
+    merged.setdefault("gpus", Given(option, str(len(asked.devices))))
+    return merged
+
+
+def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Given]:
+    if given.keys() & {"gpus", "only"}:
+        raise UsageError(f"{_option(given)}: container {printable(container.name)} was made with its GPUs")
+    origin = f"container {printable(container.name)}: GPU"
+    return {
+        **given,
+        "only": Given(origin, ",".join(container.uuids)),
+        "gpus": Given(origin, str(len(container.uuids))),
+    }
+
+
+def _option(given: Mapping[str, Given]) -> str:
+    return " and ".join(f"{given[name].option} {given[name].text}" for name in ("gpus", "only") if name in given)
+
+
+def _label(engine: Engine, image: str) -> Label | None:
+    text = engine.image_labels(image).get(PROFILE_LABEL)
+    return Label(image, PROFILE_LABEL, text) if text else None
+
+
+def _warn_of_all(command: DockerCommand, warn: Callable[[str], None]) -> None:
+    """Say what lets a container see GPUs that are not its own; it stays the user's decision."""
+    if command.says("--privileged"):
+        warn("--privileged shows the container every GPU of this host, whoever holds it")
+    for value in command.values("--device"):
+        if value.startswith("/dev/nvidia") and value[len("/dev/nvidia") :][:1].isdigit():
+            warn(f"--device {printable(value)} adds a GPU that this launch does not lease")
+
+
+def choose_way(
+    info: Info, machine: Machine, settings: Settings, command: DockerCommand, warn: Callable[[str], None]
+) -> str:
+    """How the GPUs will get into the container.
+
+    Args:
+        info: what the engine says of itself.
+        machine: whose GPUs.
+        settings: may force a way.
+        command: may name another runtime.
+        warn: where to say that no GPU gets in.
+
+    Raises:
+        FailedError: there is no way.
+        UsageError: the way that is forced is closed by the command.
+    """
+    forced = settings.get("container_gpus")
+    allowed = allowed_ways(command)
+    if forced.value:
+        if forced.value not in allowed:
+            raise UsageError(f"{forced.origin} and docker's --runtime {command.values('--runtime')[-1]} disagree")
+        return str(forced.value)
+    ways = offer_of(info, machine.topology.gpus).ways([gpu.uuid for gpu in machine.topology.gpus])
+    ways = [way for way in ways if way in allowed]
+    if machine.key:  # no driver knows these GPUs; a CDI specification may
+        if "cdi" not in ways:
+            warn(f"{machine.topology.name} is a described machine, so no GPU gets into the container")
+        return "cdi" if "cdi" in ways else NO_WAY
+    if not ways:
+        raise FailedError(
+            f"Docker Engine {info.version} has no way to give GPUs to containers: none of {', '.join(WAYS.values())}",
+            "install the NVIDIA Container Toolkit, and see 'gpulaunch doctor'",
+        )
+    return ways[0]

@@ -1,0 +1,180 @@
+"""What docker's own flags ask of GPUs, and how the leased ones are written into docker's command line."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gpulaunch.core.container.command import DockerCommand
+from gpulaunch.core.container.ways import WAYS
+from gpulaunch.core.environment import LEASE_VARIABLE
+from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.errors import UsageError, quoted
+
+CDI_KIND = "nvidia.com/gpu="
+"""How GPUs are called in the Container Device Interface, before their name."""
+
+LEASE_LABEL = "io.gpulaunch.lease"
+GPUS_LABEL = "io.gpulaunch.gpus"
+PROFILE_LABEL = "io.gpulaunch.profile"
+
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+class Asked(NamedTuple):
+    """What docker's own flags say about GPUs.
+
+    Attributes:
+        text: the flag as it was written, for messages.
+        number: of GPUs, or "all", or None if devices are named.
+        devices: the GPUs named, by index or UUID; empty for none.
+        nothing: no GPU is wanted.
+        fields: what else --gpus says: driver, capabilities, options.
+    """
+
+    text: str
+    number: str | None = None
+    devices: tuple[str, ...] = ()
+    nothing: bool = False
+    fields: tuple[str, ...] = ()
+
+
+def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked | None:
+    """Which GPUs docker's flags ask for: --gpus, --device, NVIDIA_VISIBLE_DEVICES, or nvidia-docker's NV_GPU.
+
+    Args:
+        command: docker run or docker create.
+        environment: of this process.
+
+    Returns:
+        None if they say nothing.
+
+    Raises:
+        UsageError: they contradict each other, or docker would not understand them.
+    """
+    lists = command.values("--gpus")
+    devices = [value for value in command.values("--device") if value.startswith(CDI_KIND)]
+    if len(lists) + bool(devices) > 1:
+        given = [f"--gpus {value}" for value in lists] + [f"--device {value}" for value in devices]
+        raise UsageError(f"{' and '.join(given)} both ask for GPUs: say it once")
+    if lists:
+        return _from_gpus(lists[0])
+    if devices:
+        names = [value.removeprefix(CDI_KIND) for value in devices]
+        return _from_names(names, " ".join(f"--device {value}" for value in devices))
+    visible = _container_variable(command, environment, _VISIBLE)
+    if visible is not None:
+        names = [name.removeprefix(CDI_KIND) for name in visible.split(",")]
+        return _from_names(names, f"{_VISIBLE}={visible}")
+    if environment.get("NV_GPU"):
+        return _from_names(environment["NV_GPU"].replace(",", " ").split(), f"NV_GPU={environment['NV_GPU']}")
+    return None
+
+
+def _container_variable(command: DockerCommand, environment: Mapping[str, str], name: str) -> str | None:
+    """What -e sets a variable to, or has docker copy from this environment; the last one counts."""
+    found = None
+    for assignment in command.values("-e", "--env"):
+        key, equals, value = assignment.partition("=")
+        if key == name:
+            found = value if equals else environment.get(name)
+    return found
+
+
+def _from_names(names: Sequence[str], text: str) -> Asked:
+    if list(names) in (["none"], ["void"], [""]):
+        return Asked(text, nothing=True)
+    if "all" in names:
+        return Asked(text, number="all")
+    return Asked(text, devices=tuple(dict.fromkeys(names)))
+
+
+def _from_gpus(value: str) -> Asked:
+    """The value of --gpus: a CSV record of a count, or of key=value fields (docker/cli opts/gpus.go)."""
+    text = f"--gpus {value}"
+    fields = next(csv.reader([value]), [])
+    keyed: dict[str, str] = {}
+    for field in fields:
+        key, equals, content = field.partition("=")
+        if not equals:
+            key, content = "count", field
+        if key not in ("driver", "count", "device", "capabilities", "options"):
+            raise UsageError(f"{text}: unknown key {quoted(key)}")
+        if key in keyed or {key, *keyed} >= {"count", "device"}:
+            hint = f"""several devices need quotes of their own: --gpus '"device={value.removeprefix("device=")}"'"""
+            raise UsageError(f"{text}: more than one count or device list", hint if "device" in keyed else None)
+        keyed[key] = content
+    if keyed.get("driver") not in (None, "", "nvidia"):
+        raise UsageError(f"{text}: driver {quoted(keyed['driver'])}: only NVIDIA GPUs are leased")
+    others = tuple(field for field in fields if field.partition("=")[0] in ("driver", "capabilities", "options"))
+    if "device" in keyed:
+        return _from_names([name.removeprefix(CDI_KIND) for name in keyed["device"].split(",")], text)._replace(
+            fields=others
+        )
+    count = keyed.get("count", "1")
+    if count in ("all", "-1"):
+        return Asked(text, number="all", fields=others)
+    if not (count.isascii() and count.isdecimal()):
+        raise UsageError(f"{text}: {quoted(count)} is neither a number of GPUs nor 'all'")
+    return Asked(text, nothing=True) if int(count) == 0 else Asked(text, number=count, fields=others)
+
+
+def allowed_ways(command: DockerCommand) -> set[str]:
+    """Those of WAYS that a command leaves open: it may name another runtime."""
+    runtimes = command.values("--runtime")
+    return set(WAYS) - ({"runtime"} if runtimes and runtimes[-1] != "nvidia" else set())
+
+
+def with_gpus(
+    command: DockerCommand, gpus: Sequence[Gpu], way: str, lease_id: str | None, asked: Asked | None
+) -> tuple[str, ...]:
+    """Docker's command line with exactly these GPUs, and labels that tell others whose they are.
+
+    All else stays as and where it was. What is added comes after the user's flags, since of two assignments to one
+    variable or label docker takes the last.
+
+    Args:
+        command: docker run or docker create.
+        gpus: in rank order; none for a container that is to see no GPU.
+        way: one of WAYS, or NO_WAY.
+        lease_id: None as long as there is no lease.
+        asked: what docker's flags said.
+    """
+    uuids = [gpu.uuid for gpu in gpus]
+    added: list[str] = []
+    if gpus and way == "gpus":
+        fields = [f"device={','.join(uuids)}", *(asked.fields if asked else ())]
+        added += ["--gpus", ",".join(f'"{field}"' for field in fields)]
+    elif gpus and way == "runtime":
+        runtime = [] if command.values("--runtime") else ["--runtime", "nvidia"]
+        added += [*runtime, "-e", f"{_VISIBLE}={','.join(uuids)}"]
+        capabilities = [f.partition("=")[2] for f in (asked.fields if asked else ()) if f.startswith("capabilities=")]
+        if capabilities:
+            added += ["-e", f"NVIDIA_DRIVER_CAPABILITIES={capabilities[0]}"]
+    else:  # an image may say "all", and the engine's default runtime may be nvidia
+        added += [word for uuid in uuids if way == "cdi" for word in ("--device", CDI_KIND + uuid)]
+        added += ["-e", f"{_VISIBLE}=void"]
+    order = _order_inside(gpus)
+    if order != sorted(order) and not _mentions(command, "CUDA_VISIBLE_DEVICES"):
+        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "-e", f"CUDA_VISIBLE_DEVICES={','.join(map(str, order))}"]
+    if gpus:
+        added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
+    if lease_id:
+        added += ["--label", f"{LEASE_LABEL}={lease_id}", "-e", f"{LEASE_VARIABLE}={lease_id}"]
+    replaced = {
+        at
+        for flag in command.flags
+        if flag.name == "--gpus" or (flag.name == "--device" and (flag.value or "").startswith(CDI_KIND))
+        for at in range(flag.begin, flag.end)
+    }
+    kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
+    return (*kept, *added, *command.argv[command.flags_end :])
+
+
+def _order_inside(gpus: Sequence[Gpu]) -> list[int]:
+    """The GPUs' numbers inside the container, in rank order: there they are counted anew, by PCI address."""
+    indices = sorted(gpu.index for gpu in gpus)
+    return [indices.index(gpu.index) for gpu in gpus]
+
+
+def _mentions(command: DockerCommand, variable: str) -> bool:
+    return any(value.partition("=")[0] == variable for value in command.values("-e", "--env"))

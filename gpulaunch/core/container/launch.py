@@ -1,0 +1,41 @@
+"""A launch through Docker."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpulaunch.core.container.command import DockerCommand
+from gpulaunch.core.container.gpus import Asked, with_gpus
+from gpulaunch.core.hardware.topology import Gpu
+
+
+class ContainerLaunch(NamedTuple):
+    """What a launch through Docker needs to know besides.
+
+    Attributes:
+        command: docker's command line, read.
+        asked: what its flags say about GPUs, or None.
+        way: by which GPUs get in: one of WAYS, or NO_WAY.
+        socket_path: of the engine.
+        engine_id: its own.
+        lease_id: that the container was given when it was made, if it is to be started again.
+    """
+
+    command: DockerCommand
+    asked: Asked | None
+    way: str
+    socket_path: str
+    engine_id: str
+    lease_id: str | None
+
+
+def started_command(container: ContainerLaunch, gpus: Sequence[Gpu], lease_id: str | None) -> tuple[str, ...]:
+    """What is run: docker's command line, with the GPUs in it unless the container was made with them.
+
+    Args:
+        container: the launch.
+        gpus: in rank order; none for a container that is to see none.
+        lease_id: None as long as there is no lease.
+    """
+    if container.command.starts:
+        return container.command.argv
+    return with_gpus(container.command, gpus, container.way, lease_id, container.asked)

@@ -1,0 +1,72 @@
+"""When a container holds its GPUs."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gpulaunch.core.container.gpus import GPUS_LABEL, LEASE_LABEL
+
+
+class Container(NamedTuple):
+    """A container, as its engine described it at one moment.
+
+    Attributes:
+        id: 64 hexadecimal digits.
+        name: without the slash.
+        state: created, running, paused, restarting, removing, exited or dead.
+        has_failed: it was to start, and could not.
+        restarts: its policy may start it again by itself.
+        lease_id: that it was launched under, or None.
+        uuids: GPUs that it was given.
+    """
+
+    id: str
+    name: str
+    state: str
+    has_failed: bool
+    restarts: bool
+    lease_id: str | None
+    uuids: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether its GPUs are taken: it runs, was made to be started, or may come back until it is removed."""
+        if self.state in ("removing", "dead"):
+            return False
+        if self.state == "exited" or (self.state == "created" and self.has_failed):
+            return self.restarts
+        return True
+
+
+def parse_container(document: Mapping[str, Any]) -> Container:
+    """Read what GET /containers/ID/json answers."""
+    state = document["State"]
+    policy = (document["HostConfig"].get("RestartPolicy") or {}).get("Name")
+    labels = document["Config"].get("Labels") or {}
+    return Container(
+        id=document["Id"],
+        name=document["Name"].removeprefix("/"),
+        state=state["Status"],
+        has_failed=state.get("ExitCode", 0) != 0 or bool(state.get("Error")),
+        restarts=policy not in (None, "", "no"),
+        lease_id=labels.get(LEASE_LABEL),
+        uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
+    )
+
+
+class Standing(NamedTuple):
+    """What is known of a lease's containers.
+
+    Attributes:
+        holds: they, or an engine that cannot be asked, keep the lease.
+        containers: as their engine describes them.
+        problem: why it cannot be told, or None.
+    """
+
+    holds: bool
+    containers: tuple[Container, ...]
+    problem: str | None
+
+    @property
+    def keeper(self) -> Container | None:
+        """The container that holds the lease, or else one that did."""
+        return next((c for c in self.containers if c.holds), next(iter(self.containers), None))

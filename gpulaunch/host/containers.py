@@ -1,0 +1,180 @@
+"""Leases and the containers that hold them.
+
+A container belongs to its engine, not to the docker command that started it, so it is the engine that knows whether a
+lease is still needed. docs/decisions/docker.md tells why each part is as it is.
+"""
+
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+
+from gpulaunch.core.container.life import Standing
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.record import Process
+from gpulaunch.errors import FailedError
+from gpulaunch.host.docker import Engine, Events, NoAnswerError, known_sockets
+from gpulaunch.host.system import state_of
+
+STOP_FOLLOWS_S = 0.25
+"""After a container was killed through the engine: "stop" follows if it was docker stop or docker restart."""
+
+START_FOLLOWS_S = 2.0
+"""After "stop": "start" follows if it was docker restart, as soon as the engine has set the container up again."""
+
+_RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_LONGEST_SLEEP_S = 86400.0
+_LOOK_AGAIN_S = 1.0
+_OVERLAP_S = 1.0  # events that are told twice do no harm, one that is missed would
+
+
+def standing_of(lease: Lease) -> Standing:
+    """Ask the engine that a lease's container was launched on, if it is one of those known here."""
+    problems = []
+    for path in known_sockets(lease.user_id):
+        if not os.path.exists(path):
+            continue
+        engine = Engine(path)
+        try:
+            if engine.info().id == lease.engine:
+                containers = tuple(engine.containers_of(lease.id))
+                return Standing(any(c.holds for c in containers), containers, None)
+        except FailedError as problem:
+            problems.append(problem.message)
+    return Standing(holds=True, containers=(), problem="; ".join(problems) or "its Docker Engine does not run here")
+
+
+def engine_of(lease: Lease) -> Engine:
+    """The engine that a lease's container was launched on.
+
+    Raises:
+        FailedError: it is none of those known here, or does not answer.
+    """
+    for path in known_sockets(lease.user_id):
+        with suppress(FailedError):
+            engine = Engine(path)
+            if os.path.exists(path) and engine.info().id == lease.engine:
+                return engine
+    raise FailedError(f"lease {lease.id}: {standing_of(lease).problem}")
+
+
+class Followed:
+    """The containers of a lease, and the docker command that makes them.
+
+    Args:
+        engine: where they are.
+        engine_id: the engine's own; another one at the same socket knows nothing of them.
+        lease_id: that they were launched under.
+        since_s: nothing of interest happened before; seconds since 1970.
+    """
+
+    def __init__(self, engine: Engine, engine_id: str, lease_id: str, since_s: float) -> None:
+        self._engine = engine
+        self._engine_id = engine_id
+        self._lease_id = lease_id
+        self._since_s = since_s
+
+    def has_ended(self) -> bool:
+        """Whether the containers have ended for good, now that the docker command has; no, if nobody can tell."""
+        try:
+            if not self._engine.containers_of(self._lease_id):
+                return True
+            return not self._holding() and self._wait_by_events(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
+        except FailedError:
+            return False
+
+    def end(self, grace_s: float) -> None:
+        """Stop the containers, so that none comes back by itself.
+
+        Raises:
+            FailedError: the engine does not.
+        """
+        for container in self._engine.containers_of(self._lease_id):
+            if container.holds:
+                self._engine.end(container, grace_s)
+
+    def wait(self, command: Process, overdue_s: float | None, end: Callable[[], None]) -> None:
+        """Sleep until the docker command and the containers have ended, however often the engine goes and comes.
+
+        Args:
+            command: the docker command, which may be about to start a container.
+            overdue_s: when they are to be ended, on the clock of time.monotonic, or None.
+            end: ends them.
+        """
+        failures = 0
+        while True:
+            try:
+                if overdue_s is not None and time.monotonic() >= overdue_s:
+                    end()
+                    overdue_s = None
+                if self._wait_by_events(command, overdue_s):
+                    return
+                failures = 0
+            except FailedError:
+                time.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+                failures += 1
+
+    def _holding(self) -> bool:
+        found = self._engine.containers_of(self._lease_id)
+        if not found and self._engine.info().id != self._engine_id:
+            raise NoAnswerError(f"another Docker Engine is at {self._engine.socket_path} now")
+        return any(container.holds for container in found)
+
+    def _wait_by_events(self, command: Process | None, deadline_s: float | None) -> bool:
+        """True once all has ended; False at the deadline.
+
+        Raises:
+            FailedError: the engine does not answer any more.
+        """
+        began_s = time.time()
+        with closing(self._engine.events(self._lease_id, self._since_s, began_s)) as history:
+            actions = history.all()
+        with closing(self._engine.events(self._lease_id, began_s - _OVERLAP_S)) as events:
+            last_s = time.monotonic()
+            while True:
+                command = command if command and state_of(command) else None
+                busy = bool(command) or self._holding()
+                wait_s = _LONGEST_SLEEP_S if busy else last_s + _settling_s(actions) - time.monotonic()
+                if wait_s <= 0:
+                    return True
+                if deadline_s is not None:
+                    wait_s = min(wait_s, deadline_s - time.monotonic())
+                if wait_s <= 0:
+                    return False
+                _sleep(events, command, wait_s)
+                new = events.actions(0)
+                if new is None:
+                    raise NoAnswerError(f"the Docker Engine at {self._engine.socket_path} has gone")
+                if new:
+                    last_s = time.monotonic()
+                actions += new
+
+
+def _settling_s(actions: Sequence[str]) -> float:
+    """How long after the last event a container that does not run may still be started by docker restart."""
+    starts = [at for at, action in enumerate(actions) if action == "start"]
+    since_start = actions[starts[-1] :] if starts else actions
+    if "destroy" in since_start:
+        return 0.0
+    if "stop" in since_start:
+        return START_FOLLOWS_S
+    return STOP_FOLLOWS_S if "kill" in since_start else 0.0
+
+
+def _sleep(events: Events, command: Process | None, wait_s: float) -> None:
+    """Until an event comes, the docker command ends, or the time is up."""
+    poll = select.poll()
+    poll.register(events.fileno(), select.POLLIN)
+    pidfd = None
+    if command:
+        try:
+            pidfd = os.pidfd_open(command.pid)
+            poll.register(pidfd, select.POLLIN)
+        except OSError:  # it has ended, or no descriptor is left
+            wait_s = min(wait_s, _LOOK_AGAIN_S)
+    try:
+        poll.poll(wait_s * 1000)
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)

@@ -1,0 +1,356 @@
+"""The Docker Engine of this machine, asked over its Unix socket.
+
+Requests are HTTP/1.0, so every answer ends with its connection, and a stream of events is lines until then. The Docker
+SDK for Python would do it too, but importing it takes longer than a whole launch (docs/decisions/docker.md).
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from socket import AF_UNIX, SOCK_STREAM, socket
+from typing import Any, NamedTuple
+
+from gpulaunch.core.container.command import DockerCommand
+from gpulaunch.core.container.gpus import CDI_KIND, LEASE_LABEL
+from gpulaunch.core.container.life import Container, parse_container
+from gpulaunch.core.container.ways import Offer
+from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.errors import FailedError, UsageError, printable
+
+DEFAULT_SOCKET = "/var/run/docker.sock"
+
+_HOOK = "nvidia-container-runtime-hook"
+_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ANSWER_S = 10.0
+_READ_BYTES = 1 << 16
+_STOPPING_S = 10.0
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:@")
+
+
+class NoAnswerError(FailedError):
+    """The engine cannot be reached, or does not answer."""
+
+
+class _NotFoundError(Exception):
+    """The engine does not know what it was asked about."""
+
+
+class Info(NamedTuple):
+    """What an engine says of itself.
+
+    Attributes:
+        id: its own, kept with its data.
+        version: of the engine.
+        default_runtime: that containers get if nothing else is said.
+        runtimes: names of all.
+        cdi_directories: where it looks for CDI specifications.
+        cdi_devices: names that it has found there; None from engines that do not tell.
+    """
+
+    id: str
+    version: str
+    default_runtime: str
+    runtimes: tuple[str, ...]
+    cdi_directories: tuple[str, ...]
+    cdi_devices: tuple[str, ...] | None
+
+
+class Engine:
+    """One engine.
+
+    Args:
+        socket_path: of its Unix socket.
+    """
+
+    def __init__(self, socket_path: str) -> None:
+        self.socket_path = socket_path
+
+    def info(self) -> Info:
+        """What it says of itself.
+
+        Raises:
+            NoAnswerError: it cannot be reached.
+            FailedError: it is no Docker Engine.
+        """
+        answer = self._get("/info")
+        devices = answer.get("DiscoveredDevices")
+        return Info(
+            id=answer.get("ID", ""),
+            version=answer.get("ServerVersion", ""),
+            default_runtime=answer.get("DefaultRuntime", ""),
+            runtimes=tuple(answer.get("Runtimes") or ()),
+            cdi_directories=tuple(answer.get("CDISpecDirs") or ()),
+            cdi_devices=None if devices is None else tuple(device.get("ID", "") for device in devices),
+        )
+
+    def image_labels(self, image: str) -> dict[str, str]:
+        """Labels of an image; none if it is not here yet."""
+        try:
+            return self._get(f"/images/{_quoted(image)}/json")["Config"].get("Labels") or {}
+        except (_NotFoundError, FailedError):  # docker will pull it, or say what is wrong with its name
+            return {}
+
+    def container(self, name: str) -> Container | None:
+        """A container by name or id."""
+        try:
+            return parse_container(self._get(f"/containers/{_quoted(name)}/json"))
+        except _NotFoundError:
+            return None
+
+    def containers_of(self, lease_id: str) -> list[Container]:
+        """The containers that were launched under a lease, whatever became of them."""
+        listed = self._get(f"/containers/json?all=1&filters={_filters(lease_id)}")
+        found = (self.container(entry["Id"]) for entry in listed)
+        return [container for container in found if container]
+
+    def events(self, lease_id: str, since_s: float, until_s: float | None = None) -> "Events":
+        """What happened, and happens, to the containers of a lease.
+
+        Args:
+            lease_id: whose.
+            since_s: from then on; seconds since 1970.
+            until_s: up to then; None for no end.
+        """
+        query = f"since={since_s:.6f}&filters={_filters(lease_id)}"
+        if until_s is not None:
+            query += f"&until={until_s:.6f}"
+        return Events(self._request("GET", f"/events?{query}", None, _ANSWER_S))
+
+    def end(self, container: Container, grace_s: float) -> None:
+        """Stop a container, TERM and after the grace KILL, so that it does not come back by itself."""
+        try:
+            if container.state == "created":  # nothing has run in it
+                self._do("DELETE", f"/containers/{container.id}?force=1")
+                return
+            if container.restarts:
+                self._do("POST", f"/containers/{container.id}/update", {"RestartPolicy": {"Name": "no"}})
+            if container.state == "paused":  # it would not hear TERM
+                self._do("POST", f"/containers/{container.id}/unpause")
+            path = f"/containers/{container.id}/stop?t={round(grace_s)}"
+            self._do("POST", path, answer_s=grace_s + _STOPPING_S)
+        except _NotFoundError:
+            pass
+
+    def _get(self, path: str) -> Any:  # noqa: ANN401
+        return json.loads(self._do("GET", path))
+
+    def _do(
+        self, method: str, path: str, content: Mapping[str, Any] | None = None, answer_s: float = _ANSWER_S
+    ) -> bytes:
+        """One request; the answer's content."""
+        with self._request(method, path, content, answer_s) as connection:
+            parts = []
+            try:
+                while part := connection.recv(_READ_BYTES):
+                    parts.append(part)
+            except OSError as problem:
+                raise self._no_answer(problem) from None
+        head, _, body = b"".join(parts).partition(b"\r\n\r\n")
+        self._judge(head, body)
+        return body
+
+    def _request(self, method: str, path: str, content: Mapping[str, Any] | None, answer_s: float) -> socket:
+        connection = socket(AF_UNIX, SOCK_STREAM)
+        try:
+            connection.settimeout(answer_s)
+            connection.connect(self.socket_path)
+            head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\n"
+            body = b""
+            if content is not None:
+                body = json.dumps(content).encode()
+                head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            connection.sendall(f"{head}\r\n".encode() + body)
+        except OSError as problem:
+            connection.close()
+            raise self._no_answer(problem) from None
+        return connection
+
+    def _judge(self, head: bytes, body: bytes) -> None:
+        lines = head.decode("latin-1").split("\r\n")
+        status = lines[0].split(" ")[1:2]
+        if any(line.lower().startswith("server: libpod/") for line in lines):
+            raise UsageError(f"{self.socket_path} is podman's: launching with podman is not built yet")
+        if status == ["404"]:
+            raise _NotFoundError
+        if not status:
+            raise NoAnswerError(f"the Docker Engine at {self.socket_path} does not answer")
+        if status[0][0] not in "23":
+            raise FailedError(f"the Docker Engine at {self.socket_path} failed: {_message(body)}")
+
+    def _no_answer(self, problem: OSError) -> NoAnswerError:
+        reason = "no answer in time" if isinstance(problem, TimeoutError) else os.strerror(problem.errno or 0).lower()
+        return NoAnswerError(f"cannot reach the Docker Engine at {self.socket_path}: {reason}")
+
+
+class Events:
+    """A stream of an engine's events.
+
+    Args:
+        connection: that it comes by; the request has been sent.
+    """
+
+    def __init__(self, connection: socket) -> None:
+        self._connection = connection
+        self._data = b""
+        self._in_content = False
+
+    def fileno(self) -> int:
+        """To be waited for."""
+        return self._connection.fileno()
+
+    def actions(self, wait_s: float) -> list[str] | None:
+        """What has happened since this was last asked, such as ["die", "destroy"]; None once the engine has gone.
+
+        Args:
+            wait_s: for so long at most, if there is nothing yet.
+        """
+        self._connection.settimeout(wait_s)
+        try:
+            part = self._connection.recv(_READ_BYTES)
+        except (TimeoutError, BlockingIOError):
+            return []
+        except OSError:
+            return None
+        if not part:
+            return None
+        self._data += part
+        if not self._in_content:
+            _, found, rest = self._data.partition(b"\r\n\r\n")
+            if not found:
+                return []
+            self._in_content, self._data = True, rest
+        *lines, self._data = self._data.split(b"\n")
+        return [action for line in lines if line for action in _action(line)]
+
+    def all(self) -> list[str]:
+        """Every action up to the stream's end."""
+        found: list[str] = []
+        while (actions := self.actions(_ANSWER_S)) is not None:
+            found += actions
+        return found
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._connection.close()
+
+
+def _action(line: bytes) -> Iterator[str]:
+    try:
+        yield json.loads(line)["Action"]
+    except (ValueError, KeyError, TypeError):
+        return
+
+
+def offer_of(info: Info, gpus: tuple[Gpu, ...]) -> Offer:
+    """The ways by which GPUs can get into an engine's containers.
+
+    Args:
+        info: what the engine says of itself.
+        gpus: the machine's.
+    """
+    names = {gpu.uuid for gpu in gpus}
+    if info.cdi_devices is None:
+        known = _named_in(info.cdi_directories, names)
+    else:
+        known = {uuid for uuid in names if CDI_KIND + uuid in info.cdi_devices}
+    path = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}"
+    hook = any(os.access(os.path.join(directory, _HOOK), os.X_OK) for directory in path.split(":"))
+    return Offer(frozenset(known), "nvidia" in info.runtimes, hook)
+
+
+def _named_in(directories: tuple[str, ...], uuids: set[str]) -> set[str]:
+    """The UUIDs that stand in CDI specifications, for engines that do not tell which they have found there."""
+    found: set[str] = set()
+    for directory in directories:
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        for name in names:
+            try:
+                with open(os.path.join(directory, name), errors="replace") as file:
+                    text = file.read()
+            except OSError:
+                continue
+            if CDI_KIND.rstrip("=") in text:
+                found |= {uuid for uuid in uuids if uuid in text}
+    return found
+
+
+def find_socket(command: DockerCommand, environment: Mapping[str, str]) -> str:
+    """The Unix socket of the engine that a docker command would talk to.
+
+    Args:
+        command: with docker's flags before the subcommand.
+        environment: of this process.
+
+    Raises:
+        UsageError: the engine is not on this machine.
+        FailedError: docker does not know the context.
+    """
+    context = command.global_value("-c", "--context")
+    host = command.global_value("-H", "--host")
+    if context is None and host is None and not environment.get("DOCKER_HOST"):
+        context = environment.get("DOCKER_CONTEXT") or _current_context(command, environment)
+    if context not in (None, "", "default"):
+        return _local(_host_of_context(command, context or ""), f"docker context {printable(context or '')}")
+    if host is not None:
+        return _local(host, f"-H {printable(host)}")
+    host = environment.get("DOCKER_HOST") or f"unix://{DEFAULT_SOCKET}"
+    return _local(host, f"DOCKER_HOST={printable(host)}")
+
+
+def _local(host: str, origin: str) -> str:
+    if host.startswith("unix://"):
+        return host.removeprefix("unix://") or DEFAULT_SOCKET
+    raise UsageError(
+        f"{origin} is no Unix socket, so its engine may be on another machine, whose GPUs are not this one's",
+        "run gpulaunch on that machine, or name its engine's socket: unix://" + DEFAULT_SOCKET,
+    )
+
+
+def _current_context(command: DockerCommand, environment: Mapping[str, str]) -> str | None:
+    directory = command.global_value("--config") or environment.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
+    try:
+        with open(os.path.join(directory, "config.json"), "rb") as file:
+            return str(json.load(file).get("currentContext") or "")
+    except (OSError, ValueError, AttributeError):  # docker itself will complain about it
+        return None
+
+
+def _host_of_context(command: DockerCommand, context: str) -> str:
+    """The engine's address in one of docker's contexts; docker knows where it keeps them."""
+    import subprocess  # late: few use contexts, and it costs 10 ms
+
+    flags = command.argv[: command.global_flags[-1].end] if command.global_flags else command.argv[:1]
+    words = [*flags, "context", "inspect", context, "--format", "{{.Endpoints.docker.Host}}"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise FailedError(f"docker context {printable(context)}: {printable(done.stderr.strip())}")
+    return done.stdout.strip()
+
+
+def known_sockets(user_id: int) -> list[str]:
+    """Where a user's containers may be: the engine that this process is told of, the host's, the user's own.
+
+    Never one named in a record: whoever asks it sends his own requests there.
+    """
+    own = os.environ.get("DOCKER_HOST", "")
+    told = [own.removeprefix("unix://")] if own.startswith("unix:///") else []
+    return list(dict.fromkeys([*told, DEFAULT_SOCKET, f"/run/user/{user_id}/docker.sock"]))
+
+
+def _filters(lease_id: str) -> str:
+    return _quoted(json.dumps({"label": [f"{LEASE_LABEL}={lease_id}"]}))
+
+
+def _quoted(text: str) -> str:
+    """Percent-encoded."""
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="surrogateescape"))
+
+
+def _message(body: bytes) -> str:
+    try:
+        return printable(str(json.loads(body)["message"]))
+    except (ValueError, KeyError, TypeError):
+        return "no reason given"

@@ -1,0 +1,79 @@
+"""The process that holds a lease for as long as its containers do, once its launcher has gone."""
+
+import time
+
+from gpulaunch.acquire import Launch
+from gpulaunch.core.leases.record import Process
+from gpulaunch.host.companion import DISMISSED, Companion
+from gpulaunch.host.containers import Followed
+from gpulaunch.host.docker import Engine
+from gpulaunch.host.ending import end_all
+from gpulaunch.host.record import Draft
+from gpulaunch.host.system import state_of
+from gpulaunch.host.table import Table, release
+
+_TAKE_OVER = b"w"
+_MARGIN_S = 1.0  # engines date their events by their own reading of the clock
+
+
+class Watcher:
+    """Waits for the launcher to go. Then it has the lease, until the docker command and the containers have ended.
+
+    Args:
+        launch: through Docker.
+        table: where the lease will stand.
+        record: of the lease; still a draft.
+        guards: ends the container should the launcher be killed.
+    """
+
+    def __init__(self, launch: Launch, table: Table, record: Draft, *, guards: bool) -> None:
+        container = launch.container
+        assert container is not None  # noqa: S101  for the type checker
+        self._launch = launch
+        self._table = table
+        self._record = record
+        self._guards = guards
+        self._overdue_s = None if launch.time_limit_s is None else time.monotonic() + launch.time_limit_s
+        self._followed = Followed(
+            Engine(container.socket_path), container.engine_id, record.id, time.time() - _MARGIN_S
+        )
+        self._companion = Companion(self._act, record.fd)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._companion.pid
+
+    def has_nothing_to_do(self) -> bool:
+        """Whether the containers have ended, now that the docker command has; in doubt, no."""
+        return self._followed.has_ended()
+
+    def take_over(self) -> None:
+        """The launcher goes now. Should the process have been killed meanwhile, another one does it."""
+        if not self._companion.tell(_TAKE_OVER):
+            Companion(self._act, self._record.fd).tell(_TAKE_OVER)
+
+    def dismiss(self) -> None:
+        """Nothing is left to be watched."""
+        self._companion.tell(DISMISSED)
+
+    def end(self, command: Process) -> None:
+        """End the containers and the docker command, in whatever order they depend on each other.
+
+        Raises:
+            FailedError: the engine does not do it.
+        """
+        grace_s = self._launch.grace_s
+        self._followed.end(grace_s)
+        end_all(lambda: {command.pid} if state_of(command) else set(), grace_s)
+        self._followed.end(grace_s)  # what it has made meanwhile
+
+    def _act(self, word: bytes) -> None:
+        lease = next((lease for lease in self._table.own_leases() if lease.id == self._record.id), None)
+        if word == DISMISSED or lease is None:
+            return
+        command = lease.job
+        cancelled = not word and self._guards
+        overdue_s = time.monotonic() if cancelled else self._overdue_s
+        self._followed.wait(command, overdue_s, lambda: self.end(command))
+        release(self._table, self._record, lease)

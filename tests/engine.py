@@ -1,0 +1,363 @@
+"""A real Docker Engine for tests, with GPUs that are only described: nothing of it outlives close().
+
+It makes no network, so that no rule of the machine's firewall is touched.
+"""
+
+import functools
+import io
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+STAND_IN = Path(__file__).parent / "fake_nvidia_container.py"
+BUSYBOX = Path("/bin/busybox")
+IMAGE = "bb:1"
+GPUS = tuple(f"GPU-{index:08x}-1111-2222-3333-444444444444" for index in range(8))
+SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+PATIENCE_S = 30
+
+
+def why_not() -> str | None:
+    """What this machine lacks for an engine; None if nothing."""
+    if os.geteuid() != 0:
+        return "needs root to start a Docker Engine"
+    programs = ("dockerd", "docker", "containerd", "containerd-shim-runc-v2", "runc", "setpriv")
+    missing = [program for program in programs if not shutil.which(program, path=SEARCHED)]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    if not BUSYBOX.exists() or b"/ld-" in BUSYBOX.read_bytes()[:4096]:  # the loader's path, in the first page if any
+        return f"{BUSYBOX} is missing or not static"
+    return None
+
+
+def write_cdi_spec(path: Path, uuids: Sequence[str] = GPUS) -> None:
+    """Describe GPUs to CDI: by index, by UUID, and all. Their nodes are /dev/null by other names.
+
+    The engine hears of a new file within milliseconds, but not before this returns.
+    """
+    kinds = []
+    for index, uuid in enumerate(uuids):
+        node = {"path": f"/dev/nvidia{index}", "hostPath": "/dev/null", "type": "c", "major": 1, "minor": 3}
+        kinds.append({"env": [f"FAKE_GPU_{index}={uuid}"], "deviceNodes": [node]})
+    every = {key: [item for edit in kinds for item in edit[key]] for key in ("env", "deviceNodes")}
+    named = [(name, edit) for pair, edit in zip(enumerate(uuids), kinds, strict=True) for name in map(str, pair)]
+    specification = {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
+        "devices": [{"name": name, "containerEdits": edit} for name, edit in (*named, ("all", every))],
+    }
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(specification, indent=1))
+    part.replace(path)
+
+
+def write_stand_in(directory: Path, name: str) -> Path:
+    """Put NVIDIA's container runtime or hook into a folder of its own in an engine's directory."""
+    program = directory / name / name
+    program.parent.mkdir(exist_ok=True)
+    shutil.copy(STAND_IN, program)
+    program.chmod(0o755)
+    return program
+
+
+@functools.cache
+def root_file_system() -> bytes:
+    """A tar archive with busybox under all of its names."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, mode in (("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, mode
+            tar.addfile(folder)
+        tar.add(BUSYBOX.resolve(), "bin/busybox")
+        names = subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split()
+        for name in set(names) - {"busybox"}:
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+        for name, text in (("passwd", b"root:x:0:0::/root:/bin/sh\n"), ("group", b"root:x:0:\n")):
+            file = tarfile.TarInfo(f"etc/{name}")
+            file.size = len(text)
+            tar.addfile(file, io.BytesIO(text))
+    return archive.getvalue()
+
+
+class EngineError(Exception):
+    """The engine did not start, or did not do what a test needs to stand on."""
+
+
+class Engine:
+    """A dockerd with its containerd, in a directory of their own. Made stopped.
+
+    Args:
+        path: folders that the daemon's PATH starts with.
+        settings: of daemon.json, with _ for -.
+
+    Attributes:
+        directory: everything of the engine.
+        socket, host: where it answers; host is what DOCKER_HOST wants.
+        environment: of clients.
+        cdi: the CDI specification, at first of GPUS; write_cdi_spec changes it.
+        settings, path: as given, for the next start.
+        process: dockerd, once started.
+    """
+
+    def __init__(self, *, path: Sequence[Path] = (), **settings: Any) -> None:
+        # a socket's address has at most 108 bytes, and pytest's tmp_path is longer than that at times
+        self.directory = Path(tempfile.mkdtemp(prefix="gpl-", dir="/tmp"))
+        self.directory.chmod(0o755)  # the socket's own mode says who may talk to the engine
+        self.socket = self.directory / "docker.sock"
+        self.host = f"unix://{self.socket}"
+        self.log = self.directory / "log"
+        self.cdi = self.directory / "cdi" / "nvidia.json"
+        self._calls = self.directory / "hook.jsonl"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.path = list(path)
+        self.settings = {
+            "features": {"cdi": True},
+            "cdi-spec-dirs": [str(self.cdi.parent)],
+            "userland-proxy": False,
+            "bridge": "none",
+            "iptables": False,
+            "ip6tables": False,
+        }
+        self._set(settings)
+        self._daemon = shutil.which("dockerd", path=SEARCHED) or "dockerd"
+        beside = Path(self._daemon).parent
+        client = beside / "docker" if (beside / "docker").exists() else Path(shutil.which("docker") or "docker")
+        config = self.directory / "client"
+        self.environment = {
+            "DOCKER_HOST": self.host,
+            "DOCKER_CONFIG": str(config),
+            "PATH": f"{client.parent}:{SEARCHED}",
+        }
+        self._has_image = False
+        config.mkdir()
+        self.cdi.parent.mkdir()
+        write_cdi_spec(self.cdi)
+
+    # ------------------------------------------------------------------------------------------ NVIDIA's parts
+
+    def add_nvidia_runtime(self) -> None:
+        """From the next start there is a runtime called nvidia."""
+        program = write_stand_in(self.directory, "nvidia-container-runtime")
+        self.settings["runtimes"] = {"nvidia": {"path": str(program)}}
+
+    def add_nvidia_hook(self) -> None:
+        """From the next start --gpus is accepted."""
+        self.path.append(write_stand_in(self.directory, "nvidia-container-runtime-hook").parent)
+
+    def hook_calls(self) -> list[dict[str, str]]:
+        """For each container that the hook was run for its id, and visible, its NVIDIA_VISIBLE_DEVICES."""
+        return [json.loads(line) for line in self._calls.read_text().splitlines()] if self._calls.exists() else []
+
+    def forget_hook_calls(self) -> None:
+        """As if the hook had not been run yet."""
+        self._calls.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------------------------------ start and end
+
+    @property
+    def running(self) -> bool:
+        """Whether dockerd runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start and return when the engine answers. From the main thread: dockerd ends with the thread that started it.
+
+        Raises:
+            EngineError: it did not start; with the end of its log.
+        """
+        if self.running:
+            raise EngineError("runs already")
+        self._bury()
+        config = self.directory / "daemon.json"
+        config.write_text(json.dumps(self.settings))
+        ready_path = self.directory / "ready"
+        ready_path.unlink(missing_ok=True)
+        # The hard way to end a test run, SIGKILL to pytest, must not leave a daemon behind either.
+        command = ["setpriv", "--pdeathsig", "TERM", self._daemon, "--config-file", config, "--host", self.host]
+        command += ["--data-root", self.directory / "root", "--exec-root", self.directory / "exec"]
+        command += ["--pidfile", self.directory / "pid"]
+        path = ":".join(map(str, (*self.path, Path(self._daemon).parent, SEARCHED)))
+        environment = {"PATH": path, "HOME": str(self.directory), "NOTIFY_SOCKET": str(ready_path)}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, self.log.open("ab") as log:
+            ready.bind(str(ready_path))
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+            self._await_ready(ready)
+        if not self._has_image:
+            self.import_image(IMAGE)
+            self._has_image = True
+
+    def stop(self) -> None:
+        """Stop as a service manager would. Containers are stopped before, unless live-restore is set."""
+        if self.running:
+            self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Let dockerd crash; its containerd dies of that, containers do not."""
+        if self.running:
+            self._end(signal.SIGKILL)
+
+    def restart(self, **settings: Any) -> None:
+        """Stop and start with some settings changed; one that is None goes back to the engine's default."""
+        self.stop()
+        self._set(settings)
+        self.start()
+
+    def close(self) -> None:
+        """Remove everything. A crashed engine is started once more for that: only it knows all that it has made."""
+        try:
+            if not self.running and (self.directory / "root").exists():
+                self.restart(live_restore=True)  # without, it would wait for containers to stop
+            if self.running:
+                self.remove_all()
+        except (EngineError, subprocess.TimeoutExpired):
+            for container in self.directory.glob("exec/runtime-*/moby/*"):
+                delete = ["runc", "--root", container.parent, "delete", "--force", container.name]
+                subprocess.run(delete, env=self.environment, check=False, capture_output=True, timeout=PATIENCE_S)
+        finally:
+            self.stop()
+            for pid in self.processes():
+                _await_end(pid, self.directory)
+            for mount in reversed(self.mounts()):
+                subprocess.run(["umount", "--lazy", mount], check=True)
+            shutil.rmtree(self.directory)
+
+    # ------------------------------------------------------------------------------------------ use
+
+    def docker(self, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run the client to its end; output as text."""
+        options = {"env": self.environment, "capture_output": True, "text": True, "timeout": 60, **options}
+        return subprocess.run(["docker", *map(str, arguments)], check=False, **options)
+
+    def import_image(self, name: str, changes: Sequence[str] = ()) -> None:
+        """Make an image of busybox that runs sh.
+
+        Args:
+            name: with tag.
+            changes: lines of a Dockerfile, such as ENV NAME=VALUE or LABEL NAME=VALUE.
+        """
+        options = [word for change in ("ENV PATH=/bin", 'CMD ["sh"]', *changes) for word in ("--change", change)]
+        self._do("import", *options, "-", name, input=root_file_system(), text=False)
+
+    def remove_all(self) -> None:
+        """Remove all containers, running or not, with their unnamed volumes."""
+        deadline = time.monotonic() + PATIENCE_S
+        while containers := self._do("ps", "--all", "--quiet", "--no-trunc").split():
+            done = self.docker("rm", "--force", "--volumes", *containers)
+            if time.monotonic() > deadline:
+                raise EngineError(f"containers cannot be removed: {done.stderr}")
+            if done.returncode:  # one of them is being removed by --rm, which nobody can wait for
+                time.sleep(0.02)
+
+    def remove_images(self) -> None:
+        """Remove all images but the first one, by all of their names."""
+        rows = self._do("images", "--all", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}").splitlines()
+        names = [image if "<none>" in name else name for name, image in map(str.split, rows) if name != IMAGE]
+        if names:
+            self._do("rmi", "--force", *names)
+
+    def processes(self) -> list[int]:
+        """Pids of what runs of the engine: daemons, shims, and whatever is in containers."""
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _belongs(int(pid), self.directory)]
+
+    def mounts(self) -> list[str]:
+        """Where something is mounted in the engine's directory, as seen from here, in order of mounting."""
+        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        return [point for point in points if Path(point).is_relative_to(self.directory)]
+
+    # ------------------------------------------------------------------------------------------ private
+
+    def _set(self, settings: dict[str, Any]) -> None:
+        """Change settings for the next start."""
+        self.settings |= {name.replace("_", "-"): value for name, value in settings.items()}
+        self.settings = {name: value for name, value in self.settings.items() if value is not None}
+
+    def _do(self, *arguments: str, **options: Any) -> str:
+        """Run the client, which must succeed; its output."""
+        done = self.docker(*arguments, **options)
+        if done.returncode:
+            raise EngineError(f"docker {' '.join(arguments)}: {done.stderr}")
+        return done.stdout
+
+    def _await_ready(self, ready: socket.socket) -> None:
+        """Block until dockerd tells its service manager that it answers."""
+        assert self.process
+        pidfd = os.pidfd_open(self.process.pid)
+        try:
+            poll = select.poll()
+            poll.register(ready, select.POLLIN)
+            poll.register(pidfd, select.POLLIN)
+            ended = poll.poll(PATIENCE_S * 1000)
+            while ended and ended[0][0] == ready.fileno() and b"READY=1" not in ready.recv(4096):
+                ended = poll.poll(PATIENCE_S * 1000)
+        finally:
+            os.close(pidfd)
+        if not ended or ended[0][0] != ready.fileno():
+            self.kill()
+            log = self.log.read_text(errors="replace").splitlines()
+            raise EngineError("\n".join(["dockerd did not start", *log[-5:]]))
+
+    def _end(self, how: signal.Signals) -> None:
+        """End dockerd and wait until it and its containerd are gone."""
+        assert self.process
+        self.process.send_signal(how)
+        try:
+            self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._bury()
+
+    def _bury(self) -> None:
+        """Wait for the end of a dead dockerd's containerd and remove their pid files.
+
+        The next dockerd would take a pid in them that somebody has by then, if only as a zombie, for one that runs.
+        """
+        containerd = self.directory / "exec" / "containerd" / "containerd.pid"
+        with suppress(FileNotFoundError, ValueError):
+            _await_end(int(containerd.read_text()), self.directory)
+        containerd.unlink(missing_ok=True)
+        (self.directory / "pid").unlink(missing_ok=True)
+        self.process = None
+
+
+def _belongs(pid: int, directory: Path) -> bool:
+    """Whether a process is a program of an engine in this directory, or has its root there; false for zombies."""
+    try:
+        if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid != os.getpid()
+        mounts = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+    except OSError:  # gone, or a zombie, which has no mounts
+        return False
+    return any(line.split()[4] == "/" and str(directory) in line for line in mounts)
+
+
+def _await_end(pid: int, directory: Path) -> None:
+    """Block until a process has ended, if it is an engine's; kill it if it takes long."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if _belongs(pid, directory) and not select.select([pidfd], [], [], 5)[0]:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            select.select([pidfd], [], [], PATIENCE_S)
+    finally:
+        os.close(pidfd)
