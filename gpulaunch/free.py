@@ -78,15 +78,17 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
         if machine and record and not same_table(record.table, machine.key):
             raise UsageError(f"no live lease {quoted(lease_id)} on {machine.topology.name}")
         if isinstance(record, Lease) and record.engine is not None:
-            _end_containers(table, record, fd, grace_s)
+            _end_containers(record, fd, grace_s)
         if is_locked(fd):
             _end(fd, record, lease_id, grace_s)
+        if isinstance(record, Lease) and record.engine is not None and not table.is_over(record):
+            raise FailedError(f"lease {lease_id} stays: its container is still there")
     with table.locked() as locked:
         locked.sweep(name)
     return record
 
 
-def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None:
+def _end_containers(lease: Lease, fd: int, grace_s: float) -> None:
     """End a lease's containers, and give its launcher time to see that for itself.
 
     Raises:
@@ -101,8 +103,6 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
     deadline = time.monotonic() + KILL_S
     while _holds(fd) and state_of(lease.launcher) and time.monotonic() < deadline:
         wait_for_one([lease.launcher.pid], deadline - time.monotonic())
-    if not _holds(fd) and not table.is_over(lease):
-        raise FailedError(f"lease {lease.id} stays: {standing_of(lease).problem or 'its container is still there'}")
 
 
 def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float) -> None:

@@ -122,6 +122,19 @@ def wait_for_end(pid: int) -> None:
     os.close(descriptor)
 
 
+def holders(path: Path) -> set[int]:
+    """Pids of those that have a file open."""
+    file = path.stat()
+    found = set()
+    for fd in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.path.samestat(fd.stat(), file):
+                found.add(int(fd.parts[2]))
+        except OSError:
+            continue
+    return found
+
+
 def in_container(launcher: Launcher, command: str) -> subprocess.CompletedProcess[str]:
     """Run a command where /run/lock is a container's, an overlay, and /dev/shm its own."""
     if os.geteuid() != 0:

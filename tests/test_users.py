@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from conftest import DGX, SHOW, VGG, Held, Launcher, held, in_container, wait_for_end
+from conftest import DGX, SHOW, VGG, Held, Launcher, held, holders, in_container, wait_for_end
+from engine import IMAGE, Engine
 
 pytest_plugins = ("fake_nvml",)
 
@@ -303,6 +304,29 @@ def test_users_see_each_other(alice: User, bob: User) -> None:
 
 
 # One user against the other
+
+
+def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine) -> None:
+    """A lease that only a container holds is taken, too, for who may not ask the Docker Engine, and status says why."""
+    docker.socket.chmod(0o660)
+    path = root.environment["PATH"]
+    root.environment |= {**docker.environment, "PATH": f"{docker.environment['PATH']}:{path}"}
+    started = root.run(*DGX, "-q", "docker", "run", "-d", "--gpus", "all", "--init", IMAGE, "sleep", "1000")
+    assert (started.returncode, started.stderr) == (0, "")
+    (record,) = root.records()
+    (watcher,) = holders(root.state / record)
+    os.kill(watcher, signal.SIGKILL)
+    wait_for_end(watcher)
+
+    alice.environment["DOCKER_HOST"] = docker.host
+    (lease,) = json.loads(alice.run("status", *DGX, "--json").stdout)["leases"]
+    refused = f"cannot reach the Docker Engine at {docker.socket}: permission denied"
+    assert (lease["container"], lease["container_problem"]) == (None, refused)
+    assert alice.run(*DGX, *SHOW).returncode == 75
+    docker.remove_all()
+    assert alice.run(*DGX, *SHOW).returncode == 75
+    assert root.run(*DGX, *SHOW).returncode == 0
+    assert alice.run(*DGX, *SHOW).returncode == 0
 
 
 def test_free_is_refused_to_others(alice: User, bob: User) -> None:

@@ -248,8 +248,13 @@ class LockedTable:
         """The number of a ticket that comes after all live ones: 1 + the largest."""
         plausible = (name for name in os.listdir(self._fd) if 0 < ticket_number(name) < MAX_NUMBER)
         names = sorted(plausible, key=ticket_number, reverse=True)
-        found = (read_record(self._fd, self._table.directory, name) for name in names)
-        return next((ticket_number(record.name) for record in found if record and record.locked), 0) + 1
+        for name in names:
+            found = read_record(self._fd, self._table.directory, name)
+            if found and found.locked:
+                return ticket_number(name) + 1
+            if found:
+                remove_dead(found, self._fd)
+        return 1
 
     def publish(self, draft: Draft, record: Lease | Ticket) -> None:
         """Write the record into its draft and give it its name, both or neither.
