@@ -92,7 +92,7 @@ def shown_machine(topology: str | None, warn: Callable[[str], None]) -> Machine:
         topology: what --topology says, or None.
         warn: where to say what is odd but no failure.
     """
-    return _surroundings(_shown_settings(topology), warn, may_hide=True).machine
+    return _surroundings(shown_settings(topology), warn, may_hide=True).machine
 
 
 class Shown(NamedTuple):
@@ -109,19 +109,24 @@ class Shown(NamedTuple):
 
 def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
     """The machine that a command is to show, and its table; see shown_machine."""
-    settings = _shown_settings(topology)
+    settings = shown_settings(topology)
     machine = _surroundings(settings, warn, may_hide=True).machine
-    table = Table(described=machine.key is not None, warn=warn, private=_is_private(settings))
-    return Shown(machine, table)
+    return Shown(machine, shown_table(settings, described=machine.key is not None, warn=warn))
+
+
+def shown_settings(topology: str | None) -> Settings:
+    """The settings of a command that has --topology and no other option of a launch."""
+    return Settings({} if topology is None else {"topology": Given("--topology", topology)}, os.environ)
+
+
+def shown_table(settings: Settings, *, described: bool, warn: Callable[[str], None]) -> Table:
+    """The table where launches with these settings take part."""
+    return Table(described=described, warn=warn, private=_is_private(settings))
 
 
 def read_grace(settings: Settings) -> float:
     """Seconds between TERM and KILL."""
     return _or(settings.get("grace").value, GRACE_S)
-
-
-def _shown_settings(topology: str | None) -> Settings:
-    return Settings({} if topology is None else {"topology": Given("--topology", topology)}, os.environ)
 
 
 def _patience(settings: Settings) -> Patience:

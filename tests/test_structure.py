@@ -25,6 +25,7 @@ ALLOWED = {
     "free": {"errors", "core", "host"},
     "prepare": {"errors", "core", "host", "acquire", "settings"},
     "container": {"errors", "core", "host", "acquire", "settings", "prepare"},
+    "doctor": {"errors", "core", "host", "settings", "prepare", "container"},
     "api": {"errors", "core", "host", "acquire", "settings", "prepare"},
     "cli": {"errors", "core", "host", "acquire", "launch", "free", "settings", "prepare", "container", "doctor"}
     | {"render", "cli", "__init__"},

@@ -13,7 +13,7 @@ from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
 from gpulaunch.settings import Given
 
-COMMANDS = ("status", "topo", "profiles", "free", "setup")
+COMMANDS = ("status", "topo", "profiles", "free", "doctor", "setup")
 CONTAINER_ENGINES = ("docker", "podman")
 
 

@@ -130,6 +130,17 @@ def _quoted(argument: str) -> str:
     return argument if argument.isalnum() else shlex.quote(argument)
 
 
+def findings_table(findings: Sequence[Document]) -> Table:
+    """What `gpulaunch doctor` found."""
+    colours = {"ok": "green", "note": "yellow", "problem": "red"}
+    table = _table("", "part", "found")
+    for finding in findings:
+        state = Text(finding["state"], colours[finding["state"]])
+        hint = f"\n{finding['hint']}" if finding["hint"] else ""
+        table.add_row(state, finding["subject"], Text(printable(finding["text"])).append(hint, "dim"))
+    return table
+
+
 def topology_table(topology: Topology) -> Group:
     """The link matrix, as nvidia-smi topo -m lays it out, with bandwidths and in colour."""
     indices = [gpu.index for gpu in topology.gpus]

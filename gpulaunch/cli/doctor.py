@@ -1,0 +1,25 @@
+"""`gpulaunch doctor`: what works here, and what does not."""
+
+import sys
+from collections.abc import Sequence
+
+from gpulaunch.cli.arguments import Parser, add_json, add_topology
+from gpulaunch.cli.output import print_json
+from gpulaunch.doctor import diagnose
+from gpulaunch.errors import FailedError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the findings; the exit status tells whether one is a problem."""
+    parser = Parser("gpulaunch doctor", "Look at what launches stand on: GPUs, allocation table, Docker Engine.")
+    add_topology(parser)
+    add_json(parser)
+    options = parser.parse_args(arguments)
+    findings = diagnose(options.topology)
+    if options.json:
+        print_json({"findings": [finding._asdict() for finding in findings]})
+    else:
+        from gpulaunch.render.tables import draw, findings_table
+
+        draw(findings_table([finding._asdict() for finding in findings]), sys.stdout)
+    return FailedError.exit_status if any(finding.state == "problem" for finding in findings) else 0

@@ -1,0 +1,107 @@
+"""What works on this machine, and what does not: each part that a launch stands on, looked at by itself."""
+
+import os
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from gpulaunch.container import choose_way
+from gpulaunch.core.container.command import read_command
+from gpulaunch.core.container.ways import NO_WAY, WAYS
+from gpulaunch.core.decide import gpus_text
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.host.docker import Engine, Info, find_socket, offer_of
+from gpulaunch.host.machine import Machine
+from gpulaunch.host.system import user_name
+from gpulaunch.prepare import shown_machine, shown_settings, shown_table
+from gpulaunch.settings import Settings
+
+
+class Finding(NamedTuple):
+    """One part of the machine, as it was found.
+
+    Attributes:
+        subject: the part.
+        state: a problem keeps launches from working, or from being safe; a note is good to know.
+        text: what was found.
+        hint: what to do about it, or None.
+    """
+
+    subject: str
+    state: Literal["ok", "note", "problem"]
+    text: str
+    hint: str | None = None
+
+
+def diagnose(topology: str | None) -> list[Finding]:
+    """Look at everything; nothing is taken or changed.
+
+    Args:
+        topology: what --topology says, or None.
+
+    Raises:
+        UsageError: the settings are wrong.
+    """
+    settings = shown_settings(topology)
+    machine: list[Machine] = []
+    findings = _checked("GPUs", lambda warn: _gpus(topology, machine, warn))
+    described = bool(machine and machine[0].key)
+    findings += _checked("state directory", lambda warn: _state(settings, described, warn))
+    findings += _checked("Docker Engine", lambda _: _docker(settings, machine))
+    return findings
+
+
+def _checked(subject: str, check: Callable[[Callable[[str], None]], list[Finding]]) -> list[Finding]:
+    """What a check finds; what it warns of, and what makes it fail, are problems."""
+    warned: list[Finding] = []
+    try:
+        found = check(lambda text: warned.append(Finding(subject, "problem", text)))
+    except GpulaunchError as problem:
+        found = [Finding(subject, "problem", problem.message, problem.hint)]
+    return found + warned
+
+
+def _gpus(topology: str | None, machine: list[Machine], warn: Callable[[str], None]) -> list[Finding]:
+    found = shown_machine(topology, warn)
+    machine.append(found)
+    models = ", ".join(sorted({gpu.model for gpu in found.topology.gpus}))
+    text = f"{found.topology.name}: {gpus_text(len(found.topology.gpus))} ({models})"
+    return [Finding("GPUs", "ok", text + (", described" if found.key else ", by NVML"))]
+
+
+def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> list[Finding]:
+    table = shown_table(settings, described=described, warn=warn)
+    seen = table.peek()
+    table.draft().close()
+    owner = user_name(os.stat(table.directory + "/").st_uid)
+    leases = f"{len(seen.leases)} lease{'' if len(seen.leases) == 1 else 's'}"
+    return [Finding("state directory", "ok", f"{table.directory}, of {owner}: {leases}, {len(seen.tickets)} waiting")]
+
+
+def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
+    command = read_command(["docker"])
+    path = find_socket(command, os.environ)
+    if not os.path.exists(path):
+        return [Finding("Docker Engine", "note", f"none at {path}, so 'gpulaunch docker run' will not work")]
+    info = Engine(path).info()
+    found = [Finding("Docker Engine", "ok", f"{info.version} at {path}")]
+    if not machine:
+        return found
+    notes: list[str] = []
+    try:
+        way = choose_way(info, machine[0], settings, command, notes.append)
+    except GpulaunchError as problem:
+        return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
+    found += [] if way == NO_WAY else [_way_in(info, machine[0], settings, way)]
+    return found + [Finding("GPUs in containers", "note", note) for note in notes]
+
+
+def _way_in(info: Info, machine: Machine, settings: Settings, way: str) -> Finding:
+    offered = offer_of(info, machine.topology.gpus).ways([gpu.uuid for gpu in machine.topology.gpus])
+    forced = settings.get("container_gpus")
+    others = ", ".join(WAYS[other] for other in offered if other != way)
+    text = f"by {WAYS[way]}"
+    text += f", as {forced.origin} says" if forced.value else ""
+    text += f"; also offered: {others}" if others else ""
+    if way not in offered:
+        return Finding("GPUs in containers", "problem", f"{text}, which this engine does not offer")
+    return Finding("GPUs in containers", "ok", text)
