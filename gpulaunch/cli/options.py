@@ -124,7 +124,8 @@ def print_help() -> None:
     parser = Parser(
         "gpulaunch",
         "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it ends.",
-        "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
+        "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n"
+        "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
         "       gpulaunch status|topo|profiles|free|doctor|setup [OPTIONS]",
         add_help=False,
     )

@@ -6,7 +6,7 @@ SDK for Python would do it too, but importing it takes longer than a whole launc
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from socket import AF_UNIX, SOCK_STREAM, socket
 from typing import Any, NamedTuple
 
@@ -72,7 +72,15 @@ class Engine:
             NoAnswerError: it cannot be reached.
             FailedError: it is no Docker Engine.
         """
-        answer = self._get("/info")
+        return self.info_later()()
+
+    def info_later(self) -> Callable[[], Info]:
+        """Ask now what it says of itself, and read the answer when that is called: it takes the engine some time."""
+        connection = self._request("GET", "/info", None, _ANSWER_S)
+        return lambda: self._read_info(self._read(connection))
+
+    def _read_info(self, content: bytes) -> Info:
+        answer = json.loads(content)
         devices = answer.get("DiscoveredDevices")
         return Info(
             id=answer.get("ID", ""),
@@ -138,7 +146,10 @@ class Engine:
         self, method: str, path: str, content: Mapping[str, Any] | None = None, answer_s: float = _ANSWER_S
     ) -> bytes:
         """One request; the answer's content."""
-        with self._request(method, path, content, answer_s) as connection:
+        return self._read(self._request(method, path, content, answer_s))
+
+    def _read(self, connection: socket) -> bytes:
+        with connection:
             parts = []
             try:
                 while part := connection.recv(_READ_BYTES):

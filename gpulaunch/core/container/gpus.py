@@ -1,6 +1,5 @@
 """What docker's own flags ask of GPUs, and how the leased ones are written into docker's command line."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -88,10 +87,16 @@ def _from_names(names: Sequence[str], text: str) -> Asked:
     return Asked(text, devices=tuple(dict.fromkeys(names)))
 
 
+def _csv_fields(record: str) -> list[str]:
+    import csv  # late: few values need it
+
+    return next(csv.reader([record]), [])
+
+
 def _from_gpus(value: str) -> Asked:
     """The value of --gpus: a CSV record of a count, or of key=value fields (docker/cli opts/gpus.go)."""
     text = f"--gpus {value}"
-    fields = next(csv.reader([value]), [])
+    fields = _csv_fields(value) if '"' in value else value.split(",")
     keyed: dict[str, str] = {}
     for field in fields:
         key, equals, content = field.partition("=")
