@@ -174,7 +174,7 @@ def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
     if not lease:
         warn(f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its own")
         return None
-    if lease.user_id != os.geteuid():
+    if os.geteuid() not in (lease.user_id, 0):  # containers run as root for whoever launched them
         warn(f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its own")
         return None
     return lease

@@ -53,6 +53,11 @@ class Lease(NamedTuple):
     boot_id: str
     engine: str | None = None
 
+    @property
+    def insiders(self) -> tuple[int, int]:
+        """Ids of the users who can launch inside it: its own, and root, as which its container may run."""
+        return self.user_id, 0
+
     def to_document(self) -> dict[str, Any]:
         """What is written to the record."""
         document = self._asdict()

@@ -15,13 +15,13 @@ def competing(tickets: Iterable[Ticket], within: Lease | None, uuids: Collection
 
     Args:
         tickets: of one machine.
-        within: the lease that the GPUs are to be taken from, or None. Its GPUs are nobody's outside it, and no other
-            user can launch inside it, whatever a ticket says.
+        within: the lease that the GPUs are to be taken from, or None. Its GPUs are nobody's outside it, and only its
+            insiders can launch inside it, whatever a ticket says.
         uuids: GPUs that would do.
     """
     wanted = set(uuids)
     if within:
-        tickets = [ticket for ticket in tickets if ticket.within == within.id and ticket.user_id == within.user_id]
+        tickets = [ticket for ticket in tickets if ticket.within == within.id and ticket.user_id in within.insiders]
     else:
         tickets = [ticket for ticket in tickets if ticket.within is None]
     found = (ticket for ticket in tickets if wanted.intersection(ticket.uuids))

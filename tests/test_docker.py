@@ -1,0 +1,1258 @@
+"""`gpulaunch docker ...` with a real Docker Engine: like docker alone, but with GPUs of its own.
+
+What a container really got is looked at from inside: the engine's CDI specification knows the GPUs of the machine that
+gpulaunch chooses from, a described one or one that a stand-in for NVML tells of. No GPU is needed.
+"""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import DGX, Launcher, held
+from engine import IMAGE, Engine, write_cdi_spec
+from test_transparency import Held, Terminal
+
+pytest_plugins = ("fake_nvml",)
+
+DESCRIBED = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
+TOLD_BY_NVML = tuple(f"GPU-v100-{index}" for index in range(8))
+SHOW = ("sh", "-c", "env | grep -e FAKE_GPU -e CUDA -e NVIDIA -e GPULAUNCH; ls /dev | grep nvidia; true")
+LONG = (IMAGE, "sleep", "1000")
+READY = (IMAGE, "sh", "-c", "echo ready; exec sleep 1000")
+PATIENCE_S = 15
+
+
+class Host:
+    """A machine with GPUs, a Docker Engine that knows them, and gpulaunch.
+
+    Args:
+        launcher: gpulaunch; its environment becomes that of all clients.
+        engine: Docker's.
+        uuids: of the GPUs.
+        options: what gpulaunch is always given.
+    """
+
+    def __init__(self, launcher: Launcher, engine: Engine, uuids: Sequence[str], options: Sequence[str]) -> None:
+        self.launcher, self.engine, self.uuids, self.options = launcher, engine, uuids, options
+        client = shutil.which("docker", path=engine.environment["PATH"])
+        configuration = launcher.state.parent / "client"
+        configuration.mkdir()
+        launcher.environment |= {
+            "PATH": f"{Path(client).parent}:{launcher.environment['PATH']}",
+            "DOCKER_HOST": engine.host,
+            "DOCKER_CONFIG": str(configuration),
+        }
+        write_cdi_spec(engine.cdi, uuids)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all clients; tests may change it."""
+        return self.launcher.environment
+
+    def run(self, *arguments: str | bytes, **options) -> subprocess.CompletedProcess[str]:
+        """Run gpulaunch to its end."""
+        return self.launcher.run(*self.options, *arguments, **options)
+
+    def start(self, *arguments: str, **options) -> subprocess.Popen[str]:
+        """Start gpulaunch."""
+        return self.launcher.start(*self.options, *arguments, **options)
+
+    def plain(self, *arguments: str | bytes, **options) -> subprocess.CompletedProcess[str]:
+        """Run docker, without gpulaunch, to its end."""
+        defaults = {"env": self.environment, "capture_output": True, "timeout": 60}
+        options = {**defaults, **options}
+        if options["capture_output"]:
+            options |= {"text": True, "errors": "surrogateescape"}
+        return subprocess.run(["docker", *arguments], check=False, **options)
+
+    def do(self, *arguments: str) -> str:
+        """Run docker, without gpulaunch, which must succeed; what it says."""
+        done = self.plain(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def state(self, container: str) -> str:
+        """What docker says that a container does."""
+        return self.do("inspect", "--format", "{{.State.Status}}", container)
+
+    def labels(self, container: str) -> dict[str, str]:
+        """Labels of a container, or of an image."""
+        return json.loads(self.do("inspect", "--format", "{{json .Config.Labels}}", container))
+
+    def detached(self, *arguments: str) -> str:
+        """Start a container by gpulaunch in the background; its id."""
+        done = self.run(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.strip()
+
+    def leases(self) -> list[dict]:
+        """Those of this machine, as status tells of them."""
+        done = self.launcher.run("status", *self.options, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["leases"]
+
+    def lease(self) -> dict:
+        """The only one."""
+        leases = self.leases()
+        assert len(leases) == 1, leases
+        return leases[0]
+
+    def inside(self, *arguments: str, status: int = 0) -> list[int]:
+        """The GPUs that a container of gpulaunch's sees."""
+        done = self.run(*arguments, *SHOW)
+        assert (done.returncode, done.stderr) == (status, "")
+        return self.seen(done.stdout)
+
+    def seen(self, output: str) -> list[int]:
+        """The GPUs in what SHOW writes: their UUIDs must agree with their nodes."""
+        lines = output.splitlines()
+        by_uuid = [self.uuids.index(line.partition("=")[2]) for line in lines if line.startswith("FAKE_GPU_")]
+        by_node = [int(line.removeprefix("nvidia")) for line in lines if line.startswith("nvidia")]
+        assert sorted(by_uuid) == sorted(by_node)
+        return sorted(by_node)
+
+    def same(self, *arguments: str | bytes, **options) -> subprocess.CompletedProcess[str]:
+        """Run docker with and without gpulaunch; both must come out the same."""
+        bare, launched = self.plain(*arguments, **options), self.run("docker", *arguments, **options)
+        assert (launched.stdout, launched.stderr) == (bare.stdout, bare.stderr)
+        assert launched.returncode == bare.returncode
+        return bare
+
+    def await_free(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait until no GPU is leased any more."""
+        until(lambda: not self.launcher.records(), "the end of the lease", patience_s)
+
+    def nothing_has_run(self) -> bool:
+        """Whether there is no container and no lease."""
+        return self.do("ps", "--all", "--quiet") == "" and not self.launcher.records()
+
+
+def until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait for what nobody tells of."""
+    deadline = time.monotonic() + patience_s
+    while not holds():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+def words_of(value: object) -> str:
+    """What a case is called."""
+    return " ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def variables(output: str) -> dict[str, str]:
+    """The variables in what SHOW writes."""
+    return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """What gpulaunch says of an error: one line, perhaps with a hint."""
+    error, *hints = done.stderr.splitlines()
+    assert error.startswith("gpulaunch: error: "), done.stderr
+    assert all(hint.startswith("gpulaunch: hint: ") for hint in hints), done.stderr
+    assert len(hints) <= 1, done.stderr
+    return error.removeprefix("gpulaunch: error: ")
+
+
+@contextmanager
+def running(host: Host, *arguments: str, **options) -> Iterator[subprocess.Popen[str]]:
+    """A launch whose container has said that it is ready; if it still runs afterwards, it is killed."""
+    with host.start(*arguments, **options) as process:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                host.engine.remove_all()
+
+
+@pytest.fixture
+def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
+    """A described DGX-1; at the end of every test the GPUs must be free once there is no container any more."""
+    host = Host(launcher, docker, DESCRIBED, DGX)
+    yield host
+    docker.remove_all()
+    host.await_free()
+
+
+@pytest.fixture
+def real_host(launcher: Launcher, docker: Engine, dgx1_v100) -> Iterator[Host]:  # noqa: ARG001
+    """The same, but this very machine has the GPUs, says NVML."""
+    host = Host(launcher, docker, TOLD_BY_NVML, ())
+    yield host
+    docker.remove_all()
+    host.await_free()
+
+
+@pytest.fixture
+def terminal(host: Host, tmp_path: Path) -> Terminal:
+    """Dialogues with bash at a terminal, on that host."""
+    return Terminal(host.launcher, tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- as docker alone
+
+
+def _table(*rows: tuple) -> pytest.MarkDecorator:
+    """Parametrise with docker's exit status and command line, each named by a sentence."""
+    return pytest.mark.parametrize(("status", "arguments"), [pytest.param(row[1], row[2:], id=row[0]) for row in rows])
+
+
+@_table(
+    ("success", 0, "run", "--rm", IMAGE, "true"),
+    ("a status of the job's own", 37, "run", "--rm", IMAGE, "sh", "-c", "exit 37"),
+    ("a status that gpulaunch has a meaning for", 75, "run", "--rm", IMAGE, "sh", "-c", "exit 75"),
+    ("a job killed by KILL", 137, "run", "--rm", "--init", IMAGE, "sh", "-c", "kill -9 $$"),
+    ("a job killed by TERM", 143, "run", "--rm", "--init", IMAGE, "sh", "-c", "kill -15 $$"),
+    ("an unknown command", 127, "run", "--rm", IMAGE, "no-such-command"),
+    ("an unknown path", 127, "run", "--rm", IMAGE, "/no/such/command"),
+    ("a file that is no program", 126, "run", "--rm", IMAGE, "/etc/passwd"),
+    ("a folder", 126, "run", "--rm", IMAGE, "/bin"),
+    ("an unknown image", 125, "run", "--rm", "--pull", "never", "no-such-image:1"),
+    ("no name of an image", 125, "run", "--rm", "Not An Image"),
+    ("stdout and stderr", 3, "run", "--rm", IMAGE, "sh", "-c", "echo out; echo err >&2; exit 3"),
+    ("no last newline", 0, "run", "--rm", IMAGE, "printf", "words"),
+    ("much output", 0, "run", "--rm", IMAGE, "seq", "300000"),
+    ("arguments", 0, "run", "--rm", IMAGE, "printf", "%s|", "a b", "", "*", "'", "line\nline", "--", "-n", "--gpus"),
+    ("bytes that are no text", 0, "run", "--rm", IMAGE, "printf", "%s", b"caf\xc3\xa9 \xe9"),
+    ("a cluster of flags", 0, "run", "-ie", "A=1 2", "--rm", IMAGE, "sh", "-c", "echo $A"),
+    ("flags with joined values", 0, "run", "--rm", "-w/tmp", "-eA=1", "--user=7", IMAGE, "sh", "-c", "pwd; id -u"),
+    ("another entry point", 0, "run", "--rm", "--entrypoint", "echo", IMAGE, "run", IMAGE),
+    ("a switch that is off", 0, "run", "--rm", "-t=false", IMAGE, "echo"),
+    ("no image", 1, "run"),
+    ("no image after flags", 1, "run", "--rm"),
+    ("a flag without its value", 125, "run", "--name"),
+    ("a switch that is neither on nor off", 125, "run", "--rm=perhaps", IMAGE, "true"),
+    ("a bad name", 125, "run", "--rm", "--name", "no good", IMAGE, "true"),
+    ("a bad size", 125, "run", "--rm", "--memory", "much", IMAGE, "true"),
+    ("a runtime that there is not", 125, "run", "--rm", "--runtime", "no-such-runtime", IMAGE, "true"),
+    ("attached and detached", 1, "run", "-d", "-a", "stdout", IMAGE, "true"),
+    ("two ends", 125, "run", "--rm", "--restart", "always", IMAGE, "true"),
+    ("a flag that only docker can know, and does not", 125, "run", "--no-such-flag=1", IMAGE, "true"),
+    ("help on run", 0, "run", "--help"),
+    ("help on run of an image", 0, "run", "--help", IMAGE),
+    ("help on create", 0, "create", "--help"),
+    ("help on start", 0, "start", "--help", "x"),
+    ("help", 0, "--help"),
+    ("nothing", 0),
+    ("version", 0, "version"),
+    ("the client's version", 0, "--version"),
+    ("ps", 0, "ps", "--all"),
+    ("images", 0, "images", "--quiet"),
+    ("ps by another client", 0, "--config", "/nowhere", "--log-level=debug", "ps"),
+    ("an unknown command of docker's", 1, "frobnicate"),
+    ("an unknown flag of docker's", 125, "ps", "--frobnicate"),
+    ("a container that there is not", 1, "start", "no-such-container"),
+    ("one of two containers that there are not", 1, "restart", "no-such-container", "nor-this"),
+    ("logs of none", 1, "logs", "no-such-container"),
+    ("exec in none", 1, "exec", "no-such-container", "run", "true"),
+)  # fmt: skip
+def test_same_as_docker(host: Host, status: int, arguments: tuple[str | bytes, ...]) -> None:
+    """What docker says, to whom, and its exit status are the same with gpulaunch in front."""
+    assert host.same(*arguments).returncode == status
+    assert host.launcher.records() == []
+
+
+def test_name_in_use(host: Host) -> None:
+    """A name that is taken is docker's error, and costs nobody a GPU."""
+    host.do("create", "--name", "taken", *LONG)
+    done = host.same("run", "--name", "taken", IMAGE, "true")
+    assert (done.returncode, "already in use" in done.stderr) == (125, True)
+
+
+def test_container_id_file(host: Host, tmp_path: Path) -> None:
+    """--cidfile gets the container's id, and one that is there already is docker's error."""
+    file = tmp_path / "cid"
+    container = host.detached("docker", "run", "-d", "--cidfile", str(file), *LONG)
+    assert file.read_text() == container
+    assert host.same("run", "--cidfile", str(file), IMAGE, "true").returncode == 125
+
+
+@pytest.mark.parametrize("flags", [("-i",), ()], ids=["with -i", "without -i"])
+def test_stdin(host: Host, flags: tuple[str, ...]) -> None:
+    """Five megabytes on stdin reach a container that asks for them, and come back unchanged."""
+    data = bytes(range(256)) * 20_000
+    pipes = {"input": data, "capture_output": False, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = host.same("run", "--rm", *flags, IMAGE, "cat", **pipes)
+    assert (done.stdout == data, done.stderr) == (bool(flags), b"")
+
+
+def test_no_terminal_for_t(host: Host) -> None:
+    """-t without a terminal is docker's error."""
+    assert host.same("run", "--rm", "-it", IMAGE, "true", stdin=subprocess.PIPE).returncode == 1
+
+
+@pytest.mark.parametrize("arguments", [("run", "--rm", IMAGE, "true"), ("ps",)], ids=["run", "ps"])
+def test_no_docker(host: Host, arguments: tuple[str, ...]) -> None:
+    """Where docker is not installed, the exit status is a shell's for that, and the GPUs are free."""
+    host.environment["PATH"] = "/nowhere"
+    done = host.run("docker", *arguments)
+    assert (done.returncode, complaint(done)) == (127, "docker: no such file or directory")
+    assert host.launcher.records() == []
+
+
+def test_environment(host: Host) -> None:
+    """Docker's client gets the environment that gpulaunch got, less what would number GPUs wrongly."""
+    client = host.launcher.state.parent / "bin" / "docker"
+    client.parent.mkdir()
+    client.write_text("#!/bin/sh\nenv | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | sort\n")
+    client.chmod(0o755)
+    bare = subprocess.run([client], env=host.environment, capture_output=True, text=True, check=True)
+    launched = host.run("--", str(client), "run", IMAGE)
+    assert [line for line in launched.stdout.splitlines() if "GPULAUNCH_LEASE" not in line] == bare.stdout.splitlines()
+
+
+# ---------------------------------------------------------------------------------------------- at a terminal
+
+
+def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
+    """Parametrise with dialogues, each named by a sentence."""
+    return pytest.mark.parametrize("steps", [pytest.param(steps, id=sentence) for sentence, *steps in rows])
+
+
+@dialogues(
+    ("a terminal inside, of the same size", "$ CMD docker run --rm -it bb:1 sh -c 'tty; stty size'"),
+    ("no terminal inside without -t", "$ CMD docker run --rm -i bb:1 tty"),
+    (
+        "a terminal that changes its size",
+        """$ CMD docker run --rm -it bb:1 sh -c 'echo ready; until stty size | grep "30 900"; do sleep 0.1; done'""",
+        "< ready",
+        "+ 30 900",
+        "< 30 900",
+    ),
+    (
+        "Ctrl-C at a shell's job, and the shell's exit status",
+        "$ CMD docker run --rm -it bb:1 sh",
+        "? / # ",
+        """> sh -c 'echo re""ady; exec sleep 1000'""",
+        "< ready",
+        "^C",
+        "? / # ",
+        "> exit 5",
+    ),
+    (
+        "Ctrl-Z at a shell's job",
+        "$ CMD docker run --rm -it bb:1 sh",
+        "? / # ",
+        """> sh -c 'echo re""ady; exec sleep 1000'""",
+        "< ready",
+        "^Z",
+        "? / # ",
+        "> kill -9 %1; wait %1; exit 6",
+    ),
+    ("Ctrl-D ends a shell", "$ CMD docker run --rm -it bb:1 sh", "? / # ", "^D"),
+    (
+        "Ctrl-C at sleep in a terminal",
+        "$ CMD docker run --rm -it --init bb:1 sh -c 'echo ready; exec sleep 1000'",
+        "< ready",
+        "^C",
+    ),
+    (
+        "Ctrl-C at sleep without a terminal of its own",
+        "$ CMD docker run --rm --init bb:1 sh -c 'echo ready; exec sleep 1000'",
+        "< ready",
+        "^C",
+    ),
+    (
+        "Ctrl-C in a loop",
+        "$ for i in 1 2; do CMD docker run --rm --init bb:1 sh -c 'echo ready; exec sleep 1000'; done",
+        "< ready",
+        "^C",
+        "< ready",
+        "^C",
+    ),
+    (
+        "Ctrl-C comes once",
+        """$ CMD docker run --rm bb:1 sh -c 'trap "echo got" INT; echo ready; sleep 1000 & wait; exit 3'""",
+        "< ready",
+        "^C",
+    ),
+    (
+        "Ctrl-Z, which docker does not stop at",
+        "$ CMD docker run --rm -i bb:1 sh -c 'echo ready; read x; echo got $x'",
+        "< ready",
+        "^Z",
+        "> words",
+        "< got words",
+    ),
+    ("in the background", "$ CMD docker run --rm bb:1 sh -c 'exit 6' & wait $!"),
+    ("in a pipeline", "$ echo words | CMD docker run --rm -i bb:1 cat | cat; echo ${PIPESTATUS[@]}"),
+    ("-t on a pipe", "$ echo words | CMD docker run --rm -it bb:1 cat"),
+)
+def test_terminal(terminal: Terminal, steps: Sequence[str]) -> None:
+    """At a terminal a container looks the same with gpulaunch in front."""
+    terminal.same(*steps)
+
+
+def test_terminal_of_the_same_size(terminal: Terminal) -> None:
+    """What the comparison above compares is there: a terminal, of 24 rows and 1000 columns."""
+    dialogue = terminal.hold(["$ CMD docker run --rm -it bb:1 sh -c 'tty; stty size'"], "")
+    assert isinstance(dialogue, Held)
+    assert "/dev/pts/0\r\n24 1000\r\n" in dialogue.transcript
+
+
+def test_detach_keys(host: Host, terminal: Terminal) -> None:
+    """Ctrl-P Ctrl-Q ends docker's client with 0 and keeps the lease until the container has ended."""
+    with terminal.bash() as bash:
+        bash.expect_exact("ok> ")
+        bash.sendline("gpulaunch --topology dgx1-v100 docker run -it bb:1 sh -c 'echo re\"\"ady; exec sleep 1000'")
+        bash.expect_exact("ready")
+        bash.send("\x10\x11")
+        bash.expect_exact("ok> ")
+        bash.sendline("echo status $?")
+        bash.expect(r"status (\d+)\r\n")
+        assert bash.match[1] == "0"
+    lease = host.lease()
+    assert host.state(lease["container"]) == "running"
+    host.do("kill", lease["container"])
+    host.await_free()
+
+
+# ---------------------------------------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1", "QUIT"])
+def test_signal(host: Host, name: str) -> None:
+    """A signal sent to gpulaunch reaches the job in the container once, and the job's answer is the exit status."""
+    script = f"trap 'echo got {name}; exit 7' {name}; echo ready; sleep 1000 & wait"
+    with running(host, "docker", "run", "--rm", IMAGE, "sh", "-c", script) as process:
+        process.send_signal(signal.Signals[f"SIG{name}"])
+        assert process.communicate(timeout=PATIENCE_S) == (f"got {name}\n", "")
+    assert process.returncode == 7
+    assert host.launcher.records() == []
+
+
+def test_no_signal_proxy(host: Host) -> None:
+    """With --sig-proxy=false TERM ends docker's client alone: the container keeps running, and its lease."""
+    with running(host, "docker", "run", "--sig-proxy=false", *READY) as process:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        lease = host.lease()
+        assert host.state(lease["container"]) == "running"
+        host.do("kill", lease["container"])
+        host.await_free()
+
+
+def test_killed_by_docker(host: Host) -> None:
+    """Docker kill from elsewhere ends an attached launch with 137."""
+    with running(host, "docker", "run", *READY) as process:
+        host.do("kill", host.lease()["container"])
+        assert process.wait(PATIENCE_S) == 137
+    host.await_free()
+
+
+# ---------------------------------------------------------------------------------------------- which GPUs
+
+
+PROFILE = 'name = "three"\ngpus = 3\n[communication]\npattern = "ring"\nbandwidth_sensitive = true\nsource = "a test"\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "flags", "gpus"),
+    [
+        ((), (), [0]),
+        ((), ("--gpus", "1"), [0]),
+        ((), ("--gpus", "2"), [0, 3]),
+        ((), ("--gpus=2",), [0, 3]),
+        ((), ("--gpus", "count=2"), [0, 3]),
+        ((), ("--gpus", "driver=nvidia,count=2"), [0, 3]),
+        ((), ("--gpus", '2,"capabilities=compute,utility"'), [0, 3]),
+        ((), ("--gpus", "all"), [0, 1, 2, 3, 4, 5, 6, 7]),
+        ((), ("--gpus", "-1"), [0, 1, 2, 3, 4, 5, 6, 7]),
+        ((), ("--gpus", '"device=0,2"'), [0, 2]),
+        ((), ("--gpus", "device=5"), [5]),
+        ((), ("--gpus", f'"device={DESCRIBED[6]},1"'), [1, 6]),
+        ((), ("--gpus", "device=nvidia.com/gpu=4"), [4]),
+        ((), ("--device", "nvidia.com/gpu=3"), [3]),
+        ((), ("--device=nvidia.com/gpu=3", "--device", f"nvidia.com/gpu={DESCRIBED[7]}"), [3, 7]),
+        ((), ("--device", "nvidia.com/gpu=all"), [0, 1, 2, 3, 4, 5, 6, 7]),
+        ((), ("--runtime=nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=1,2"), [1, 2]),
+        ((), ("--runtime", "nvidia", "-eNVIDIA_VISIBLE_DEVICES=all"), [0, 1, 2, 3, 4, 5, 6, 7]),
+        ((), ("--runtime=nvidia",), [0]),
+        ((), ("-e", "NVIDIA_VISIBLE_DEVICES=6", "-e", f"NVIDIA_VISIBLE_DEVICES={DESCRIBED[4]}"), [4]),
+        (("-n", "2"), (), [0, 3]),
+        (("-n", "2"), ("--gpus", "2"), [0, 3]),
+        (("-n", "2"), ("--gpus", '"device=1,2"'), [1, 2]),
+        (("-n", "all"), ("--gpus", "all"), [0, 1, 2, 3, 4, 5, 6, 7]),
+        (("--only", "6,7", "-n", "2"), (), [6, 7]),
+        (("--only", "6,7"), ("--gpus", "1"), [6]),
+        (("-n", "3", "--profile", "vgg16"), (), [0, 2, 3]),
+        (("--profile", "three.toml"), (), [0, 2, 3]),
+        (("--profile", "three.toml"), ("--gpus", "2"), [0, 3]),
+    ],
+    ids=words_of,
+)
+def test_gpus(host: Host, tmp_path: Path, options: tuple[str, ...], flags: tuple[str, ...], gpus: list[int]) -> None:
+    """Whoever says how many GPUs, or which, gpulaunch or docker or a profile: exactly these are in the container."""
+    (tmp_path / "three.toml").write_text(PROFILE)
+    done = host.run(*options, "docker", "run", "--rm", *flags, IMAGE, *SHOW, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.seen(done.stdout) == gpus
+    assert host.launcher.records() == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "gpus"),
+    [
+        ({"NV_GPU": "5,6"}, (), [5, 6]),
+        ({"NV_GPU": "5 6"}, (), [5, 6]),
+        ({"NV_GPU": DESCRIBED[2]}, (), [2]),
+        ({"NV_GPU": "all"}, (), [0, 1, 2, 3, 4, 5, 6, 7]),
+        ({"NV_GPU": "5"}, ("--gpus", "2"), [0, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "3"}, ("-e", "NVIDIA_VISIBLE_DEVICES"), [3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "3"}, (), [0]),
+        ({"GPULAUNCH_GPUS": "2"}, (), [0, 3]),
+        ({"GPULAUNCH_GPUS": "2"}, ("--gpus", "1"), [0]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, (), [2]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, ("--gpus", "all"), [2, 3]),
+    ],
+    ids=words_of,
+)
+def test_gpus_of_environment(host: Host, environment: dict[str, str], flags: tuple[str, ...], gpus: list[int]) -> None:
+    """What the environment says of GPUs counts, as nvidia-docker's NV_GPU did, unless docker's flags say something."""
+    host.environment.update(environment)
+    assert host.inside("docker", "run", "--rm", *flags, IMAGE) == gpus
+
+
+@pytest.mark.parametrize(
+    ("options", "flags", "words"),
+    [
+        (("-n", "3"), ("--gpus", "2"), "disagree"),
+        (("-n", "3"), ("--gpus", '"device=0,2"'), "3 GPUs requested"),
+        (("--only", "1"), ("--gpus", "device=1"), "both name GPUs"),
+        (("-n", "1"), ("--gpus", "0"), "-n 1 asks for GPUs, but --gpus 0 for none"),
+        ((), ("--gpus", "1", "--device", "nvidia.com/gpu=1"), "say it once"),
+        ((), ("--gpus", "1", "--gpus", "1"), "say it once"),
+        ((), ("--gpus", "device=0,2"), "more than one count or device list"),
+        ((), ("--gpus", "some"), "'some' is neither a number of GPUs nor 'all'"),
+        ((), ("--gpus", "colour=green"), "unknown key 'colour'"),
+        ((), ("--gpus", "driver=amd,count=1"), "only NVIDIA GPUs are leased"),
+        ((), ("--gpus", "9"), "9 GPUs requested"),
+        (("-n", "9"), (), "9 GPUs requested"),
+        ((), ("--gpus", "device=9"), "9"),
+        ((), ("--device", "nvidia.com/gpu=GPU-unknown"), "GPU-unknown"),
+        ((), ("-e", "NVIDIA_VISIBLE_DEVICES=0,17"), "17"),
+        (("--json",), (), "--json needs --dry-run"),
+        (("--help",), (), "--help and --version stand alone"),
+        ((), ("--no-such-flag", "7"), "unknown flag --no-such-flag"),
+    ],
+    ids=words_of,
+)
+def test_impossible(host: Host, options: tuple[str, ...], flags: tuple[str, ...], words: str) -> None:
+    """What contradicts itself or can never be is a usage error, and nothing has run."""
+    done = host.run(*options, "docker", "run", *flags, IMAGE, "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in complaint(done)
+    assert host.nothing_has_run()
+
+
+def test_hint_on_quotes(host: Host) -> None:
+    """Who forgets the inner quotes of a device list is shown them."""
+    done = host.run("docker", "run", "--gpus", "device=0,2", IMAGE, "true")
+    assert """--gpus '"device=0,2"'""" in done.stderr.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--gpus", "0"), ("--gpus", "count=0"), ("-e", "NVIDIA_VISIBLE_DEVICES=none"), ("-eNVIDIA_VISIBLE_DEVICES=",)],
+    ids=words_of,
+)
+def test_no_gpu_wanted(host: Host, flags: tuple[str, ...]) -> None:
+    """A container that wants no GPU takes no lease and sees none."""
+    with held(host.launcher, *DGX, "-n", "all"):
+        assert host.inside("docker", "run", "--rm", *flags, IMAGE) == []
+    assert host.launcher.records() == []
+
+
+def test_image_that_wants_all(host: Host) -> None:
+    """An image that says NVIDIA_VISIBLE_DEVICES=all sees the leased GPUs only, even where nvidia's runtime is usual."""
+    host.engine.restart(default_runtime="nvidia")
+    host.engine.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all"])
+    assert host.seen(host.do("run", "--rm", "cuda:1", *SHOW)) == [0, 1, 2, 3, 4, 5, 6, 7], "without gpulaunch"
+    assert host.inside("docker", "run", "--rm", "--gpus", "0", "cuda:1") == []
+    assert host.inside("docker", "run", "--rm", "cuda:1") == [0]
+    assert host.inside("docker", "run", "--rm", "--gpus", "device=3", "cuda:1") == [3]
+    host.environment["NV_GPU"] = "none"
+    assert host.inside("docker", "run", "--rm", "cuda:1") == []
+
+
+@pytest.mark.parametrize("flag", ["-e", "--env-file", None], ids=str)
+def test_hosts_numbers_stay_outside(host: Host, tmp_path: Path, flag: str | None) -> None:
+    """The host's CUDA_VISIBLE_DEVICES restricts the choice, and never gets into the container: it would be wrong."""
+    host.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
+    (tmp_path / "variables").write_text("CUDA_VISIBLE_DEVICES\n")
+    flags = {"-e": ("-e", "CUDA_VISIBLE_DEVICES"), "--env-file": ("--env-file", str(tmp_path / "variables"))}
+    done = host.run("docker", "run", "--rm", *flags.get(flag, ()), "--gpus", "2", IMAGE, *SHOW)
+    assert host.seen(done.stdout) == [6, 7]
+    assert "CUDA_VISIBLE_DEVICES" not in variables(done.stdout)
+
+
+def test_own_numbers(host: Host) -> None:
+    """A CUDA_VISIBLE_DEVICES that the user writes for the container is his."""
+    done = host.run("docker", "run", "--rm", "-e", "CUDA_VISIBLE_DEVICES=1,0", "--gpus", "2", IMAGE, *SHOW)
+    assert variables(done.stdout)["CUDA_VISIBLE_DEVICES"] == "1,0"
+
+
+def test_rank_order(host: Host) -> None:
+    """Inside, where GPUs are counted anew by PCI address, CUDA_VISIBLE_DEVICES tells the order of the chain."""
+    options = ("--pattern", "chain", "-n", "4", "--only", "0,1,2,3")
+    bare = host.run(*options, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES").stdout.strip()
+    assert bare != "0,1,2,3"
+    done = host.run(*options, "docker", "run", "--rm", IMAGE, *SHOW)
+    assert host.seen(done.stdout) == [0, 1, 2, 3]
+    assert variables(done.stdout)["CUDA_VISIBLE_DEVICES"] == bare
+    assert variables(done.stdout)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_two_at_once(host: Host) -> None:
+    """Two containers at once get different GPUs; by docker alone both get GPU 0."""
+    for _ in range(2):
+        host.detached("docker", "run", "-d", "--gpus", "2", *LONG)
+    first, second = (set(lease["gpus"]) for lease in host.leases())
+    assert (len(first), len(second), first & second) == (2, 2, set())
+    alone = [host.do("run", "--rm", "--gpus", "1", IMAGE, "sh", "-c", "ls /dev | grep nvidia") for _ in range(2)]
+    assert alone == ["nvidia0", "nvidia0"]
+
+
+def test_container_and_process(host: Host) -> None:
+    """Containers and processes take GPUs from the same table."""
+    with held(host.launcher, *DGX) as job:
+        assert job.gpus == "0"
+        assert host.inside("docker", "run", "--rm", IMAGE) != [0]
+
+
+def test_busy(host: Host) -> None:
+    """When all GPUs are taken, the exit status is 75, docker is not asked, and a hint says how to wait."""
+    host.detached("docker", "run", "-d", "--gpus", "all", *LONG)
+    done = host.run("docker", "run", "--name", "second", IMAGE, "true")
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "8 are leased" in complaint(done)
+    assert "add --wait" in done.stderr
+    assert host.plain("inspect", "second").returncode == 1
+
+
+def test_wait(host: Host) -> None:
+    """With --wait a container gets its GPUs as soon as the one before it has ended."""
+    first = host.detached("docker", "run", "-d", "--gpus", "all", *LONG)
+    with host.start("--wait", "docker", "run", "--rm", IMAGE, *SHOW) as second:
+        assert "waiting as number 1 in the queue" in second.stderr.readline()
+        began = time.monotonic()
+        host.do("rm", "--force", first)
+        output, _ = second.communicate(timeout=PATIENCE_S)
+    assert (second.returncode, host.seen(output)) == (0, [0])
+    assert time.monotonic() - began < 4, "it waits for the end, and does not only look now and then"
+
+
+def test_wait_timeout(host: Host) -> None:
+    """Who has waited for so long as he said ends with 124, and nothing has run."""
+    with held(host.launcher, *DGX, "-n", "all"):
+        done = host.run("--wait-timeout", "0.3s", "docker", "run", IMAGE, "true")
+        assert (done.returncode, done.stdout) == (124, "")
+    assert host.nothing_has_run()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--privileged",), "--privileged shows the container every GPU of this host"),
+        (("--device", "/dev/null:/dev/nvidia3"), None),
+        (("--device", "/dev/nvidia3"), "--device /dev/nvidia3 adds a GPU that this launch does not lease"),
+    ],
+    ids=words_of,
+)
+def test_warning(host: Host, flags: tuple[str, ...], words: str | None) -> None:
+    """What lets a container see other GPUs than its own stays the user's decision, but he is told, unless with -q."""
+    done = host.run("docker", "run", "--rm", *flags, IMAGE, "true")
+    assert (f"gpulaunch: warning: {words}" in done.stderr) == (words is not None)
+    assert "gpulaunch" not in host.run("-q", "docker", "run", "--rm", *flags, IMAGE, "true").stderr
+
+
+def test_inside_a_lease(host: Host) -> None:
+    """A container launched inside a lease takes its GPUs from that lease."""
+    script = f'gpulaunch docker run --rm --gpus 1 {IMAGE} sh -c "env | grep FAKE; ls /dev | grep nvidia"'
+    done = host.run("--only", "4,5", "-n", "2", "--", "sh", "-c", script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.seen(done.stdout) == [4]
+
+
+# ---------------------------------------------------------------------------------------------- what would be
+
+
+def test_dry_run(host: Host) -> None:
+    """--dry-run --json tells the GPUs and the whole command line of docker, and takes and runs nothing."""
+    done = host.run("--dry-run", "--json", "docker", "run", "--rm", "--gpus", '"device=5,6"', "-it", IMAGE, "a b")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert (document["decision"], [gpu["index"] for gpu in document["gpus"]]) == ("grant", [5, 6])
+    devices = [word for gpu in (5, 6) for word in ("--device", f"nvidia.com/gpu={DESCRIBED[gpu]}")]
+    label = f"io.gpulaunch.gpus={DESCRIBED[5]},{DESCRIBED[6]}"
+    added = [*devices, "-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", label]
+    assert document["argv"] == ["docker", "run", "--rm", "-it", *added, IMAGE, "a b"]
+    assert host.nothing_has_run()
+
+
+def test_dry_run_by_hand(host: Host) -> None:
+    """What --dry-run shows can be run as it is, and has the GPUs."""
+    document = json.loads(host.run("--dry-run", "--json", "docker", "run", "--rm", "--gpus", "3", IMAGE, *SHOW).stdout)
+    done = subprocess.run(document["argv"], env=host.environment, capture_output=True, text=True, check=True)
+    assert host.seen(done.stdout) == sorted(gpu["index"] for gpu in document["gpus"])
+
+
+@pytest.mark.parametrize(("gpus", "status", "decision"), [("1", 75, "wait"), ("9", 2, "refuse")])
+def test_dry_run_of_what_cannot_be(host: Host, gpus: str, status: int, decision: str) -> None:
+    """--dry-run tells by its status and document that one would wait, or could wait for ever."""
+    with held(host.launcher, *DGX, "-n", "all"):
+        done = host.run("--dry-run", "--json", "docker", "run", "--gpus", gpus, IMAGE)
+        assert (done.returncode, json.loads(done.stdout)["decision"]) == (status, decision)
+
+
+def test_dry_run_of_nothing(host: Host) -> None:
+    """There is nothing to decide about a docker command that needs no GPU."""
+    done = host.run("--dry-run", "docker", "ps")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing to decide" in complaint(done)
+
+
+def test_explain(host: Host) -> None:
+    """--explain shows on stderr why these GPUs, and stdout stays the container's."""
+    done = host.run("--explain", "-n", "2", "docker", "run", "--rm", IMAGE, "echo", "words")
+    assert (done.returncode, done.stdout) == (0, "words\n")
+    assert "28 candidates" in done.stderr
+
+
+def test_verbose(host: Host) -> None:
+    """-v says which GPUs a container got."""
+    done = host.run("-v", "docker", "run", "--rm", IMAGE, "echo", "words")
+    assert (done.returncode, done.stdout) == (0, "words\n")
+    assert "GPUs 0 of dgx1-v100" in done.stderr
+
+
+# ---------------------------------------------------------------------------------------------- how they get in
+
+
+@pytest.mark.parametrize("way", ["cdi", "runtime", "gpus"])
+def test_forced_way(real_host: Host, way: str) -> None:
+    """By whichever way GPUs get in, these and no others do, though the image says all."""
+    host = real_host
+    host.engine.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all"])
+    host.environment["GPULAUNCH_CONTAINER_GPUS"] = way
+    for flags, gpus in ((("--gpus", "2"), [0, 3]), (("--gpus", "device=5"), [5]), (("--runtime=nvidia",), [0])):
+        done = host.run("docker", "run", "--rm", *flags, "cuda:1", *SHOW)
+        assert (done.returncode, done.stderr) == (0, "")
+        nodes = sorted(int(line[6:]) for line in done.stdout.splitlines() if line.startswith("nvidia"))
+        assert nodes == gpus
+        uuids = {TOLD_BY_NVML[gpu] for gpu in gpus}
+        if way == "gpus":
+            assert set(host.engine.hook_calls()[-1]["visible"].split(",")) == uuids
+        else:
+            assert host.seen(done.stdout) == gpus
+    assert len(host.engine.hook_calls()) == (3 if way == "gpus" else 0)
+
+
+@pytest.mark.parametrize("way", ["runtime", "gpus"])
+def test_capabilities(real_host: Host, way: str) -> None:
+    """The driver's capabilities that --gpus asks for are in force by both ways that have them."""
+    real_host.environment["GPULAUNCH_CONTAINER_GPUS"] = way
+    done = real_host.run("docker", "run", "--rm", "--gpus", '2,"capabilities=compute,utility"', IMAGE, *SHOW)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert variables(done.stdout)["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+
+
+def way_of(host: Host, *flags: str) -> str:
+    """By what docker would get the GPUs into the container, as the first of the words that gpulaunch adds."""
+    done = host.run("--dry-run", "--json", "docker", "run", *flags, IMAGE)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["argv"][2 + len(flags)]
+
+
+def test_chosen_way(real_host: Host) -> None:
+    """CDI is chosen if it knows the GPUs, else nvidia's runtime, else --gpus; without any of them nothing is run."""
+    host = real_host
+    assert way_of(host) == "--device"
+    assert host.inside("docker", "run", "--rm", IMAGE) == [0]
+    write_cdi_spec(host.engine.cdi, DESCRIBED)
+    assert way_of(host) == "--runtime"
+    assert way_of(host, "--runtime=nvidia") == "-e"
+    host.environment["PATH"] += f":{host.engine.path[0]}"
+    assert way_of(host, "--runtime=runc") == "--gpus"
+    host.engine.restart(runtimes=None)
+    assert way_of(host) == "--gpus"
+    host.environment["PATH"] = host.environment["PATH"].replace(f":{host.engine.path[0]}", "")
+    done = host.run("docker", "run", IMAGE, "true")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "has no way to give GPUs to containers" in complaint(done)
+    assert host.nothing_has_run()
+
+
+@pytest.mark.parametrize(
+    ("way", "flags", "words"),
+    [("magic", (), "unknown way into a container 'magic'"), ("runtime", ("--runtime=runc",), "disagree")],
+)
+def test_impossible_way(real_host: Host, way: str, flags: tuple[str, ...], words: str) -> None:
+    """A way that there is not, or that docker's flags close, is a usage error."""
+    real_host.environment["GPULAUNCH_CONTAINER_GPUS"] = way
+    done = real_host.run("docker", "run", *flags, IMAGE, "true")
+    assert (done.returncode, words in complaint(done)) == (2, True)
+    assert real_host.nothing_has_run()
+
+
+def test_gpus_of_no_machine(host: Host) -> None:
+    """GPUs that are only described, and unknown to CDI, are leased but do not get in, and gpulaunch says so."""
+    write_cdi_spec(host.engine.cdi)
+    done = host.run("docker", "run", "--rm", IMAGE, *SHOW)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "no GPU gets into the container" in done.stderr
+    assert variables(done.stdout)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert host.seen(done.stdout) == []
+
+
+# ---------------------------------------------------------------------------------------------- labels
+
+
+def test_labels(host: Host) -> None:
+    """A container's labels and variable say what status says of its lease, and status says which container it is."""
+    container = host.detached("--name", "a job", "docker", "run", "-d", "--label", "own=1", "--gpus", "2", *LONG)
+    lease = host.lease()
+    labels = {"own": "1", "io.gpulaunch.lease": lease["id"], "io.gpulaunch.gpus": ",".join(lease["uuids"])}
+    assert host.labels(container) == labels
+    assert lease["uuids"] == [DESCRIBED[gpu] for gpu in lease["gpus"]]
+    assert (lease["container"], lease["name"], lease["container_state"]) == (container, "a job", "running")
+    assert host.do("exec", container, "sh", "-c", "tr '\\0' '\\n' </proc/1/environ | grep LEASE") == (
+        f"GPULAUNCH_LEASE={lease['id']}"
+    )
+    shown = host.launcher.run("status", *DGX)
+    assert host.do("inspect", "--format", "{{.Name}}", container)[1:] in shown.stdout
+
+
+def test_labels_cannot_be_forged(host: Host, tmp_path: Path) -> None:
+    """Labels that a user writes do not stand in the way of gpulaunch's."""
+    (tmp_path / "labels").write_text("io.gpulaunch.lease=z\n")
+    file = ("--label-file", str(tmp_path / "labels"))
+    forged = ("--label", "io.gpulaunch.lease=x", "-l=io.gpulaunch.gpus=y", *file)
+    container = host.detached("docker", "run", "-d", *forged, *LONG)
+    assert host.labels(container)["io.gpulaunch.lease"] == host.lease()["id"]
+    assert host.labels(container)["io.gpulaunch.gpus"] == DESCRIBED[0]
+
+
+def build(host: Host, name: str, label: str) -> None:
+    """Make an image with a profile in its label."""
+    command = ["docker", "build", "--label", f"io.gpulaunch.profile={label}", "--tag", name, "-"]
+    environment = host.environment | {"DOCKER_BUILDKIT": "0"}
+    text = f"FROM {IMAGE}\n"
+    subprocess.run(command, input=text, env=environment, text=True, check=True, capture_output=True)
+
+
+def test_image_names_a_profile(host: Host) -> None:
+    """An image's label names a profile, which --profile, GPULAUNCH_PROFILE and -n overrule."""
+    build(host, "job:1", "vgg16")
+    run = ("docker", "run", "-d", "job:1", "sleep", "1000")
+
+    def profile(*options: str) -> tuple[str, int]:
+        container = host.detached(*options, *run)
+        lease = host.lease()
+        host.do("rm", "--force", container)
+        host.await_free()
+        return lease["profile"], len(lease["gpus"])
+
+    assert profile() == ("vgg16", 1)
+    assert profile("-n", "3") == ("vgg16", 3)
+    assert profile("--profile", "alexnet") == ("alexnet", 1)
+    host.environment["GPULAUNCH_PROFILE"] = "googlenet"
+    assert profile() == ("googlenet", 1)
+
+
+def test_image_has_a_profile(host: Host) -> None:
+    """An image's label may be a whole profile."""
+    build(host, "job:1", PROFILE)
+    assert host.inside("docker", "run", "--rm", "job:1") == [0, 2, 3]
+    assert host.inside("docker", "run", "--rm", "--gpus", "1", "job:1") == [0]
+    assert host.inside("docker", "run", "--rm", "--gpus", "0", "job:1") == []
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("no-such-profile", "unknown profile 'no-such-profile'"),
+        ("/etc/passwd", "'/etc/passwd' is no name of a profile"),
+        ("three.toml", "'three.toml' is no name of a profile"),
+        ("gpus = ", "job:1"),
+        ("gpus = 3\ncolour = 1", "colour"),
+        ("name = 'x'\ngpus = -1", ":2:"),
+    ],
+)
+def test_image_with_a_bad_profile(host: Host, tmp_path: Path, label: str, words: str) -> None:
+    """A profile in an image that does not exist, is a path or is wrong is an error that names image and label."""
+    (tmp_path / "three.toml").write_text(PROFILE)
+    build(host, "job:1", label)
+    done = host.run("docker", "run", "job:1", "true", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint(done).startswith("image job:1: label io.gpulaunch.profile")
+    assert words in complaint(done)
+    assert host.nothing_has_run()
+    assert host.run("--profile", "vgg16", "docker", "run", "--rm", "job:1", "true").returncode == 0
+
+
+# ---------------------------------------------------------------------------------------------- in the background
+
+
+def test_detached(host: Host) -> None:
+    """-d in $(...) returns at once with the id and 0, and the lease stays until the container ends."""
+    script = f"x=$(gpulaunch --topology dgx1-v100 docker run -d {' '.join(LONG)}); echo $? $x"
+    done = subprocess.run(
+        ["bash", "-c", script], env=host.environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    status, container = done.stdout.split()
+    assert (status, done.stderr) == ("0", "")
+    assert host.state(container) == "running"
+    assert host.lease()["container"] == container
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("stop", "--time", "0"), ("rm", "--force"), ("kill",), ("kill", "--signal", "KILL")],
+    ids=words_of,
+)
+@pytest.mark.parametrize("flags", [(), ("--rm",)], ids=["kept", "removed"])
+def test_ended_by_docker(host: Host, command: tuple[str, ...], flags: tuple[str, ...]) -> None:
+    """However docker ends a container, its lease ends with it."""
+    container = host.detached("docker", "run", "-d", *flags, *LONG)
+    assert host.lease()["container"] == container
+    host.do(*command, container)
+    host.await_free(4)
+
+
+@pytest.mark.parametrize("flags", [(), ("--rm",)], ids=["kept", "removed"])
+def test_ends_by_itself(host: Host, flags: tuple[str, ...]) -> None:
+    """A container that ends frees its GPUs at once."""
+    container = host.detached("docker", "run", "-d", *flags, IMAGE, "sh", "-c", "mkfifo /fifo; read x </fifo")
+    assert host.lease()["container"] == container
+    host.do("exec", container, "sh", "-c", "until test -p /fifo; do :; done; echo >/fifo")
+    host.await_free(2)
+
+
+@pytest.mark.parametrize("command", ["true", "no-such-command"])
+def test_ends_before_docker_returns(host: Host, command: str) -> None:
+    """A container that has ended, or could not start, when docker returns leaves no lease."""
+    done = host.run("docker", "run", "-d", IMAGE, command)
+    assert done.returncode == (0 if command == "true" else 127)
+    host.await_free(2)
+
+
+def test_docker_restart(host: Host) -> None:
+    """Docker restart, with gpulaunch or without, keeps a container's lease; docker stop then ends it."""
+    container = host.detached("docker", "run", "-d", *LONG)
+    lease = host.lease()
+    host.do("restart", "--time", "0", container)
+    done = host.run("docker", "restart", "-t0", container)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{container}\n", "")
+    host.do("exec", container, "sleep", "0.5")
+    assert host.lease() == lease
+    host.do("stop", "--time", "0", container)
+    host.await_free(4)
+
+
+def test_pause(host: Host) -> None:
+    """A container that is paused keeps its GPUs."""
+    container = host.detached("docker", "run", "-d", *LONG)
+    host.do("pause", container)
+    lease = host.lease()
+    assert (lease["container"], lease["container_state"]) == (container, "paused")
+    assert host.run("-n", "8", "docker", "run", IMAGE, "true").returncode == 75
+    host.do("unpause", container)
+    assert host.lease()["container_state"] == "running"
+
+
+@pytest.mark.parametrize("state", ["running", "paused"])
+def test_free(host: Host, state: str) -> None:
+    """`gpulaunch free` ends a lease's container, which is told to first."""
+    script = "trap 'echo told; exit 0' TERM; echo ready; sleep 1000 & wait"
+    container = host.detached("docker", "run", "-d", IMAGE, "sh", "-c", script)
+    until(lambda: "ready" in host.do("logs", container), "its first word")
+    if state == "paused":
+        host.do("pause", container)
+    done = host.launcher.run("free", host.lease()["id"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.launcher.records() == []
+    assert host.state(container) == "exited"
+    assert host.do("logs", container).split() == ["ready", "told"]
+
+
+def test_free_with_client(host: Host) -> None:
+    """`gpulaunch free` ends a container that somebody still looks at, who sees how it ended."""
+    host.environment["GPULAUNCH_GRACE"] = "0.1s"
+    with running(host, "docker", "run", *READY) as process:
+        done = host.launcher.run("free", host.lease()["id"])
+        assert (done.returncode, done.stderr) == (0, "")
+        assert process.wait(PATIENCE_S) == 137
+        assert process.stderr.read() == ""
+    assert host.launcher.records() == []
+
+
+# ---------------------------------------------------------------------------------------------- create and start
+
+
+@pytest.mark.parametrize("starter", ["gpulaunch", "docker"])
+def test_create_and_start(host: Host, starter: str) -> None:
+    """A container that was made has its GPUs, whoever starts it, until it has ended."""
+    container = host.detached("-n", "2", "docker", "create", IMAGE, *SHOW)
+    lease = host.lease()
+    assert (lease["container"], lease["container_state"], lease["gpus"]) == (container, "created", [0, 3])
+    started = host.run if starter == "gpulaunch" else lambda _, *arguments: host.plain(*arguments)
+    done = started("docker", "start", "--attach", container)
+    assert (done.returncode, done.stderr, host.seen(done.stdout)) == (0, "", [0, 3])
+    host.await_free(2)
+
+
+def test_create_and_remove(host: Host) -> None:
+    """A container that was made and is removed frees its GPUs."""
+    container = host.detached("docker", "create", IMAGE, "true")
+    host.do("rm", container)
+    host.await_free(2)
+
+
+def test_create_and_free(host: Host) -> None:
+    """`gpulaunch free` removes a container that nobody started yet, since it is what keeps the GPUs."""
+    container = host.detached("docker", "create", IMAGE, "true")
+    done = host.launcher.run("free", host.lease()["id"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.plain("inspect", container).returncode == 1
+    assert host.launcher.records() == []
+
+
+def test_create_and_fail(host: Host) -> None:
+    """A container that cannot start frees its GPUs."""
+    container = host.detached("docker", "create", IMAGE, "no-such-command")
+    assert host.plain("start", container).returncode == 1
+    host.await_free(2)
+
+
+def test_start_again(host: Host) -> None:
+    """A container that has ended is started again on the same GPUs, under its old lease, as long as it runs."""
+    done = host.run("--only", "6", "docker", "run", "--name", "again", IMAGE, *SHOW)
+    assert host.seen(done.stdout) == [6]
+    lease_id = variables(done.stdout)["GPULAUNCH_LEASE"]
+    assert host.launcher.records() == []
+    done = host.run("docker", "start", "-a", "again")
+    assert (done.returncode, done.stderr, host.seen(done.stdout)) == (0, "", [6])
+    assert host.launcher.records() == []
+    host.do("rm", "again")
+    host.run("--only", "6", "docker", "run", "--name", "again", "-d", *LONG)
+    lease_id = host.lease()["id"]
+    host.do("kill", "again")
+    host.await_free(4)
+    done = host.run("docker", "start", "again")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "again\n", "")
+    assert (host.lease()["id"], host.lease()["gpus"], host.lease()["container_state"]) == (lease_id, [6], "running")
+
+
+def test_restart_again(host: Host) -> None:
+    """Docker restart starts a container that has ended, so with gpulaunch it gets its GPUs back, too."""
+    host.run(
+        "--only", "6", "docker", "run", "--name", "again", IMAGE, "sh", "-c", "test -e /2 || { >/2; exit; }; sleep 9"
+    )
+    assert host.launcher.records() == []
+    done = host.run("docker", "restart", "again")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "again\n", "")
+    assert host.lease()["gpus"] == [6]
+    host.do("kill", "again")
+    host.await_free(4)
+
+
+def test_start_again_while_others_have_the_gpus(host: Host) -> None:
+    """A container whose GPUs somebody else has by now is not started: 75, or with --wait once they are free."""
+    host.run("--only", "6", "docker", "run", "--name", "again", IMAGE, *SHOW)
+    with held(host.launcher, *DGX, "--only", "6") as job:
+        done = host.run("docker", "start", "-a", "again")
+        assert (done.returncode, done.stdout) == (75, "")
+        assert "GPU" in complaint(done)
+        assert host.state("again") == "exited"
+        with host.start("--wait", "docker", "start", "-a", "again") as waiting:
+            assert "waiting as number 1" in waiting.stderr.readline()
+            job.end()
+            output, _ = waiting.communicate(timeout=PATIENCE_S)
+        assert (waiting.returncode, host.seen(output)) == (0, [6])
+
+
+def test_start_with_other_gpus(host: Host) -> None:
+    """A container that is there has its GPUs: no option can change them."""
+    host.run("docker", "run", "--name", "again", IMAGE, "true")
+    done = host.run("-n", "2", "docker", "start", "again")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "was made with its GPUs" in complaint(done)
+
+
+def test_start_of_another_container(host: Host) -> None:
+    """A container that gpulaunch did not make is started as it is, without a lease."""
+    host.do("create", "--name", "other", IMAGE, "sh", "-c", "echo words; exit 9")
+    done = host.same("start", "-a", "other")
+    assert (done.returncode, done.stdout) == (9, "words\n")
+    assert host.launcher.records() == []
+
+
+def test_start_of_two(host: Host) -> None:
+    """Two containers that need their GPUs back are started one at a time."""
+    for name in ("one", "two"):
+        host.run("docker", "run", "--name", name, IMAGE, "true")
+    done = host.run("docker", "start", "one", "two")
+    assert (done.returncode, complaint(done)) == (
+        2,
+        "2 containers need their GPUs back: one, two: start them one at a time",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- grammar
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("docker", "run", "--rm", IMAGE),
+        ("docker", "run", "--rm", "--", IMAGE),
+        ("--", "docker", "run", "--rm", IMAGE),
+        ("run", "docker", "run", "--rm", IMAGE),
+        ("run", "--", "docker", "run", "--rm", IMAGE),
+        ("--", "PATH/docker", "run", "--rm", IMAGE),
+        ("docker", "container", "run", "--rm", IMAGE),
+        ("docker", "--log-level", "error", "run", "--rm", IMAGE),
+        ("docker", "-H", "HOST", "run", "--rm", IMAGE),
+        ("docker", "--host=HOST", "container", "run", "--rm", "--", IMAGE),
+    ],
+    ids=words_of,
+)
+def test_grammar(host: Host, words: tuple[str, ...]) -> None:
+    """However it is spelled, a container with one GPU is run."""
+    path = shutil.which("docker", path=host.environment["PATH"])
+    spelled = [word.replace("PATH/docker", path).replace("HOST", host.engine.host) for word in words]
+    if any("HOST" in word for word in words):
+        host.environment["DOCKER_HOST"] = "unix:///nowhere"
+    assert host.inside("-n", "1", *spelled) == [0]
+
+
+def test_double_dash_inside(host: Host) -> None:
+    """A -- that belongs to the container's command arrives there."""
+    done = host.run("docker", "run", "--rm", IMAGE, "echo", "--", "a", "--", "-n")
+    assert (done.returncode, done.stdout) == (0, "-- a -- -n\n")
+
+
+def test_alias(host: Host) -> None:
+    """As an alias gpulaunch replaces nvidia-docker."""
+    alias = "shopt -s expand_aliases\nalias nvidia-docker='gpulaunch docker'\n"
+    script = f"{alias}NV_GPU=2,4 nvidia-docker run --rm {IMAGE} {SHOW[0]} {SHOW[1]} '{SHOW[2]}'\n"
+    environment = host.environment | {"GPULAUNCH_TOPOLOGY": "dgx1-v100"}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.seen(done.stdout) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("podman", "run", IMAGE), "podman"),
+        (("--", "podman", "run", IMAGE), "podman"),
+        (("docker", "compose", "up"), "docker compose up"),
+        (("docker", "compose", "-f", "x.yaml", "run", "x"), "docker compose run"),
+        (("docker", "-H", "tcp://192.0.2.1:2375", "run", IMAGE), "-H tcp://192.0.2.1:2375"),
+        (("docker", "--host=ssh://user@192.0.2.1", "run", IMAGE), "ssh://user@192.0.2.1"),
+        (("docker", "-H", "tcp://192.0.2.1:2375", "start", "x"), "tcp://192.0.2.1:2375"),
+    ],
+    ids=words_of,
+)
+def test_refused(host: Host, arguments: tuple[str, ...], words: str) -> None:
+    """What gpulaunch cannot lease GPUs to is refused in one line, and nothing runs."""
+    done = host.run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in complaint(done)
+    assert host.nothing_has_run()
+
+
+@pytest.mark.parametrize("remote", ["tcp://192.0.2.1:2375", "ssh://user@192.0.2.1"])
+def test_remote_engine(host: Host, remote: str) -> None:
+    """An engine on another machine, whose GPUs are not this one's, is refused."""
+    host.environment["DOCKER_HOST"] = remote
+    done = host.run("docker", "run", IMAGE, "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert remote in complaint(done)
+    assert host.launcher.records() == []
+
+
+@pytest.mark.parametrize("chosen_by", ["-c", "--context=", "DOCKER_CONTEXT", "docker context use"])
+def test_contexts(host: Host, chosen_by: str) -> None:
+    """Docker's contexts are followed: one on this machine works, one on another is refused."""
+    local = host.environment.pop("DOCKER_HOST")
+    host.do("context", "create", "here", "--docker", f"host={local}")
+    host.do("context", "create", "there", "--docker", "host=tcp://192.0.2.1:2375")
+
+    def run(context: str) -> subprocess.CompletedProcess[str]:
+        flags: tuple[str, ...] = ()
+        if chosen_by == "DOCKER_CONTEXT":
+            host.environment[chosen_by] = context
+        elif chosen_by == "docker context use":
+            host.do("context", "use", context)
+        else:
+            flags = (chosen_by, context) if chosen_by == "-c" else (chosen_by + context,)
+        return host.run("docker", *flags, "run", "--rm", IMAGE, *SHOW)
+
+    done = run("here")
+    assert (done.returncode, done.stderr, host.seen(done.stdout)) == (0, "", [0])
+    done = run("there")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "context there" in complaint(done)
+    assert host.launcher.records() == []
+    host.environment.pop("DOCKER_CONTEXT", None)
+    host.environment["DOCKER_HOST"] = local
+    if chosen_by == "docker context use":
+        assert host.run("docker", "run", "--rm", IMAGE, "true").returncode == 0, "DOCKER_HOST counts more"
+
+
+def test_unknown_context(host: Host) -> None:
+    """A context that docker does not know is one clear line."""
+    done = host.run("docker", "-c", "no-such-context", "run", IMAGE, "true")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "no-such-context" in complaint(done)
+
+
+@pytest.mark.parametrize("command", ["run", "create", "start"])
+def test_unreachable_engine(host: Host, command: str) -> None:
+    """An engine that does not run is one clear line, and no lease."""
+    host.environment["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
+    done = host.run("docker", command, IMAGE)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert complaint(done) == "cannot reach the Docker Engine at /nowhere/docker.sock: no such file or directory"
+    assert host.launcher.records() == []
+
+
+# ---------------------------------------------------------------------------------------------- time limits
+
+
+@pytest.mark.parametrize("flags", [("--init",), ()], ids=["ends on TERM", "needs KILL"])
+def test_time_limit(host: Host, flags: tuple[str, ...]) -> None:
+    """A container that runs longer than it may is ended, with 124, and its GPUs are free."""
+    host.environment["GPULAUNCH_GRACE"] = "10s" if flags else "0.4s"
+    began = time.monotonic()
+    done = host.run("--time-limit", "1s", "docker", "run", "--name", "long", *flags, IMAGE, "sleep", "100")
+    assert 1 < time.monotonic() - began < 8
+    assert (done.returncode, done.stdout) == (124, "")
+    assert complaint(done) == "the job ran longer than its limit of 1 s"
+    assert host.state("long") == "exited"
+    assert host.launcher.records() == []
+
+
+def test_time_limit_in_the_background(host: Host) -> None:
+    """The same in the background, where nobody is left to be told."""
+    began = time.monotonic()
+    container = host.detached("--time-limit", "1s", "docker", "run", "-d", "--init", IMAGE, "sleep", "100")
+    assert host.lease()["container"] == container
+    host.await_free(8)
+    assert time.monotonic() - began > 1
+    assert host.state(container) == "exited"
+
+
+def test_within_the_time_limit(host: Host) -> None:
+    """A container that ends in time has its own exit status."""
+    assert host.run("--time-limit", "1h", "docker", "run", "--rm", IMAGE, "sh", "-c", "exit 3").returncode == 3
