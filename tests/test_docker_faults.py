@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from conftest import DGX, Launcher, holders, wait_for_end
 from engine import IMAGE, Engine
 
+AT_STEP = Path(__file__).parent / "jobs" / "at_step"
 RUN = (*DGX, "-q", "docker", "run", "--gpus", "2", "--name", "job", "--init")
 FOREVER = (IMAGE, "sleep", "1000")  # ends by TERM, since --init gives it a parent that is no shell
 ALL = (*DGX, "-n", "all", "--", "true")
@@ -216,6 +218,74 @@ def test_paused(launcher: Containers) -> None:
     assert launcher.can_take_all() == (75, BUSY)
     assert launcher.run("free", lease["id"]).returncode == 0
     assert (launcher.records(), launcher.container()) == ([], "exited")
+
+
+class Played:
+    """A launch of a detached container, hit by a signal at one of its steps or only watched, and all that follows.
+
+    Args:
+        home: of the launcher, a new one.
+        engine: where the container is.
+        action: KILL, or trace.
+        subject: the step, or the file to trace to.
+    """
+
+    def __init__(self, home: Path, engine: Engine, action: str, subject: str) -> None:
+        home.mkdir()
+        launcher = Containers(home, engine)
+        name = ("--name", home.name)
+        command = (
+            AT_STEP,
+            action,
+            subject,
+            *DGX,
+            "-q",
+            "docker",
+            "run",
+            "-d",
+            "--gpus",
+            "2",
+            "--init",
+            *name,
+            *FOREVER,
+        )
+        subprocess.run(command, env=launcher.environment, capture_output=True, timeout=60, check=False)
+        for pid in marked(launcher):  # a launcher that was killed leaves its docker command at work
+            if Path(f"/proc/{pid}/comm").read_text() == "docker\n":
+                wait_for_end(pid)
+        running = engine.docker("ps", "--quiet", "--no-trunc", "--filter", f"name=^{home.name}$").stdout.split()
+        assert [lease["container"] for lease in launcher.leases() if lease["container"]] == running
+        assert launcher.can_take_all() == ((75, BUSY) if running else FREE)
+        engine.docker("rm", "--force", home.name)
+        await_true(lambda: launcher.can_take_all() == FREE, "its GPUs are free")
+        assert launcher.records() == []
+
+
+def test_killed_at_every_step(tmp_path: Path, docker: Engine) -> None:
+    """Wherever launcher or watcher is killed: where a container runs there is its lease, and where none runs, none."""
+    trace = tmp_path / "trace"
+    Played(tmp_path / "traced", docker, "trace", str(trace))
+    steps = trace.read_text().split()
+    begin = next(at for at, step in enumerate(steps) if step.startswith("host.companion."))
+    ends: dict[str, list[str]] = {}
+    for step in steps[begin:]:
+        ends.setdefault(step.partition("#")[0], []).append(step)
+    steps = [step for same in ends.values() for step in dict.fromkeys((same[0], same[-1]))]
+    certain = {"child:watcher.Watcher._act:os.read#1", "host.companion.Companion.tell:os.write#1"}
+    assert certain & set(steps), steps
+
+    wrong = {}
+
+    def play(numbered: tuple[int, str]) -> None:
+        number, step = numbered
+        try:
+            Played(tmp_path / f"step-{number}", docker, "KILL", step)
+        except AssertionError as problem:
+            wrong[step] = str(problem)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(play, enumerate(steps)))
+    assert wrong == {}
 
 
 # ---------------------------------------------------------------------------------------------- restart policies

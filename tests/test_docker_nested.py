@@ -1,14 +1,15 @@
-"""gpulaunch inside containers: with the host's state directory mounted it takes part in the same table, as CI jobs do."""
+"""gpulaunch in containers: with the state directory of the host mounted it takes part in the same table, as CI jobs do."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import gpulaunch
 import pytest
 from conftest import DGX, Launcher
 from engine import IMAGE, Engine
+
+import gpulaunch
 
 SHOW = "echo $CUDA_VISIBLE_DEVICES"
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")

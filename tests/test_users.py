@@ -329,6 +329,19 @@ def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine)
     assert alice.run(*DGX, *SHOW).returncode == 0
 
 
+def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launcher) -> None:
+    """Containers run as root for whoever launched them, so root takes GPUs from the lease it is in; others do not."""
+    with held(alice, *DGX, "-n", "4") as outer:
+        (lease,) = json.loads(root.run("status", *DGX, "--json").stdout)["leases"]
+        for user in (root, bob):
+            user.environment["GPULAUNCH_LEASE"] = lease["id"]
+        with held(root, *DGX, "-n", "3") as inner:
+            assert set(inner.gpus.split(",")) < set(outer.gpus.split(","))
+            assert root.run(*DGX, "-n", "2", *SHOW).returncode == 75
+            assert root.run(*DGX, "-n", "5", *SHOW).returncode == 2
+            assert not set(bob.run(*DGX, "-n", "4", *SHOW).stdout.strip().split(",")) & set(outer.gpus.split(","))
+
+
 def test_free_is_refused_to_others(alice: User, bob: User) -> None:
     """`gpulaunch free` of another user's lease or place in the queue is refused, and changes nothing."""
     with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
