@@ -440,10 +440,8 @@ def test_nothing_is_started(client: Client, line: str) -> None:
     named(
         [
             ("--rm", "run --rm img", True),
-            ("--rm=true", "run --rm=true img", True),
-            ("--rm=1", "run --rm=1 img", True),
-            ("--rm=false", "run --rm=false img", False),
-            ("--rm=F", "run --rm=F img", False),
+            *((f"--rm={yes}", f"run --rm={yes} img", True) for yes in ("1", "t", "T", "true", "True", "TRUE")),
+            *((f"--rm={no}", f"run --rm={no} img", False) for no in ("0", "f", "F", "false", "False", "FALSE")),
             ("the last one counts", "run --rm --rm=false img", False),
             ("and may be on", "run --rm=false --rm img", True),
             ("none", "run img", False),

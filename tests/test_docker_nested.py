@@ -1,4 +1,4 @@
-"""gpulaunch in containers: with the state directory of the host mounted it takes part in the same table, as CI jobs do."""
+"""gpulaunch in containers: with the host's state directory mounted it takes part in the same table, as CI does."""
 
 import json
 import subprocess

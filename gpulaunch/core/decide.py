@@ -96,9 +96,7 @@ def decide(
         return Refuse(_too_many(request, topology, len(scope), len(admitted), within))
 
     own = (within.id, *within.ancestors) if within else ()
-    others = [
-        lease for lease in leases if lease.id not in own and (within is None or lease.user_id in within.insiders)
-    ]
+    others = [lease for lease in leases if lease.id not in own and (within is None or lease.user_id in within.insiders)]
     leased = {uuid for lease in others for uuid in lease.uuids}
     used = {use.uuid: use.who for use in outside if use.uuid not in leased} if within is None else {}
     free = {gpu.uuid: gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used}

@@ -44,15 +44,17 @@ RUN_FLAGS = _table(
 )
 
 START_FLAGS = _table(
-    "-a --attach --help -i --interactive",
+    "-a --attach -h --help -i --interactive",
     "--checkpoint --checkpoint-dir --detach-keys -s --signal -t --time --timeout",
 )
 """Of docker start and docker restart together."""
 
 GLOBAL_FLAGS = _table(
-    "-D --debug --help --tls --tlsverify -v --version",
+    "-D --debug -h --help --tls --tlsverify -v --version",
     "--config -c --context -H --host -l --log-level --tlscacert --tlscert --tlskey",
 )
+
+_CONTAINER_FLAGS = _table("-h --help", "")
 
 _COMPOSE_FLAGS = _table(
     "--all-resources --compatibility --dry-run --help --verbose --version -v",
@@ -113,7 +115,7 @@ class DockerCommand(NamedTuple):
     @property
     def starts(self) -> bool:
         """Whether it starts containers that are there."""
-        return self.subcommand in _STARTING and bool(self.operands) and not self.says("--help")
+        return self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")
 
     def says(self, *names: str) -> bool:
         """Whether a switch is on; the last one counts."""
@@ -140,13 +142,17 @@ def read_command(argv: Sequence[str]) -> DockerCommand:
         UsageError: a flag is unknown, so that nobody can tell where the image is; or compose is to start containers.
     """
     argv = tuple(argv)
-    global_flags, at, _ = _read_flags(argv, 1, GLOBAL_FLAGS, "docker")
-    subcommand = argv[at : at + 2] if argv[at : at + 1] == ("container",) else argv[at : at + 1]
+    global_flags, _, words = _read_flags(argv, 1, GLOBAL_FLAGS, "docker")
+    subcommand, begin = words[:1], len(argv) - len(words[1:])
     if subcommand == ("compose",):
-        _refuse_compose(argv, at + 1)
+        _refuse_compose(argv, begin)
+    if subcommand == ("container",):
+        _, end, words = _read_flags(argv, begin, _CONTAINER_FLAGS, "docker container")
+        if argv[end : end + 1] == ("--",):  # docker prints help then
+            return DockerCommand(argv, global_flags, subcommand)
+        subcommand, begin = (*subcommand, *words[:1]), len(argv) - len(words[1:])
     if subcommand not in _LAUNCHING | _STARTING:
         return DockerCommand(argv, global_flags, subcommand)
-    begin = at + len(subcommand)
     if subcommand in _LAUNCHING:
         flags, flags_end, operands = _read_flags(argv, begin, RUN_FLAGS, f"docker {' '.join(subcommand)}")
     else:

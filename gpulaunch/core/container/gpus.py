@@ -17,6 +17,7 @@ GPUS_LABEL = "io.gpulaunch.gpus"
 PROFILE_LABEL = "io.gpulaunch.profile"
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_DRIVER_CAPABILITIES = frozenset({"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"})
 
 
 class Asked(NamedTuple):
@@ -51,22 +52,29 @@ def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked 
         UsageError: they contradict each other, or docker would not understand them.
     """
     lists = command.values("--gpus")
-    devices = [value for value in command.values("--device") if value.startswith(CDI_KIND)]
+    devices = [value for value in command.values("--device") if _is_gpu(value)]
     if len(lists) + bool(devices) > 1:
         given = [f"--gpus {value}" for value in lists] + [f"--device {value}" for value in devices]
         raise UsageError(f"{' and '.join(given)} both ask for GPUs: say it once")
     if lists:
         return _from_gpus(lists[0])
     if devices:
-        names = [value.removeprefix(CDI_KIND) for value in devices]
-        return _from_names(names, " ".join(f"--device {value}" for value in devices))
+        text = " ".join(f"--device {value}" for value in devices)
+        names = [value.partition("=")[2] for value in devices]
+        if any(not name or "," in name for name in names):
+            raise UsageError(f"{text}: one GPU for each --device, by index or UUID, or all")
+        return _from_names(names, text)
     visible = _container_variable(command, environment, _VISIBLE)
     if visible is not None:
         names = [name.removeprefix(CDI_KIND) for name in visible.split(",")]
         return _from_names(names, f"{_VISIBLE}={visible}")
-    if environment.get("NV_GPU"):
-        return _from_names(environment["NV_GPU"].replace(",", " ").split(), f"NV_GPU={environment['NV_GPU']}")
-    return None
+    names = environment.get("NV_GPU", "").replace(",", " ").split()
+    return _from_names(names, f"NV_GPU={environment['NV_GPU']}") if names else None
+
+
+def _is_gpu(device: str) -> bool:
+    """Whether a value of --device is a GPU's CDI name; nvidia's runtime has a kind of its own."""
+    return device.removeprefix("runtime.").startswith(CDI_KIND)
 
 
 def _container_variable(command: DockerCommand, environment: Mapping[str, str], name: str) -> str | None:
@@ -87,16 +95,31 @@ def _from_names(names: Sequence[str], text: str) -> Asked:
     return Asked(text, devices=tuple(dict.fromkeys(names)))
 
 
-def _csv_fields(record: str) -> list[str]:
+def _requoted(fields: Sequence[str]) -> str | None:
+    """The hint for --gpus device=0,2, which docker takes for device 0 and a count of 2."""
+    devices = [field for field in fields if field.startswith("device=")]
+    numbers = [field for field in fields if "=" not in field]
+    if len(devices) != 1 or not numbers:
+        return None
+    others = [field for field in fields if field not in (*devices, *numbers)]
+    quoted_list = '"' + ",".join([*devices, *numbers]).replace('"', "") + '"'
+    return f"several devices need quotes of their own: --gpus '{','.join([quoted_list, *others])}'"
+
+
+def _csv_fields(text: str, record: str) -> list[str]:
     import csv  # late: few values need it
 
-    return next(csv.reader([record]), [])
+    try:
+        (fields,) = csv.reader([record], strict=True)
+    except (csv.Error, ValueError):
+        raise UsageError(f"{text}: wrong quotes") from None
+    return fields
 
 
 def _from_gpus(value: str) -> Asked:
     """The value of --gpus: a CSV record of a count, or of key=value fields (docker/cli opts/gpus.go)."""
     text = f"--gpus {value}"
-    fields = _csv_fields(value) if '"' in value else value.split(",")
+    fields = _csv_fields(text, value) if '"' in value or "\n" in value else value.split(",")
     keyed: dict[str, str] = {}
     for field in fields:
         key, equals, content = field.partition("=")
@@ -105,10 +128,9 @@ def _from_gpus(value: str) -> Asked:
         if key not in ("driver", "count", "device", "capabilities", "options"):
             raise UsageError(f"{text}: unknown key {quoted(key)}")
         if key in keyed or {key, *keyed} >= {"count", "device"}:
-            hint = f"""several devices need quotes of their own: --gpus '"device={value.removeprefix("device=")}"'"""
-            raise UsageError(f"{text}: more than one count or device list", hint if "device" in keyed else None)
+            raise UsageError(f"{text}: more than one count or device list", _requoted(fields))
         keyed[key] = content
-    if keyed.get("driver") not in (None, "", "nvidia"):
+    if not keyed.get("driver", "").startswith("nvidia") and keyed.get("driver"):
         raise UsageError(f"{text}: driver {quoted(keyed['driver'])}: only NVIDIA GPUs are leased")
     others = tuple(field for field in fields if field.partition("=")[0] in ("driver", "capabilities", "options"))
     if "device" in keyed:
@@ -148,18 +170,17 @@ def with_gpus(
     added: list[str] = []
     if gpus and way == "gpus":
         fields = [f"device={','.join(uuids)}", *(asked.fields if asked else ())]
-        added += ["--gpus", ",".join(f'"{field}"' for field in fields)]
+        added += ["--gpus", ",".join(f'"{field.replace(chr(34), chr(34) * 2)}"' for field in fields)]
     elif gpus and way == "runtime":
         runtime = [] if command.values("--runtime") else ["--runtime", "nvidia"]
         added += [*runtime, "-e", f"{_VISIBLE}={','.join(uuids)}"]
-        capabilities = [f.partition("=")[2] for f in (asked.fields if asked else ()) if f.startswith("capabilities=")]
-        if capabilities:
-            added += ["-e", f"NVIDIA_DRIVER_CAPABILITIES={capabilities[0]}"]
+        capabilities = _driver_capabilities(asked.fields if asked else ())
+        added += ["-e", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"] if capabilities else []
     else:  # an image may say "all", and the engine's default runtime may be nvidia
         added += [word for uuid in uuids if way == "cdi" for word in ("--device", CDI_KIND + uuid)]
         added += ["-e", f"{_VISIBLE}=void"]
     order = _order_inside(gpus)
-    if order != sorted(order) and not _mentions(command, "CUDA_VISIBLE_DEVICES"):
+    if order != sorted(order) and not _sets(command, "CUDA_VISIBLE_DEVICES"):
         added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "-e", f"CUDA_VISIBLE_DEVICES={','.join(map(str, order))}"]
     if gpus:
         added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
@@ -168,7 +189,7 @@ def with_gpus(
     replaced = {
         at
         for flag in command.flags
-        if flag.name == "--gpus" or (flag.name == "--device" and (flag.value or "").startswith(CDI_KIND))
+        if flag.name == "--gpus" or (flag.name == "--device" and _is_gpu(flag.value or ""))
         for at in range(flag.begin, flag.end)
     }
     kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
@@ -181,5 +202,11 @@ def _order_inside(gpus: Sequence[Gpu]) -> list[int]:
     return [indices.index(gpu.index) for gpu in gpus]
 
 
-def _mentions(command: DockerCommand, variable: str) -> bool:
-    return any(value.partition("=")[0] == variable for value in command.values("-e", "--env"))
+def _sets(command: DockerCommand, variable: str) -> bool:
+    return any(value.startswith(f"{variable}=") for value in command.values("-e", "--env"))
+
+
+def _driver_capabilities(fields: Sequence[str]) -> str:
+    """Those capabilities in --gpus that are the driver's, as docker tells them apart (moby daemon/nvidia_linux.go)."""
+    named = (field.removeprefix("capabilities=") for field in fields if field.startswith("capabilities="))
+    return ",".join(word for word in next(named, "").split(",") if word in _DRIVER_CAPABILITIES)

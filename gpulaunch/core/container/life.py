@@ -41,13 +41,14 @@ def parse_container(document: Mapping[str, Any]) -> Container:
     """Read what GET /containers/ID/json answers."""
     state = document["State"]
     policy = (document["HostConfig"].get("RestartPolicy") or {}).get("Name")
+    has_ended_well = state["Status"] == "exited" and state.get("ExitCode") == 0
     labels = document["Config"].get("Labels") or {}
     return Container(
         id=document["Id"],
         name=document["Name"].removeprefix("/"),
         state=state["Status"],
         has_failed=state.get("ExitCode", 0) != 0 or bool(state.get("Error")),
-        restarts=policy not in (None, "", "no"),
+        restarts=policy in ("always", "unless-stopped") or (policy == "on-failure" and not has_ended_well),
         lease_id=labels.get(LEASE_LABEL),
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
     )
