@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from gpulaunch.acquire import Launch
 from gpulaunch.core.container.command import DockerCommand
-from gpulaunch.core.container.gpus import PROFILE_LABEL, Asked, allowed_ways, asked_gpus, with_gpus
+from gpulaunch.core.container.gpus import CDI_KIND, PROFILE_LABEL, Asked, allowed_ways, asked_gpus, with_gpus
 from gpulaunch.core.container.launch import ContainerLaunch
 from gpulaunch.core.container.life import Container
 from gpulaunch.core.container.ways import NO_WAY, WAYS
@@ -52,8 +53,12 @@ def read_container_launch(
     told = engine.info_later()
     launch = read_launch(settings, command.argv, name=name, warn=warn, label=_label(engine, command.operands[0]))
     info = told()
-    _warn_of_all(command, warn)
+    _warn_of_unheeded(command, warn)
     way = choose_way(info, launch.machine, settings, command, warn)
+    if command.makes_only:
+        if "time_limit" in given:
+            raise UsageError(f"{given['time_limit'].option}: docker create starts nothing that could run too long")
+        launch = launch._replace(time_limit_s=None)
     return launch._replace(container=ContainerLaunch(command, asked, way, socket_path, info.id, None))
 
 
@@ -116,13 +121,20 @@ def _label(engine: Engine, image: str) -> Label | None:
     return Label(image, PROFILE_LABEL, text) if text else None
 
 
-def _warn_of_all(command: DockerCommand, warn: Callable[[str], None]) -> None:
-    """Say what lets a container see GPUs that are not its own; it stays the user's decision."""
+def _warn_of_unheeded(command: DockerCommand, warn: Callable[[str], None]) -> None:
+    """Say what concerns GPUs and is not heeded; it stays the user's decision."""
     if command.says("--privileged"):
         warn("--privileged shows the container every GPU of this host, whoever holds it")
     for value in command.values("--device"):
         if value.startswith("/dev/nvidia") and value[len("/dev/nvidia") :][:1].isdigit():
             warn(f"--device {printable(value)} adds a GPU that this launch does not lease")
+    for value in command.values("--annotation"):
+        if CDI_KIND in value:
+            warn(f"--annotation {printable(value)} may add a GPU that this launch does not lease")
+    for path in command.values("--env-file"):
+        with suppress(OSError), open(path, errors="replace") as file:
+            if "NVIDIA_VISIBLE_DEVICES" in file.read():
+                warn(f"--env-file {printable(path)}: its NVIDIA_VISIBLE_DEVICES is not read: use -e")
 
 
 def choose_way(

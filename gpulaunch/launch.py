@@ -118,10 +118,9 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
 def _started(launch: Launch, held: Held[_Prepared]) -> Started:
     gpus = granted_gpus(launch, held.grant)
     if launch.container:
-        from gpulaunch.core.container.launch import started_command
+        from gpulaunch.core.container.launch import HOST_VARIABLES, started_command
 
-        # docker -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where GPUs are counted anew
-        environment: Mapping[str, str | None] = {"CUDA_VISIBLE_DEVICES": None, LEASE_VARIABLE: held.lease.id}
+        environment: Mapping[str, str | None] = {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: held.lease.id}
         return Started(started_command(launch.container, gpus, held.lease.id), environment, frozenset())
     environment = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id)
     return Started(launch.command, environment, _cpus(launch, gpus))

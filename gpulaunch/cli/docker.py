@@ -6,6 +6,7 @@ from gpulaunch.acquire import Launch
 from gpulaunch.cli.launch import carry_out, tell_of
 from gpulaunch.container import read_container_launch
 from gpulaunch.core.container.command import read_command
+from gpulaunch.core.container.launch import HOST_VARIABLES
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.host.process import become
 from gpulaunch.settings import Given
@@ -25,4 +26,4 @@ def main(given: Mapping[str, Given], argv: Sequence[str]) -> int:
         return carry_out(given, launch)
     if given.keys() & {"dry_run", "explain"}:
         raise UsageError(f"'{printable(' '.join(argv[:2]))}' takes no GPUs here, so there is nothing to decide")
-    return become(launch)
+    return become(launch, HOST_VARIABLES if command.launches else ())

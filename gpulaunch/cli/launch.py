@@ -8,7 +8,8 @@ from typing import Any
 
 from gpulaunch import launch as launching
 from gpulaunch.acquire import Held, Launch, Told, granted_gpus, preview
-from gpulaunch.cli.output import print_json, say, warn
+from gpulaunch.cli.output import print_json, say
+from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.core.decide import Decision, Grant, Wait
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.hardware.topology import Gpu
@@ -18,6 +19,9 @@ from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Snapshot
 from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
+
+CONTAINER_ENGINES = ("docker", "podman")
+"""Programs whose children are not ours."""
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
 _EXPLAINED = 5
@@ -30,13 +34,22 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
         given: the options, by name.
         command: argv of the job.
     """
+    if os.path.basename(command[0]) == "sudo":
+        _warn_of_sudo(command, tell_of(given))
     name = given["name"].text if "name" in given else None
     return carry_out(given, read_launch(Settings(given, os.environ), command, name=name, warn=tell_of(given)))
 
 
+def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
+    """What runs docker is not docker: the GPUs are held, and docker does not hear of them."""
+    word = next((os.path.basename(word) for word in command[1:] if not word.startswith("-")), "")
+    if word in CONTAINER_ENGINES:
+        warn(f"sudo {word}: no GPUs get into its containers: write 'sudo gpulaunch {word} ...'")
+
+
 def tell_of(given: Mapping[str, Given]) -> Callable[[str], None]:
     """Where to say what is odd but no failure."""
-    return _silent if "quiet" in given else warn
+    return _silent if "quiet" in given else warn_on_stderr
 
 
 def carry_out(given: Mapping[str, Given], launch: Launch) -> int:

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch import __version__
 from gpulaunch.cli import launch
+from gpulaunch.cli.launch import CONTAINER_ENGINES
 from gpulaunch.cli.options import print_help, read_line
 from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
 from gpulaunch.settings import Given
 
 COMMANDS = ("status", "topo", "profiles", "free", "doctor", "setup")
-CONTAINER_ENGINES = ("docker", "podman")
 
 
 def main() -> None:

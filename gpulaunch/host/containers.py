@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 
-from gpulaunch.core.container.life import Standing
+from gpulaunch.core.container.life import Container, Standing
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError
@@ -26,6 +26,7 @@ START_FOLLOWS_S = 2.0
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONGEST_SLEEP_S = 86400.0
 _LOOK_AGAIN_S = 1.0
+_LOOK_FOR_START_S = 2.0  # no event tells of a start that fails
 _OVERLAP_S = 1.0  # events that are told twice do no harm, one that is missed would
 
 
@@ -74,13 +75,15 @@ class Followed:
         self._engine_id = engine_id
         self._lease_id = lease_id
         self._since_s = since_s
+        self._ended_by_us = False
 
     def has_ended(self) -> bool:
         """Whether the containers have ended for good, now that the docker command has; no, if nobody can tell."""
         try:
             if not self._engine.containers_of(self._lease_id):
                 return True
-            return not self._holding() and self._wait_by_events(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
+            holders = self._holders()
+            return not holders and self._wait_by_events(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
         except FailedError:
             return False
 
@@ -90,9 +93,9 @@ class Followed:
         Raises:
             FailedError: the engine does not.
         """
-        for container in self._engine.containers_of(self._lease_id):
-            if container.holds:
-                self._engine.end(container, grace_s)
+        self._ended_by_us = True
+        for container in self._holders():
+            self._engine.end(container, grace_s)
 
     def wait(self, command: Process, overdue_s: float | None, end: Callable[[], None]) -> None:
         """Sleep until the docker command and the containers have ended, however often the engine goes and comes.
@@ -115,11 +118,11 @@ class Followed:
                 time.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
                 failures += 1
 
-    def _holding(self) -> bool:
+    def _holders(self) -> list[Container]:
         found = self._engine.containers_of(self._lease_id)
         if not found and self._engine.info().id != self._engine_id:
             raise NoAnswerError(f"another Docker Engine is at {self._engine.socket_path} now")
-        return any(container.holds for container in found)
+        return [container for container in found if container.holds]
 
     def _wait_by_events(self, command: Process | None, deadline_s: float | None) -> bool:
         """True once all has ended; False at the deadline.
@@ -134,8 +137,11 @@ class Followed:
             last_s = time.monotonic()
             while True:
                 command = command if command and state_of(command) else None
-                busy = bool(command) or self._holding()
-                wait_s = _LONGEST_SLEEP_S if busy else last_s + _settling_s(actions) - time.monotonic()
+                holders = self._holders()
+                if command or holders:
+                    wait_s = _LOOK_FOR_START_S if any(c.state == "created" for c in holders) else _LONGEST_SLEEP_S
+                else:
+                    wait_s = 0.0 if self._ended_by_us else last_s + _settling_s(actions) - time.monotonic()
                 if wait_s <= 0:
                     return True
                 if deadline_s is not None:

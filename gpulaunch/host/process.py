@@ -297,11 +297,17 @@ def _become(entry: Entry, keep: int, read_end: int) -> None:
     os._exit(_execute(command, variables))
 
 
-def become(command: Sequence[str]) -> NoReturn:
-    """Turn this process into another program, as if gpulaunch had never been; exit like env if that cannot be."""
+def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
+    """Turn this process into another program, as if gpulaunch had never been; exit like env if that cannot be.
+
+    Args:
+        command: argv.
+        without: variables to leave out.
+    """
     for number in _PYTHON_IGNORES:
         signal.signal(number, signal.SIG_DFL)
-    os._exit(_execute(command, clean_environment()))
+    variables = {name: value for name, value in clean_environment().items() if os.fsdecode(name) not in without}
+    os._exit(_execute(command, variables))
 
 
 def _execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:

@@ -113,6 +113,11 @@ class DockerCommand(NamedTuple):
         return self.subcommand in _LAUNCHING and bool(self.operands) and not self.says("--help")
 
     @property
+    def makes_only(self) -> bool:
+        """Whether the container is not started yet."""
+        return self.subcommand[-1:] == ("create",)
+
+    @property
     def starts(self) -> bool:
         """Whether it starts containers that are there."""
         return self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")

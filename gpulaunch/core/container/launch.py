@@ -7,6 +7,9 @@ from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.gpus import Asked, with_gpus
 from gpulaunch.core.hardware.topology import Gpu
 
+HOST_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
+"""What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where GPUs are counted anew."""
+
 
 class ContainerLaunch(NamedTuple):
     """What a launch through Docker needs to know besides.
