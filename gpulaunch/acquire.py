@@ -227,7 +227,7 @@ def _take(
     Deciding may take long on a large machine, so it is done under the lock only if it was quick before; else what was
     granted is taken if nobody came into its way. None: the GPUs went to somebody else.
     """
-    record = table.draft(turn.ticket.id if turn else _known_id(launch))
+    record = table.draft(turn.ticket.id if turn else None)
     holder: H | None = None
     held: Held[H] | None = None
     try:
@@ -309,19 +309,14 @@ def _lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease
         ancestors=(launch.within.id, *launch.within.ancestors) if launch.within else (),
         boot_id=boot_id(),
         engine=launch.container.engine_id if launch.container else None,
+        container=launch.container.container_id if launch.container else None,
     )
-
-
-def _known_id(launch: Launch) -> str | None:
-    """The lease's id, if a container has it on its label already."""
-    return launch.container.lease_id if launch.container else None
 
 
 def _join(launch: Launch, table: Table, warn: Callable[[str], None]) -> Turn:
     return Turn(
         table,
         lambda ticket_id, number: _ticket(launch, ticket_id, number),
-        _known_id(launch),
         launch.patience.timeout_s,
         warn,
     )

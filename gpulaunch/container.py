@@ -1,15 +1,17 @@
 """A docker command meets its engine: which GPUs are asked for, and how they will get in."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gpulaunch.acquire import Launch
 from gpulaunch.core.container.command import DockerCommand
-from gpulaunch.core.container.gpus import CDI_KIND, PROFILE_LABEL, Asked, allowed_ways, asked_gpus, with_gpus
+from gpulaunch.core.container.gpus import CDI_KIND, PROFILE_LABEL, VISIBLE, Asked, allowed_ways, asked_gpus, with_gpus
 from gpulaunch.core.container.launch import ContainerLaunch
 from gpulaunch.core.container.life import Container
 from gpulaunch.core.container.ways import NO_WAY, WAYS
+from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.host.catalog import Label
 from gpulaunch.host.docker import Engine, Info, find_socket, offer_of
@@ -17,6 +19,10 @@ from gpulaunch.host.machine import Machine
 from gpulaunch.host.table import Table
 from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
+
+_ENDING_S = 3.0  # a watcher takes up to 2 s to be sure that a container has ended
+_ENDING_LOOK_S = 0.02
+_ENV_FILE_CHARACTERS = 1 << 20
 
 
 def read_container_launch(
@@ -45,13 +51,14 @@ def read_container_launch(
     if asked and asked.nothing:
         if given.keys() & {"gpus", "only"}:
             raise UsageError(f"{_option(given)} asks for GPUs, but {asked.text} for none")
-        return command.argv if "VISIBLE" in asked.text else with_gpus(command, (), NO_WAY, None, asked)
+        return command.argv if asked.flag == VISIBLE else with_gpus(command, (), NO_WAY, None, asked)
     given = _with_asked(given, asked)
     settings = Settings(given, os.environ)
     socket_path = find_socket(command, os.environ)
     engine = Engine(socket_path)
     told = engine.info_later()
-    launch = read_launch(settings, command.argv, name=name, warn=warn, label=_label(engine, command.operands[0]))
+    label = _label(engine, command.operands[0])
+    launch = read_launch(settings, command.without_secrets(), name=name, warn=warn, label=label)
     info = told()
     _warn_of_unheeded(command, warn)
     way = choose_way(info, launch.machine, settings, command, warn)
@@ -71,8 +78,8 @@ def _read_start(
     info = engine.info()
     found = [container for operand in command.operands if (container := engine.container(operand))]
     made = [container for container in found if container.lease_id and container.uuids]
-    alive = {lease.id for lease in Table(described=True, warn=warn).peek().leases} if made else set()
-    without = [container for container in made if container.lease_id not in alive]
+    table = Table(described=True, warn=warn)
+    without = [container for container in made if not _has_lease(container, engine, info, table)]
     if not without:
         return command.argv
     if len(without) > 1:
@@ -80,7 +87,24 @@ def _read_start(
         raise UsageError(f"{len(without)} containers need their GPUs back: {names}: start them one at a time")
     container = without[0]
     launch = read_launch(Settings(_with_made(given, container), os.environ), command.argv, name=name, warn=warn)
-    return launch._replace(container=ContainerLaunch(command, None, NO_WAY, socket_path, info.id, container.lease_id))
+    return launch._replace(container=ContainerLaunch(command, None, NO_WAY, socket_path, info.id, container.id))
+
+
+def _has_lease(container: Container, engine: Engine, info: Info, table: Table) -> bool:
+    """Whether a container holds its GPUs by a live lease. A lease that is about to end is none; that is waited for."""
+    deadline = time.monotonic() + _ENDING_S
+    while any(_is_for(lease, container, info) for lease in table.peek().leases) and time.monotonic() < deadline:
+        now = engine.container(container.id)
+        if now is None or now.holds:
+            return True
+        time.sleep(_ENDING_LOOK_S)
+    return False
+
+
+def _is_for(lease: Lease, container: Container, info: Info) -> bool:
+    mine = lease.user_id in (os.geteuid(), 0)  # another user's record could go at any time
+    same = lease.id == container.lease_id or lease.container == container.id
+    return mine and same and lease.engine == info.id and set(container.uuids) <= set(lease.uuids)
 
 
 def _with_asked(given: Mapping[str, Given], asked: Asked | None) -> dict[str, Given]:
@@ -88,17 +112,17 @@ def _with_asked(given: Mapping[str, Given], asked: Asked | None) -> dict[str, Gi
     merged = dict(given)
     if asked is None:
         return merged
-    option = asked.text.replace("=", " ").partition(" ")[0]
     if asked.number:
         if "gpus" in given and given["gpus"].text != asked.number:
             raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and docker's {asked.text} disagree")
-        merged["gpus"] = Given(option, asked.number)
+        merged["gpus"] = Given(asked.flag, asked.number)
         return merged
     if "only" in given:
         raise UsageError(f"{given['only'].option} and docker's {asked.text} both name GPUs: say it once")
-    merged["only"] = Given(option, ",".join(asked.devices))
-    merged.setdefault("gpus", Given(option, str(len(asked.devices))))
-    return merged
+    count = str(len(asked.devices))
+    if "gpus" in given and given["gpus"].text != count:
+        raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and docker's {asked.text} disagree")
+    return {**given, "only": Given(asked.flag, ",".join(asked.devices)), "gpus": Given(asked.flag, count)}
 
 
 def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Given]:
@@ -132,9 +156,10 @@ def _warn_of_unheeded(command: DockerCommand, warn: Callable[[str], None]) -> No
         if CDI_KIND in value:
             warn(f"--annotation {printable(value)} may add a GPU that this launch does not lease")
     for path in command.values("--env-file"):
-        with suppress(OSError), open(path, errors="replace") as file:
-            if "NVIDIA_VISIBLE_DEVICES" in file.read():
-                warn(f"--env-file {printable(path)}: its NVIDIA_VISIBLE_DEVICES is not read: use -e")
+        if os.path.isfile(path):  # what can be read only once is docker's to read
+            with suppress(OSError), open(path, errors="replace") as file:
+                if VISIBLE in file.read(_ENV_FILE_CHARACTERS):
+                    warn(f"--env-file {printable(path)}: its {VISIBLE} is not read: use -e")
 
 
 def choose_way(

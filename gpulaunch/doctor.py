@@ -47,6 +47,7 @@ def diagnose(topology: str | None) -> list[Finding]:
     described = bool(machine and machine[0].key)
     findings += _checked("state directory", lambda warn: _state(settings, described, warn))
     findings += _checked("Docker Engine", lambda _: _docker(settings, machine))
+    findings += _checked("containers", lambda _: _containers(settings, described))
     return findings
 
 
@@ -93,6 +94,21 @@ def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
     found += [] if way == NO_WAY else [_way_in(info, machine[0], settings, way)]
     return found + [Finding("GPUs in containers", "note", note) for note in notes]
+
+
+def _containers(settings: Settings, described: bool) -> list[Finding]:
+    """Containers that docker itself has started again, as at boot, when their leases had ended."""
+    path = find_socket(read_command(["docker"]), os.environ)
+    if not os.path.exists(path):
+        return []
+    leases = shown_table(settings, described=described, warn=lambda _: None).peek().leases
+    leased = {lease.id for lease in leases} | {lease.container for lease in leases}
+    hint = "stop it, and start it with 'gpulaunch docker start'"
+    return [
+        Finding("containers", "problem", f"container {container.name} has GPUs but no lease", hint)
+        for container in Engine(path).launched()
+        if container.holds and container.uuids and not leased & {container.lease_id, container.id}
+    ]
 
 
 def _way_in(info: Info, machine: Machine, settings: Settings, way: str) -> Finding:

@@ -10,7 +10,7 @@ from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process, same_table
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.host.ending import KILL_S, end_all, holders, wait_for_one
+from gpulaunch.host.ending import KILL_S, end_all, holders, holders_of, wait_for_one
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.record import (
     LEASE_PREFIX,
@@ -35,8 +35,7 @@ def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[i
     left: dict[str, list[int]] = {}
     for lease in leases:
         if lease.engine is None and not state_of(lease.launcher) and not state_of(lease.job):
-            with _opened(table.path_of(lease)) as fd:
-                found = holders(fd) if fd is not None else set()
+            found = holders_of(table.path_of(lease))
             if found and not any(is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found):
                 left[lease.id] = sorted(found)
     return left
@@ -81,7 +80,7 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
             _end_containers(record, fd, grace_s)
         if is_locked(fd):
             _end(fd, record, lease_id, grace_s)
-        if isinstance(record, Lease) and record.engine is not None and not table.is_over(record):
+        if isinstance(record, Lease) and record.engine is not None and not table.over([record]):
             raise FailedError(f"lease {lease_id} stays: its container is still there")
     with table.locked() as locked:
         locked.sweep(name)
@@ -94,10 +93,10 @@ def _end_containers(lease: Lease, fd: int, grace_s: float) -> None:
     Raises:
         FailedError: the engine cannot be asked, or does not end them.
     """
-    from gpulaunch.host.containers import engine_of, standing_of  # late: few leases need it
+    from gpulaunch.host.containers import engine_of  # late: few leases need it
 
     engine = engine_of(lease)
-    for container in standing_of(lease).containers:
+    for container in engine.containers_of(lease.id, lease.container):
         if container.holds:
             engine.end(container, grace_s)
     deadline = time.monotonic() + KILL_S

@@ -12,7 +12,7 @@ from gpulaunch.core.hardware.topology import Gpu
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.host.companion import DISMISSED, Companion
-from gpulaunch.host.ending import descendants, end_all, guard
+from gpulaunch.host.ending import descendants, end_all, guard, holders_of
 from gpulaunch.host.machine import left_on
 from gpulaunch.host.process import Job, Started, cpus_near
 from gpulaunch.host.record import Draft
@@ -147,6 +147,9 @@ def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[
     nested = [other for other in table.own_leases() if lease.id in other.ancestors]
     spared = {process.pid for other in nested for process in (other.launcher, other.job) if state_of(process)}
     spared |= guards
+    for other in nested:  # a container's may be held by nobody but its watcher
+        if other.engine is not None:
+            spared |= holders_of(table.path_of(other))
 
     def stragglers() -> set[int]:
         return left_on(launch.machine, lease.uuids, descendants(spared))

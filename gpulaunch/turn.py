@@ -24,7 +24,6 @@ class Turn:
     Args:
         table: where tickets stand.
         write: makes the ticket, given its id and number.
-        lease_id: of the lease that it is to become; None for a new one.
         timeout_s: the longest wait, or None.
         warn: where to say what is odd but no failure.
 
@@ -39,7 +38,6 @@ class Turn:
         self,
         table: Table,
         write: Callable[[str, int], Ticket],
-        lease_id: str | None,
         timeout_s: float | None,
         warn: Callable[[str], None],
     ) -> None:
@@ -50,7 +48,7 @@ class Turn:
         self._joined = time.monotonic()
         self._pause_s = FIRST_LOOK_S
         self._in_queue = False
-        self._draft = table.draft(lease_id)
+        self._draft = table.draft()
         try:
             with table.locked() as locked:
                 self.ticket = write(self._draft.id, locked.next_number())

@@ -35,7 +35,11 @@ class Watcher:
         self._guards = guards
         self._overdue_s = None if launch.time_limit_s is None else time.monotonic() + launch.time_limit_s
         self._followed = Followed(
-            Engine(container.socket_path), container.engine_id, record.id, time.time() - _MARGIN_S
+            Engine(container.socket_path),
+            container.engine_id,
+            record.id,
+            container.container_id,
+            time.time() - _MARGIN_S,
         )
         self._companion = Companion(self._act, record.fd)
 
@@ -69,8 +73,10 @@ class Watcher:
         self._followed.end(grace_s)  # what it has made meanwhile
 
     def _act(self, word: bytes) -> None:
+        if word == DISMISSED:
+            return
         lease = next((lease for lease in self._table.own_leases() if lease.id == self._record.id), None)
-        if word == DISMISSED or lease is None:
+        if lease is None:  # the launcher was killed before it had one
             return
         command = lease.job
         cancelled = not word and self._guards

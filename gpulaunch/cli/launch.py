@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from gpulaunch import launch as launching
@@ -21,7 +22,7 @@ from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
 
 CONTAINER_ENGINES = ("docker", "podman")
-"""Programs whose children are not ours."""
+"""Programs whose jobs are not their children, so that a launch of theirs is one of its own kind."""
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
 _EXPLAINED = 5
@@ -42,9 +43,11 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
 
 def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
     """What runs docker is not docker: the GPUs are held, and docker does not hear of them."""
-    word = next((os.path.basename(word) for word in command[1:] if not word.startswith("-")), "")
-    if word in CONTAINER_ENGINES:
-        warn(f"sudo {word}: no GPUs get into its containers: write 'sudo gpulaunch {word} ...'")
+    for word, following in pairwise(command[1:]):
+        program = os.path.basename(word)
+        if program in CONTAINER_ENGINES and following in ("run", "create", "container"):
+            warn(f"sudo {program}: no GPUs get into its containers: write 'sudo gpulaunch {program} ...'")
+            return
 
 
 def tell_of(given: Mapping[str, Given]) -> Callable[[str], None]:

@@ -99,6 +99,8 @@ def _run_word(before: Sequence[str], at: int, *, has_command: bool) -> int:
 
 def _run_engine(given: Mapping[str, Given], command: Sequence[str]) -> int:
     """Run docker's command line; podman's one day."""
+    if "dry_run" in given:
+        prepare_stdout()
     if os.path.basename(command[0]) == "podman":
         raise UsageError("launching with podman is not built yet", "podman alone still works, without leases")
     return int(importlib.import_module("gpulaunch.cli.docker").main(given, command))

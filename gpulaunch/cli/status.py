@@ -7,17 +7,22 @@ from datetime import UTC, datetime
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.core.container.life import Standing
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.free import left_over_holders
 from gpulaunch.host.system import is_stopped, user_name
+from gpulaunch.host.table import Snapshot
 from gpulaunch.prepare import read_shown
 from gpulaunch.render.documents import status_document
 
 
-def _standing_of(lease: Lease) -> Standing:
-    from gpulaunch.host.containers import standing_of  # late: few leases need it
+def _standings(seen: Snapshot) -> dict[str, Standing]:
+    """What is known of containers. Who may not ask need not worry about leases that a process holds."""
+    leases = [lease for lease in seen.leases if lease.engine is not None]
+    if not leases:
+        return {}
+    from gpulaunch.host.containers import standings_of  # late: few leases need it
 
-    return standing_of(lease)
+    found = standings_of(leases)
+    return {key: standing for key, standing in found.items() if key in seen.unlocked or not standing.forbidden}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     table.peek()  # asks about containers, for which there is no time under the lock
     with table.locked() as locked:
         seen = locked.read().of(machine.key)
-    standings = {lease.id: _standing_of(lease) for lease in seen.leases if lease.engine is not None}
+    standings = _standings(seen)
     left_over = left_over_holders(table, seen.leases)
     stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
     document = status_document(

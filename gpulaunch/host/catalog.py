@@ -15,6 +15,7 @@ from gpulaunch.errors import FieldError, UsageError, printable, quoted
 T = TypeVar("T")
 
 MAX_FILE_BYTES = 4 << 20
+MAX_LABEL_CHARACTERS = 8192
 
 _INSTEAD = "--profile NAME is used instead of what an image says"
 
@@ -75,15 +76,19 @@ def read_document(path: str) -> Document:
     if len(raw) > MAX_FILE_BYTES:
         raise UsageError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
     try:
-        text = raw.decode()
-        return Document(path, text, tomllib.loads(text))
+        return _parse_toml(path, raw.decode())
     except UnicodeDecodeError as problem:
         line = raw.count(b"\n", 0, problem.start) + 1
         raise UsageError(f"{path}:{line}: byte 0x{raw[problem.start]:02x} is not UTF-8") from None
+
+
+def _parse_toml(origin: str, text: str) -> Document:
+    try:
+        return Document(origin, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
-        raise UsageError(_located(path, text, str(problem))) from None
+        raise UsageError(_located(origin, text, str(problem))) from None
     except (RecursionError, ValueError) as problem:  # lists in lists without end, numbers of thousands of digits
-        raise UsageError(f"{path}: beyond what can be read: {problem}") from None
+        raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
 
 
 def _located(path: str, text: str, problem: str) -> str:
@@ -155,17 +160,18 @@ def labelled_profile(label: Label) -> Profile:
     """The profile that an image's label names or contains.
 
     Raises:
-        UsageError: there is none of that name, or it is wrong.
+        UsageError: there is none of that name, or it is wrong, or longer than MAX_LABEL_CHARACTERS.
     """
+    if len(label.text) > MAX_LABEL_CHARACTERS:
+        size = f"{len(label.text)} characters, more than {MAX_LABEL_CHARACTERS}"
+        raise UsageError(f"image {printable(label.image)}: label {label.key} has {size}", _INSTEAD)
     origin = f"image {printable(label.image)}: label {label.key}"
     try:
         if "=" in label.text:
-            return parsed(Document(origin, label.text, tomllib.loads(label.text)), parse_profile)
+            return parsed(_parse_toml(origin, label.text), parse_profile)
         if os.sep not in label.text and not label.text.endswith(".toml"):  # an image does not choose files of this host
             return load_profile(label.text)
         message = f"{origin}: {quoted(label.text)} is no name of a profile"
-    except tomllib.TOMLDecodeError as problem:
-        message = _located(origin, label.text, str(problem))
     except UsageError as problem:
         message = problem.message if problem.message.startswith(origin) else f"{origin}: {problem.message}"
     raise UsageError(message, _INSTEAD)

@@ -7,14 +7,15 @@ lease is still needed. docs/decisions/docker.md tells why each part is as it is.
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from typing import NamedTuple
 
 from gpulaunch.core.container.life import Container, Standing
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError
-from gpulaunch.host.docker import Engine, Events, NoAnswerError, known_sockets
+from gpulaunch.host.docker import Engine, Events, ForbiddenError, NoAnswerError, known_sockets
 from gpulaunch.host.system import state_of
 
 STOP_FOLLOWS_S = 0.25
@@ -23,27 +24,24 @@ STOP_FOLLOWS_S = 0.25
 START_FOLLOWS_S = 2.0
 """After "stop": "start" follows if it was docker restart, as soon as the engine has set the container up again."""
 
+QUESTION_S = 2.0
+"""What an engine gets to answer in when somebody looks at the table."""
+
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONGEST_SLEEP_S = 86400.0
 _LOOK_AGAIN_S = 1.0
-_LOOK_FOR_START_S = 2.0  # no event tells of a start that fails
+_LOOK_FOR_START_S = 1.0
+_LONGEST_LOOK_FOR_START_S = 60.0
 _OVERLAP_S = 1.0  # events that are told twice do no harm, one that is missed would
 
 
-def standing_of(lease: Lease) -> Standing:
-    """Ask the engine that a lease's container was launched on, if it is one of those known here."""
-    problems = []
-    for path in known_sockets(lease.user_id):
-        if not os.path.exists(path):
-            continue
-        engine = Engine(path)
-        try:
-            if engine.info().id == lease.engine:
-                containers = tuple(engine.containers_of(lease.id))
-                return Standing(any(c.holds for c in containers), containers, None)
-        except FailedError as problem:
-            problems.append(problem.message)
-    return Standing(holds=True, containers=(), problem="; ".join(problems) or "its Docker Engine does not run here")
+def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
+    """What the engines that are known here tell of the containers of leases, by the leases' ids.
+
+    Each engine gets one chance to answer, however many leases there are: it may be gone, hang, or be another user's.
+    """
+    met: dict[str, _Met] = {}
+    return {lease.id: _standing_of(lease, met) for lease in leases}
 
 
 def engine_of(lease: Lease) -> Engine:
@@ -52,12 +50,44 @@ def engine_of(lease: Lease) -> Engine:
     Raises:
         FailedError: it is none of those known here, or does not answer.
     """
+    met: dict[str, _Met] = {}
+    standing = _standing_of(lease, met)
+    if standing.problem is not None:
+        hint = "set DOCKER_HOST to its engine's socket; if that is gone for good, remove the lease's file"
+        raise FailedError(f"lease {lease.id}: {standing.problem}", hint)
+    return next(Engine(path) for path, known in met.items() if known.engine_id == lease.engine)
+
+
+class _Met(NamedTuple):
+    """An engine that was asked: its id, or why it does not answer."""
+
+    engine_id: str | None
+    problem: FailedError | None
+
+
+def _meet(path: str) -> _Met:
+    try:
+        return _Met(Engine(path, QUESTION_S).info().id, None)
+    except FailedError as problem:
+        return _Met(None, problem)
+
+
+def _standing_of(lease: Lease, met: dict[str, _Met]) -> Standing:
+    problems = []
     for path in known_sockets(lease.user_id):
-        with suppress(FailedError):
-            engine = Engine(path)
-            if os.path.exists(path) and engine.info().id == lease.engine:
-                return engine
-    raise FailedError(f"lease {lease.id}: {standing_of(lease).problem}")
+        if path not in met:
+            met[path] = _meet(path)
+        if met[path].engine_id == lease.engine:
+            try:
+                containers = tuple(Engine(path, QUESTION_S).containers_of(lease.id, lease.container))
+                return Standing(any(container.holds for container in containers), containers, None)
+            except FailedError as problem:
+                met[path] = _Met(None, problem)
+        if (known := met[path].problem) is not None:
+            problems.append(known)
+    text = "; ".join(problem.message for problem in problems) or "its Docker Engine does not run here"
+    forbidden = any(isinstance(problem, ForbiddenError) for problem in problems)
+    return Standing(holds=True, containers=(), problem=text, forbidden=forbidden)
 
 
 class Followed:
@@ -66,26 +96,28 @@ class Followed:
     Args:
         engine: where they are.
         engine_id: the engine's own; another one at the same socket knows nothing of them.
-        lease_id: that they were launched under.
+        lease_id: that they were made under.
+        container_id: of the one container that was there before the lease, or None.
         since_s: nothing of interest happened before; seconds since 1970.
     """
 
-    def __init__(self, engine: Engine, engine_id: str, lease_id: str, since_s: float) -> None:
+    def __init__(self, engine: Engine, engine_id: str, lease_id: str, container_id: str | None, since_s: float) -> None:
         self._engine = engine
         self._engine_id = engine_id
-        self._lease_id = lease_id
+        self._of = lease_id, container_id
         self._since_s = since_s
         self._ended_by_us = False
+        self._failures = 0
 
     def has_ended(self) -> bool:
         """Whether the containers have ended for good, now that the docker command has; no, if nobody can tell."""
         try:
-            if not self._engine.containers_of(self._lease_id):
-                return True
-            holders = self._holders()
-            return not holders and self._wait_by_events(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
+            found = self._engine.containers_of(*self._of)
+            if not any(container.holds for container in found):
+                return not found or self._wait_by_events(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
         except FailedError:
-            return False
+            pass
+        return False
 
     def end(self, grace_s: float) -> None:
         """Stop the containers, so that none comes back by itself.
@@ -105,7 +137,6 @@ class Followed:
             overdue_s: when they are to be ended, on the clock of time.monotonic, or None.
             end: ends them.
         """
-        failures = 0
         while True:
             try:
                 if overdue_s is not None and time.monotonic() >= overdue_s:
@@ -113,13 +144,12 @@ class Followed:
                     overdue_s = None
                 if self._wait_by_events(command, overdue_s):
                     return
-                failures = 0
             except FailedError:
-                time.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
-                failures += 1
+                time.sleep(_RETRY_S[min(self._failures, len(_RETRY_S) - 1)])
+                self._failures += 1
 
     def _holders(self) -> list[Container]:
-        found = self._engine.containers_of(self._lease_id)
+        found = self._engine.containers_of(*self._of)
         if not found and self._engine.info().id != self._engine_id:
             raise NoAnswerError(f"another Docker Engine is at {self._engine.socket_path} now")
         return [container for container in found if container.holds]
@@ -131,15 +161,19 @@ class Followed:
             FailedError: the engine does not answer any more.
         """
         began_s = time.time()
-        with closing(self._engine.events(self._lease_id, self._since_s, began_s)) as history:
-            actions = history.all()
-        with closing(self._engine.events(self._lease_id, began_s - _OVERLAP_S)) as events:
+        with closing(self._engine.events(*self._of, self._since_s, began_s)) as history:
+            actions = _since_start(history.all())
+        with closing(self._engine.events(*self._of, began_s - _OVERLAP_S)) as events:
             last_s = time.monotonic()
+            look_s = _LOOK_FOR_START_S
             while True:
                 command = command if command and state_of(command) else None
                 holders = self._holders()
-                if command or holders:
-                    wait_s = _LOOK_FOR_START_S if any(c.state == "created" for c in holders) else _LONGEST_SLEEP_S
+                self._failures = 0
+                if any(container.state == "created" for container in holders):  # no event tells of a start that fails
+                    wait_s, look_s = look_s, min(2 * look_s, _LONGEST_LOOK_FOR_START_S)
+                elif command or holders:
+                    wait_s = _LONGEST_SLEEP_S
                 else:
                     wait_s = 0.0 if self._ended_by_us else last_s + _settling_s(actions) - time.monotonic()
                 if wait_s <= 0:
@@ -154,18 +188,25 @@ class Followed:
                     raise NoAnswerError(f"the Docker Engine at {self._engine.socket_path} has gone")
                 if new:
                     last_s = time.monotonic()
-                actions += new
+                actions = _since_start(actions + new)
+
+
+def _since_start(actions: list[str]) -> list[str]:
+    """The actions since a container was last started."""
+    return actions[max((at for at, action in enumerate(actions) if action == "start"), default=0) :]
 
 
 def _settling_s(actions: Sequence[str]) -> float:
-    """How long after the last event a container that does not run may still be started by docker restart."""
-    starts = [at for at, action in enumerate(actions) if action == "start"]
-    since_start = actions[starts[-1] :] if starts else actions
-    if "destroy" in since_start:
+    """How long after the last event a container that does not run may still be started by docker restart.
+
+    Args:
+        actions: since its last start.
+    """
+    if "destroy" in actions:
         return 0.0
-    if "stop" in since_start:
+    if "stop" in actions:
         return START_FOLLOWS_S
-    return STOP_FOLLOWS_S if "kill" in since_start else 0.0
+    return STOP_FOLLOWS_S if "kill" in actions else 0.0
 
 
 def _sleep(events: Events, command: Process | None, wait_s: float) -> None:

@@ -6,33 +6,48 @@ SDK for Python would do it too, but importing it takes longer than a whole launc
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from socket import AF_UNIX, SOCK_STREAM, socket
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.gpus import CDI_KIND, LEASE_LABEL
 from gpulaunch.core.container.life import Container, parse_container
 from gpulaunch.core.container.ways import Offer
 from gpulaunch.core.hardware.topology import Gpu
-from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable
+
+T = TypeVar("T")
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 
+ANSWER_S = 10.0
+"""What an engine gets to answer in."""
+
 _HOOK = "nvidia-container-runtime-hook"
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ANSWER_S = 10.0
 _READ_BYTES = 1 << 16
-_STOPPING_S = 10.0
-_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:@")
+_MAX_ANSWER_BYTES = 16 << 20
+_DECISIVE = ["create", "destroy", "die", "kill", "start", "stop", "update"]  # events after which all may be different
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
 
 
 class NoAnswerError(FailedError):
     """The engine cannot be reached, or does not answer."""
 
 
+class ForbiddenError(NoAnswerError):
+    """This user may not ask the engine."""
+
+
 class _NotFoundError(Exception):
     """The engine does not know what it was asked about."""
+
+
+class _ConflictError(Exception):
+    """The engine cannot do that to what is as it is."""
 
 
 class Info(NamedTuple):
@@ -58,12 +73,16 @@ class Info(NamedTuple):
 class Engine:
     """One engine.
 
+    Whatever it answers, nothing but the errors named here comes of it: it may be another user's program.
+
     Args:
         socket_path: of its Unix socket.
+        answer_s: the longest wait for an answer.
     """
 
-    def __init__(self, socket_path: str) -> None:
+    def __init__(self, socket_path: str, answer_s: float = ANSWER_S) -> None:
         self.socket_path = socket_path
+        self._answer_s = answer_s
 
     def info(self) -> Info:
         """What it says of itself.
@@ -76,94 +95,103 @@ class Engine:
 
     def info_later(self) -> Callable[[], Info]:
         """Ask now what it says of itself, and read the answer when that is called: it takes the engine some time."""
-        connection = self._request("GET", "/info", None, _ANSWER_S)
-        return lambda: self._read_info(self._read(connection))
-
-    def _read_info(self, content: bytes) -> Info:
-        answer = json.loads(content)
-        devices = answer.get("DiscoveredDevices")
-        return Info(
-            id=answer.get("ID", ""),
-            version=answer.get("ServerVersion", ""),
-            default_runtime=answer.get("DefaultRuntime", ""),
-            runtimes=tuple(answer.get("Runtimes") or ()),
-            cdi_directories=tuple(answer.get("CDISpecDirs") or ()),
-            cdi_devices=None if devices is None else tuple(device.get("ID", "") for device in devices),
-        )
+        connection = self._request("GET", "/info", None)
+        return lambda: self._parsed(self._read(connection, self._answer_s), _parse_info)
 
     def image_labels(self, image: str) -> dict[str, str]:
-        """Labels of an image; none if it is not here yet."""
+        """Labels of an image; none if it is not here yet, and none if its name is wrong, which docker will say."""
         try:
-            return self._get(f"/images/{_quoted(image)}/json")["Config"].get("Labels") or {}
-        except (_NotFoundError, FailedError):  # docker will pull it, or say what is wrong with its name
+            content = self._do("GET", f"/images/{_quoted(image)}/json")
+            return self._parsed(content, lambda answer: dict(answer["Config"].get("Labels") or {}))
+        except NoAnswerError:
+            raise
+        except (_NotFoundError, FailedError):
             return {}
 
     def container(self, name: str) -> Container | None:
-        """A container by name or id."""
+        """A container by name or id.
+
+        Who commits a container makes an image with its labels, and each container of that image has them, too. They
+        are not its own, so they are left out.
+        """
+        if not name:
+            return None
         try:
-            return parse_container(self._get(f"/containers/{_quoted(name)}/json"))
+            found = self._parsed(self._do("GET", f"/containers/{_quoted(name)}/json"), parse_container)
         except _NotFoundError:
             return None
+        if found.lease_id and self.image_labels(found.image_id).get(LEASE_LABEL) == found.lease_id:
+            return found._replace(lease_id=None, uuids=())
+        return found
 
-    def containers_of(self, lease_id: str) -> list[Container]:
-        """The containers that were launched under a lease, whatever became of them."""
-        listed = self._get(f"/containers/json?all=1&filters={_filters(lease_id)}")
-        found = (self.container(entry["Id"]) for entry in listed)
-        return [container for container in found if container]
+    def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
+        """The containers that a lease is for, whatever became of them.
 
-    def events(self, lease_id: str, since_s: float, until_s: float | None = None) -> "Events":
+        Args:
+            lease_id: that they were made under.
+            container_id: of the one container that was there before the lease, or None.
+        """
+        if container_id is not None:
+            known = self.container(container_id)
+            return [known] if known else []
+        found = self._labelled(f"{LEASE_LABEL}={lease_id}")
+        return [container for container in found if container.lease_id == lease_id]
+
+    def launched(self) -> list[Container]:
+        """All containers that were made under a lease, whoever's and whatever became of them."""
+        return [container for container in self._labelled(LEASE_LABEL) if container.lease_id]
+
+    def _labelled(self, label: str) -> list[Container]:
+        query = _quoted(json.dumps({"label": [label]}))
+        content = self._do("GET", f"/containers/json?all=1&filters={query}")
+        ids = self._parsed(content, lambda answer: [entry["Id"] for entry in answer])
+        return [container for container in map(self.container, ids) if container]
+
+    def events(self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None) -> "Events":
         """What happened, and happens, to the containers of a lease.
 
         Args:
-            lease_id: whose.
+            lease_id: that they were made under.
+            container_id: of the one container that was there before the lease, or None.
             since_s: from then on; seconds since 1970.
             until_s: up to then; None for no end.
         """
-        query = f"since={since_s:.6f}&filters={_filters(lease_id)}"
+        of = {"label": [f"{LEASE_LABEL}={lease_id}"]} if container_id is None else {"container": [container_id]}
+        query = f"since={since_s:.6f}&filters={_quoted(json.dumps({**of, 'event': _DECISIVE}))}"
         if until_s is not None:
             query += f"&until={until_s:.6f}"
-        return Events(self._request("GET", f"/events?{query}", None, _ANSWER_S))
+        return Events(self._request("GET", f"/events?{query}", None), self.socket_path)
 
     def end(self, container: Container, grace_s: float) -> None:
-        """Stop a container, TERM and after the grace KILL, so that it does not come back by itself."""
-        try:
-            if container.state == "created":  # nothing has run in it
-                self._do("DELETE", f"/containers/{container.id}?force=1")
-                return
+        """Stop a container, TERM and after the grace KILL, so that it does not come back by itself.
+
+        One that has never run is removed. If it is started in this very moment, it is stopped.
+
+        Raises:
+            FailedError: the engine does not do it.
+        """
+        with suppress(_NotFoundError):
+            if container.state == "created":
+                with suppress(_ConflictError):
+                    self._do("DELETE", f"/containers/{container.id}")
+                    return
             if container.restarts:
                 self._do("POST", f"/containers/{container.id}/update", {"RestartPolicy": {"Name": "no"}})
             if container.state == "paused":  # it would not hear TERM
                 self._do("POST", f"/containers/{container.id}/unpause")
             path = f"/containers/{container.id}/stop?t={round(grace_s)}"
-            self._do("POST", path, answer_s=grace_s + _STOPPING_S)
-        except _NotFoundError:
-            pass
-
-    def _get(self, path: str) -> Any:  # noqa: ANN401
-        return json.loads(self._do("GET", path))
+            self._do("POST", path, answer_s=grace_s + self._answer_s)
 
     def _do(
-        self, method: str, path: str, content: Mapping[str, Any] | None = None, answer_s: float = _ANSWER_S
+        self, method: str, path: str, content: Mapping[str, Any] | None = None, answer_s: float | None = None
     ) -> bytes:
         """One request; the answer's content."""
-        return self._read(self._request(method, path, content, answer_s))
+        return self._read(self._request(method, path, content), answer_s or self._answer_s)
 
-    def _read(self, connection: socket) -> bytes:
-        with connection:
-            parts = []
-            try:
-                while part := connection.recv(_READ_BYTES):
-                    parts.append(part)
-            except OSError as problem:
-                raise self._no_answer(problem) from None
-        head, _, body = b"".join(parts).partition(b"\r\n\r\n")
-        self._judge(head, body)
-        return body
-
-    def _request(self, method: str, path: str, content: Mapping[str, Any] | None, answer_s: float) -> socket:
+    def _request(self, method: str, path: str, content: Mapping[str, Any] | None) -> socket:
         connection = socket(AF_UNIX, SOCK_STREAM)
         try:
-            connection.settimeout(answer_s)
+            connection.settimeout(self._answer_s)
             connection.connect(self.socket_path)
             head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\n"
             body = b""
@@ -176,21 +204,65 @@ class Engine:
             raise self._no_answer(problem) from None
         return connection
 
+    def _read(self, connection: socket, answer_s: float) -> bytes:
+        deadline = time.monotonic() + answer_s
+        answer = bytearray()
+        with connection:
+            try:
+                while True:
+                    connection.settimeout(max(0.001, deadline - time.monotonic()))
+                    part = connection.recv(_READ_BYTES)
+                    answer += part
+                    if not part:
+                        break
+                    if len(answer) > _MAX_ANSWER_BYTES:
+                        raise self._nonsense()
+            except OSError as problem:
+                raise self._no_answer(problem) from None
+        head, _, body = bytes(answer).partition(b"\r\n\r\n")
+        self._judge(head, body)
+        return body
+
     def _judge(self, head: bytes, body: bytes) -> None:
         lines = head.decode("latin-1").split("\r\n")
-        status = lines[0].split(" ")[1:2]
         if any(line.lower().startswith("server: libpod/") for line in lines):
-            raise UsageError(f"{self.socket_path} is podman's: launching with podman is not built yet")
-        if status == ["404"]:
+            raise FailedError(f"{self.socket_path} is podman's: launching with podman is not built yet")
+        status = (lines[0].split(" ")[1:2] or [""])[0]
+        if status in ("301", "404"):  # the first for names such as ../x
             raise _NotFoundError
-        if not status:
-            raise NoAnswerError(f"the Docker Engine at {self.socket_path} does not answer")
-        if status[0][0] not in "23":
+        if status == "409":
+            raise _ConflictError
+        if len(status) != 3 or not status.isdecimal():
+            raise self._nonsense()
+        if status[0] not in "23":
             raise FailedError(f"the Docker Engine at {self.socket_path} failed: {_message(body)}")
 
+    def _parsed(self, content: bytes, parse: Callable[[Any], T]) -> T:
+        try:
+            return parse(json.loads(content))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise self._nonsense() from None
+
+    def _nonsense(self) -> FailedError:
+        return FailedError(f"what answers at {self.socket_path} is no Docker Engine")
+
     def _no_answer(self, problem: OSError) -> NoAnswerError:
-        reason = "no answer in time" if isinstance(problem, TimeoutError) else os.strerror(problem.errno or 0).lower()
-        return NoAnswerError(f"cannot reach the Docker Engine at {self.socket_path}: {reason}")
+        reason = os.strerror(problem.errno).lower() if problem.errno else str(problem)
+        reason = f"no answer in {self._answer_s:g} s" if isinstance(problem, TimeoutError) else reason
+        kind = ForbiddenError if isinstance(problem, PermissionError) else NoAnswerError
+        return kind(f"cannot reach the Docker Engine at {self.socket_path}: {reason}")
+
+
+def _parse_info(answer: Any) -> Info:  # noqa: ANN401
+    devices = answer.get("DiscoveredDevices")
+    return Info(
+        id=answer["ID"],
+        version=printable(answer["ServerVersion"]),
+        default_runtime=answer.get("DefaultRuntime", ""),
+        runtimes=tuple(answer.get("Runtimes") or ()),
+        cdi_directories=tuple(answer.get("CDISpecDirs") or ()),
+        cdi_devices=None if devices is None else tuple(device.get("ID", "") for device in devices),
+    )
 
 
 class Events:
@@ -198,10 +270,12 @@ class Events:
 
     Args:
         connection: that it comes by; the request has been sent.
+        socket_path: of the engine.
     """
 
-    def __init__(self, connection: socket) -> None:
+    def __init__(self, connection: socket, socket_path: str) -> None:
         self._connection = connection
+        self._socket_path = socket_path
         self._data = b""
         self._in_content = False
 
@@ -210,10 +284,13 @@ class Events:
         return self._connection.fileno()
 
     def actions(self, wait_s: float) -> list[str] | None:
-        """What has happened since this was last asked, such as ["die", "destroy"]; None once the engine has gone.
+        """What has happened since this was last asked, such as ["die", "destroy"]; None once the stream has ended.
 
         Args:
             wait_s: for so long at most, if there is nothing yet.
+
+        Raises:
+            NoAnswerError: this is no such stream.
         """
         self._connection.settimeout(wait_s)
         try:
@@ -226,7 +303,9 @@ class Events:
             return None
         self._data += part
         if not self._in_content:
-            _, found, rest = self._data.partition(b"\r\n\r\n")
+            head, found, rest = self._data.partition(b"\r\n\r\n")
+            if found and head.split(b" ")[1:2] != [b"200"]:
+                raise NoAnswerError(f"the Docker Engine at {self._socket_path} tells of no events")
             if not found:
                 return []
             self._in_content, self._data = True, rest
@@ -234,10 +313,17 @@ class Events:
         return [action for line in lines if line for action in _action(line)]
 
     def all(self) -> list[str]:
-        """Every action up to the stream's end."""
+        """Every action up to the stream's end.
+
+        Raises:
+            NoAnswerError: it does not end.
+        """
         found: list[str] = []
-        while (actions := self.actions(_ANSWER_S)) is not None:
+        deadline = time.monotonic() + ANSWER_S
+        while (actions := self.actions(max(0.0, deadline - time.monotonic()))) is not None:
             found += actions
+            if time.monotonic() >= deadline:
+                raise NoAnswerError(f"the Docker Engine at {self._socket_path} tells of no events")
         return found
 
     def close(self) -> None:
@@ -247,8 +333,8 @@ class Events:
 
 def _action(line: bytes) -> Iterator[str]:
     try:
-        yield json.loads(line)["Action"]
-    except (ValueError, KeyError, TypeError):
+        yield str(json.loads(line)["Action"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         return
 
 
@@ -313,7 +399,7 @@ def find_socket(command: DockerCommand, environment: Mapping[str, str]) -> str:
 
 def _local(host: str, origin: str) -> str:
     if host.startswith("unix://"):
-        return host.removeprefix("unix://") or DEFAULT_SOCKET
+        return os.path.abspath(host.removeprefix("unix://") or DEFAULT_SOCKET)  # docker, too, takes it from here
     raise UsageError(
         f"{origin} is no Unix socket, so its engine may be on another machine, whose GPUs are not this one's",
         "run gpulaunch on that machine, or name its engine's socket: unix://" + DEFAULT_SOCKET,
@@ -335,24 +421,23 @@ def _host_of_context(command: DockerCommand, context: str) -> str:
 
     flags = command.argv[: command.global_flags[-1].end] if command.global_flags else command.argv[:1]
     words = [*flags, "context", "inspect", context, "--format", "{{.Endpoints.docker.Host}}"]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
     if done.returncode:
         raise FailedError(f"docker context {printable(context)}: {printable(done.stderr.strip())}")
     return done.stdout.strip()
 
 
 def known_sockets(user_id: int) -> list[str]:
-    """Where a user's containers may be: the engine that this process is told of, the host's, the user's own.
+    """Where a user's containers may be: the engine that docker would talk to here, the host's, and the user's own.
 
     Never one named in a record: whoever asks it sends his own requests there.
     """
-    own = os.environ.get("DOCKER_HOST", "")
-    told = [own.removeprefix("unix://")] if own.startswith("unix:///") else []
-    return list(dict.fromkeys([*told, DEFAULT_SOCKET, f"/run/user/{user_id}/docker.sock"]))
-
-
-def _filters(lease_id: str) -> str:
-    return _quoted(json.dumps({"label": [f"{LEASE_LABEL}={lease_id}"]}))
+    sockets = [DEFAULT_SOCKET, f"/run/user/{user_id}/docker.sock"]
+    with suppress(GpulaunchError, OSError):  # on another machine, or a context that docker does not know
+        sockets.insert(0, find_socket(DockerCommand(("docker",), (), ()), os.environ))
+    return list(dict.fromkeys(filter(os.path.exists, sockets)))
 
 
 def _quoted(text: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from gpulaunch.host.companion import Companion
 from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.record import open_record
 from gpulaunch.host.system import stat_fields, user_of
 
 KILL_S = 2.0
@@ -33,6 +34,20 @@ def holders(record_fd: int) -> set[int]:
     record = os.fstat(record_fd)
     pids = (name for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid())
     return {int(pid) for pid in pids if record.st_uid in (0, user_of(int(pid))) and _has_open(pid, record)}
+
+
+def holders_of(path: str) -> set[int]:
+    """The same for a record by its path; none if it is gone."""
+    try:
+        fd = open_record(path)
+    except OSError:
+        return set()
+    if fd is None:
+        return set()
+    try:
+        return holders(fd)
+    finally:
+        os.close(fd)
 
 
 def _has_open(pid: str, file: os.stat_result) -> bool:

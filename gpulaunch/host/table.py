@@ -9,7 +9,7 @@ import errno
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -112,16 +112,20 @@ class Table:
             seen = _read_records(fd, self.directory, before, self._ended, clear_dead=False)
         finally:
             os.close(fd)
-        leases = [lease for lease in seen.leases if lease.id not in seen.unlocked or not self.is_over(lease)]
-        return seen._replace(leases=leases, unlocked=seen.unlocked.intersection(lease.id for lease in leases))
+        if not seen.unlocked:
+            return seen
+        over = self.over(lease for lease in seen.leases if lease.id in seen.unlocked)
+        return seen._replace(
+            leases=[lease for lease in seen.leases if lease.id not in over], unlocked=seen.unlocked - over
+        )
 
-    def is_over(self, lease: Lease) -> bool:
-        """Whether the containers of a lease that no process holds have ended; in doubt, no."""
-        from gpulaunch.host.containers import standing_of  # late: few leases need it
+    def over(self, leases: Iterable[Lease]) -> set[str]:
+        """Ids of those leases, which no process holds, whose containers have ended, too; in doubt, they have not."""
+        from gpulaunch.host.containers import standings_of  # late: few leases need it
 
-        if lease.id not in self._ended and not standing_of(lease).holds:
-            self._ended.add(lease.id)
-        return lease.id in self._ended
+        over = {lease_id for lease_id, standing in standings_of(leases).items() if not standing.holds}
+        self._ended |= over
+        return over
 
     @contextmanager
     def locked(self) -> "Iterator[LockedTable]":

@@ -100,7 +100,7 @@ def _container_note(lease: Document) -> str:
         return f"lease {lease['id']} stays until its engine tells of its container: {lease['container_problem']}"
     if lease["container_state"] in (None, "running"):
         return ""
-    container = f"container {printable(lease['container_name'])}, which is {lease['container_state']}"
+    container = f"container {printable(lease['container_name'])}, which is {printable(lease['container_state'])}"
     return f"lease {lease['id']} stays with {container}"
 
 

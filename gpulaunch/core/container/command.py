@@ -134,6 +134,15 @@ class DockerCommand(NamedTuple):
         """Value of a flag before the subcommand; the last one counts."""
         return next((flag.value for flag in reversed(self.global_flags) if flag.name in names), None)
 
+    def without_secrets(self) -> tuple[str, ...]:
+        """The command line as others may see it: the values of environment variables are left out."""
+        shown = list(self.argv)
+        for flag in self.flags:
+            if flag.name in ("-e", "--env") and flag.value and "=" in flag.value:
+                last = shown[flag.end - 1]
+                shown[flag.end - 1] = f"{last.removesuffix(flag.value)}{flag.value.partition('=')[0]}=..."
+        return tuple(shown)
+
 
 def read_command(argv: Sequence[str]) -> DockerCommand:
     """Read docker's command line.

@@ -16,7 +16,7 @@ LEASE_LABEL = "io.gpulaunch.lease"
 GPUS_LABEL = "io.gpulaunch.gpus"
 PROFILE_LABEL = "io.gpulaunch.profile"
 
-_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+VISIBLE = "NVIDIAVISIBLE_DEVICES"
 _DRIVER_CAPABILITIES = frozenset({"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"})
 
 
@@ -24,13 +24,15 @@ class Asked(NamedTuple):
     """What docker's own flags say about GPUs.
 
     Attributes:
-        text: the flag as it was written, for messages.
+        flag: what says it, such as --gpus or NV_GPU.
+        text: the same with its value, for messages.
         number: of GPUs, or "all", or None if devices are named.
         devices: the GPUs named, by index or UUID; empty for none.
         nothing: no GPU is wanted.
         fields: what else --gpus says: driver, capabilities, options.
     """
 
+    flag: str
     text: str
     number: str | None = None
     devices: tuple[str, ...] = ()
@@ -39,7 +41,7 @@ class Asked(NamedTuple):
 
 
 def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked | None:
-    """Which GPUs docker's flags ask for: --gpus, --device, NVIDIA_VISIBLE_DEVICES, or nvidia-docker's NV_GPU.
+    """Which GPUs docker's flags ask for: --gpus, --device, NVIDIAVISIBLE_DEVICES, or nvidia-docker's NV_GPU.
 
     Args:
         command: docker run or docker create.
@@ -63,13 +65,13 @@ def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked 
         names = [value.partition("=")[2] for value in devices]
         if any(not name or "," in name for name in names):
             raise UsageError(f"{text}: one GPU for each --device, by index or UUID, or all")
-        return _from_names(names, text)
-    visible = _container_variable(command, environment, _VISIBLE)
+        return _from_names("--device", names, text)
+    visible = _container_variable(command, environment, VISIBLE)
     if visible is not None:
         names = [name.removeprefix(CDI_KIND) for name in visible.split(",")]
-        return _from_names(names, f"{_VISIBLE}={visible}")
+        return _from_names(VISIBLE, names, f"{VISIBLE}={visible}")
     names = environment.get("NV_GPU", "").replace(",", " ").split()
-    return _from_names(names, f"NV_GPU={environment['NV_GPU']}") if names else None
+    return _from_names("NV_GPU", names, f"NV_GPU={environment['NV_GPU']}") if names else None
 
 
 def _is_gpu(device: str) -> bool:
@@ -87,12 +89,12 @@ def _container_variable(command: DockerCommand, environment: Mapping[str, str], 
     return found
 
 
-def _from_names(names: Sequence[str], text: str) -> Asked:
+def _from_names(flag: str, names: Sequence[str], text: str) -> Asked:
     if list(names) in (["none"], ["void"], [""]):
-        return Asked(text, nothing=True)
+        return Asked(flag, text, nothing=True)
     if "all" in names:
-        return Asked(text, number="all")
-    return Asked(text, devices=tuple(dict.fromkeys(names)))
+        return Asked(flag, text, number="all")
+    return Asked(flag, text, devices=tuple(dict.fromkeys(names)))
 
 
 def _requoted(fields: Sequence[str]) -> str | None:
@@ -134,15 +136,16 @@ def _from_gpus(value: str) -> Asked:
         raise UsageError(f"{text}: driver {quoted(keyed['driver'])}: only NVIDIA GPUs are leased")
     others = tuple(field for field in fields if field.partition("=")[0] in ("driver", "capabilities", "options"))
     if "device" in keyed:
-        return _from_names([name.removeprefix(CDI_KIND) for name in keyed["device"].split(",")], text)._replace(
-            fields=others
-        )
+        names = [name.removeprefix(CDI_KIND) for name in keyed["device"].split(",")]
+        return _from_names("--gpus", names, text)._replace(fields=others)
     count = keyed.get("count", "1")
     if count in ("all", "-1"):
-        return Asked(text, number="all", fields=others)
+        return Asked("--gpus", text, number="all", fields=others)
     if not (count.isascii() and count.isdecimal()):
         raise UsageError(f"{text}: {quoted(count)} is neither a number of GPUs nor 'all'")
-    return Asked(text, nothing=True) if int(count) == 0 else Asked(text, number=count, fields=others)
+    if int(count) == 0:
+        return Asked("--gpus", text, nothing=True)
+    return Asked("--gpus", text, number=count, fields=others)
 
 
 def allowed_ways(command: DockerCommand) -> set[str]:
@@ -173,15 +176,15 @@ def with_gpus(
         added += ["--gpus", ",".join(f'"{field.replace(chr(34), chr(34) * 2)}"' for field in fields)]
     elif gpus and way == "runtime":
         runtime = [] if command.values("--runtime") else ["--runtime", "nvidia"]
-        added += [*runtime, "-e", f"{_VISIBLE}={','.join(uuids)}"]
+        added += [*runtime, "-e", f"{VISIBLE}={','.join(uuids)}"]
         capabilities = _driver_capabilities(asked.fields if asked else ())
         added += ["-e", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"] if capabilities else []
     else:  # an image may say "all", and the engine's default runtime may be nvidia
         added += [word for uuid in uuids if way == "cdi" for word in ("--device", CDI_KIND + uuid)]
-        added += ["-e", f"{_VISIBLE}=void"]
+        added += ["-e", f"{VISIBLE}=void"]
     order = _order_inside(gpus)
-    if order != sorted(order) and not _sets(command, "CUDA_VISIBLE_DEVICES"):
-        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "-e", f"CUDA_VISIBLE_DEVICES={','.join(map(str, order))}"]
+    if order != sorted(order) and not _sets(command, "CUDAVISIBLE_DEVICES"):
+        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "-e", f"CUDAVISIBLE_DEVICES={','.join(map(str, order))}"]
     if gpus:
         added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
     if lease_id:

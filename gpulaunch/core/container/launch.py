@@ -20,7 +20,7 @@ class ContainerLaunch(NamedTuple):
         way: by which GPUs get in: one of WAYS, or NO_WAY.
         socket_path: of the engine.
         engine_id: its own.
-        lease_id: that the container was given when it was made, if it is to be started again.
+        container_id: of the container, if it is there already and is to be started again.
     """
 
     command: DockerCommand
@@ -28,7 +28,7 @@ class ContainerLaunch(NamedTuple):
     way: str
     socket_path: str
     engine_id: str
-    lease_id: str | None
+    container_id: str | None
 
 
 def started_command(container: ContainerLaunch, gpus: Sequence[Gpu], lease_id: str | None) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from gpulaunch.core.container.gpus import GPUS_LABEL, LEASE_LABEL
 
+_STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
+
 
 class Container(NamedTuple):
     """A container, as its engine described it at one moment.
@@ -15,8 +17,9 @@ class Container(NamedTuple):
         state: created, running, paused, restarting, removing, exited or dead.
         has_failed: it was to start, and could not.
         restarts: its policy may start it again by itself.
-        lease_id: that it was launched under, or None.
-        uuids: GPUs that it was given.
+        image_id: of the image that it was made of.
+        lease_id: that it was made under, or None.
+        uuids: GPUs that it was made with.
     """
 
     id: str
@@ -24,6 +27,7 @@ class Container(NamedTuple):
     state: str
     has_failed: bool
     restarts: bool
+    image_id: str
     lease_id: str | None
     uuids: tuple[str, ...]
 
@@ -38,8 +42,14 @@ class Container(NamedTuple):
 
 
 def parse_container(document: Mapping[str, Any]) -> Container:
-    """Read what GET /containers/ID/json answers."""
+    """Read what GET /containers/ID/json answers.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is something else.
+    """
     state = document["State"]
+    if state["Status"] not in _STATES:
+        raise ValueError(state["Status"])
     policy = (document["HostConfig"].get("RestartPolicy") or {}).get("Name")
     has_ended_well = state["Status"] == "exited" and state.get("ExitCode") == 0
     labels = document["Config"].get("Labels") or {}
@@ -49,6 +59,7 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         state=state["Status"],
         has_failed=state.get("ExitCode", 0) != 0 or bool(state.get("Error")),
         restarts=policy in ("always", "unless-stopped") or (policy == "on-failure" and not has_ended_well),
+        image_id=document["Image"],
         lease_id=labels.get(LEASE_LABEL),
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
     )
@@ -61,11 +72,13 @@ class Standing(NamedTuple):
         holds: they, or an engine that cannot be asked, keep the lease.
         containers: as their engine describes them.
         problem: why it cannot be told, or None.
+        forbidden: that is because this user may not ask.
     """
 
     holds: bool
     containers: tuple[Container, ...]
     problem: str | None
+    forbidden: bool = False
 
     @property
     def keeper(self) -> Container | None:

@@ -36,6 +36,7 @@ class Lease(NamedTuple):
         boot_id: of the kernel that the processes ran under.
         engine: id of the Docker Engine that runs the job's container, which may outlive both processes; None for a job
             that is a process here.
+        container: id of the container, if it was there before the lease; else it has the lease's id on its label.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Lease(NamedTuple):
     ancestors: tuple[str, ...]
     boot_id: str
     engine: str | None = None
+    container: str | None = None
 
     @property
     def insiders(self) -> tuple[int, int]:
@@ -78,7 +80,7 @@ _LEASE: FieldTable = {
     "started_at": str,
     "boot_id": str,
 }
-_OPTIONAL = {"table": list, "profile": str, "name": str, "engine": str}
+_OPTIONAL = {"table": list, "profile": str, "name": str, "engine": str, "container": str}
 
 
 def parse_lease(document: object, user_id: int) -> Lease:
@@ -106,4 +108,5 @@ def parse_lease(document: object, user_id: int) -> Lease:
         ancestors=texts_of(lease, "ancestors"),
         boot_id=lease["boot_id"],
         engine=lease.get("engine"),
+        container=lease.get("container"),
     )
