@@ -1286,6 +1286,7 @@ def described(status: str, *, policy: str | None = "no", **state: Any) -> dict[s
     return {
         "Id": "c" * 64,
         "Name": "/job",
+        "Image": "sha256:i",
         "State": {"Status": status, "ExitCode": 0, "Error": "", **state},
         "HostConfig": {"RestartPolicy": {"Name": policy, "MaximumRetryCount": 0}},
         "Config": {"Labels": {"io.gpulaunch.lease": "L", "io.gpulaunch.gpus": "GPU-0,GPU-2"}},
@@ -1353,7 +1354,16 @@ def test_a_containers_labels_say_whose_it_is(change: dict[str, Any], want: tuple
 def test_a_container_is_read_whole() -> None:
     """What an engine says of a container becomes a plain value."""
     got = parse_container(described("exited", ExitCode=1, policy="always"))
-    want = Container("c" * 64, "job", "exited", has_failed=True, restarts=True, lease_id="L", uuids=("GPU-0", "GPU-2"))
+    want = Container(
+        id="c" * 64,
+        name="job",
+        state="exited",
+        has_failed=True,
+        restarts=True,
+        image_id="sha256:i",
+        lease_id="L",
+        uuids=("GPU-0", "GPU-2"),
+    )
     assert got == want
 
 

@@ -16,7 +16,7 @@ LEASE_LABEL = "io.gpulaunch.lease"
 GPUS_LABEL = "io.gpulaunch.gpus"
 PROFILE_LABEL = "io.gpulaunch.profile"
 
-VISIBLE = "NVIDIAVISIBLE_DEVICES"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _DRIVER_CAPABILITIES = frozenset({"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"})
 
 
@@ -24,24 +24,27 @@ class Asked(NamedTuple):
     """What docker's own flags say about GPUs.
 
     Attributes:
-        flag: what says it, such as --gpus or NV_GPU.
-        text: the same with its value, for messages.
+        text: what says it, with its value, such as "--gpus 2" or "NV_GPU=0,1".
         number: of GPUs, or "all", or None if devices are named.
         devices: the GPUs named, by index or UUID; empty for none.
         nothing: no GPU is wanted.
         fields: what else --gpus says: driver, capabilities, options.
     """
 
-    flag: str
     text: str
     number: str | None = None
     devices: tuple[str, ...] = ()
     nothing: bool = False
     fields: tuple[str, ...] = ()
 
+    @property
+    def flag(self) -> str:
+        """What says it, without the value."""
+        return self.text.replace("=", " ").partition(" ")[0]
+
 
 def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked | None:
-    """Which GPUs docker's flags ask for: --gpus, --device, NVIDIAVISIBLE_DEVICES, or nvidia-docker's NV_GPU.
+    """Which GPUs docker's flags ask for: --gpus, --device, NVIDIA_VISIBLE_DEVICES, or nvidia-docker's NV_GPU.
 
     Args:
         command: docker run or docker create.
@@ -65,13 +68,13 @@ def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked 
         names = [value.partition("=")[2] for value in devices]
         if any(not name or "," in name for name in names):
             raise UsageError(f"{text}: one GPU for each --device, by index or UUID, or all")
-        return _from_names("--device", names, text)
+        return _from_names(names, text)
     visible = _container_variable(command, environment, VISIBLE)
     if visible is not None:
         names = [name.removeprefix(CDI_KIND) for name in visible.split(",")]
-        return _from_names(VISIBLE, names, f"{VISIBLE}={visible}")
+        return _from_names(names, f"{VISIBLE}={visible}")
     names = environment.get("NV_GPU", "").replace(",", " ").split()
-    return _from_names("NV_GPU", names, f"NV_GPU={environment['NV_GPU']}") if names else None
+    return _from_names(names, f"NV_GPU={environment['NV_GPU']}") if names else None
 
 
 def _is_gpu(device: str) -> bool:
@@ -89,12 +92,12 @@ def _container_variable(command: DockerCommand, environment: Mapping[str, str], 
     return found
 
 
-def _from_names(flag: str, names: Sequence[str], text: str) -> Asked:
+def _from_names(names: Sequence[str], text: str) -> Asked:
     if list(names) in (["none"], ["void"], [""]):
-        return Asked(flag, text, nothing=True)
+        return Asked(text, nothing=True)
     if "all" in names:
-        return Asked(flag, text, number="all")
-    return Asked(flag, text, devices=tuple(dict.fromkeys(names)))
+        return Asked(text, number="all")
+    return Asked(text, devices=tuple(dict.fromkeys(names)))
 
 
 def _requoted(fields: Sequence[str]) -> str | None:
@@ -137,15 +140,15 @@ def _from_gpus(value: str) -> Asked:
     others = tuple(field for field in fields if field.partition("=")[0] in ("driver", "capabilities", "options"))
     if "device" in keyed:
         names = [name.removeprefix(CDI_KIND) for name in keyed["device"].split(",")]
-        return _from_names("--gpus", names, text)._replace(fields=others)
+        return _from_names(names, text)._replace(fields=others)
     count = keyed.get("count", "1")
     if count in ("all", "-1"):
-        return Asked("--gpus", text, number="all", fields=others)
+        return Asked(text, number="all", fields=others)
     if not (count.isascii() and count.isdecimal()):
         raise UsageError(f"{text}: {quoted(count)} is neither a number of GPUs nor 'all'")
     if int(count) == 0:
-        return Asked("--gpus", text, nothing=True)
-    return Asked("--gpus", text, number=count, fields=others)
+        return Asked(text, nothing=True)
+    return Asked(text, number=count, fields=others)
 
 
 def allowed_ways(command: DockerCommand) -> set[str]:
@@ -183,8 +186,8 @@ def with_gpus(
         added += [word for uuid in uuids if way == "cdi" for word in ("--device", CDI_KIND + uuid)]
         added += ["-e", f"{VISIBLE}=void"]
     order = _order_inside(gpus)
-    if order != sorted(order) and not _sets(command, "CUDAVISIBLE_DEVICES"):
-        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "-e", f"CUDAVISIBLE_DEVICES={','.join(map(str, order))}"]
+    if order != sorted(order) and not _sets(command, "CUDA_VISIBLE_DEVICES"):
+        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "-e", f"CUDA_VISIBLE_DEVICES={','.join(map(str, order))}"]
     if gpus:
         added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
     if lease_id:
