@@ -518,7 +518,8 @@ def test_gpus_of_environment(host: Host, environment: dict[str, str], flags: tup
     ("options", "flags", "words"),
     [
         (("-n", "3"), ("--gpus", "2"), "disagree"),
-        (("-n", "3"), ("--gpus", '"device=0,2"'), "3 GPUs requested"),
+        (("-n", "3"), ("--gpus", '"device=0,2"'), "disagree"),
+        (("-n", "1"), ("--gpus", '"device=0,2"'), "disagree"),
         (("--only", "1"), ("--gpus", "device=1"), "both name GPUs"),
         (("-n", "1"), ("--gpus", "0"), "-n 1 asks for GPUs, but --gpus 0 for none"),
         ((), ("--gpus", "1", "--device", "nvidia.com/gpu=1"), "say it once"),
@@ -1063,7 +1064,7 @@ def test_create_and_fail(host: Host) -> None:
 
 
 def test_start_again(host: Host) -> None:
-    """A container that has ended is started again on the same GPUs, under its old lease, as long as it runs."""
+    """A container that has ended is started again on the same GPUs, under a lease of its own, as long as it runs."""
     done = host.run("--only", "6", "docker", "run", "--name", "again", IMAGE, *SHOW)
     assert host.seen(done.stdout) == [6]
     assert host.launcher.records() == []
@@ -1077,7 +1078,9 @@ def test_start_again(host: Host) -> None:
     host.await_free(4)
     done = host.run("docker", "start", "again")
     assert (done.returncode, done.stdout, done.stderr) == (0, "again\n", "")
-    assert (host.lease()["id"], host.lease()["gpus"], host.lease()["container_state"]) == (lease_id, [6], "running")
+    lease = host.lease()
+    assert (lease["gpus"], lease["container_name"], lease["container_state"]) == ([6], "again", "running")
+    assert lease["id"] != lease_id
 
 
 def test_restart_again(host: Host) -> None:
