@@ -11,6 +11,7 @@ from gpulaunch.core.container.gpus import CDI_KIND, PROFILE_LABEL, VISIBLE, Aske
 from gpulaunch.core.container.launch import ContainerLaunch
 from gpulaunch.core.container.life import Container
 from gpulaunch.core.container.ways import NO_WAY, WAYS
+from gpulaunch.core.decide import gpus_text
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.host.catalog import Label
@@ -60,8 +61,8 @@ def read_container_launch(
     label = _label(engine, command.operands[0])
     launch = read_launch(settings, command.without_secrets(), name=name, warn=warn, label=label)
     info = told()
-    _warn_of_unheeded(command, warn)
-    way = choose_way(info, launch.machine, settings, command, warn)
+    _warn_of_unheeded(given, command, warn)
+    way = choose_way(info, launch.machine, settings, command)
     if command.makes_only:
         if "time_limit" in given:
             raise UsageError(f"{given['time_limit'].option}: docker create starts nothing that could run too long")
@@ -127,7 +128,10 @@ def _with_asked(given: Mapping[str, Given], asked: Asked | None) -> dict[str, Gi
 
 def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Given]:
     if given.keys() & {"gpus", "only"}:
-        raise UsageError(f"{_option(given)}: container {printable(container.name)} was made with its GPUs")
+        count = gpus_text(len(container.uuids))
+        raise UsageError(
+            f"{_option(given)}: container {printable(container.name)} was made with {count} and gets those"
+        )
     origin = f"container {printable(container.name)}: GPU"
     return {
         **given,
@@ -145,8 +149,10 @@ def _label(engine: Engine, image: str) -> Label | None:
     return Label(image, PROFILE_LABEL, text) if text else None
 
 
-def _warn_of_unheeded(command: DockerCommand, warn: Callable[[str], None]) -> None:
+def _warn_of_unheeded(given: Mapping[str, Given], command: DockerCommand, warn: Callable[[str], None]) -> None:
     """Say what concerns GPUs and is not heeded; it stays the user's decision."""
+    for name in given.keys() & {"bind_cpu", "uuid"}:
+        warn(f"{given[name].option} has no effect in containers")
     if command.says("--privileged"):
         warn("--privileged shows the container every GPU of this host, whoever holds it")
     for value in command.values("--device"):
@@ -162,9 +168,7 @@ def _warn_of_unheeded(command: DockerCommand, warn: Callable[[str], None]) -> No
                     warn(f"--env-file {printable(path)}: its {VISIBLE} is not read: use -e")
 
 
-def choose_way(
-    info: Info, machine: Machine, settings: Settings, command: DockerCommand, warn: Callable[[str], None]
-) -> str:
+def choose_way(info: Info, machine: Machine, settings: Settings, command: DockerCommand) -> str:
     """How the GPUs will get into the container.
 
     Args:
@@ -172,7 +176,9 @@ def choose_way(
         machine: whose GPUs.
         settings: may force a way.
         command: may name another runtime.
-        warn: where to say that no GPU gets in.
+
+    Returns:
+        One of WAYS; or NO_WAY for GPUs that are only described.
 
     Raises:
         FailedError: there is no way.
@@ -187,8 +193,6 @@ def choose_way(
     ways = offer_of(info, machine.topology.gpus).ways([gpu.uuid for gpu in machine.topology.gpus])
     ways = [way for way in ways if way in allowed]
     if machine.key:  # no driver knows these GPUs; a CDI specification may
-        if "cdi" not in ways:
-            warn(f"{machine.topology.name} is a described machine, so no GPU gets into the container")
         return "cdi" if "cdi" in ways else NO_WAY
     if not ways:
         raise FailedError(

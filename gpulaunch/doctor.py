@@ -9,6 +9,7 @@ from gpulaunch.core.container.command import read_command
 from gpulaunch.core.container.ways import NO_WAY, WAYS
 from gpulaunch.core.decide import gpus_text
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.host.containers import QUESTION_S
 from gpulaunch.host.docker import Engine, Info, find_socket, offer_of
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.system import user_name
@@ -47,7 +48,8 @@ def diagnose(topology: str | None) -> list[Finding]:
     described = bool(machine and machine[0].key)
     findings += _checked("state directory", lambda warn: _state(settings, described, warn))
     findings += _checked("Docker Engine", lambda _: _docker(settings, machine))
-    findings += _checked("containers", lambda _: _containers(settings, described))
+    if findings[-1].state != "problem":
+        findings += _checked("containers", lambda _: _containers(settings, machine))
     return findings
 
 
@@ -83,41 +85,51 @@ def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
     path = find_socket(command, os.environ)
     if not os.path.exists(path):
         return [Finding("Docker Engine", "note", f"none at {path}, so 'gpulaunch docker run' will not work")]
-    info = Engine(path).info()
+    info = Engine(path, QUESTION_S).info()
     found = [Finding("Docker Engine", "ok", f"{info.version} at {path}")]
     if not machine:
         return found
-    notes: list[str] = []
     try:
-        way = choose_way(info, machine[0], settings, command, notes.append)
+        way = choose_way(info, machine[0], settings, command)
     except GpulaunchError as problem:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
-    found += [] if way == NO_WAY else [_way_in(info, machine[0], settings, way)]
-    return found + [Finding("GPUs in containers", "note", note) for note in notes]
+    return [*found, _way_in(info, machine[0], settings, way)]
 
 
-def _containers(settings: Settings, described: bool) -> list[Finding]:
+def _containers(settings: Settings, machine: list[Machine]) -> list[Finding]:
     """Containers that docker itself has started again, as at boot, when their leases had ended."""
     path = find_socket(read_command(["docker"]), os.environ)
     if not os.path.exists(path):
         return []
-    leases = shown_table(settings, described=described, warn=lambda _: None).peek().leases
+    leases = shown_table(settings, described=not machine or machine[0].key is not None, warn=_silent).peek().leases
     leased = {lease.id for lease in leases} | {lease.container for lease in leases}
-    hint = "stop it, and start it with 'gpulaunch docker start'"
     return [
-        Finding("containers", "problem", f"container {container.name} has GPUs but no lease", hint)
-        for container in Engine(path).launched()
+        Finding(
+            "containers",
+            "problem",
+            f"container {container.name} has {gpus_text(len(container.uuids))} and no lease",
+            f"'docker stop {container.name}', then 'gpulaunch docker start {container.name}'",
+        )
+        for container in Engine(path, QUESTION_S).launched()
         if container.holds and container.uuids and not leased & {container.lease_id, container.id}
     ]
 
 
+def _silent(text: str) -> None:
+    """What is odd has been told already."""
+
+
 def _way_in(info: Info, machine: Machine, settings: Settings, way: str) -> Finding:
     offered = offer_of(info, machine.topology.gpus).ways([gpu.uuid for gpu in machine.topology.gpus])
+    if way == NO_WAY:
+        text = f"{machine.topology.name} is only described: its GPUs get into no container"
+        return Finding("GPUs in containers", "note", text)
     forced = settings.get("container_gpus")
     others = ", ".join(WAYS[other] for other in offered if other != way)
+    if way not in offered:
+        text = f"{forced.origin}: this engine does not seem to offer {WAYS[way]}, but {others or 'no way at all'}"
+        return Finding("GPUs in containers", "problem", text)
     text = f"by {WAYS[way]}"
     text += f", as {forced.origin} says" if forced.value else ""
     text += f"; also offered: {others}" if others else ""
-    if way not in offered:
-        return Finding("GPUs in containers", "problem", f"{text}, which this engine does not offer")
     return Finding("GPUs in containers", "ok", text)

@@ -77,7 +77,7 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
         if machine and record and not same_table(record.table, machine.key):
             raise UsageError(f"no live lease {quoted(lease_id)} on {machine.topology.name}")
         if isinstance(record, Lease) and record.engine is not None:
-            _end_containers(record, fd, grace_s)
+            _end_containers(table, record, fd, grace_s)
         if is_locked(fd):
             _end(fd, record, lease_id, grace_s)
         if isinstance(record, Lease) and record.engine is not None and not table.over([record]):
@@ -87,7 +87,7 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
     return record
 
 
-def _end_containers(lease: Lease, fd: int, grace_s: float) -> None:
+def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None:
     """End a lease's containers, and give its launcher time to see that for itself.
 
     Raises:
@@ -95,7 +95,11 @@ def _end_containers(lease: Lease, fd: int, grace_s: float) -> None:
     """
     from gpulaunch.host.containers import engine_of  # late: few leases need it
 
-    engine = engine_of(lease)
+    try:
+        engine = engine_of(lease)
+    except FailedError as problem:
+        hint = f"set DOCKER_HOST to its engine's socket; if that is gone for good, rm {table.path_of(lease)}"
+        raise FailedError(problem.message, hint) from None
     for container in engine.containers_of(lease.id, lease.container):
         if container.holds:
             engine.end(container, grace_s)

@@ -95,6 +95,8 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
     job, watcher = held.holder.job, held.holder.watcher
 
     granted(held)
+    if launch.container and launch.container.leaves_out_gpus:
+        told.warn(f"{launch.machine.topology.name} is only described: its GPUs get into no container")
     job.start(_started(launch, held))
     status = job.wait(launch.time_limit_s)
     in_time = status is not None

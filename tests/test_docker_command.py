@@ -514,7 +514,7 @@ def test_the_hint_about_an_unknown_flag_leads_on() -> None:
     """What the hint about an unknown flag says to write is read."""
     with pytest.raises(UsageError) as refused:
         read("run --new-in-docker-40 x img")
-    assert refused.value.hint == "a flag that gpulaunch does not know: write --new-in-docker-40=VALUE"
+    assert refused.value.hint == "a flag that is new in docker is written --new-in-docker-40=VALUE"
     got = read("run --new-in-docker-40=x img").operands
     assert got == ("img",)
 

@@ -214,7 +214,7 @@ def test_paused(launcher: Containers) -> None:
     lease = launcher.detach()
     launcher.engine.docker("pause", "job")
     text = launcher.run("status", *DGX).stdout
-    assert f"lease {lease['id']} stays with container job, which is paused" in text
+    assert f"lease {lease['id']} stays: container job is paused" in text
     assert launcher.can_take_all() == (75, BUSY)
     assert launcher.run("free", lease["id"]).returncode == 0
     assert (launcher.records(), launcher.container()) == ([], "exited")

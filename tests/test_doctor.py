@@ -9,7 +9,7 @@ import pytest
 from conftest import DGX, Launcher
 from engine import Engine, write_cdi_spec
 
-NO_WAY = "dgx1-v100 is a described machine, so no GPU gets into the container"
+NO_WAY = "dgx1-v100 is only described: its GPUs get into no container"
 UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
 
 
@@ -92,4 +92,6 @@ def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
     launcher.environment["GPULAUNCH_CONTAINER_GPUS"] = "gpus"
     if not shutil.which("nvidia-container-runtime-hook"):
         found = findings(launcher, *DGX)
-        assert found["GPUs in containers", "problem"].endswith("which this engine does not offer")
+        assert found["GPUs in containers", "problem"].startswith(
+            "GPULAUNCH_CONTAINER_GPUS=gpus: this engine does not seem to offer --gpus with a device list, but CDI"
+        )

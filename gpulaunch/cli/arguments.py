@@ -9,8 +9,19 @@ from gpulaunch.errors import UsageError
 class Parser(argparse.ArgumentParser):
     """An argparse parser that never abbreviates, and that raises instead of exiting on a mistake."""
 
-    def __init__(self, prog: str, description: str, usage: str | None = None, *, add_help: bool = True) -> None:
-        super().__init__(prog=prog, description=description, usage=usage, allow_abbrev=False, add_help=add_help)
+    def __init__(
+        self, prog: str, description: str, usage: str | None = None, *, add_help: bool = True, epilog: str | None = None
+    ) -> None:
+        shape = argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter
+        super().__init__(
+            prog=prog,
+            description=description,
+            usage=usage,
+            allow_abbrev=False,
+            add_help=add_help,
+            epilog=epilog,
+            formatter_class=shape,
+        )
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse found wrong.

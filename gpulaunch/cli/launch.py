@@ -21,7 +21,7 @@ from gpulaunch.host.table import Snapshot
 from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
 
-CONTAINER_ENGINES = ("docker", "podman")
+CONTAINER_ENGINES = ("docker", "nvidia-docker", "podman", "nerdctl", "docker-compose", "podman-compose")
 """Programs whose jobs are not their children, so that a launch of theirs is one of its own kind."""
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
@@ -45,8 +45,8 @@ def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
     """What runs docker is not docker: the GPUs are held, and docker does not hear of them."""
     for word, following in pairwise(command[1:]):
         program = os.path.basename(word)
-        if program in CONTAINER_ENGINES and following in ("run", "create", "container"):
-            warn(f"sudo {program}: no GPUs get into its containers: write 'sudo gpulaunch {program} ...'")
+        if program == "docker" and following in ("run", "create", "container"):
+            warn("sudo docker: its containers do not get this lease's GPUs: write 'sudo gpulaunch docker ...'")
             return
 
 

@@ -98,9 +98,12 @@ def _run_word(before: Sequence[str], at: int, *, has_command: bool) -> int:
 
 
 def _run_engine(given: Mapping[str, Given], command: Sequence[str]) -> int:
-    """Run docker's command line; podman's one day."""
+    """Run docker's command line; that of others one day."""
     if "dry_run" in given:
         prepare_stdout()
-    if os.path.basename(command[0]) == "podman":
-        raise UsageError("launching with podman is not built yet", "podman alone still works, without leases")
+    engine = os.path.basename(command[0])
+    if engine == "nvidia-docker":  # it adds to docker's command line what is ours to add
+        command = ["docker", *command[1:]]
+    elif engine != "docker":
+        raise UsageError(f"launching with {engine} is not built yet", f"{engine} alone still works, without leases")
     return int(importlib.import_module("gpulaunch.cli.docker").main(given, command))

@@ -61,6 +61,21 @@ OPTIONS = (
 )
 
 
+_COMMANDS = """\
+commands:
+  status      who has which GPUs, and who waits
+  topo        the link matrix
+  profiles    what is known about jobs before they run
+  free ID     end a lease, or leave the queue
+  doctor      what works here, and how GPUs get into containers
+  setup       make /run/gpulaunch, the table's place (as root)
+  docker ...  run, create, start and restart get GPUs of their own, the rest goes
+              straight to docker
+  run         what stands there without a word: gpulaunch run [OPTIONS] -- COMMAND
+
+Options may also be set by GPULAUNCH_* variables and in ~/.config/gpulaunch/config.toml."""
+
+
 class Line(NamedTuple):
     """A command line, read up to its first word.
 
@@ -128,6 +143,7 @@ def print_help() -> None:
         "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
         "       gpulaunch status|topo|profiles|free|doctor|setup [OPTIONS]",
         add_help=False,
+        epilog=_COMMANDS,
     )
     for option in OPTIONS:
         if option.metavar is None:

@@ -53,8 +53,7 @@ def engine_of(lease: Lease) -> Engine:
     met: dict[str, _Met] = {}
     standing = _standing_of(lease, met)
     if standing.problem is not None:
-        hint = "set DOCKER_HOST to its engine's socket; if that is gone for good, remove the lease's file"
-        raise FailedError(f"lease {lease.id}: {standing.problem}", hint)
+        raise FailedError(f"lease {lease.id}: {standing.problem}")
     return next(Engine(path) for path, known in met.items() if known.engine_id == lease.engine)
 
 

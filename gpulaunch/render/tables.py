@@ -77,7 +77,8 @@ def status_table(document: Document, now: datetime) -> Group:
             for lease in document["leases"]
             if lease["left_over_pids"]
         ]
-        lines += [Text(note, "yellow") for lease in document["leases"] if (note := _container_note(lease))]
+        notes = [Text(note, "yellow") for lease in document["leases"] if (note := _container_note(lease))]
+        lines += [*notes, Text()] if notes else []
     if document["queue"]:
         table = _table("waiting", "GPUs", "user", "since", "ticket", "profile", "command", right=("waiting", "since"))
         for ticket in document["queue"]:
@@ -100,8 +101,12 @@ def _container_note(lease: Document) -> str:
         return f"lease {lease['id']} stays until its engine tells of its container: {lease['container_problem']}"
     if lease["container_state"] in (None, "running"):
         return ""
-    container = f"container {printable(lease['container_name'])}, which is {printable(lease['container_state'])}"
-    return f"lease {lease['id']} stays with {container}"
+    note = f"lease {lease['id']} stays: container {printable(lease['container_name'])} "
+    if lease["container_state"] == "exited":
+        return f"{note}has ended, and its restart policy may start it: 'gpulaunch free {lease['id']}' ends that"
+    if lease["container_state"] == "created":
+        return f"{note}is made, and not started yet"
+    return f"{note}is {printable(lease['container_state'])}"
 
 
 def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:

@@ -240,9 +240,18 @@ def _read_letters(argv: tuple[str, ...], at: int, table: FlagTable, command: str
 
 def _with_next(argv: tuple[str, ...], at: int, name: str, table: FlagTable, command: str) -> Flag:
     if name not in table.valued:
-        hint = f"a flag that gpulaunch does not know: write {printable(name)}=VALUE" if name[1] == "-" else None
-        raise UsageError(f"{command}: unknown flag {printable(name)}", hint)
+        raise UsageError(f"{command}: unknown flag {printable(name)}", _hint(name, table))
     return Flag(name, argv[at + 1] if at + 1 < len(argv) else None, at, min(at + 2, len(argv)))
+
+
+def _hint(name: str, table: FlagTable) -> str | None:
+    from difflib import get_close_matches  # late: for mistakes only
+
+    if not name.startswith("--"):
+        return None
+    near = get_close_matches(name, table.switches | table.valued, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"{meant}a flag that is new in docker is written {printable(name)}=VALUE"
 
 
 def _refuse_compose(argv: tuple[str, ...], begin: int) -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.gpus import Asked, with_gpus
+from gpulaunch.core.container.ways import NO_WAY
 from gpulaunch.core.hardware.topology import Gpu
 
 HOST_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
@@ -29,6 +30,11 @@ class ContainerLaunch(NamedTuple):
     socket_path: str
     engine_id: str
     container_id: str | None
+
+    @property
+    def leaves_out_gpus(self) -> bool:
+        """Whether the container gets none of the GPUs that are held for it."""
+        return self.way == NO_WAY and self.container_id is None
 
 
 def started_command(container: ContainerLaunch, gpus: Sequence[Gpu], lease_id: str | None) -> tuple[str, ...]:

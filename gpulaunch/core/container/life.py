@@ -50,19 +50,26 @@ def parse_container(document: Mapping[str, Any]) -> Container:
     state = document["State"]
     if state["Status"] not in _STATES:
         raise ValueError(state["Status"])
-    policy = (document["HostConfig"].get("RestartPolicy") or {}).get("Name")
-    has_ended_well = state["Status"] == "exited" and state.get("ExitCode") == 0
+    policy = document["HostConfig"].get("RestartPolicy") or {}
     labels = document["Config"].get("Labels") or {}
     return Container(
         id=document["Id"],
         name=document["Name"].removeprefix("/"),
         state=state["Status"],
         has_failed=state.get("ExitCode", 0) != 0 or bool(state.get("Error")),
-        restarts=policy in ("always", "unless-stopped") or (policy == "on-failure" and not has_ended_well),
+        restarts=_restarts(policy, state, document.get("RestartCount", 0)),
         image_id=document["Image"],
         lease_id=labels.get(LEASE_LABEL),
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
     )
+
+
+def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: int) -> bool:
+    """Whether the engine may start a container again by itself; after a failure as often as the policy says."""
+    if policy.get("Name") != "on-failure":
+        return policy.get("Name") in ("always", "unless-stopped")
+    has_ended_well = state["Status"] == "exited" and state.get("ExitCode") == 0
+    return not has_ended_well and not restarted >= (policy.get("MaximumRetryCount") or 0) > 0
 
 
 class Standing(NamedTuple):
