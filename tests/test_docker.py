@@ -322,7 +322,7 @@ def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     (
         "a terminal that changes its size",
         # docker looks out for changes only from some moment after the start, of which nothing tells
-        """$ CMD docker run --rm -it bb:1 sh -c 'sleep 1; echo ready; until stty size | grep "30 900"; do sleep 0.1; done'""",
+        """$ CMD docker run --rm -it bb:1 sh -c 'sleep 1; echo ready; until stty size | grep "30 900"; do :; done'""",
         "< ready",
         "+ 30 900",
         "< 30 900",
