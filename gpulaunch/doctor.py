@@ -85,7 +85,7 @@ def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
     path = find_socket(command, os.environ)
     if not os.path.exists(path):
         return [Finding("Docker Engine", "note", f"none at {path}, so 'gpulaunch docker run' will not work")]
-    info = Engine(path, QUESTION_S).info()
+    info = Engine(path, altogether_s=QUESTION_S).info()
     found = [Finding("Docker Engine", "ok", f"{info.version} at {path}")]
     if not machine:
         return found
@@ -110,7 +110,7 @@ def _containers(settings: Settings, machine: list[Machine]) -> list[Finding]:
             f"container {container.name} has {gpus_text(len(container.uuids))} and no lease",
             f"'docker stop {container.name}', then 'gpulaunch docker start {container.name}'",
         )
-        for container in Engine(path, QUESTION_S).launched()
+        for container in Engine(path, altogether_s=QUESTION_S).launched()
         if container.holds and container.uuids and not leased & {container.lease_id, container.id}
     ]
 

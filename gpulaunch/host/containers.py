@@ -15,7 +15,7 @@ from gpulaunch.core.container.life import Container, Standing
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError
-from gpulaunch.host.docker import Engine, Events, ForbiddenError, NoAnswerError, known_sockets
+from gpulaunch.host.docker import ANSWER_S, Engine, Events, ForbiddenError, NoAnswerError, known_sockets
 from gpulaunch.host.system import state_of
 
 STOP_FOLLOWS_S = 0.25
@@ -58,17 +58,19 @@ def engine_of(lease: Lease) -> Engine:
 
 
 class _Met(NamedTuple):
-    """An engine that was asked: its id, or why it does not answer."""
+    """An engine that was asked: it and its id, or why it does not answer."""
 
+    engine: Engine
     engine_id: str | None
     problem: FailedError | None
 
 
 def _meet(path: str) -> _Met:
+    engine = Engine(path, altogether_s=QUESTION_S)
     try:
-        return _Met(Engine(path, QUESTION_S).info().id, None)
+        return _Met(engine, engine.info().id, None)
     except FailedError as problem:
-        return _Met(None, problem)
+        return _Met(engine, None, problem)
 
 
 def _standing_of(lease: Lease, met: dict[str, _Met]) -> Standing:
@@ -78,10 +80,10 @@ def _standing_of(lease: Lease, met: dict[str, _Met]) -> Standing:
             met[path] = _meet(path)
         if met[path].engine_id == lease.engine:
             try:
-                containers = tuple(Engine(path, QUESTION_S).containers_of(lease.id, lease.container))
+                containers = tuple(met[path].engine.containers_of(lease.id, lease.container))
                 return Standing(any(container.holds for container in containers), containers, None)
             except FailedError as problem:
-                met[path] = _Met(None, problem)
+                met[path] = met[path]._replace(engine_id=None, problem=problem)
         if (known := met[path].problem) is not None:
             problems.append(known)
     text = "; ".join(problem.message for problem in problems) or "its Docker Engine does not run here"
@@ -111,7 +113,7 @@ class Followed:
     def has_ended(self) -> bool:
         """Whether the containers have ended for good, now that the docker command has; no, if nobody can tell."""
         try:
-            found = self._engine.containers_of(*self._of)
+            found = Engine(self._engine.socket_path, altogether_s=ANSWER_S).containers_of(*self._of)
             if not any(container.holds for container in found):
                 return not found or self._wait_by_events(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
         except FailedError:

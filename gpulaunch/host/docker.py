@@ -9,12 +9,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from socket import AF_UNIX, SOCK_STREAM, socket
+from socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
 from typing import Any, NamedTuple, TypeVar
 
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.gpus import CDI_KIND, LEASE_LABEL
-from gpulaunch.core.container.life import Container, parse_container
+from gpulaunch.core.container.life import Container, checked_text, parse_container, parse_labels
 from gpulaunch.core.container.ways import Offer
 from gpulaunch.core.hardware.topology import Gpu
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable
@@ -42,11 +42,11 @@ class ForbiddenError(NoAnswerError):
     """This user may not ask the engine."""
 
 
-class _NotFoundError(Exception):
+class _NotFoundError(FailedError):
     """The engine does not know what it was asked about."""
 
 
-class _ConflictError(Exception):
+class _ConflictError(FailedError):
     """The engine cannot do that to what is as it is."""
 
 
@@ -56,7 +56,6 @@ class Info(NamedTuple):
     Attributes:
         id: its own, kept with its data.
         version: of the engine.
-        default_runtime: that containers get if nothing else is said.
         runtimes: names of all.
         cdi_directories: where it looks for CDI specifications.
         cdi_devices: names that it has found there; None from engines that do not tell.
@@ -64,7 +63,6 @@ class Info(NamedTuple):
 
     id: str
     version: str
-    default_runtime: str
     runtimes: tuple[str, ...]
     cdi_directories: tuple[str, ...]
     cdi_devices: tuple[str, ...] | None
@@ -78,11 +76,13 @@ class Engine:
     Args:
         socket_path: of its Unix socket.
         answer_s: the longest wait for an answer.
+        altogether_s: the longest wait for all answers together, or None for no limit.
     """
 
-    def __init__(self, socket_path: str, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, socket_path: str, answer_s: float = ANSWER_S, altogether_s: float | None = None) -> None:
         self.socket_path = socket_path
         self._answer_s = answer_s
+        self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
 
     def info(self) -> Info:
         """What it says of itself.
@@ -96,16 +96,16 @@ class Engine:
     def info_later(self) -> Callable[[], Info]:
         """Ask now what it says of itself, and read the answer when that is called: it takes the engine some time."""
         connection = self._request("GET", "/info", None)
-        return lambda: self._parsed(self._read(connection, self._answer_s), _parse_info)
+        return lambda: self._parsed(self._read(connection, self._patience_s()), _parse_info)
 
     def image_labels(self, image: str) -> dict[str, str]:
         """Labels of an image; none if it is not here yet, and none if its name is wrong, which docker will say."""
         try:
             content = self._do("GET", f"/images/{_quoted(image)}/json")
-            return self._parsed(content, lambda answer: dict(answer["Config"].get("Labels") or {}))
+            return self._parsed(content, lambda answer: parse_labels(answer["Config"]))
         except NoAnswerError:
             raise
-        except (_NotFoundError, FailedError):
+        except FailedError:
             return {}
 
     def container(self, name: str) -> Container | None:
@@ -134,8 +134,8 @@ class Engine:
         if container_id is not None:
             known = self.container(container_id)
             return [known] if known else []
-        found = self._labelled(f"{LEASE_LABEL}={lease_id}")
-        return [container for container in found if container.lease_id == lease_id]
+        found = [found for found in self._labelled(f"{LEASE_LABEL}={lease_id}") if found.lease_id == lease_id]
+        return sorted(found, key=lambda container: container.created_at)[:1]  # others are of images that are gone
 
     def launched(self) -> list[Container]:
         """All containers that were made under a lease, whoever's and whatever became of them."""
@@ -144,7 +144,7 @@ class Engine:
     def _labelled(self, label: str) -> list[Container]:
         query = _quoted(json.dumps({"label": [label]}))
         content = self._do("GET", f"/containers/json?all=1&filters={query}")
-        ids = self._parsed(content, lambda answer: [entry["Id"] for entry in answer])
+        ids = self._parsed(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
         return [container for container in map(self.container, ids) if container]
 
     def events(self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None) -> "Events":
@@ -186,19 +186,23 @@ class Engine:
         self, method: str, path: str, content: Mapping[str, Any] | None = None, answer_s: float | None = None
     ) -> bytes:
         """One request; the answer's content."""
-        return self._read(self._request(method, path, content), answer_s or self._answer_s)
+        return self._read(self._request(method, path, content), answer_s or self._patience_s())
+
+    def _patience_s(self) -> float:
+        left_s = self._answer_s if self._until_s is None else self._until_s - time.monotonic()
+        return max(0.001, min(left_s, self._answer_s))
 
     def _request(self, method: str, path: str, content: Mapping[str, Any] | None) -> socket:
         connection = socket(AF_UNIX, SOCK_STREAM)
         try:
-            connection.settimeout(self._answer_s)
+            connection.settimeout(self._patience_s())
             connection.connect(self.socket_path)
             head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\n"
             body = b""
             if content is not None:
                 body = json.dumps(content).encode()
                 head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-            connection.sendall(f"{head}\r\n".encode() + body)
+            connection.sendall(f"{head}\r\n".encode() + body, MSG_NOSIGNAL)
         except OSError as problem:
             connection.close()
             raise self._no_answer(problem) from None
@@ -229,9 +233,9 @@ class Engine:
             raise FailedError(f"{self.socket_path} is podman's: launching with podman is not built yet")
         status = (lines[0].split(" ")[1:2] or [""])[0]
         if status in ("301", "404"):  # the first for names such as ../x
-            raise _NotFoundError
+            raise _NotFoundError(f"the Docker Engine at {self.socket_path} does not know that")
         if status == "409":
-            raise _ConflictError
+            raise _ConflictError(f"the Docker Engine at {self.socket_path} cannot do that now")
         if len(status) != 3 or not status.isdecimal():
             raise self._nonsense()
         if status[0] not in "23":
@@ -256,11 +260,10 @@ class Engine:
 def _parse_info(answer: Any) -> Info:  # noqa: ANN401
     devices = answer.get("DiscoveredDevices")
     return Info(
-        id=answer["ID"],
-        version=printable(answer["ServerVersion"]),
-        default_runtime=answer.get("DefaultRuntime", ""),
+        id=checked_text(answer["ID"]),
+        version=checked_text(answer["ServerVersion"]),
         runtimes=tuple(answer.get("Runtimes") or ()),
-        cdi_directories=tuple(answer.get("CDISpecDirs") or ()),
+        cdi_directories=tuple(map(checked_text, answer.get("CDISpecDirs") or ())),
         cdi_devices=None if devices is None else tuple(device.get("ID", "") for device in devices),
     )
 
@@ -364,9 +367,12 @@ def _named_in(directories: tuple[str, ...], uuids: set[str]) -> set[str]:
         except OSError:
             continue
         for name in names:
+            path = os.path.join(directory, name)
+            if not name.endswith((".json", ".yaml")) or not os.path.isfile(path):
+                continue
             try:
-                with open(os.path.join(directory, name), errors="replace") as file:
-                    text = file.read()
+                with open(path, errors="replace") as file:
+                    text = file.read(_MAX_ANSWER_BYTES)
             except OSError:
                 continue
             if CDI_KIND.rstrip("=") in text:
@@ -442,11 +448,11 @@ def known_sockets(user_id: int) -> list[str]:
 
 def _quoted(text: str) -> str:
     """Percent-encoded."""
-    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="surrogateescape"))
+    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="replace"))
 
 
 def _message(body: bytes) -> str:
     try:
         return printable(str(json.loads(body)["message"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "no reason given"

@@ -141,7 +141,7 @@ def findings_table(findings: Sequence[Document]) -> Table:
     table = _table("", "part", "found")
     for finding in findings:
         state = Text(finding["state"], colours[finding["state"]])
-        hint = f"\n{finding['hint']}" if finding["hint"] else ""
+        hint = f"\n{printable(finding['hint'])}" if finding["hint"] else ""
         table.add_row(state, finding["subject"], Text(printable(finding["text"])).append(hint, "dim"))
     return table
 

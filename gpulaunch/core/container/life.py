@@ -20,6 +20,7 @@ class Container(NamedTuple):
         image_id: of the image that it was made of.
         lease_id: that it was made under, or None.
         uuids: GPUs that it was made with.
+        created_at: when it was made, in a form that sorts.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Container(NamedTuple):
     image_id: str
     lease_id: str | None
     uuids: tuple[str, ...]
+    created_at: str = ""
 
     @property
     def holds(self) -> bool:
@@ -50,18 +52,35 @@ def parse_container(document: Mapping[str, Any]) -> Container:
     state = document["State"]
     if state["Status"] not in _STATES:
         raise ValueError(state["Status"])
+    labels = parse_labels(document["Config"])
     policy = document["HostConfig"].get("RestartPolicy") or {}
-    labels = document["Config"].get("Labels") or {}
     return Container(
-        id=document["Id"],
+        id=checked_text(document["Id"]),
         name=document["Name"].removeprefix("/"),
         state=state["Status"],
         has_failed=state.get("ExitCode", 0) != 0 or bool(state.get("Error")),
         restarts=_restarts(policy, state, document.get("RestartCount", 0)),
-        image_id=document["Image"],
+        image_id=checked_text(document["Image"]),
         lease_id=labels.get(LEASE_LABEL),
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
+        created_at=str(document.get("Created", "")),
     )
+
+
+def parse_labels(config: Mapping[str, Any]) -> dict[str, str]:
+    """Labels of a container or an image, as its Config has them; what is no text is none."""
+    return {key: value for key, value in (config.get("Labels") or {}).items() if isinstance(value, str)}
+
+
+def checked_text(value: object) -> str:
+    """An identifier, version or path as engines give them.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(value, str) or not value or not (value.isascii() and value.isprintable()):
+        raise ValueError(f"{value!r} is no identifier")
+    return value
 
 
 def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: int) -> bool:
