@@ -15,7 +15,7 @@ from itertools import chain, combinations
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, holders, wait_for_end
+from conftest import DGX, SCRIPT, Launcher, holders, wait_for_end
 from engine import IMAGE, Engine
 
 AT_STEP = Path(__file__).parent / "jobs" / "at_step"
@@ -34,7 +34,7 @@ class Containers(Launcher):
         super().__init__(home)
         self.engine = engine
         environment = engine.environment
-        self.environment |= {**environment, "PATH": f"{environment['PATH']}:{self.environment['PATH']}"}
+        self.environment |= {**environment, "PATH": f"{SCRIPT.parent}:{environment['PATH']}"}
 
     def leases(self) -> list[dict]:
         """As status shows them."""
