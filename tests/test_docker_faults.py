@@ -18,6 +18,8 @@ import pytest
 from conftest import DGX, SCRIPT, Launcher, holders, wait_for_end
 from engine import IMAGE, Engine
 
+from gpulaunch.host.containers import START_FOLLOWS_S, STOP_FOLLOWS_S, _settling_s, _since_start
+
 AT_STEP = Path(__file__).parent / "jobs" / "at_step"
 RUN = (*DGX, "-q", "docker", "run", "--gpus", "2", "--name", "job", "--init")
 FOREVER = (IMAGE, "sleep", "1000")  # ends by TERM, since --init gives it a parent that is no shell
@@ -207,6 +209,23 @@ def test_restart_by_hand_attached(launcher: Containers) -> None:
     assert (launcher.lease()["id"], launcher.can_take_all()) == (job.lease["id"], (75, BUSY))
     launcher.engine.docker("rm", "--force", "job")
     launcher.await_free()
+
+
+@pytest.mark.parametrize(
+    ("sentence", "actions", "seconds"),
+    [
+        ("an end of its own", ["create", "start", "die"], 0),
+        ("docker kill, or docker stop that goes on", ["start", "kill", "die"], STOP_FOLLOWS_S),
+        ("docker stop, or docker restart that goes on", ["start", "kill", "die", "stop"], START_FOLLOWS_S),
+        ("the same as a starting engine tells it", ["start", "kill", "stop", "die"], START_FOLLOWS_S),
+        ("docker rm -f", ["start", "kill", "die", "destroy"], 0),
+        ("an end of its own after docker restart", ["start", "kill", "die", "stop", "start", "die"], 0),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_how_long_a_start_may_follow(sentence: str, actions: list[str], seconds: float) -> None:
+    """After an end that came through the engine its lease waits a moment, since docker restart looks like that."""
+    assert _settling_s(_since_start(actions)) == seconds, sentence
 
 
 def test_paused(launcher: Containers) -> None:
