@@ -245,7 +245,7 @@ def _table(*rows: tuple) -> pytest.MarkDecorator:
     ("the client's version", 0, "--version"),
     ("ps", 0, "ps", "--all"),
     ("images", 0, "images", "--quiet"),
-    ("ps by another client", 0, "--config", "/nowhere", "--log-level=debug", "ps"),
+    ("ps by another client", 0, "--config", "/nowhere", "--log-level=error", "ps"),
     ("an unknown command of docker's", 1, "frobnicate"),
     ("an unknown flag of docker's", 125, "ps", "--frobnicate"),
     ("a container that there is not", 1, "start", "no-such-container"),
