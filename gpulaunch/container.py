@@ -15,7 +15,9 @@ from gpulaunch.core.decide import gpus_text
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.host.catalog import Label
-from gpulaunch.host.docker import Engine, Info, find_socket, offer_of
+from gpulaunch.host.container_ways import offer_of
+from gpulaunch.host.docker import Engine, Info
+from gpulaunch.host.docker_socket import find_socket
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.table import Table
 from gpulaunch.prepare import read_launch

@@ -9,8 +9,10 @@ from gpulaunch.core.container.command import read_command
 from gpulaunch.core.container.ways import NO_WAY, WAYS
 from gpulaunch.core.decide import gpus_text
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.host.container_ways import offer_of
 from gpulaunch.host.containers import QUESTION_S
-from gpulaunch.host.docker import Engine, Info, find_socket, offer_of
+from gpulaunch.host.docker import Engine, Info
+from gpulaunch.host.docker_socket import find_socket
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.system import user_name
 from gpulaunch.prepare import shown_machine, shown_settings, shown_table

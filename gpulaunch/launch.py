@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Ended(NamedTuple):
-    """A job that has run; its GPUs are free again.
+    """A job that has run; its GPUs are free again, or stay with the container that it has left running.
 
     Attributes:
         status: its wait status.

@@ -12,22 +12,15 @@ from contextlib import suppress
 from socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
 from typing import Any, NamedTuple, TypeVar
 
-from gpulaunch.core.container.command import DockerCommand
-from gpulaunch.core.container.gpus import CDI_KIND, LEASE_LABEL
+from gpulaunch.core.container.gpus import LEASE_LABEL
 from gpulaunch.core.container.life import Container, checked_text, parse_container, parse_labels
-from gpulaunch.core.container.ways import Offer
-from gpulaunch.core.hardware.topology import Gpu
-from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable
+from gpulaunch.errors import FailedError, printable
 
 T = TypeVar("T")
-
-DEFAULT_SOCKET = "/var/run/docker.sock"
 
 ANSWER_S = 10.0
 """What an engine gets to answer in."""
 
-_HOOK = "nvidia-container-runtime-hook"
-_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _READ_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 16 << 20
 _DECISIVE = ["create", "destroy", "die", "kill", "start", "stop", "update"]  # events after which all may be different
@@ -339,111 +332,6 @@ def _action(line: bytes) -> Iterator[str]:
         yield str(json.loads(line)["Action"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return
-
-
-def offer_of(info: Info, gpus: tuple[Gpu, ...]) -> Offer:
-    """The ways by which GPUs can get into an engine's containers.
-
-    Args:
-        info: what the engine says of itself.
-        gpus: the machine's.
-    """
-    names = {gpu.uuid for gpu in gpus}
-    if info.cdi_devices is None:
-        known = _named_in(info.cdi_directories, names)
-    else:
-        known = {uuid for uuid in names if CDI_KIND + uuid in info.cdi_devices}
-    path = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}"
-    hook = any(os.access(os.path.join(directory, _HOOK), os.X_OK) for directory in path.split(":"))
-    return Offer(frozenset(known), "nvidia" in info.runtimes, hook)
-
-
-def _named_in(directories: tuple[str, ...], uuids: set[str]) -> set[str]:
-    """The UUIDs that stand in CDI specifications, for engines that do not tell which they have found there."""
-    found: set[str] = set()
-    for directory in directories:
-        try:
-            names = os.listdir(directory)
-        except OSError:
-            continue
-        for name in names:
-            path = os.path.join(directory, name)
-            if not name.endswith((".json", ".yaml")) or not os.path.isfile(path):
-                continue
-            try:
-                with open(path, errors="replace") as file:
-                    text = file.read(_MAX_ANSWER_BYTES)
-            except OSError:
-                continue
-            if CDI_KIND.rstrip("=") in text:
-                found |= {uuid for uuid in uuids if uuid in text}
-    return found
-
-
-def find_socket(command: DockerCommand, environment: Mapping[str, str]) -> str:
-    """The Unix socket of the engine that a docker command would talk to.
-
-    Args:
-        command: with docker's flags before the subcommand.
-        environment: of this process.
-
-    Raises:
-        UsageError: the engine is not on this machine.
-        FailedError: docker does not know the context.
-    """
-    context = command.global_value("-c", "--context")
-    host = command.global_value("-H", "--host")
-    if context is None and host is None and not environment.get("DOCKER_HOST"):
-        context = environment.get("DOCKER_CONTEXT") or _current_context(command, environment)
-    if context not in (None, "", "default"):
-        return _local(_host_of_context(command, context or ""), f"docker context {printable(context or '')}")
-    if host is not None:
-        return _local(host, f"-H {printable(host)}")
-    host = environment.get("DOCKER_HOST") or f"unix://{DEFAULT_SOCKET}"
-    return _local(host, f"DOCKER_HOST={printable(host)}")
-
-
-def _local(host: str, origin: str) -> str:
-    if host.startswith("unix://"):
-        return os.path.abspath(host.removeprefix("unix://") or DEFAULT_SOCKET)  # docker, too, takes it from here
-    raise UsageError(
-        f"{origin} is no Unix socket, so its engine may be on another machine, whose GPUs are not this one's",
-        "run gpulaunch on that machine, or name its engine's socket: unix://" + DEFAULT_SOCKET,
-    )
-
-
-def _current_context(command: DockerCommand, environment: Mapping[str, str]) -> str | None:
-    directory = command.global_value("--config") or environment.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
-    try:
-        with open(os.path.join(directory, "config.json"), "rb") as file:
-            return str(json.load(file).get("currentContext") or "")
-    except (OSError, ValueError, AttributeError):  # docker itself will complain about it
-        return None
-
-
-def _host_of_context(command: DockerCommand, context: str) -> str:
-    """The engine's address in one of docker's contexts; docker knows where it keeps them."""
-    import subprocess  # late: few use contexts, and it costs 10 ms
-
-    flags = command.argv[: command.global_flags[-1].end] if command.global_flags else command.argv[:1]
-    words = [*flags, "context", "inspect", context, "--format", "{{.Endpoints.docker.Host}}"]
-    done = subprocess.run(  # noqa: S603
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-    )
-    if done.returncode:
-        raise FailedError(f"docker context {printable(context)}: {printable(done.stderr.strip())}")
-    return done.stdout.strip()
-
-
-def known_sockets(user_id: int) -> list[str]:
-    """Where a user's containers may be: the engine that docker would talk to here, the host's, and the user's own.
-
-    Never one named in a record: whoever asks it sends his own requests there.
-    """
-    sockets = [DEFAULT_SOCKET, f"/run/user/{user_id}/docker.sock"]
-    with suppress(GpulaunchError, OSError):  # on another machine, or a context that docker does not know
-        sockets.insert(0, find_socket(DockerCommand(("docker",), (), ()), os.environ))
-    return list(dict.fromkeys(filter(os.path.exists, sockets)))
 
 
 def _quoted(text: str) -> str:

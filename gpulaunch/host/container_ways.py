@@ -1,0 +1,51 @@
+"""By which ways GPUs can get into the containers of an engine."""
+
+import os
+
+from gpulaunch.core.container.gpus import CDI_KIND
+from gpulaunch.core.container.ways import Offer
+from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.host.docker import Info
+
+_HOOK = "nvidia-container-runtime-hook"
+_USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MOST_CHARACTERS = 16 << 20
+
+
+def offer_of(info: Info, gpus: tuple[Gpu, ...]) -> Offer:
+    """The ways by which GPUs can get into an engine's containers.
+
+    Args:
+        info: what the engine says of itself.
+        gpus: the machine's.
+    """
+    names = {gpu.uuid for gpu in gpus}
+    if info.cdi_devices is None:
+        known = _named_in(info.cdi_directories, names)
+    else:
+        known = {uuid for uuid in names if CDI_KIND + uuid in info.cdi_devices}
+    path = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}"
+    hook = any(os.access(os.path.join(directory, _HOOK), os.X_OK) for directory in path.split(":"))
+    return Offer(frozenset(known), "nvidia" in info.runtimes, hook)
+
+
+def _named_in(directories: tuple[str, ...], uuids: set[str]) -> set[str]:
+    """The UUIDs that stand in CDI specifications, for engines that do not tell which they have found there."""
+    found: set[str] = set()
+    for directory in directories:
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        for name in names:
+            path = os.path.join(directory, name)
+            if not name.endswith((".json", ".yaml")) or not os.path.isfile(path):
+                continue
+            try:
+                with open(path, errors="replace") as file:
+                    text = file.read(_MOST_CHARACTERS)
+            except OSError:
+                continue
+            if CDI_KIND.rstrip("=") in text:
+                found |= {uuid for uuid in uuids if uuid in text}
+    return found
