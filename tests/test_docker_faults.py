@@ -8,17 +8,21 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler
 from itertools import chain, combinations
 from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
 
 import pytest
 from conftest import DGX, SCRIPT, Launcher, holders, wait_for_end
 from engine import IMAGE, Engine
 
-from gpulaunch.host.containers import START_FOLLOWS_S, STOP_FOLLOWS_S, _settling_s, _since_start
+from gpulaunch.host import docker
+from gpulaunch.host.containers import START_FOLLOWS_S, STOP_FOLLOWS_S, Followed, _settling_s, _since_start
 
 AT_STEP = Path(__file__).parent / "jobs" / "at_step"
 RUN = (*DGX, "-q", "docker", "run", "--gpus", "2", "--name", "job", "--init")
@@ -416,6 +420,30 @@ def test_another_engine(own: Containers, launcher: Containers) -> None:
     own.environment |= launcher.engine.environment
     assert own.lease()["container_problem"] == "its Docker Engine does not run here"
     assert (own.lease()["id"], own.can_take_all()) == (lease["id"], (75, BUSY))
+
+
+class _Replaced(BaseHTTPRequestHandler):
+    """An engine called "new", without any container."""
+
+    def do_GET(self) -> None:
+        answer = {"ID": "new", "ServerVersion": "1"} if self.path == "/info" else []
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_an_engine_that_was_replaced_tells_a_watcher_nothing(tmp_path: Path) -> None:
+    """Another engine at the same socket knows no container of the lease, and that is not taken for their end."""
+    path = str(tmp_path / "s")
+    with ThreadingUnixStreamServer(path, _Replaced) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert Followed(docker.Engine(path), "new", "lease", None, 0.0)._holders() == []
+        with pytest.raises(docker.NoAnswerError, match="another Docker Engine is at"):
+            Followed(docker.Engine(path), "old", "lease", None, 0.0)._holders()
+        server.shutdown()
 
 
 # ---------------------------------------------------------------------------------------------- never started
