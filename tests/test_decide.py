@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, decide, gpus_text
-from gpulaunch.core.hardware.topology import Gpu, Topology, connect
+from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, connect
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.request import Constraint, Request
@@ -16,7 +16,7 @@ from gpulaunch.host.catalog import load_described_machine
 def box(count: int = 8) -> Topology:
     """GPUs that all meet alike."""
     gpus = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(count))
-    return Topology("box", gpus, tuple(connect(a, b, "PHB") for a, b in combinations(gpus, 2)), "a test")
+    return Topology("box", gpus, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2)), "a test")
 
 
 def uuids(indices: Iterable[int]) -> tuple[str, ...]:

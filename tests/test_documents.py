@@ -424,12 +424,11 @@ def test_digest(tmp_path: Path) -> None:
         ("no model", 'model = "A100"\n', "", "5: key 'model' is missing in gpus"),
         ("no NVLink version", "version = 3\n", "", "11: key 'version' is missing in nvlink"),
         ("no PCIe width", "width = 16\n", "", "15: key 'width' is missing in pcie"),
-        ("no NUMA node", "node = 1\n", "", "23: key 'node' is missing in numa"),
         (
             "an unknown key",
             'description = "a box"',
             'text = "a box"',
-            "2: unknown key 'text': known here are name, description, source, gpus, nvlink, pcie, numa",
+            "2: unknown key 'text': known here are name, description, source, gpus, nvlink, pcie, numa, mig",
         ),
         (
             "an unknown key of a section",
@@ -447,7 +446,7 @@ def test_digest(tmp_path: Path) -> None:
         ("too many GPUs", "count = 4", "count = 1025", "6: count: 1025 is not within 1 to 1024"),
         ("half a GPU", "count = 4", "count = 3.5", "6: count: 3.5 is not a whole number"),
         ("a number for text", '"8.0"', "8.0", "9: compute_capability: 8.0 is not text"),
-        ("NVLink 0", "version = 3", "version = 0", "12: version: 0 is not within 1 to 99"),
+        ("NVLink -1", "version = 3", "version = -1", "12: version: -1 is not within 0 to 99"),
         ("a table for a list", "links = [[0, 1, 4], [3, 2, 2]]", "links = {}", "13: links: {} is not a list"),
         ("a pair without a count", "[3, 2, 2]", "[3, 2]", "13: [3, 2] is not [GPU, GPU, number of NVLinks]"),
         ("no pair at all", "[3, 2, 2]", "3", "13: 3 is not [GPU, GPU, number of NVLinks]"),
@@ -464,8 +463,8 @@ def test_digest(tmp_path: Path) -> None:
         ("a GPU that is no number", "[3, 2, 2]", "[3, true, 2]", "13: [3, True] is no list of GPU indices 0 to 3"),
         ("no link", "[3, 2, 2]", "[3, 2, 0]", "13: [3, 2, 0]: the number of NVLinks must be 1 to 99"),
         ("half a link", "[3, 2, 2]", "[3, 2, 0.5]", "13: [3, 2, 0.5]: the number of NVLinks must be 1 to 99"),
-        ("PCIe of the future", "generation = 4", "generation = 10", "16: generation: 10 is not within 1 to 9"),
-        ("too many lanes", "width = 16", "width = 32", "17: width: 32 is not within 1 to 16"),
+        ("PCIe of the future", "generation = 4", "generation = 10", "16: generation: 10 is not within 0 to 9"),
+        ("too many lanes", "width = 16", "width = 32", "17: width: 32 is not within 0 to 16"),
         (
             "no bandwidth",
             "width = 16",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulaunch.core.hardware.topology import Gpu, Topology, connect
+from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, connect
 from gpulaunch.core.placement.policies import Choice, place, ranking
 from gpulaunch.host.catalog import load_described_machine, load_profile
 
@@ -46,8 +46,7 @@ class Machine(NamedTuple):
             for index in self.gpus
         }
         links = tuple(
-            connect(gpus[a], gpus[b], path, direct_nvlinks=self.nvlinks.get((a, b), 0))
-            for (a, b), path in self.path.items()
+            connect(gpus[a], gpus[b], Wire(path, self.nvlinks.get((a, b), 0))) for (a, b), path in self.path.items()
         )
         return Topology("test", tuple(gpus.values()), links, "a test")
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide
 from gpulaunch.core.duration import format_duration, parse_duration
-from gpulaunch.core.hardware.topology import Gpu, Topology, connect
+from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, connect
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.queue import barring, competing
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey
@@ -19,7 +19,7 @@ from gpulaunch.core.request import Constraint, Request
 from gpulaunch.errors import FieldError
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(8))
-BOX = Topology("box", GPUS, tuple(connect(a, b, "PHB") for a, b in combinations(GPUS, 2)), "a test")
+BOX = Topology("box", GPUS, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(GPUS, 2)), "a test")
 ALL = range(8)
 
 

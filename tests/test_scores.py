@@ -7,7 +7,7 @@ from itertools import combinations, pairwise, permutations
 import networkx as nx
 import pytest
 
-from gpulaunch.core.hardware.topology import Gpu, Topology, connect
+from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, connect
 from gpulaunch.core.placement.scores import (
     EXACT_RANKS,
     Fabric,
@@ -60,9 +60,7 @@ def machine(
         connect(
             a,
             b,
-            path,
-            direct_nvlinks=(nvlinks or {}).get((a.index, b.index), 0),
-            pcie_gb_per_s=(pcie or {}).get((a.index, b.index)),
+            Wire(path, (nvlinks or {}).get((a.index, b.index), 0), (pcie or {}).get((a.index, b.index))),
         )
         for a, b in combinations(gpus, 2)
     )

@@ -7,14 +7,13 @@ have told is then unknown, and the rest works. A GPU that fell off the bus is re
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import pynvml
 
 from gpulaunch.core.decide import OutsideUse
 from gpulaunch.core.hardware.bandwidth import PathType
-from gpulaunch.core.hardware.topology import Gpu, Topology, connect
+from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, wired
 from gpulaunch.errors import FailedError
 from gpulaunch.host.system import owner_of, program_of
 
@@ -113,11 +112,8 @@ def read(ignored: Collection[str] = ()) -> Reading:
     if not machine:
         raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), _HINT)
     nvlinks = _direct_nvlinks(machine)
-    links = tuple(
-        connect(a.gpu, b.gpu, _pcie_path(a, b), direct_nvlinks=nvlinks.get((a.gpu.index, b.gpu.index), 0))
-        for a, b in combinations(machine.values(), 2)
-    )
     gpus = tuple(device.gpu for device in machine.values())
+    links = wired(gpus, lambda a, b: Wire(_pcie_path(machine[a], machine[b]), nvlinks.get((a, b), 0)))
     topology = Topology(os.uname().nodename, gpus, links, "NVML")
     outside = (_use(device.handle, device.gpu, ignored) for device in machine.values())
     return Reading(topology, tuple(filter(None, outside)), tuple(problems))

@@ -17,6 +17,10 @@ PCIE_PATHS: tuple[PathType, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """PCIe path types from near to far, as nvidia-smi topo names them."""
 
 
+STAGED_PATH: PathType = "NODE"
+"""A transfer through the host's memory is worth at most a path of this type."""
+
+
 class NvlinkFigures(NamedTuple):
     """GB/s per link and direction."""
 
@@ -34,6 +38,9 @@ _BY_VERSION = {
 }
 _GA10X = NvlinkFigures(14.0625, 12.0)  # the bridge of RTX 3090, A40 and A6000 calls itself version 3 and is slower
 
+_RAW_RATE_TOLERANCE = 0.1
+_PLANNED_SHARE = 0.8  # planned / nominal of versions 2, 3 and 5
+
 _PCIE_SPEED = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}  # per lane, in NCCL's unit
 
 # How much of the slot's bandwidth a path keeps. PIX is the slot itself; PHB is NCCL's overhead of peer-to-peer through
@@ -43,27 +50,37 @@ _PCIE_SPEED = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}  # per lane, in NCCL
 _PCIE_PATH_SHARE: dict[PathType, float] = {"PIX": 1.0, "PXB": 0.95, "PHB": 5 / 6, "NODE": 0.75, "SYS": 0.5}
 
 
-def nvlink_figures(version: int, compute_capability: str | None) -> NvlinkFigures:
+def nvlink_figures(version: int, compute_capability: str | None, reported_gb_per_s: float = 0.0) -> NvlinkFigures:
     """Bandwidth of one NVLink.
+
+    Drivers report the raw rate of the lanes, up to 6 % above the nominal one (26.56 for 25 on H100). So a figure near
+    the version's is the version's; any other one is a link of its own kind, and NCCL's usual discount is assumed.
 
     Args:
         version: major NVLink version, 1 to 6; a newer one is taken for 6.
         compute_capability: of the GPUs at its ends, such as "8.6", or None if unknown.
+        reported_gb_per_s: what the driver or a description says of one link; 0 if nothing.
     """
     if version == 3 and compute_capability == "8.6":
-        return _GA10X
-    return _BY_VERSION[min(max(version, 1), max(_BY_VERSION))]
+        known = _GA10X
+    else:
+        known = _BY_VERSION[min(max(version, 1), max(_BY_VERSION))]
+    if not reported_gb_per_s or abs(reported_gb_per_s / known.nominal_gb_per_s - 1) < _RAW_RATE_TOLERANCE:
+        return known
+    return NvlinkFigures(reported_gb_per_s, reported_gb_per_s * _PLANNED_SHARE)
 
 
-def pcie_bandwidth(path: PathType, generation: int, width: int) -> float:
-    """What a peer-to-peer transfer over PCIe carries, in GB/s per direction.
+def pcie_bandwidth(path: PathType, generation: int, width: int, *, peer_to_peer: bool = True) -> float:
+    """What a transfer between two GPUs over PCIe carries, in GB/s per direction.
 
     Args:
         path: one of PCIE_PATHS.
         generation: PCIe generation of the slower end, 1 to 6; an unknown one (0) counts as 3.
         width: lanes of the narrower end; an unknown one (0) counts as 16.
+        peer_to_peer: whether the two can; if not, everything goes through the host's memory, however near they are.
 
     Source: NCCL src/graph/topo.cc, width x speed / 80; the shares by path are explained above them.
     """
     speed = _PCIE_SPEED[min(generation or 3, max(_PCIE_SPEED))]
-    return (width or 16) * speed / 80 * _PCIE_PATH_SHARE[path]
+    share = _PCIE_PATH_SHARE[path]
+    return (width or 16) * speed / 80 * (share if peer_to_peer else min(share, _PCIE_PATH_SHARE[STAGED_PATH]))

@@ -1,13 +1,13 @@
 """A described machine: the document of profiles/machines/NAME.toml -> Topology."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from gpulaunch.core.fields import FieldTable, Path, checked
+from gpulaunch.core.fields import FieldTable, OneOrEach, Path, checked, each
 from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
 from gpulaunch.core.hardware.cpuset import parse_cpuset
-from gpulaunch.core.hardware.topology import Gpu, Link, Topology, connect
+from gpulaunch.core.hardware.topology import Gpu, Mig, Topology, Wire, mig_index, wired
 from gpulaunch.errors import FieldError
 
 MAX_GPUS = 1024
@@ -22,11 +22,30 @@ _MACHINE: FieldTable = {
     "nvlink": dict,
     "pcie": dict,
     "numa": list,
+    "mig": list,
 }
-_GPUS: FieldTable = {"count": (1, MAX_GPUS), "model": str, "memory_mib": (1, 1 << 30), "compute_capability": str}
-_NVLINK: FieldTable = {"version": (1, 99), "links": list, "switch_links_per_gpu": (1, 999)}
-_PCIE: FieldTable = {"generation": (1, 9), "width": (1, 16), "bandwidth_gb_per_s": (0.001, 1e6), "groups": dict}
+_GPUS: FieldTable = {
+    "count": (1, MAX_GPUS),
+    "model": OneOrEach(str),
+    "memory_mib": OneOrEach((0, 1 << 30)),
+    "compute_capability": OneOrEach(str),
+}
+_NVLINK: FieldTable = {
+    "version": OneOrEach((0, 99)),
+    "links": list,
+    "switch_links_per_gpu": OneOrEach((0, 999)),
+    "cpu_links_per_gpu": OneOrEach((0, 999)),
+    "gb_per_s_per_link": OneOrEach((0.0, 1e6)),
+}
+_PCIE: FieldTable = {
+    "generation": OneOrEach((0, 9)),
+    "width": OneOrEach((0, 16)),
+    "bandwidth_gb_per_s": (0.001, 1e6),
+    "groups": dict,
+    "peer_to_peer": bool,
+}
 _NUMA: FieldTable = {"node": (0, 1 << 20), "gpus": list, "cpuset": str}
+_MIG: FieldTable = {"gpu": (0, MAX_GPUS), "profile": str, "memory_mib": (1, 1 << 30), "instances": list}
 
 
 def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
@@ -43,60 +62,97 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     plain = machine["name"].translate({ord(c): "x" for c in "._-"})
     if not (plain.isascii() and plain.isalnum()):  # it becomes part of the UUIDs
         raise FieldError(("name",), f"name: {machine['name']!r} is not made of letters, digits, '.', '_' and '-'")
-    gpus = _gpus(machine)
-    return Topology(machine["name"], gpus, _links(machine, gpus), machine["source"], digest)
+    cards = _cards(machine)
+    pcie = machine["pcie"]
+    paths = _pcie_paths(pcie.get("groups", {}), len(cards))
+    nvlinks = _nvlinks(machine.get("nvlink", {}).get("links", []), len(cards))
+
+    def wire(a: int, b: int) -> Wire:
+        return Wire(
+            paths.get((a, b), "SYS"), nvlinks.get((a, b), 0), pcie.get("bandwidth_gb_per_s"), pcie.get("peer_to_peer")
+        )
+
+    gpus = _with_instances(machine, cards)
+    return Topology(machine["name"], gpus, wired(gpus, wire), machine["source"], digest)
 
 
-def _gpus(machine: Mapping[str, Any]) -> tuple[Gpu, ...]:
-    common = checked(machine["gpus"], _GPUS, required=("count", "model", "memory_mib"), where=("gpus",))
+def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
+    common = checked(machine["gpus"], _GPUS, required=("count", "model"), where=("gpus",))
     nvlink = (
         checked(machine["nvlink"], _NVLINK, required=("version",), where=("nvlink",)) if "nvlink" in machine else {}
     )
     pcie = checked(machine["pcie"], _PCIE, required=("generation", "width"), where=("pcie",))
-    node_of: dict[int, tuple[int, frozenset[int]]] = {}
-    for i, entry in enumerate(machine.get("numa", [])):
-        node = checked(entry, _NUMA, required=("node", "gpus"), where=("numa", i))
+    nodes = _numa_nodes(machine.get("numa", []), common["count"])
+
+    def values(table: Mapping[str, Any], where: str, key: str, otherwise: object) -> list[Any]:
+        return each(table.get(key, otherwise), common["count"], (where, key))
+
+    fields = {
+        "model": values(common, "gpus", "model", ""),
+        "memory_bytes": [mib << 20 for mib in values(common, "gpus", "memory_mib", 0)],
+        "compute_capability": values(common, "gpus", "compute_capability", None),
+        "pcie_generation": values(pcie, "pcie", "generation", 0),
+        "pcie_width": values(pcie, "pcie", "width", 0),
+        "nvlink_version": values(nvlink, "nvlink", "version", 0),
+        "nvswitch_links": values(nvlink, "nvlink", "switch_links_per_gpu", 0),
+        "cpu_nvlinks": values(nvlink, "nvlink", "cpu_links_per_gpu", 0),
+        "nvlink_gb_per_s": values(nvlink, "nvlink", "gb_per_s_per_link", 0.0),
+    }
+    return [
+        Gpu(
+            index=index,
+            uuid=f"GPU-{machine['name']}-{index}",
+            numa_node=nodes[index][0] if index in nodes else None,
+            cpuset=nodes[index][1] if index in nodes else frozenset(),
+            **{name: column[index] for name, column in fields.items()},
+        )
+        for index in range(common["count"])
+    ]
+
+
+def _numa_nodes(entries: Sequence[object], count: int) -> dict[int, tuple[int | None, frozenset[int]]]:
+    """NUMA node and CPUs of each card that is in one."""
+    node_of: dict[int, tuple[int | None, frozenset[int]]] = {}
+    for i, entry in enumerate(entries):
+        node = checked(entry, _NUMA, required=("gpus",), where=("numa", i))
         try:
             cpuset = parse_cpuset(node.get("cpuset", ""))
         except ValueError:
             raise FieldError(
                 ("numa", i, "cpuset"), f"{node['cpuset']!r} is no list of CPUs such as '0-19,40-59'"
             ) from None
-        for index in _indices(node["gpus"], common["count"], ("numa", i, "gpus")):
+        for index in _indices(node["gpus"], count, ("numa", i, "gpus")):
             if index in node_of:
                 raise FieldError(("numa", i, "gpus"), f"GPU {index} is in two NUMA nodes")
-            node_of[index] = (node["node"], cpuset)
-    return tuple(
-        Gpu(
-            index=index,
-            uuid=f"GPU-{machine['name']}-{index}",
-            model=common["model"],
-            memory_bytes=common["memory_mib"] << 20,
-            numa_node=node_of[index][0] if index in node_of else None,
-            cpuset=node_of[index][1] if index in node_of else frozenset(),
-            compute_capability=common.get("compute_capability"),
-            pcie_generation=pcie["generation"],
-            pcie_width=pcie["width"],
-            nvlink_version=nvlink.get("version", 0),
-            nvswitch_links=nvlink.get("switch_links_per_gpu", 0),
-        )
-        for index in range(common["count"])
-    )
+            node_of[index] = (node.get("node"), cpuset)
+    return node_of
 
 
-def _links(machine: Mapping[str, Any], gpus: tuple[Gpu, ...]) -> tuple[Link, ...]:
-    paths = _pcie_paths(machine["pcie"].get("groups", {}), len(gpus))
-    nvlinks = _nvlinks(machine.get("nvlink", {}).get("links", []), len(gpus))
-    return tuple(
-        connect(
-            a,
-            b,
-            paths.get((a.index, b.index), "SYS"),
-            direct_nvlinks=nvlinks.get((a.index, b.index), 0),
-            pcie_gb_per_s=machine["pcie"].get("bandwidth_gb_per_s"),
-        )
-        for a, b in combinations(gpus, 2)
-    )
+def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """The cards, with those in MIG mode replaced by their instances, which are GPUs of their own."""
+    instances: dict[int, Gpu] = {}
+    split = set()
+    for i, entry in enumerate(machine.get("mig", [])):
+        part = checked(entry, _MIG, required=("gpu", "profile", "memory_mib", "instances"), where=("mig", i))
+        (card,) = _indices([part["gpu"]], len(cards), ("mig", i, "gpu"))
+        split.add(card)
+        for number in part["instances"]:
+            if type(number) is not int or not 0 <= number < 100 or mig_index(card, number) in instances:
+                raise FieldError(("mig", i, "instances"), f"{number!r} is no instance number of its own, 0 to 99")
+            mig = Mig(card, cards[card].uuid, number, part["profile"])
+            instances[mig_index(card, number)] = cards[card]._replace(
+                index=mig_index(card, number),
+                uuid=f"MIG-{machine['name']}-{card}-{number}",
+                model=f"{cards[card].model} MIG {part['profile']}",
+                memory_bytes=part["memory_mib"] << 20,
+                mig=mig,
+            )
+    whole = {card.index: card for card in cards if card.index not in split}
+    if not whole and not instances:
+        raise FieldError(("mig",), "every card is in MIG mode and none has an instance")
+    if max(whole, default=0) >= 100 and instances:
+        raise FieldError(("mig",), "a machine of more than 100 cards cannot have MIG instances")
+    return tuple(gpu for _, gpu in sorted((whole | instances).items()))
 
 
 def _pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, int], PathType]:
