@@ -3,6 +3,8 @@
 MAX_CPUS = 1 << 16
 """More than any kernel is built for; a slip of the pen must not fill the memory."""
 
+_MAX_CHARACTERS = 4096
+
 
 def parse_cpuset(text: str) -> frozenset[int]:
     """Read a Linux CPU list such as "0-19,40-59"; an empty text is the empty set.
@@ -10,6 +12,8 @@ def parse_cpuset(text: str) -> frozenset[int]:
     Raises:
         ValueError: the text is no CPU list.
     """
+    if len(text) > _MAX_CHARACTERS:
+        raise ValueError(text[:_MAX_CHARACTERS])
     cpus: set[int] = set()
     for part in text.split(","):
         if part.strip():

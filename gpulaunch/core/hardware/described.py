@@ -7,7 +7,7 @@ from typing import Any
 from gpulaunch.core.fields import FieldTable, OneOrEach, Path, checked, each
 from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
 from gpulaunch.core.hardware.cpuset import parse_cpuset
-from gpulaunch.core.hardware.topology import Gpu, Mig, Topology, Wire, mig_index, wired
+from gpulaunch.core.hardware.topology import Gpu, Measured, Mig, Topology, Wire, mig_index, wired
 from gpulaunch.errors import FieldError
 
 MAX_GPUS = 1024
@@ -23,6 +23,8 @@ _MACHINE: FieldTable = {
     "pcie": dict,
     "numa": list,
     "mig": list,
+    "measurement": dict,
+    "measured": list,
 }
 _GPUS: FieldTable = {
     "count": (1, MAX_GPUS),
@@ -45,6 +47,14 @@ _PCIE: FieldTable = {
     "peer_to_peer": bool,
 }
 _NUMA: FieldTable = {"node": (0, 1 << 20), "gpus": list, "cpuset": str}
+_MEASUREMENT: FieldTable = {"tool": str, "date": str}
+_MEASURED: FieldTable = {
+    "gpus": list,
+    "ring": list,
+    "all_reduce_gb_per_s": (0.001, 1e6),
+    "message_bytes": list,
+    "bus_gb_per_s": list,
+}
 _MIG: FieldTable = {"gpu": (0, MAX_GPUS), "profile": str, "memory_mib": (1, 1 << 30), "instances": list}
 
 
@@ -73,7 +83,23 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
         )
 
     gpus = _with_instances(machine, cards)
-    return Topology(machine["name"], gpus, wired(gpus, wire), machine["source"], digest)
+    return Topology(machine["name"], gpus, wired(gpus, wire), machine["source"], digest, measurements(machine))
+
+
+def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
+    """What a machine file says that was measured: for each kind of set the median of its figures.
+
+    Raises:
+        FieldError: a key is unknown or missing, or its value has the wrong type or range.
+    """
+    checked(machine.get("measurement", {}), _MEASUREMENT, where=("measurement",))
+    kinds: dict[tuple[str, ...], list[float]] = {}
+    for i, entry in enumerate(machine.get("measured", [])):
+        part = checked(entry, _MEASURED, required=("ring", "all_reduce_gb_per_s"), where=("measured", i))
+        if not part["ring"] or not all(isinstance(name, str) for name in part["ring"]):
+            raise FieldError(("measured", i, "ring"), f"ring: {part['ring']!r} is no list of links such as 'NV2 50'")
+        kinds.setdefault(tuple(part["ring"]), []).append(part["all_reduce_gb_per_s"])
+    return tuple(Measured(ring, sorted(bandwidths)[len(bandwidths) // 2]) for ring, bandwidths in kinds.items())
 
 
 def _cards(machine: Mapping[str, Any]) -> list[Gpu]:

@@ -12,8 +12,8 @@ from gpulaunch.core.hardware.topology import Gpu, Link, Topology
 def machine_document(topology: Topology) -> dict[str, Any]:
     """What a machine file says of this topology.
 
-    A description has no UUIDs and PCI addresses, counts its GPUs from 0, and says of peer-to-peer only that there is
-    none, if there is none anywhere.
+    A description has no UUIDs and PCI addresses, counts its GPUs from 0, and says of peer-to-peer only what is true of all
+    pairs.
     """
     cards, links = _cards(topology)
     document: dict[str, Any] = {
@@ -27,7 +27,7 @@ def machine_document(topology: Topology) -> dict[str, Any]:
     }
     if all(card.compute_capability for card in cards):
         document["gpus"]["compute_capability"] = _one_or_each(card.compute_capability for card in cards)
-    if any(card.nvlink_version for card in cards):
+    if any(card.nvlink_version for card in cards) or any(link.nvlink_count for link in links.values()):
         document["nvlink"] = _nvlink(cards, links)
     document["pcie"] = _pcie(cards, links)
     nodes = _numa(cards)
@@ -78,8 +78,9 @@ def _pcie(cards: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str,
     stated = {link.pcie_gb_per_s for link in links.values() if link.pcie_gb_per_s != _computed(link)}
     if len(stated) == 1:
         table["bandwidth_gb_per_s"] = stated.pop()
-    if links and all(link.peer_to_peer is False for link in links.values()):
-        table["peer_to_peer"] = False
+    usable = {link.peer_to_peer for link in links.values()}
+    if len(usable) == 1 and usable != {None}:
+        table["peer_to_peer"] = usable.pop()
     groups = _groups(len(cards), links)
     if groups:
         table["groups"] = groups

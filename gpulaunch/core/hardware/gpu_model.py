@@ -1,0 +1,131 @@
+"""What a GPU model can do: the document of profiles/gpus/NAME.toml -> GpuModel, and which model a GPU is."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from gpulaunch.core.fields import FieldTable, Path, checked
+from gpulaunch.errors import FieldError
+
+_FIGURES: FieldTable = {
+    "compute_capability": str,
+    "sm_count": (1, 4096),
+    "warp_schedulers_per_sm": (1, 64),
+    "max_clock_mhz": (1.0, 1e5),
+    "l2_mib": (0.001, 1e6),
+    "dram_bandwidth_gb_per_s": (0.001, 1e9),
+    "l2_bandwidth_gb_per_s": (0.001, 1e9),
+    "power_limit_w": (0.001, 1e6),
+    "mps_clients": (1, 4096),
+}
+_MODEL: FieldTable = {"name": str, "models": list, **_FIGURES, "source": str, "estimated": list}
+_REQUIRED = ("name", "models", *_FIGURES, "source")
+
+_OTHER_MODEL = frozenset({"ti", "super", "d", "laptop", "mobile", "max-q", "ada"})
+"""A word after a model's name that makes it the name of another model."""
+
+
+class GpuModel(NamedTuple):
+    """The figures of one GPU model that sharing is decided by.
+
+    They serve the off-SM bandwidth model of cd-search-ics18 4.1.2. Its Eq. 1 is what the SMs can ask for:
+    BW_total = sm_count x warp_schedulers_per_sm x max_clock x L2 accesses per instruction x bytes per access. Its Eq. 2
+    is what they can get: the smaller of BW_NoC and BW_LLC x hit rate + BW_MEM x miss rate x 0.5. Hit rate and accesses
+    are the job's.
+
+    Attributes:
+        name: how people call it.
+        models: product names that NVML reports for it.
+        compute_capability: such as "8.0".
+        sm_count: streaming multiprocessors that are enabled; Eq. 1.
+        warp_schedulers_per_sm: warp instructions that an SM issues in a clock at most, the IPC_max of Eq. 1.
+        max_clock_mhz: boost clock of the SMs in MHz; Eq. 1.
+        l2_bytes: L2 cache, in bytes; whether a job's data can hit there.
+        dram_bandwidth_gb_per_s: theoretical bandwidth of device memory in GB/s, the BW_MEM of Eq. 2.
+        l2_bandwidth_gb_per_s: from L2 to all SMs together, in GB/s, measured by reading. What is measured there went
+            through the network on the chip as well, so it stands for both BW_LLC and BW_NoC of Eq. 2.
+        power_limit_w: default limit of the board in W.
+        mps_clients: CUDA contexts that MPS takes on one GPU: 16 before Volta, then 48; 60 with CUDA 13.1 and later.
+        source: where the figures come from.
+        estimated: keys of the document whose values nobody publishes.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    compute_capability: str
+    sm_count: int
+    warp_schedulers_per_sm: int
+    max_clock_mhz: float
+    l2_bytes: int
+    dram_bandwidth_gb_per_s: float
+    l2_bandwidth_gb_per_s: float
+    power_limit_w: float
+    mps_clients: int
+    source: str
+    estimated: tuple[str, ...] = ()
+
+
+def parse_gpu_model(document: Mapping[str, Any]) -> GpuModel:
+    """Read a GPU model from its parsed TOML; the keys are the attributes of GpuModel, L2 in MiB as l2_mib.
+
+    Raises:
+        FieldError: a key is unknown or missing, or its value has the wrong type or range.
+    """
+    table = checked(document, _MODEL, required=_REQUIRED)
+    figures = {key: table[key] for key in _FIGURES if key != "l2_mib"}
+    return GpuModel(
+        name=table["name"],
+        models=_texts(table["models"], ("models",)),
+        l2_bytes=round(table["l2_mib"] * (1 << 20)),
+        source=table["source"],
+        estimated=_estimated(table.get("estimated", [])),
+        **figures,
+    )
+
+
+def _texts(values: list[Any], where: Path) -> tuple[str, ...]:
+    if not values or not all(isinstance(value, str) and value.strip() for value in values):
+        raise FieldError(where, f"{where[-1]}: {values!r} is no list of texts")
+    return tuple(values)
+
+
+def _estimated(values: list[Any]) -> tuple[str, ...]:
+    for value in values:
+        if value not in tuple(_FIGURES):
+            raise FieldError(("estimated",), f"estimated: {value!r} is none of {', '.join(_FIGURES)}")
+    return tuple(values)
+
+
+def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | None:
+    """The model that a GPU is of, or None if none is known.
+
+    A model whose text is the whole product name comes first, then the one with the longest text inside it, as whole
+    words: "NVIDIA A10" is not in "NVIDIA A100X", and an "RTX 3090 Ti" is no RTX 3090. Of equals the first counts.
+
+    Args:
+        models: in order of preference.
+        product_name: as NVML reports it; of a MIG instance too, whose figures are those of its whole card.
+
+    Example:
+        >>> find_gpu_model([], "Tesla V100-SXM2-16GB") is None
+        True
+    """
+    words = _words(product_name.partition(" MIG ")[0])
+    fits = [(model, fit) for model in models if (fit := max(_fit(_words(text), words) for text in model.models))]
+    return max(fits, key=lambda each: each[1])[0] if fits else None
+
+
+def _words(text: str) -> list[str]:
+    return text.lower().split()
+
+
+def _fit(text: list[str], name: list[str]) -> int:
+    """Length of a text that stands in a product name, more than any if it is the whole of it; 0 if it does not."""
+    if text == name:
+        return 1 << 30
+    for start in range(len(name) - len(text) + 1):
+        end = start + len(text)
+        if name[start:end] == text and name[end : end + 1] and name[end] in _OTHER_MODEL:
+            return 0
+        if name[start:end] == text:
+            return len(" ".join(text))
+    return 0
