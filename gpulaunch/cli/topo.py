@@ -1,26 +1,99 @@
-"""`gpulaunch topo`: the GPUs and their links."""
+"""`gpulaunch topo`: the GPUs and how they are linked, as text, picture or file; and measured."""
 
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.errors import UsageError
 from gpulaunch.prepare import shown_machine
 from gpulaunch.render.documents import topology_document
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the link matrix of one machine."""
+    """Show one machine."""
     parser = Parser("gpulaunch topo", "The GPUs of a machine and how they are linked.")
     add_topology(parser)
+    parser.add_argument(
+        "--import", metavar="FILE", dest="text", help="the machine of this nvidia-smi topo -m text ('-': of stdin)"
+    )
     add_json(parser)
+    parser.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
+    parser.add_argument("--svg", metavar="FILE", help="draw a picture, with what is leased in colour")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write a machine file, to try it elsewhere with --topology"
+    )
+    parser.add_argument("--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)")
+    parser.add_argument("--every-pair", action="store_true", help="with --measure: all pairs, not one of each kind")
     options = parser.parse_args(arguments)
-    topology = shown_machine(options.topology, warn).topology
+    _check(options.__dict__)
+    if options.measure:
+        from gpulaunch.cli.topo_measure import measure_and_print
+
+        return measure_and_print(options.output, as_json=options.json, every_pair=options.every_pair)
+    name = (
+        options.topology
+        if options.text is None
+        else "/dev/stdin"
+        if options.text == "-"
+        else os.path.abspath(options.text)
+    )
+    if options.svg is not None:
+        from gpulaunch.cli.topo_picture import write_picture
+
+        return write_picture(name, options.svg)
+    topology = shown_machine(name, warn).topology
     if options.json:
         print_json(topology_document(topology))
-    else:
-        from gpulaunch.render.tables import draw, topology_legend, topology_table
+    elif options.dot:
+        from gpulaunch.render.dot import topology_dot
 
-        draw(topology_table(topology), sys.stdout, fit=False)
-        draw(topology_legend(topology), sys.stdout)
+        print(topology_dot(topology), end="")
+    elif options.output or options.text:
+        _write_machine(topology, options.output)
+    else:
+        _print(topology)
     return 0
+
+
+def _check(given: dict[str, object]) -> None:
+    """At most one form of output, and one machine.
+
+    Raises:
+        UsageError: there are several.
+    """
+    forms = [f"--{name}" for name in ("json", "dot", "svg", "measure") if given[name] not in (None, False)]
+    if "--measure" in forms and "--json" in forms:
+        forms.remove("--json")
+    if given["output"] is not None and forms != ["--measure"]:
+        forms.append("-o")
+    if len(forms) > 1:
+        raise UsageError(f"{' and '.join(forms)} are given: one of them is enough")
+    if given["text"] is not None and given["topology"] is not None:
+        raise UsageError("--import and --topology are given: each names the machine")
+    if given["measure"] and (given["text"] is not None or given["topology"] is not None):
+        raise UsageError("--measure is about this machine, but another one is named")
+    if given["every_pair"] and not given["measure"]:
+        raise UsageError("--every-pair goes with --measure")
+
+
+def _write_machine(topology: Topology, path: str | None) -> None:
+    from gpulaunch.core.hardware.description import machine_document
+    from gpulaunch.host.catalog import document_text, write_text
+
+    text = document_text(machine_document(topology))
+    if path is None:
+        print(text, end="")
+    else:
+        write_text(path, text)
+
+
+def _print(topology: Topology) -> None:
+    from gpulaunch.render.machine import topology_lines
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    colour = width is not None and not os.environ.get("NO_COLOR")
+    print("\n".join(topology_lines(topology, colour=colour, width=width)))

@@ -1,20 +1,24 @@
-"""The data files: profiles, described machines and settings, by name or by path."""
+"""The data files: profiles, described machines, GPU models and settings, by name or by path."""
 
 import os
+import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
-from gpulaunch.core.hardware.described import described_topology
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.hardware.described import described_topology, measurements
+from gpulaunch.core.hardware.gpu_model import GpuModel, parse_gpu_model
+from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.core.workload.profile import Profile, parse_profile
-from gpulaunch.errors import FieldError, UsageError, printable, quoted
+from gpulaunch.errors import FailedError, FieldError, UsageError, printable, quoted
 
 T = TypeVar("T")
 
 MAX_FILE_BYTES = 4 << 20
+SYSTEM_MACHINES = "/etc/gpulaunch/machines"
 MAX_LABEL_CHARACTERS = 8192
 
 _INSTEAD = "--profile NAME is used instead of what an image says"
@@ -68,6 +72,10 @@ def read_document(path: str) -> Document:
     Raises:
         UsageError: it cannot be read, is no TOML, or is larger than MAX_FILE_BYTES.
     """
+    return _parse_toml(path, _read_text(path))
+
+
+def _read_text(path: str) -> str:
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -76,7 +84,7 @@ def read_document(path: str) -> Document:
     if len(raw) > MAX_FILE_BYTES:
         raise UsageError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
     try:
-        return _parse_toml(path, raw.decode())
+        return raw.decode()
     except UnicodeDecodeError as problem:
         line = raw.count(b"\n", 0, problem.start) + 1
         raise UsageError(f"{path}:{line}: byte 0x{raw[problem.start]:02x} is not UTF-8") from None
@@ -182,9 +190,44 @@ def profile_names() -> list[str]:
     return _names(_profile_directories())
 
 
+def load_gpu_models() -> tuple[GpuModel, ...]:
+    """All GPU models in reach: the user's own, then those shipped; of two files of one name the user's is read.
+
+    Raises:
+        UsageError: a file is wrong.
+    """
+    own = os.path.join(config_directory(), "gpus")
+    directories = [own, _shipped("gpus")]
+    names = dict.fromkeys([*_names([own]), *_names(directories)])
+    paths = [_find(name, directories, "GPU model", "") for name in names]
+    return tuple(parsed(read_document(path), parse_gpu_model) for path in paths)
+
+
+def own_machine_file(name: str) -> str:
+    """Where this user's description of a machine stands, or will."""
+    return os.path.join(config_directory(), "machines", f"{name}.toml")
+
+
+def _machine_directories() -> list[str]:
+    return [os.path.dirname(own_machine_file("")), SYSTEM_MACHINES, _shipped("machines")]
+
+
 def machine_names() -> list[str]:
-    """Names of the described machines, sorted."""
-    return _names([_shipped("machines")])
+    """Names of the described machines in reach, sorted."""
+    return _names(_machine_directories())
+
+
+def load_measurements(name: str) -> tuple[Measured, ...]:
+    """What the machine file of this name says that was measured; nothing if there is none.
+
+    Raises:
+        UsageError: it is wrong.
+    """
+    for directory in _machine_directories()[:2]:
+        path = os.path.join(directory, f"{name}.toml")
+        if os.path.isfile(path):
+            return parsed(read_document(path), measurements)
+    return ()
 
 
 def _names(directories: list[str]) -> list[str]:
@@ -201,7 +244,8 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
     Raises:
         UsageError: there is none, or it is wrong.
     """
-    path = _find(name, [_shipped("machines")], "topology", f"known are {', '.join(machine_names())}, or give a file")
+    hint = f"known are {', '.join(machine_names())}, or give a file"
+    path = name if name.endswith(".txt") else _find(name, _machine_directories(), "topology", hint)
     try:
         status = os.stat(path)
     except OSError as problem:
@@ -213,6 +257,67 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
 @lru_cache(maxsize=8)
 def _described_machine(path: str, _version: tuple[int, int, int]) -> Topology:
     """Read once: a Python program may ask for GPUs many times."""
-    document = read_document(path)
+    document = read_description(path)
     digest = f"{crc32(document.text.encode()):08x}"
     return parsed(document, lambda data: described_topology(data, digest))
+
+
+def read_description(path: str) -> Document:
+    """A machine's description: a TOML file, or text in which nvidia-smi topo -m prints its matrix.
+
+    Raises:
+        UsageError: it cannot be read or is neither.
+    """
+    text = _read_text(path)
+    try:
+        return _parse_toml(path, text)
+    except UsageError:
+        from gpulaunch.core.hardware.smi_text import looks_like_topology_text
+
+        if not looks_like_topology_text(text):
+            raise
+    return Document(path, text, _text_machine(path, text))
+
+
+def _text_machine(path: str, text: str) -> dict[str, Any]:
+    from gpulaunch.core.hardware.smi_text import TextError, parse_topology_text, text_document
+
+    file = os.path.basename(path)
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(file)[0])
+    try:
+        return text_document(parse_topology_text(text), name, f"nvidia-smi topo -m in {printable(file)}")
+    except TextError as problem:
+        raise UsageError(f"{path}:{problem.line}: {problem.message}") from None
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file whole or not at all; one that is no regular file, such as /dev/stdout, is written as it comes.
+
+    Raises:
+        FailedError: it cannot be written.
+    """
+    plain = not os.path.exists(path) or os.path.isfile(path)
+    draft = f"{path}.{os.getpid()}" if plain else path
+    try:
+        if os.path.dirname(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(draft, "w", encoding="utf-8") as file:
+            file.write(text)
+        if plain:
+            os.replace(draft, path)
+    except OSError as problem:
+        if plain:
+            with suppress(OSError):
+                os.unlink(draft)
+        raise FailedError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """A document as TOML, with lists of numbers on one line each."""
+    import tomli_w
+
+    return re.sub(r"\[\n\s*([\d.,\s]+),\s+\]", _one_line, tomli_w.dumps(document))
+
+
+def _one_line(numbers: re.Match[str]) -> str:
+    return f"[{' '.join(numbers[1].split())}]"

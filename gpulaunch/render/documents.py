@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.core.container.life import Standing
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait, gpus_text
@@ -16,6 +16,9 @@ from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
+
+if TYPE_CHECKING:
+    from gpulaunch.core.placement.measurement import Comparison
 
 Document = dict[str, Any]
 
@@ -250,6 +253,10 @@ def topology_document(topology: Topology) -> Document:
                 "numa_node": gpu.numa_node,
                 "cpuset": format_cpuset(gpu.cpuset),
                 "compute_capability": gpu.compute_capability,
+                "pci_address": gpu.pci_address,
+                "nvlinks_to_switch": gpu.nvswitch_links,
+                "nvlinks_to_cpu": gpu.cpu_nvlinks,
+                "mig": gpu.mig._asdict() if gpu.mig else None,
             }
             for gpu in topology.gpus
         ],
@@ -266,9 +273,33 @@ def topology_document(topology: Topology) -> Document:
                 "pcie_generation": link.pcie_generation or None,
                 "pcie_width": link.pcie_width or None,
                 "pcie_bandwidth_gb_per_s": link.pcie_gb_per_s,
+                "peer_to_peer": link.peer_to_peer,
             }
             for link in topology.links
         ],
+    }
+
+
+def measurement_document(topology: Topology, tool: str, comparisons: "Sequence[Comparison]") -> Document:
+    """What `gpulaunch topo --measure --json` prints."""
+    from gpulaunch.core.placement.measurement import model_errors  # late: statistics costs a launch 9 ms
+
+    return {
+        "name": topology.name,
+        "tool": tool,
+        "measured": [
+            {
+                "gpus": list(entry.figure.sample.gpus),
+                "links": list(entry.figure.sample.ring),
+                "all_reduce_gb_per_s": entry.figure.all_reduce_gb_per_s,
+                "cut_gb_per_s": round(entry.cut, 6),
+                "mapa_gb_per_s": round(entry.mapa, 6),
+                "refit_gb_per_s": None if entry.refit is None else round(entry.refit, 6),
+                "sizes": [{"bytes": size, "gb_per_s": bandwidth} for size, bandwidth in entry.figure.sizes],
+            }
+            for entry in comparisons
+        ],
+        "root_mean_square_error_gb_per_s": model_errors(comparisons),
     }
 
 

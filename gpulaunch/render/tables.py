@@ -12,8 +12,8 @@ from rich.text import Text
 
 from gpulaunch.core.decide import Grant
 from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.topology import Link, Topology
 from gpulaunch.core.placement.explain import explain
+from gpulaunch.core.placement.measurement import Comparison, kinds, model_errors
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
 from gpulaunch.core.size import format_size
@@ -21,7 +21,6 @@ from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.render.documents import Document, age
 
-_MOST_WITH_BANDWIDTH = 8  # GPUs whose links are shown with their bandwidth in every cell: 80 columns
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
 
 
@@ -137,80 +136,13 @@ def _quoted(argument: str) -> str:
 
 def findings_table(findings: Sequence[Document]) -> Table:
     """What `gpulaunch doctor` found."""
-    colours = {"ok": "green", "note": "yellow", "problem": "red"}
+    colours = {"ok": "green", "warning": "yellow", "problem": "red"}
     table = _table("", "part", "found")
     for finding in findings:
         state = Text(finding["state"], colours[finding["state"]])
         hint = f"\n{printable(finding['hint'])}" if finding["hint"] else ""
         table.add_row(state, finding["subject"], Text(printable(finding["text"])).append(hint, "dim"))
     return table
-
-
-def topology_table(topology: Topology) -> Group:
-    """The link matrix, as nvidia-smi topo -m lays it out, with bandwidths and in colour."""
-    indices = [gpu.index for gpu in topology.gpus]
-    links = {pair: link for link in topology.links for pair in ((link.a, link.b), (link.b, link.a))}
-    shades = _shades(topology)
-    kinds = {gpu.index: f"{printable(gpu.model)}, {format_size(gpu.memory_bytes)}" for gpu in topology.gpus}
-    mixed = len(set(kinds.values())) > 1
-    wide = _is_wide(topology)
-    title = f"{topology.name}: {len(indices)} x {kinds[indices[0]]}" if not mixed else f"{topology.name}"
-    table = _table("GPU", *map(str, indices), "NUMA", *(["model"] if mixed else []), right=("GPU",))
-    for gpu in topology.gpus:
-        cells = [
-            Text("X", "dim") if other == gpu.index else _link_cell(links[gpu.index, other], shades, wide=wide)
-            for other in indices
-        ]
-        node = "?" if gpu.numa_node is None else str(gpu.numa_node)
-        table.add_row(str(gpu.index), *cells, node, *([kinds[gpu.index]] if mixed else []))
-    return Group(Text(title, "bold"), table)
-
-
-def topology_legend(topology: Topology) -> Text:
-    """What the cells of the link matrix mean, and where the facts come from."""
-    figures = _bandwidths(topology) if _is_wide(topology) else "links with GB/s per direction"
-    return Text(f"{figures}; {_legend(topology)}\nsource: {printable(topology.source)}", "dim")
-
-
-def _is_wide(topology: Topology) -> bool:
-    return len(topology.gpus) > _MOST_WITH_BANDWIDTH
-
-
-def _link_cell(link: Link, shades: dict[float, str], *, wide: bool) -> Text:
-    text = _link_name(link) if wide else f"{_link_name(link)} {link.bandwidth_gb_per_s:.3g}"
-    return Text(text, shades[link.bandwidth_gb_per_s])
-
-
-def _link_name(link: Link) -> str:
-    return f"NV{link.nvlink_count}" if link.nvlink_count else link.path
-
-
-def _bandwidths(topology: Topology) -> str:
-    """What each kind of link carries, once, where the matrix has no room for it."""
-    carried = {f"{_link_name(link)} {link.bandwidth_gb_per_s:.3g}": link.bandwidth_gb_per_s for link in topology.links}
-    return f"GB/s per direction: {', '.join(sorted(carried, key=carried.__getitem__, reverse=True))}"
-
-
-def _shades(topology: Topology) -> dict[float, str]:
-    """A colour for each bandwidth, the fastest first."""
-    colours = ("bold green", "green", "cyan", "yellow", "magenta", "red")
-    bandwidths = sorted({link.bandwidth_gb_per_s for link in topology.links}, reverse=True)
-    return {bandwidth: colours[min(i, len(colours) - 1)] for i, bandwidth in enumerate(bandwidths)}
-
-
-_MEANINGS = {
-    "NVL": "NV# = so many NVLinks",
-    "PIX": "PIX = one PCIe switch",
-    "PXB": "PXB = several PCIe switches",
-    "PHB": "PHB = through a host bridge",
-    "NODE": "NODE = between host bridges of a NUMA node",
-    "SYS": "SYS = between NUMA nodes",
-}
-
-
-def _legend(topology: Topology) -> str:
-    present = {link.path for link in topology.links}
-    return ", ".join(text for path, text in _MEANINGS.items() if path in present)
 
 
 def explanation_table(request: Request, grant: Grant, limit: int) -> Group:
@@ -239,6 +171,28 @@ def explanation_table(request: Request, grant: Grant, limit: int) -> Group:
 def _score_cells(scores: Scores) -> list[str]:
     values = (scores.effective_bandwidth, scores.preserved_bandwidth, scores.aggregate_bandwidth)
     return ["-" if value is None else f"{value:.4g}" for value in values]
+
+
+def measurement_table(comparisons: Sequence[Comparison]) -> Group:
+    """Every measured set beside what the models say, and how far those are off."""
+    columns = ("measured", "cut", "Eq. 2", "refit")
+    table = _table("GPUs", *columns, "links of its best ring", right=columns)
+    for entry in comparisons:
+        figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
+        gpus = ",".join(map(str, entry.figure.sample.gpus))
+        table.add_row(gpus, *map(_figure, figures), kinds(entry.figure.sample))
+    errors = model_errors(comparisons)
+    off = ", ".join(f"{_MODELS[name]} {error:.3g}" for name, error in errors.items() if error is not None)
+    lines = [Text(f"all-reduce bus bandwidth, GB/s; root mean square difference: {off}", "dim")]
+    if errors["refit"] is None:
+        lines.append(Text("without numpy Eq. 2 is not fitted to this machine: pip install numpy", "dim"))
+    else:
+        sets = "1 set" if len(comparisons) == 1 else f"{len(comparisons)} sets"
+        lines.append(Text(f"refit: the 14 coefficients of Eq. 2 by least squares over these {sets}", "dim"))
+    return Group(table, *lines)
+
+
+_MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"}
 
 
 def profiles_table(profiles: Sequence[Profile]) -> Group:

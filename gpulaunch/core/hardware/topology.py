@@ -2,9 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Literal, NamedTuple
+from math import isclose
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from zlib import crc32
 
-from gpulaunch.core.hardware.bandwidth import PathType, nvlink_figures, pcie_bandwidth
+from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType, nvlink_figures, pcie_bandwidth
+from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpulaunch.core.fields import FieldTable
+    from gpulaunch.core.hardware.graph import Attributes, Graph
 
 LinkKind = Literal["nvlink", "nvswitch", "pcie"]
 
@@ -117,9 +125,27 @@ class Link(NamedTuple):
         return "NVL" if self.nvlink_count else self.pcie_path
 
     @property
+    def name(self) -> str:
+        """What tells its class from others: "NV2 50", "PHB 10", with its bandwidth in GB/s."""
+        kind = f"NV{self.nvlink_count}" if self.nvlink_count else self.pcie_path
+        return f"{kind} {self.bandwidth_gb_per_s:.4g}"
+
+    @property
     def bandwidth_gb_per_s(self) -> float:
         """Nominal bandwidth of the best direct connection: the weight w(a, b) of mapa-sc21 3.2."""
         return self.nvlink_gb_per_s or self.pcie_gb_per_s
+
+
+class Measured(NamedTuple):
+    """What the all-reduce of one kind of set carries.
+
+    Attributes:
+        ring: names of the links of its best ring, slowest last.
+        all_reduce_gb_per_s: bus bandwidth.
+    """
+
+    ring: tuple[str, ...]
+    all_reduce_gb_per_s: float
 
 
 class Topology(NamedTuple):
@@ -131,6 +157,7 @@ class Topology(NamedTuple):
         links: by ascending (a, b); complete.
         source: where the facts come from.
         digest: of the description; None for the machine that we run on.
+        measured: what `gpulaunch topo --measure` found of it, if anything.
     """
 
     name: str
@@ -138,6 +165,69 @@ class Topology(NamedTuple):
     links: tuple[Link, ...]
     source: str
     digest: str | None = None
+    measured: tuple[Measured, ...] = ()
+
+    def to_networkx(self) -> "Graph":
+        """The machine as an undirected networkx graph.
+
+        Nodes are GPU indices, edges the links. All attributes are scalars and have the names of the fields of Gpu and
+        Link, but for `cpuset`, a Linux CPU list; `mig_card` and the like, for a MIG instance; and at an edge besides
+        `path`, `bandwidth_gb_per_s` and `weight`, which is the same. What is unknown is left out. The graph has
+        `name`, `source` and `digest`. What was measured is not in it.
+
+        Example:
+            >>> two = (Gpu(0, "GPU-a", "V100", 16 << 30), Gpu(1, "GPU-b", "V100", 16 << 30))
+            >>> machine = Topology("pair", two, wired(two, lambda a, b: Wire("PIX")), "made up")
+            >>> machine.to_networkx().edges[0, 1]["path"]
+            'PIX'
+            >>> Topology.from_networkx(machine.to_networkx()) == machine
+            True
+        """
+        from gpulaunch.core.hardware.graph import make_graph
+
+        return make_graph(
+            ((gpu.index, _gpu_attributes(gpu)) for gpu in self.gpus),
+            ((link.a, link.b, _link_attributes(link)) for link in self.links),
+            {"name": self.name, "source": self.source, "digest": self.digest},
+        )
+
+    @classmethod
+    def from_networkx(cls, graph: "Graph") -> "Topology":
+        """The machine that a networkx graph describes: the inverse of to_networkx.
+
+        Less will do: nodes 0, 1, 2 ... without attributes, edges with `nvlink_count` or with `path` alone ("NVL" alone
+        is one NVLink), and with `weight` for their bandwidth. Two nodes without an edge are a path "SYS" apart.
+        NVLinks of unknown version are taken for version 2 (25 GB/s each per direction), and everything else follows
+        as in a described machine.
+
+        Args:
+            graph: undirected, one edge at most for two nodes; a node is an index or its decimal text.
+
+        Raises:
+            UsageError: names the node or edge, and its attribute that is wrong, unknown, or contradicts another.
+        """
+        from gpulaunch.core.hardware.graph import read_attributes, read_edges, read_nodes
+
+        facts = read_attributes(graph, _GRAPH_FIELDS)
+        name = facts.get("name") or "graph"
+        nodes = read_nodes(graph, _GPU_FIELDS)
+        if not nodes:
+            raise UsageError("graph: it has no node, so no GPU")
+        gpus = tuple(_gpu_of(index, values, name) for index, values in nodes.items())
+        edges = read_edges(graph, _LINK_FIELDS)
+        links = tuple(_link_of(a, b, edges.get((a.index, b.index), {})) for a, b in combinations(gpus, 2))
+        digest = facts.get("digest")
+        if digest is None and not all("uuid" in values for values in nodes.values()):
+            digest = f"{crc32(repr((gpus, links)).encode()):08x}"  # nobody's machine, so never the one we run on
+        return cls(name, gpus, links, facts.get("source", "a networkx graph"), digest)
+
+
+def counts_as_cuda(topology: Topology) -> bool:
+    """Whether CUDA counts the GPUs as NVML does, so that an index means the same to both.
+
+    Not where a card is in MIG mode or left out: CUDA numbers what it can use, from 0 and without gaps.
+    """
+    return [gpu.index for gpu in topology.gpus] == list(range(len(topology.gpus)))
 
 
 class Wire(NamedTuple):
@@ -197,3 +287,106 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
         pcie_gb_per_s=pcie_gb_per_s,
         peer_to_peer=wire.peer_to_peer,
     )
+
+
+_GRAPH_FIELDS: "FieldTable" = {"name": str, "source": str, "digest": str}
+_GPU_FIELDS: "FieldTable" = {
+    "uuid": str,
+    "model": str,
+    "memory_bytes": (0, 1 << 50),
+    "numa_node": (0, 1 << 20),
+    "cpuset": str,
+    "compute_capability": str,
+    "pcie_generation": (0, 99),
+    "pcie_width": (0, 99),
+    "nvlink_version": (0, 99),
+    "nvswitch_links": (0, 999),
+    "cpu_nvlinks": (0, 999),
+    "nvlink_gb_per_s": (0.0, 1e6),
+    "pci_address": str,
+    "mig_card": (0, 1 << 20),
+    "mig_card_uuid": str,
+    "mig_instance": (0, 99),
+    "mig_profile": str,
+}
+_LINK_FIELDS: "FieldTable" = {
+    "kind": ("nvlink", "nvswitch", "pcie"),
+    "nvlink_count": (0, 999),
+    "nvlink_version": (0, 99),
+    "pcie_path": PCIE_PATHS,
+    "pcie_generation": (0, 99),
+    "pcie_width": (0, 99),
+    "nvlink_gb_per_s": (0.0, 1e6),
+    "nvlink_planned_gb_per_s": (0.0, 1e6),
+    "pcie_gb_per_s": (0.001, 1e6),
+    "peer_to_peer": bool,
+    "path": ("NVL", *PCIE_PATHS),
+    "bandwidth_gb_per_s": (0.001, 1e6),
+    "weight": (0.001, 1e6),
+}
+_USUAL_NVLINK_VERSION = 2
+
+
+def _gpu_attributes(gpu: Gpu) -> "Attributes":
+    values = {**gpu._asdict(), "cpuset": format_cpuset(gpu.cpuset) or None}
+    values |= {f"mig_{name}": value for name, value in (gpu.mig._asdict() if gpu.mig else {}).items()}
+    return {name: value for name, value in values.items() if name not in ("index", "mig")}
+
+
+def _gpu_of(index: int, values: "Attributes", machine: str) -> Gpu:
+    facts: dict[str, Any] = {"uuid": f"GPU-{machine}-{index}", "model": "GPU", "memory_bytes": 0, **values}
+    parts = {field: facts.pop(f"mig_{field}") for field in Mig._fields if f"mig_{field}" in facts}
+    if parts and len(parts) < len(Mig._fields):
+        missing = next(field for field in Mig._fields if field not in parts)
+        raise UsageError(f"node {index}: mig_{missing} is missing, which a MIG instance has")
+    try:
+        cpuset = parse_cpuset(facts.pop("cpuset", ""))
+    except ValueError:
+        raise UsageError(
+            f"node {index}: cpuset: {values['cpuset']!r} is no list of CPUs such as '0-19,40-59'"
+        ) from None
+    return Gpu(index=index, cpuset=cpuset, mig=Mig(**parts) if parts else None, **facts)
+
+
+def _link_attributes(link: Link) -> "Attributes":
+    bandwidth = link.bandwidth_gb_per_s
+    values = link._asdict() | {"path": link.path, "bandwidth_gb_per_s": bandwidth, "weight": bandwidth}
+    return {name: value for name, value in values.items() if name not in ("a", "b")}
+
+
+def _link_of(a: Gpu, b: Gpu, values: "Attributes") -> Link:
+    """What the edge says, and the rest as it follows from that and from the GPUs."""
+    path = values.get("path", "SYS")
+    count = values.get("nvlink_count", 1 if path == "NVL" else None)
+    if count is not None or a.card == b.card:
+        a, b = (gpu._replace(nvswitch_links=0) for gpu in (a, b))
+    version = values.get("nvlink_version", min(a.nvlink_version, b.nvlink_version)) or _USUAL_NVLINK_VERSION
+    stated = values.get("bandwidth_gb_per_s", values.get("weight"))
+    if count:
+        each = values.get("nvlink_gb_per_s", stated or 0.0) / count
+        a, b = (gpu._replace(nvlink_version=version, nvlink_gb_per_s=each or gpu.nvlink_gb_per_s) for gpu in (a, b))
+    near = values.get("pcie_path", "SYS" if path == "NVL" else path)
+    wire = Wire(near, count or 0, values.get("pcie_gb_per_s", None if count else stated), values.get("peer_to_peer"))
+    link = connect(a, b, wire)
+    if stated and count and "nvlink_gb_per_s" not in values:
+        link = link._replace(nvlink_gb_per_s=stated)
+    link = link._replace(**{name: value for name, value in values.items() if name in Link._fields})
+    _refuse_contradiction(link, values)
+    return link
+
+
+def _refuse_contradiction(link: Link, values: "Attributes") -> None:
+    where = f"edge {link.a}-{link.b}"
+    if (link.kind == "pcie") != (link.nvlink_count == 0):
+        raise UsageError(f"{where}: kind: '{link.kind}' contradicts nvlink_count {link.nvlink_count}")
+    if (link.nvlink_gb_per_s > 0) != (link.nvlink_count > 0):
+        raise UsageError(
+            f"{where}: nvlink_gb_per_s: {link.nvlink_gb_per_s:g} contradicts nvlink_count {link.nvlink_count}"
+        )
+    if values.get("path", link.path) != link.path:
+        raise UsageError(f"{where}: path: '{values['path']}' contradicts '{link.path}', which the rest amounts to")
+    for name in ("bandwidth_gb_per_s", "weight"):
+        if not isclose(values.get(name, link.bandwidth_gb_per_s), link.bandwidth_gb_per_s, rel_tol=1e-6):
+            raise UsageError(
+                f"{where}: {name}: {values[name]:g} contradicts {link.bandwidth_gb_per_s:g}, which the rest amounts to"
+            )

@@ -1,0 +1,22 @@
+"""`gpulaunch topo --svg FILE`: a picture of a machine, and of who has its GPUs."""
+
+from gpulaunch.cli.output import warn
+from gpulaunch.host.catalog import write_text
+from gpulaunch.host.system import user_name
+from gpulaunch.prepare import read_shown
+from gpulaunch.render.documents import status_document
+from gpulaunch.render.svg import GpuState, topology_svg
+
+
+def write_picture(topology: str | None, path: str) -> int:
+    """Draw the machine as it is now."""
+    machine, table = read_shown(topology, warn)
+    leases = table.peek().of(machine.key).leases
+    document = status_document(machine.topology, leases, machine.outside, user_name)
+    users = {lease["id"]: lease["user"] for lease in document["leases"]}
+    states = {
+        gpu["index"]: GpuState(gpu["state"], ", ".join(dict.fromkeys(users[lease] for lease in gpu["leases"])))
+        for gpu in document["gpus"]
+    }
+    write_text(path, topology_svg(machine.topology, states))
+    return 0

@@ -1,0 +1,99 @@
+"""The door to networkx: graphs whose attributes are scalars, so that every file format of networkx can hold them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from gpulaunch.core.fields import FieldTable, checked
+from gpulaunch.errors import FieldError, UsageError
+
+Attributes = Mapping[str, Any]
+
+
+class Graph(Protocol):
+    """What we need of a networkx.Graph, so that nobody else has to import that package."""
+
+    graph: dict[str, Any]
+    nodes: Any
+    edges: Any
+
+    def __len__(self) -> int:
+        """How many nodes."""
+
+    def is_directed(self) -> bool:
+        """Whether it is a DiGraph."""
+
+    def is_multigraph(self) -> bool:
+        """Whether two nodes can have several edges."""
+
+
+def make_graph(
+    nodes: Iterable[tuple[int | str, Attributes]],
+    edges: Iterable[tuple[int | str, int | str, Attributes]],
+    attributes: Attributes | None = None,
+) -> Graph:
+    """An undirected graph; attributes that are None are left out."""
+    import networkx as nx  # type: ignore[import-untyped]
+
+    made = nx.Graph(**_known(attributes or {}))
+    made.add_nodes_from((node, _known(values)) for node, values in nodes)
+    made.add_edges_from((a, b, _known(values)) for a, b, values in edges)
+    graph: Graph = made
+    return graph
+
+
+def _known(attributes: Attributes) -> Attributes:
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def read_attributes(graph: Graph, fields: FieldTable) -> Attributes:
+    """Attributes of the graph itself; others than those of the table are not ours.
+
+    Raises:
+        UsageError: names the attribute that is wrong; or the graph has directions or several edges for a pair.
+    """
+    if graph.is_directed() or graph.is_multigraph():
+        raise UsageError("graph: it must be undirected, with at most one edge for two nodes")
+    return _checked({name: value for name, value in graph.graph.items() if name in fields}, fields, "graph")
+
+
+def read_nodes(graph: Graph, fields: FieldTable) -> dict[int, Attributes]:
+    """Attributes of all nodes by ascending index.
+
+    Raises:
+        UsageError: names the node, and what of it is wrong.
+    """
+    found = {_index(node): values for node, values in graph.nodes(data=True)}
+    if len(found) < len(graph):
+        raise UsageError("graph: two of its nodes are the same index")
+    return {index: _checked(found[index], fields, f"node {index}") for index in sorted(found)}
+
+
+def read_edges(graph: Graph, fields: FieldTable) -> dict[tuple[int, int], Attributes]:
+    """Attributes of all edges by pair, the lower index first.
+
+    Raises:
+        UsageError: names the edge, and what of it is wrong.
+    """
+    found = {}
+    for one, other, values in graph.edges(data=True):
+        a, b = sorted((_index(one), _index(other)))
+        if a == b:
+            raise UsageError(f"edge {a}-{b}: it joins a GPU to itself")
+        found[a, b] = _checked(values, fields, f"edge {a}-{b}")
+    return found
+
+
+def _index(node: object) -> int:
+    """A node's name as an index; text files of graphs have it as text."""
+    if isinstance(node, str) and node.isascii() and node.isdecimal():
+        return int(node)
+    if isinstance(node, bool) or not isinstance(node, int) or node < 0:
+        raise UsageError(f"node {node!r}: it must be the index of a GPU: 0, 1, 2 ...")
+    return node
+
+
+def _checked(values: object, fields: FieldTable, where: str) -> Attributes:
+    try:
+        return checked(values, fields)
+    except FieldError as problem:
+        raise UsageError(f"{where}: {problem.message}") from None

@@ -1,0 +1,172 @@
+"""The machine as the multi-level graph of topo-aware-sc17 4.1.2: machine, sockets, host bridges, switches, GPUs."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
+from gpulaunch.core.hardware.topology import Gpu, Topology
+
+if TYPE_CHECKING:
+    from gpulaunch.core.hardware.graph import Attributes, Graph
+
+LevelKind = Literal["machine", "socket", "host bridge", "switch", "card", "GPU"]
+
+
+class Level(NamedTuple):
+    """A place in the machine where GPUs meet, or a GPU.
+
+    Attributes:
+        kind: what stands there. Of levels that hold the same GPUs only the uppermost is kept, and its kind.
+        path: how two GPUs reach each other that meet here and not below; of a GPU itself the nearest there is.
+        gpus: indices of all GPUs below, ascending.
+        children: by their first GPU; none for a GPU.
+        numa_node: of all GPUs below; None if they have none in common.
+        nvlinks: of a machine: the pairs of GPUs, the lower index first, that NVLinks join, also through an NVSwitch.
+    """
+
+    kind: LevelKind
+    path: PathType
+    gpus: tuple[int, ...]
+    children: "tuple[Level, ...]" = ()
+    numa_node: int | None = None
+    nvlinks: frozenset[tuple[int, int]] = frozenset()
+
+
+_KINDS: dict[PathType, LevelKind] = {
+    "PIX": "switch",
+    "PXB": "switch",
+    "PHB": "host bridge",
+    "NODE": "socket",
+    "SYS": "machine",
+}
+
+_WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20}
+"""Of an edge by the level that it leads up to; each exceeds the sum of the nearer ones, so nearer is always shorter."""
+
+_NVLINK_WEIGHT = 1
+
+
+def machine_tree(topology: Topology) -> Level:
+    """The levels of a machine, as its PCIe paths tell.
+
+    GPUs belong together at a level if steps of that path type or nearer lead from one to the other. On a real machine
+    each step alone does; a made-up table of paths need not be so consistent, and gets a tree all the same.
+    """
+    of_index = {gpu.index: gpu for gpu in topology.gpus}
+    groups = [_leaf(gpu) for gpu in topology.gpus]
+    groups = _joined(groups, _same_card(topology), "card", "PIX", of_index)
+    for path in PCIE_PATHS:
+        pairs = [(link.a, link.b) for link in topology.links if link.pcie_path == path]
+        groups = _joined(groups, pairs, _KINDS[path], path, of_index)
+    sockets = groups[0].children if len(groups) == 1 and groups[0].path == "SYS" else tuple(groups)
+    children = tuple(_as_socket(level) for level in sockets)
+    nvlinks = frozenset((link.a, link.b) for link in topology.links if link.nvlink_count)
+    if len(children) == 1 and children[0].kind == "socket":
+        return children[0]._replace(kind="machine", nvlinks=nvlinks)
+    indices = tuple(of_index)
+    return Level("machine", "SYS", indices, children, _numa_node(indices, of_index), nvlinks)
+
+
+def _leaf(gpu: Gpu) -> Level:
+    return Level("GPU", "PIX", (gpu.index,), (), gpu.numa_node)
+
+
+def _same_card(topology: Topology) -> list[tuple[int, int]]:
+    first: dict[int, int] = {}
+    return [(first.setdefault(gpu.card, gpu.index), gpu.index) for gpu in topology.gpus if gpu.mig]
+
+
+def _as_socket(level: Level) -> Level:
+    """What hangs on its own below the machine is a socket, or a lone GPU, or a card, of one."""
+    return level._replace(kind="socket") if level.kind in ("switch", "host bridge") else level
+
+
+def _joined(
+    levels: list[Level], pairs: Iterable[tuple[int, int]], kind: LevelKind, path: PathType, of_index: Mapping[int, Gpu]
+) -> list[Level]:
+    """The next levels up: what the pairs connect becomes one; what they leave alone, or what was one, stays."""
+    above = {index: i for i, level in enumerate(levels) for index in level.gpus}
+    group = list(range(len(levels)))
+    for a, b in pairs:
+        low, high = sorted((group[above[a]], group[above[b]]))
+        if low != high:
+            group = [low if g == high else g for g in group]
+    members: dict[int, list[Level]] = {}
+    for level, g in zip(levels, group, strict=True):
+        members.setdefault(g, []).append(level)
+    return [below[0] if len(below) == 1 else _level(kind, path, tuple(below), of_index) for below in members.values()]
+
+
+def _level(kind: LevelKind, path: PathType, children: tuple[Level, ...], of_index: Mapping[int, Gpu]) -> Level:
+    gpus = tuple(sorted(index for child in children for index in child.gpus))
+    return Level(kind, path, gpus, children, _numa_node(gpus, of_index))
+
+
+def _numa_node(gpus: tuple[int, ...], of_index: Mapping[int, Gpu]) -> int | None:
+    nodes = {of_index[index].numa_node for index in gpus}
+    return nodes.pop() if len(nodes) == 1 else None
+
+
+def distance(tree: Level, a: int, b: int) -> int:
+    """How far apart two GPUs are: the length of the shorter of their NVLink and their way through the tree.
+
+    Only the order of distances means something. One edge costs 1 to a switch and 20 from a socket to the machine, as
+    in the paper, and something between at the levels between.
+
+    Args:
+        tree: from machine_tree.
+        a: index of a GPU.
+        b: of another, or the same one, which is at distance 0.
+
+    Source: topo-aware-sc17 4.1.2, where NVLinks are edges between GPUs. Departures: no way leads through a third
+        GPU, since no driver forwards there, and the paper's introduction lets such a pair of DGX-1 use PCIe, too; GPUs
+        right below a socket are farther from each other than those of one switch; an NVSwitch is no vertex but an
+        edge for each pair.
+    """
+    if a == b:
+        return 0
+    if (min(a, b), max(a, b)) in tree.nvlinks:
+        return _NVLINK_WEIGHT
+    for child in tree.children:
+        if a in child.gpus and b in child.gpus:
+            return distance(child, a, b)
+    return _climb(tree, a) + _climb(tree, b)
+
+
+def _climb(level: Level, index: int) -> int:
+    """Length of the way from a GPU up to this level."""
+    below = next((child for child in level.children if index in child.gpus), None)
+    return _WEIGHTS[level.path] + _climb(below, index) if below else 0
+
+
+def level_edges(tree: Level) -> Iterator[tuple[Level, Level, int]]:
+    """Every edge of the tree: level, child, weight."""
+    for child in tree.children:
+        yield tree, child, _WEIGHTS[tree.path]
+        yield from level_edges(child)
+
+
+def to_networkx(tree: Level) -> "Graph":
+    """The multi-level graph for networkx, with scalar attributes only.
+
+    Nodes are the GPUs' indices and, above them, texts such as "socket 0,1,2,3"; each has `kind`, and where it is known
+    `numa_node`. Edges have `kind` ("level" or "nvlink") and `weight`: their length, as distance() counts it.
+    """
+    from gpulaunch.core.hardware.graph import make_graph
+
+    edges: list[tuple[int | str, int | str, Attributes]] = [
+        (_node(level), _node(child), {"kind": "level", "weight": weight}) for level, child, weight in level_edges(tree)
+    ]
+    edges += [(a, b, {"kind": "nvlink", "weight": _NVLINK_WEIGHT}) for a, b in sorted(tree.nvlinks)]
+    nodes = ((_node(level), {"kind": level.kind, "numa_node": level.numa_node}) for level in _levels(tree))
+    return make_graph(nodes, edges)
+
+
+def _levels(tree: Level) -> Iterator[Level]:
+    yield tree
+    for child in tree.children:
+        yield from _levels(child)
+
+
+def _node(level: Level) -> int | str:
+    return level.gpus[0] if level.kind == "GPU" else f"{level.kind} {','.join(map(str, level.gpus))}"

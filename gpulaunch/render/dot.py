@@ -1,0 +1,99 @@
+"""A machine -> a graph in the language of Graphviz."""
+
+from collections.abc import Iterator, Mapping
+
+from gpulaunch.core.hardware.levels import Level, machine_tree
+from gpulaunch.core.hardware.topology import Gpu, Link, Topology
+from gpulaunch.errors import printable
+from gpulaunch.render.machine import card_links, cards, link_classes, link_name, socket_name, title
+
+_PCIE = 'color="#8b93a0"'
+_MOST_LABELS = 16  # NVLinks that have their name beside them; more would hide each other
+_COLOURS = {"nvlink": "#0b7a3b", "nvswitch": "#1585c9"}
+
+
+def topology_dot(topology: Topology) -> str:
+    """The machine for `dot -Tsvg` and its kin: a cluster for each socket, edges for NVLinks and for PCIe levels.
+
+    Cards have their index as node name. MIG instances hang below their card and are named like "1:0".
+    """
+    carried = ", ".join(f"{name} {bandwidth:.3g}" for name, bandwidth in link_classes(card_links(topology).values()))
+    label = f"{title(topology)}{f'; GB/s per direction: {carried}' if carried else ''}"
+    lines = [
+        f"graph {_quoted(topology.name)} {{",
+        f'  graph [label={_quoted(label)}, labelloc=t, fontname="Helvetica", nodesep=0.45, ranksep=1]',
+        '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica"]',
+        '  edge [fontname="Helvetica", fontsize=10]',
+        *(f"  {line}" for line in _level_lines(topology)),
+        *(f"  {line}" for line in _nvlink_lines(topology)),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A text as Graphviz reads it literally."""
+    escaped = printable(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _level_lines(topology: Topology) -> Iterator[str]:
+    tree = machine_tree(topology)
+    of_index = {gpu.index: gpu for gpu in topology.gpus}
+    whole = tree.path != "SYS" or not tree.children
+    sockets = [tree] if whole else sorted(tree.children, key=lambda level: of_index[level.gpus[0]].card)
+    for i, socket in enumerate(sockets):
+        yield f"subgraph cluster_{i} {{"
+        yield f'  label={_quoted(socket_name(socket, of_index))}; style="rounded,filled"; color="#f3f5f8"'
+        yield from (f"  {line}" for line in _below(socket, of_index))
+        yield "}"
+
+
+def _below(level: Level, of_index: Mapping[int, Gpu]) -> Iterator[str]:
+    """A node for the level, and an edge to each node below it."""
+    name = _node(level, of_index)
+    if level.kind in ("GPU", "card"):
+        yield from _card_lines(level, of_index)
+        return
+    cpu = "CPU and PCIe switch" if level.path in ("PIX", "PXB") else "CPU"
+    label = cpu if level.kind in ("socket", "machine") else level.kind
+    yield f'{_quoted(name)} [label={_quoted(label)}, fillcolor="#d5dae2"]'
+    for child in level.children:
+        yield from _below(child, of_index)
+        yield f"{_quoted(name)} -- {_quoted(_node(child, of_index))} [{_PCIE}]"
+
+
+def _card_lines(level: Level, of_index: Mapping[int, Gpu]) -> Iterator[str]:
+    gpus = [of_index[index] for index in level.gpus]
+    name = _node(level, of_index)
+    yield f"{_quoted(name)} [label={_quoted(f'GPU {name}')}]"
+    for gpu in gpus:
+        if gpu.mig:
+            yield f"{_quoted(gpu.name)} [label={_quoted(f'{gpu.name} {gpu.mig.profile}')}, fontsize=10]"
+            yield f"{_quoted(name)} -- {_quoted(gpu.name)} [style=dotted]"
+
+
+def _node(level: Level, of_index: Mapping[int, Gpu]) -> str:
+    """Name of its node: of a card its index."""
+    if level.kind in ("GPU", "card"):
+        return str(of_index[level.gpus[0]].card)
+    return f"{level.kind} {','.join(of_index[index].name for index in level.gpus)}"
+
+
+def _nvlink_lines(topology: Topology) -> Iterator[str]:
+    links = card_links(topology)
+    direct = {pair: link for pair, link in links.items() if link.kind == "nvlink"}
+    for (a, b), link in direct.items():
+        label = f', xlabel="{link_name(link)}"' if len(direct) <= _MOST_LABELS else ""
+        yield f'"{a}" -- "{b}" [{_style(link, link.nvlink_count)}{label}, constraint=false]'
+    switched = {index: link for pair, link in links.items() if link.kind == "nvswitch" for index in pair}
+    if switched:
+        yield 'NVSwitch [fillcolor="#cfe6f5"]'
+    for card in cards(topology):
+        if card.index in switched:
+            link = switched[card.index]
+            yield f'"{card.index}" -- NVSwitch [{_style(link, card.gpu.nvswitch_links)}, label="{link_name(link)}"]'
+
+
+def _style(link: Link, count: int) -> str:
+    return f'color="{_COLOURS[link.kind]}", penwidth={min(1 + count, 7)}'

@@ -1,0 +1,255 @@
+"""Where everything lies in a picture of a machine: rows of GPUs that face each other, with their sockets outside.
+
+NVLinks have the space between two rows that face each other, PCIe that on the other sides, so neither crosses a GPU.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gpulaunch.core.hardware.levels import Level, machine_tree
+from gpulaunch.core.hardware.topology import Link, Topology
+from gpulaunch.render.machine import Card, socket_name
+
+MARGIN = 28
+PAD = 14  # of a socket's panel
+SOCKET_BAR, LEVEL_BAR, _BAR_GAP = 24, 16, 14
+FABRIC_BAR, _FABRIC_GAP = 30, 44
+CELL = 22  # height of a MIG instance
+SPINE = 16
+
+
+class _Size(NamedTuple):
+    """Of the boxes, which are smaller on a big machine."""
+
+    width: float
+    height: float
+    gap: float
+    socket_gap: float
+
+
+class Box(NamedTuple):
+    """A card's place: its row, its place in the row, and where its upper left corner lies."""
+
+    card: Card
+    row: int
+    place: int
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def middle(self) -> float:
+        """Halfway between its left and right edges."""
+        return self.x + self.width / 2
+
+    @property
+    def outer(self) -> float:
+        """The edge that its PCIe lies at: the upper one in the upper row of two."""
+        return self.y + (self.height if self.row % 2 else 0)
+
+    @property
+    def inner(self) -> float:
+        """The edge that its NVLinks leave from."""
+        return self.y + (0 if self.row % 2 else self.height)
+
+
+class Picture(NamedTuple):
+    """Everything that has a place.
+
+    Attributes:
+        rows: sockets in each row of GPUs; rows 0 and 1 face each other, and so do 2 and 3.
+        boxes: by index of the card.
+        depth: how many bars lie one above the other between a socket's and its GPUs.
+        width: of all rows.
+        bottom: of the lowest.
+        short: whether the CPUs of some socket have no room beside its name.
+        fabric: where the bar of NVSwitches beside each row begins.
+    """
+
+    rows: list[list[Level]]
+    boxes: dict[int, Box]
+    depth: int
+    width: float
+    bottom: float
+    short: bool
+    fabric: list[float]
+
+
+def laid_out(
+    topology: Topology, found: Sequence[Card], links: Mapping[tuple[int, int], Link], top: float = 0.0
+) -> Picture:
+    """Places for everything in the picture of a machine.
+
+    Args:
+        topology: the machine.
+        found: its cards.
+        links: of every two cards, the lower index first.
+        top: how far down the uppermost row begins.
+    """
+    of_card = {gpu.index: gpu.card for gpu in topology.gpus}
+    sockets = _sockets(machine_tree(topology), of_card)
+    facing = _rows_wanted(found, links, sockets, of_card)
+    rows = _in_rows(sockets, facing, of_card)
+    depth = max(_depth(socket) for socket in sockets)
+    mixed = len({card.model for card in found}) > 1
+    size = _Size(72, 40, 10, 16) if len(found) > 16 else _Size(98, 64 if mixed else 50, 26, 30)
+    tall = size.height + max((14 + CELL * len(card.instances) for card in found if card.instances), default=0)
+    left: float = MARGIN + (SPINE + 12 if len(rows) > 2 else 0)
+    above = PAD + SOCKET_BAR + depth * (LEVEL_BAR + _BAR_GAP) + _BAR_GAP + 4
+    boxes: dict[int, Box] = {}
+    fabric: list[float] = []
+    y, width = top, 0.0
+    by_card = {card.index: card for card in found}
+    for row, members in enumerate(rows):
+        y += 0 if row % 2 else above
+        x, place = left, 0
+        for socket in members:
+            x += PAD
+            for index in card_indices(socket, of_card):
+                boxes[index] = Box(by_card[index], row, place, x, y, size.width, tall)
+                x += size.width + size.gap
+                place += 1
+            x += PAD - size.gap + size.socket_gap
+        width = max(width, x - size.socket_gap - MARGIN)
+        between = 0.0 if row % 2 else _between(rows, row, links, of_card)
+        fabric.append(fabric[-1] if row % 2 else _fabric_top(y + tall, between, faces=row + 1 < len(rows)))
+        y += tall + (above + 26 if row % 2 else between)
+    last_faces = len(rows) % 2 == 0
+    of_index = {gpu.index: gpu for gpu in topology.gpus}
+    spans = ((part, span(part, boxes, of_card)) for row in rows for part in row)
+    short = any(not fits(socket_name(part, of_index), right - left, 11) for part, (left, right) in spans)
+    return Picture(rows, boxes, depth, width, y - (26 if last_faces else 0), short, fabric)
+
+
+def _fabric_top(y: float, between: float, *, faces: bool) -> float:
+    """Where the bar of NVSwitches begins: halfway to the row that faces this one, else near."""
+    return y + (between - FABRIC_BAR) / 2 if faces else y + _FABRIC_GAP
+
+
+def span(level: Level, boxes: Mapping[int, Box], of_card: Mapping[int, int]) -> tuple[float, float]:
+    """Where the boxes below a level begin and end."""
+    indices = card_indices(level, of_card)
+    return boxes[indices[0]].x, boxes[indices[-1]].x + boxes[indices[-1]].width
+
+
+def _sockets(tree: Level, of_card: Mapping[int, int]) -> list[Level]:
+    """What gets a panel each; all GPUs together if nothing is known of where they are."""
+    if tree.path != "SYS":
+        return [tree]
+    if all(not is_branch(child) and child.numa_node is None for child in tree.children):
+        return [tree]
+    return sorted(tree.children, key=lambda level: card_indices(level, of_card))
+
+
+def is_branch(level: Level) -> bool:
+    """Whether it is a place where GPUs meet, not a card."""
+    return level.kind not in ("GPU", "card")
+
+
+def card_indices(level: Level, of_card: Mapping[int, int]) -> list[int]:
+    """The cards below a level, in the order of the tree, so that those of one switch lie together."""
+    if not is_branch(level):
+        return [of_card[level.gpus[0]]]
+    children = sorted(level.children, key=lambda child: of_card[child.gpus[0]])
+    return [index for child in children for index in card_indices(child, of_card)]
+
+
+def _rows_wanted(
+    found: Sequence[Card],
+    links: Mapping[tuple[int, int], Link],
+    sockets: Sequence[Level],
+    of_card: Mapping[int, int],
+) -> int:
+    """Two rows that face each other where NVLinks cross between sockets; more only on a machine of many GPUs."""
+    home = {index: i for i, socket in enumerate(sockets) for index in card_indices(socket, of_card)}
+    crossing = any(link.nvlink_count and home[a] != home[b] for (a, b), link in links.items())
+    if len(found) > 16 and not any(link.kind == "nvlink" for link in links.values()):
+        return -(-len(found) // 12)
+    return 2 if len(found) > 8 or (crossing and len(found) > 4) else 1
+
+
+def _in_rows(sockets: Sequence[Level], count: int, of_card: Mapping[int, int]) -> list[list[Level]]:
+    """The sockets in at most so many rows of about as many GPUs; one too long for a row goes on in the next."""
+    gpus = sum(len(card_indices(socket, of_card)) for socket in sockets)
+    tries = (_filled(sockets, most, of_card) for most in range(-(-gpus // count), gpus + 1))
+    return next(rows for rows in tries if len(rows) <= count)
+
+
+def _filled(sockets: Sequence[Level], most: int, of_card: Mapping[int, int]) -> list[list[Level]]:
+    """The sockets in rows of at most so many GPUs."""
+    rows: list[list[Level]] = [[]]
+    room = most
+    for part in (part for socket in sockets for part in _parts(socket, most, of_card)):
+        size = len(card_indices(part, of_card))
+        if rows[-1] and size > room:
+            rows.append([])
+            room = most
+        rows[-1].append(part)
+        room -= size
+    return rows
+
+
+def _parts(socket: Level, most: int, of_card: Mapping[int, int]) -> Iterator[Level]:
+    """A socket in parts that a row can hold, cut between its children."""
+    if not is_branch(socket):
+        yield socket
+        return
+    children: list[Level] = []
+    for child in sorted(socket.children, key=lambda level: of_card[level.gpus[0]]):
+        if children and sum(len(card_indices(one, of_card)) for one in (*children, child)) > most:
+            yield _of_children(socket, children)
+            children = []
+        children.append(child)
+    yield _of_children(socket, children)
+
+
+def _of_children(level: Level, children: Sequence[Level]) -> Level:
+    return level._replace(children=tuple(children), gpus=tuple(index for child in children for index in child.gpus))
+
+
+def _depth(socket: Level) -> int:
+    """How many bars a socket needs besides its own."""
+    deepest = max((1 + _depth(child) for child in socket.children if is_branch(child)), default=0)
+    return deepest + hides_switch(socket)
+
+
+def hides_switch(level: Level) -> bool:
+    """Whether all GPUs of a socket hang on one switch, which then is the socket's level and has none of its own."""
+    return level.kind in ("socket", "machine") and level.path in ("PIX", "PXB") and is_branch(level)
+
+
+def _between(
+    rows: Sequence[Sequence[Level]], row: int, links: Mapping[tuple[int, int], Link], of_card: Mapping[int, int]
+) -> float:
+    """Height of the space that the NVLinks of a row and of the one that faces it, if any, have."""
+    places = [
+        {index: place for place, index in enumerate(i for socket in one for i in card_indices(socket, of_card))}
+        for one in rows[row : row + 2]
+    ]
+    joined = [(pair, link.kind) for pair, link in links.items() if link.nvlink_count]
+    arcs = [
+        max(
+            (reach(abs(at[a] - at[b])) for (a, b), kind in joined if kind == "nvlink" and a in at and b in at),
+            default=0,
+        )
+        for at in places
+    ]
+    crossing = any((a in places[0]) != (b in places[0]) for (a, b), _ in joined)
+    fabric = FABRIC_BAR + _FABRIC_GAP * len(places) if any(kind == "nvswitch" for _, kind in joined) else 0
+    return max(fabric, sum(arcs) + (PAD if len(places) == 1 else 70 if crossing else 2 * PAD))
+
+
+def reach(places: int) -> float:
+    """How far an arc over so many places bulges; neighbours are joined by a straight line."""
+    return 14.0 + 15 * min(places, 8) + 4 * max(places - 8, 0) if places > 1 else 0.0
+
+
+def offset(depth: int, level: int) -> float:
+    """From the outer edge of the boxes to the near edge of a bar; level 0 is the socket's, `depth` the nearest."""
+    return _BAR_GAP + 4 + (depth - level) * (LEVEL_BAR + _BAR_GAP)
+
+
+def fits(text: str, width: float, size: float) -> bool:
+    """As far as one can tell without the font."""
+    return len(text) * size * 0.62 <= width

@@ -1,0 +1,298 @@
+"""Values -> lines that show a machine: its link matrix, and below that its sockets and PCIe levels.
+
+Rich is not used: importing it takes longer than everything else that `gpulaunch topo` does. Colour adds to the words
+and never replaces them.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from gpulaunch.core.hardware.bandwidth import PathType
+from gpulaunch.core.hardware.cpuset import format_cpuset
+from gpulaunch.core.hardware.levels import Level, machine_tree
+from gpulaunch.core.hardware.topology import Gpu, Link, Topology
+from gpulaunch.core.size import format_size
+from gpulaunch.errors import printable
+
+_MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
+_MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
+_MOST_SOCKETS = 8  # that have a line each
+
+_BOLD, _DIM = "1", "2"
+_SHADES = ("1;32", "32", "36", "33", "35", "31")  # of the fastest links first
+
+MEANINGS: dict[PathType, str] = {
+    "PIX": "one PCIe switch",
+    "PXB": "several PCIe switches",
+    "PHB": "through a host bridge",
+    "NODE": "between host bridges of a NUMA node",
+    "SYS": "between NUMA nodes",
+}
+_TOGETHER: dict[PathType, str] = {
+    "PIX": " on one PCIe switch",
+    "PXB": " below one tree of PCIe switches",
+    "PHB": " on one host bridge",
+    "NODE": " on host bridges of their own",
+    "SYS": "",
+}
+
+
+class Card(NamedTuple):
+    """What sits in one slot: a GPU, or the MIG instances of one.
+
+    Attributes:
+        index: of the card.
+        gpu: itself, or its first instance.
+        instances: by number; none of a whole card.
+    """
+
+    index: int  # type: ignore[assignment]
+    gpu: Gpu
+    instances: tuple[Gpu, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """Product name of the card, safe to print."""
+        mig = self.gpu.mig
+        return printable(self.gpu.model.removesuffix(f" MIG {mig.profile}") if mig else self.gpu.model)
+
+
+def cards(topology: Topology) -> list[Card]:
+    """The cards of a machine by ascending index."""
+    parts: dict[int, list[Gpu]] = {}
+    for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card):
+        parts.setdefault(gpu.card, []).append(gpu)
+    return [Card(index, gpus[0], tuple(gpus) if gpus[0].mig else ()) for index, gpus in parts.items()]
+
+
+def card_links(topology: Topology) -> dict[tuple[int, int], Link]:
+    """A link for every two cards by their indices, the lower first; instances share the wires of their card."""
+    card = {gpu.index: gpu.card for gpu in topology.gpus}
+    links: dict[tuple[int, int], Link] = {}
+    for link in topology.links:
+        a, b = sorted((card[link.a], card[link.b]))
+        if a != b:
+            links.setdefault((a, b), link)
+    return links
+
+
+def link_name(link: Link) -> str:
+    """Such as "NV2" for two NVLinks, or the PCIe path."""
+    return f"NV{link.nvlink_count}" if link.nvlink_count else link.path
+
+
+def link_classes(links: Collection[Link]) -> dict[tuple[str, float], int]:
+    """How many links there are of each name and bandwidth, the fastest first."""
+    found: dict[tuple[str, float], int] = {}
+    for link in links:
+        key = (link_name(link), link.bandwidth_gb_per_s)
+        found[key] = found.get(key, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: (-item[0][1], item[0][0])))
+
+
+def title(topology: Topology) -> str:
+    """Name of the machine and what GPUs it has, such as "box: 8 x Tesla V100-SXM2-16GB, 15.78 GiB"."""
+    found = cards(topology)
+    models = {card.model for card in found}
+    sizes = {card.gpu.memory_bytes for card in found if not card.instances} - {0}
+    split = sum(bool(card.instances) for card in found)
+    what = f"{len(found)} x {models.pop()}" if len(models) == 1 else f"{len(found)} GPUs"
+    size = f", {format_size(sizes.pop())}" if len(sizes) == 1 and not models else ""
+    mig = f", {'' if split == len(found) else f'{split} of them '}in MIG mode" if split else ""
+    return f"{printable(topology.name)}: {what}{size}{mig}"
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """Lines of at most so many columns, broken between words where that is possible; one line if width is None."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if width is None or len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def topology_lines(topology: Topology, *, colour: bool, width: int | None = None) -> list[str]:
+    """The link matrix as nvidia-smi topo -m lays it out, then NUMA nodes and PCIe levels as a tree, then a legend.
+
+    Args:
+        topology: the machine.
+        colour: whether to mark links by their bandwidth with the codes of a terminal (SGR).
+        width: columns to keep to where that can be; None for no such bound.
+    """
+    pen = _Pen(colour=colour)
+    found, links = cards(topology), card_links(topology)
+    classes = link_classes(links.values())
+    detail = _detail(found, links, width)
+    head = _summary(found, classes, pen) if detail == "sum" else _matrix(found, links, pen, wide=detail == "bandwidth")
+    tree = _tree_lines(topology, found)
+    legend = _legend(classes, links.values(), in_cells=detail == "bandwidth")
+    foot = [*legend, f"source: {printable(topology.source)}"]
+    below = [pen(line, _DIM) for text in foot for line in wrapped(text, width)]
+    return [pen(title(topology), _BOLD), *head, *([""] if tree else []), *tree, "", *below]
+
+
+class _Pen(NamedTuple):
+    """Writes text in a colour, or does not."""
+
+    colour: bool
+
+    def __call__(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
+
+
+def _detail(
+    found: Sequence[Card], links: Mapping[tuple[int, int], Link], width: int | None
+) -> Literal["bandwidth", "name", "sum"]:
+    """How much of each link can be shown."""
+    if len(found) > _MOST_IN_MATRIX:
+        return "sum"
+    cells = max((len(_cell(link, wide=True)) for link in links.values()), default=1)
+    columns = len("GPU") + len(found) * (2 + cells) + len("  NUMA")
+    fits = len(found) <= _MOST_WITH_BANDWIDTH and (width is None or columns <= width)
+    return "bandwidth" if fits else "name"
+
+
+def _matrix(found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _Pen, *, wide: bool) -> list[str]:
+    """A row for each card, and below it one for each of its MIG instances."""
+    shades = _shades(links.values())
+    texts = {pair: _cell(link, wide=wide) for pair, link in links.items()}
+    cells = max(map(len, texts.values()), default=1)
+    gap = "  " if wide else " "
+    mixed = len({card.model for card in found}) > 1
+    header = gap.join(str(card.index).ljust(cells) for card in found)
+    lines = [pen(f"GPU{gap}{header}{gap}NUMA{gap + 'model' if mixed else ''}", _BOLD)]
+    for card in found:
+        pairs = [(min(card.index, other.index), max(card.index, other.index)) for other in found]
+        row = [
+            pen(texts[pair].ljust(cells), shades[links[pair].bandwidth_gb_per_s])
+            if pair in links
+            else pen("X".ljust(cells), _DIM)
+            for pair in pairs
+        ]
+        node = "?" if card.gpu.numa_node is None else str(card.gpu.numa_node)
+        end = f"{node:<4}{gap}{_kind(card)}" if mixed else node
+        lines.append(f"{card.index:>3}{gap}{gap.join(row)}{gap}{end}")
+        lines += [f"{gpu.name:>5} MIG {_instance(gpu)}" for gpu in card.instances]
+    return lines
+
+
+def _cell(link: Link, *, wide: bool) -> str:
+    return f"{link_name(link)} {link.bandwidth_gb_per_s:.3g}" if wide else link_name(link)
+
+
+def _shades(links: Collection[Link]) -> dict[float, str]:
+    """A colour for each bandwidth."""
+    bandwidths = sorted({link.bandwidth_gb_per_s for link in links}, reverse=True)
+    return {bandwidth: _SHADES[min(i, len(_SHADES) - 1)] for i, bandwidth in enumerate(bandwidths)}
+
+
+def _kind(card: Card) -> str:
+    known = card.gpu.memory_bytes and not card.instances
+    return f"{card.model}, {format_size(card.gpu.memory_bytes)}" if known else card.model
+
+
+def _instance(gpu: Gpu) -> str:
+    return f"{printable(gpu.mig.profile) if gpu.mig else ''}, {format_size(gpu.memory_bytes)}"
+
+
+def _summary(found: Sequence[Card], classes: Mapping[tuple[str, float], int], pen: _Pen) -> list[str]:
+    """In place of a matrix that nobody could read: how many pairs have which link."""
+    shades = {bandwidth: _SHADES[min(i, len(_SHADES) - 1)] for i, (_, bandwidth) in enumerate(classes)}
+    texts = {key: pen(f"{key[0]} {key[1]:.3g} GB/s", shades[key[1]]) for key in classes}
+    if len(classes) == 1:
+        return [f"{len(found)} GPUs, every two of them joined by {text}" for text in texts.values()]
+    pairs = sum(classes.values())
+    return [f"{len(found)} GPUs; of {pairs} pairs", *(f"{classes[key]:>6} have {text}" for key, text in texts.items())]
+
+
+def _legend(classes: Mapping[tuple[str, float], int], links: Collection[Link], *, in_cells: bool) -> list[str]:
+    """What the names mean, and what they carry where the matrix does not say."""
+    present = {link.path for link in links}
+    meanings = [f"{path} = {text}" for path, text in MEANINGS.items() if path in present]
+    meanings = ["NV# = so many NVLinks", *meanings] if "NVL" in present else meanings
+    carried = ", ".join(f"{name} {bandwidth:.3g}" for name, bandwidth in classes)
+    figures = "links with GB/s per direction" if in_cells else f"GB/s per direction: {carried}"
+    return [f"{figures}; {', '.join(meanings)}"] if classes else []
+
+
+def _tree_lines(topology: Topology, found: Sequence[Card]) -> list[str]:
+    """Sockets and what is below them, and where NVLinks go that join no two GPUs."""
+    tree = machine_tree(topology)
+    of_index = {gpu.index: gpu for gpu in topology.gpus}
+    sockets = [tree] if tree.path != "SYS" else sorted(tree.children, key=lambda level: _cards_of(level, of_index))
+    telling = [socket for socket in sockets if socket.numa_node is not None or _is_branch(socket)]
+    lines = [line for socket in sockets for line in _socket_lines(socket, of_index)] if telling else []
+    if len(sockets) > _MOST_SOCKETS and telling:
+        lines = list(_alike_lines(sockets, of_index))
+    return lines + _fabric_lines(found)
+
+
+def _fabric_lines(found: Sequence[Card]) -> list[str]:
+    lines = []
+    for where, field in (("into NVSwitch", "nvswitch_links"), ("to its CPU", "cpu_nvlinks")):
+        counts: dict[int, list[int]] = {}
+        for card in found:
+            counts.setdefault(getattr(card.gpu, field), []).append(card.index)
+        for count, indices in counts.items():
+            if count:
+                whose = "each GPU" if len(counts) == 1 else _gpus(indices)
+                lines.append(f"{whose}: {count} NVLink{'s' * (count > 1)} {where}")
+    return lines
+
+
+def _is_branch(level: Level) -> bool:
+    return level.kind not in ("GPU", "card")
+
+
+def _cards_of(level: Level, of_index: Mapping[int, Gpu]) -> list[int]:
+    return sorted({of_index[index].card for index in level.gpus})
+
+
+def _gpus(indices: Sequence[int]) -> str:
+    text = format_cpuset(frozenset(indices)) if len(indices) > 2 else ",".join(map(str, indices))
+    return f"GPU{'s' * (len(indices) > 1)} {text}"
+
+
+def _socket_lines(socket: Level, of_index: Mapping[int, Gpu]) -> list[str]:
+    name = socket_name(socket, of_index)
+    if any(map(_is_branch, socket.children)):
+        return [name, *_branch_lines(socket, of_index)]
+    return [f"{name}: {_gpus(_cards_of(socket, of_index))}{_together(socket)}"]
+
+
+def socket_name(level: Level, of_index: Mapping[int, Gpu]) -> str:
+    """Such as "NUMA 0 (CPUs 0-19,40-59)"; just "socket" where that is unknown."""
+    cpusets = {of_index[index].cpuset for index in level.gpus}
+    cpus = format_cpuset(cpusets.pop()) if len(cpusets) == 1 else ""
+    name = "socket" if level.numa_node is None else f"NUMA {level.numa_node}"
+    return f"{name} (CPUs {cpus})" if cpus else name
+
+
+def _branch_lines(level: Level, of_index: Mapping[int, Gpu]) -> Iterator[str]:
+    """What hangs below a level, drawn as a tree."""
+    for i, child in enumerate(level.children):
+        last = i == len(level.children) - 1
+        text = _gpus(_cards_of(child, of_index))
+        yield f"{'└─' if last else '├─'} {f'{child.kind}: {text}' if _is_branch(child) else text}"
+        if any(map(_is_branch, child.children)):
+            yield from (f"{'  ' if last else '│ '} {line}" for line in _branch_lines(child, of_index))
+
+
+def _together(level: Level) -> str:
+    return _TOGETHER[level.path] if _is_branch(level) else ""
+
+
+def _alike_lines(sockets: Sequence[Level], of_index: Mapping[int, Gpu]) -> Iterator[str]:
+    """One line for all sockets that have as many GPUs and meet as nearly."""
+    alike: dict[tuple[int, str], list[Level]] = {}
+    for socket in sockets:
+        alike.setdefault((len(_cards_of(socket, of_index)), _together(socket)), []).append(socket)
+    for (count, together), members in alike.items():
+        nodes = [member.numa_node for member in members if member.numa_node is not None]
+        name = f"NUMA {format_cpuset(frozenset(nodes))}" if len(nodes) == len(members) else f"{len(members)} sockets"
+        first, last = (_gpus(_cards_of(member, of_index)) for member in (members[0], members[-1]))
+        few = f"{first} to {last}" if len(members) > 1 else first
+        yield f"{name}: {count} GPU{'s' * (count > 1)} each{together} ({few})"
