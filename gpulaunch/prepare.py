@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 from gpulaunch.acquire import Launch, Patience
 from gpulaunch.core import request as requests
 from gpulaunch.core.environment import LEASE_VARIABLE
+from gpulaunch.core.hardware.topology import counts_as_cuda
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import same_table
 from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.host.catalog import Label, labelled_profile, load_profile
+from gpulaunch.host.catalog import Label, labelled_profile, load_measurements, load_profile
 from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
@@ -62,7 +63,7 @@ def read_launch(
     if name is not None and len(name) > MAX_NAME_CHARACTERS:
         raise UsageError(f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to others")
     profile = _profile(settings, label)
-    around = _surroundings(settings, warn)
+    around = _with_measurements(settings, _surroundings(settings, warn))
     return Launch(
         command=tuple(command),
         request=_request(settings, profile, around),
@@ -71,7 +72,7 @@ def read_launch(
         name=name,
         patience=_patience(settings),
         private=_is_private(settings),
-        by_uuid=bool(settings.get("uuid").value),
+        by_uuid=bool(settings.get("uuid").value) or not counts_as_cuda(around.machine.topology),
         bind_cpu=settings.get("bind_cpu").value is not False,
         time_limit_s=settings.get("time_limit").value,
         grace_s=read_grace(settings),
@@ -85,14 +86,15 @@ def _profile(settings: Settings, label: Label | None) -> Profile:
     return load_profile(setting.value) if setting.value else Profile(name="")
 
 
-def shown_machine(topology: str | None, warn: Callable[[str], None]) -> Machine:
+def shown_machine(topology: str | None, warn: Callable[[str], None], *, use: bool = False) -> Machine:
     """The machine that a command is to show: chosen as a launch would, except that a setting may hide real GPUs.
 
     Args:
         topology: what --topology says, or None.
         warn: where to say what is odd but no failure.
+        use: whether to look who is at work on its GPUs.
     """
-    return _surroundings(shown_settings(topology), warn, may_hide=True).machine
+    return _surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
 
 
 class Shown(NamedTuple):
@@ -151,17 +153,34 @@ def _or(value: float | None, built_in: float) -> float:
     return built_in if value is None else value
 
 
-def _surroundings(settings: Settings, warn: Callable[[str], None], *, may_hide: bool = False) -> Surroundings:
+def _surroundings(
+    settings: Settings, warn: Callable[[str], None], *, may_hide: bool = False, use: bool = True
+) -> Surroundings:
     within = _inherited(settings, warn)
     topology = settings.get("topology")
     if topology.value is None and within and within.table:
         topology = Setting(within.table.file, "")
     ignored = settings.get("ignore_programs").value or ()
-    machine = find_machine(topology.value, warn, "" if may_hide else topology.origin, ignored)
+    machine = find_machine(topology.value, warn, "" if may_hide else topology.origin, ignored, use=use)
     same = within is not None and same_table(machine.key, within.table)
     # inside a lease on another machine CUDA_VISIBLE_DEVICES is about that one
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if same or within is None else None
     return Surroundings(machine, within if same else None, visible)
+
+
+def _with_measurements(settings: Settings, around: Surroundings) -> Surroundings:
+    """The same with what was measured of this machine, if the bandwidth model is to go by that."""
+    model, topology = settings.get("bandwidth_model"), around.machine.topology
+    if model.value != "measured":
+        return around
+    if around.machine.key is None:
+        topology = topology._replace(measured=load_measurements(topology.name))
+    if not topology.measured:
+        raise UsageError(
+            f"{model.origin}: nothing was measured of {topology.name}",
+            "'gpulaunch topo --measure' does it, on idle GPUs",
+        )
+    return around._replace(machine=around.machine._replace(topology=topology))
 
 
 def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:

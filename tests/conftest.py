@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from engine import Engine, EngineError, why_not, write_cdi_spec
 
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # tests see what is shipped, and not what whoever runs them has
 SCRIPT = Path(sysconfig.get_path("scripts")) / "gpulaunch"
 NO_SKIPS = "GPULAUNCH_TEST_NO_SKIPS"
 """Set where everything that the tests need must be there: a skipped test then fails."""
@@ -38,11 +39,13 @@ class Launcher:
     def __init__(self, home: Path) -> None:
         self.state = home / "state"
         self.state.mkdir()
+        (home / "runtime").mkdir(mode=0o700)
         self.environment = {
             "PATH": f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(home),
             "XDG_CONFIG_HOME": str(home / "config"),
             "GPULAUNCH_STATE_DIR": str(self.state),
+            "XDG_RUNTIME_DIR": str(home / "runtime"),
             "LANG": "C.UTF-8",
         }
 

@@ -61,12 +61,16 @@ Decision = Grant | Wait | Refuse
 
 
 def admitted_gpus(request: Request, topology: Topology, within: Lease | None = None) -> list[Gpu]:
-    """The GPUs that would do, busy or not: within the lease that this launch runs inside of, if there is one."""
-    return [
+    """The GPUs that would do, busy or not: within the lease that this launch runs inside of, if there is one.
+
+    A MIG instance, a slice of a card, is for requests that no whole GPU would satisfy.
+    """
+    found = [
         gpu
         for gpu in topology.gpus
         if (within is None or gpu.uuid in within.uuids) and all(gpu.uuid in c.uuids for c in request.constraints)
     ]
+    return [gpu for gpu in found if not gpu.mig] or found
 
 
 def decide(
@@ -94,6 +98,10 @@ def decide(
     count = len(admitted) if request.gpus is None else request.gpus
     if not 1 <= count <= len(admitted):
         return Refuse(_too_many(request, topology, len(scope), len(admitted), within))
+    if count > 1 and admitted[0].mig:
+        return Refuse(
+            f"{gpus_text(count)} requested: a process can use one MIG instance at most, and only those would do"
+        )
 
     own = (within.id, *within.ancestors) if within else ()
     others = [lease for lease in leases if lease.id not in own and (within is None or lease.user_id in within.insiders)]
@@ -112,7 +120,7 @@ def decide(
 
     choice = Choice(
         topology,
-        free=list(free.values()),
+        free=[gpu.index for gpu in scope if gpu.uuid in free and not gpu.mig],  # no two instances work together
         admitted=choosable,
         count=count,
         pattern=request.pattern,

@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
 
 def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:
-    """The GPUs that the user names by index, UUID or an unambiguous beginning of one.
+    """The GPUs that the user names by index, "card:instance", UUID or an unambiguous beginning of one.
 
     Args:
         topology: where to look.
@@ -54,18 +54,20 @@ def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, 
     Raises:
         UsageError: a name fits no GPU, or several.
     """
-    return tuple(_select_one(topology, name.strip(), option) for name in names)
+    return tuple(gpu for name in names for gpu in _named(topology, name.strip(), option))
 
 
-def _select_one(topology: Topology, name: str, option: str) -> Gpu:
-    if name.isdecimal():
-        found = [gpu for gpu in topology.gpus if gpu.index == int(name)]
-    else:
-        exact = [gpu for gpu in topology.gpus if gpu.uuid == name]
-        found = exact or [gpu for gpu in topology.gpus if name and gpu.uuid.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    known = ",".join(str(gpu.index) for gpu in topology.gpus)
+def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
+    """The GPU of this name, or all instances of the card of this name if that is in MIG mode."""
+    name = str(int(name)) if name.isdecimal() else name
+    found = [gpu for gpu in topology.gpus if name in (gpu.name, gpu.uuid, str(gpu.index))]
+    if not found:
+        found = [gpu for gpu in topology.gpus if gpu.mig and name in (str(gpu.mig.card), gpu.mig.card_uuid)]
+    if not found and not name.isdecimal():
+        found = [gpu for gpu in topology.gpus if name and gpu.uuid.startswith(name)]
+    if len(found) == 1 or (found and found[0].mig and len({gpu.card for gpu in found}) == 1):
+        return found
+    known = ",".join(gpu.name for gpu in topology.gpus)
     problem = f"fits {len(found)} GPUs" if found else "is no GPU"
     raise UsageError(f"{option}: {quoted(name)} {problem} of {topology.name}, which has GPUs {known}")
 
@@ -99,7 +101,7 @@ def visible(topology: Topology, value: str) -> Constraint:
     uuids = []
     for name in value.split(","):
         try:
-            uuids.append(_select_one(topology, name.strip(), "").uuid)
+            uuids += [gpu.uuid for gpu in _named(topology, name.strip(), "")]
         except UsageError:
             break
     return Constraint(f"CUDA_VISIBLE_DEVICES={value}", frozenset(uuids))

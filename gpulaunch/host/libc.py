@@ -1,4 +1,4 @@
-"""Calls of the kernel that Python's standard library does not have. Only this file imports ctypes.
+"""Calls of the kernel that Python's standard library does not have. Only this file and roster.py import ctypes.
 
 inotify_simple, the library at hand, looks for libc by running ldconfig and gcc, which is no thing to do while a job
 is being started; the two calls of it that are needed stand here.

@@ -1,7 +1,7 @@
 """The machine that a command is about: this one, found through NVML, or a described one."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.decide import OutsideUse
 from gpulaunch.core.hardware.topology import Topology
@@ -9,13 +9,16 @@ from gpulaunch.core.leases.record import TableKey
 from gpulaunch.errors import UsageError
 from gpulaunch.host.catalog import load_described_machine
 
+if TYPE_CHECKING:
+    from gpulaunch.host.probe import Reading
+
 
 class Machine(NamedTuple):
     """A machine, read once.
 
     Attributes:
         topology: its GPUs and links.
-        outside: GPUs at work; leases may explain some.
+        outside: GPUs at work; leases may explain some. Empty if nobody asked.
         key: of its table; None for this machine's own GPUs.
         ignored: programs whose use does not count.
     """
@@ -27,7 +30,12 @@ class Machine(NamedTuple):
 
 
 def find_machine(
-    described: str | None, warn: Callable[[str], None], origin: str = "", ignored: Sequence[str] = ()
+    described: str | None,
+    warn: Callable[[str], None],
+    origin: str = "",
+    ignored: Sequence[str] = (),
+    *,
+    use: bool = True,
 ) -> Machine:
     """Read the machine.
 
@@ -36,18 +44,15 @@ def find_machine(
         warn: where to say what was left out.
         origin: where `described` was set, if not on this command line; from there it must not hide real GPUs.
         ignored: programs whose use of GPUs does not count.
+        use: whether to look who is at work on them.
 
     Raises:
         UsageError: the described machine is unknown or wrong, or would hide real GPUs.
         FailedError: NVML is missing or fails.
     """
     if described is None:
-        from gpulaunch.host import nvml  # late: it costs as much as the rest of the launch
-
-        reading = nvml.read(ignored)
-        for problem in reading.problems:
-            warn(problem)
-        return Machine(reading.topology, reading.outside, None, tuple(ignored))
+        machine = Machine(_this_machine(warn), (), None, tuple(ignored))
+        return look_again(machine) if use else machine
     topology, path = load_described_machine(described)
     if origin:
         from gpulaunch.host import nvml
@@ -60,19 +65,51 @@ def find_machine(
     return Machine(topology, (), TableKey(topology.name, topology.digest or "", path))
 
 
+def _this_machine(warn: Callable[[str], None]) -> Topology:
+    """This machine's build: as it is remembered, if NVML lists the same GPUs still, else read from end to end.
+
+    With a GPU left out it is read, and told, every time.
+    """
+    from gpulaunch.host import roster, topology_cache  # late: described machines do without
+
+    listed = roster.read_roster()
+    known = topology_cache.load(listed) if listed else None
+    if known:
+        return known
+    if not listed:
+        return _probed(warn).topology
+    with topology_cache.one_at_a_time():
+        known = topology_cache.load(listed)
+        if known:
+            return known
+        reading = _probed(warn)
+        if not reading.problems:
+            topology_cache.store(listed, reading.topology)
+    return reading.topology
+
+
+def _probed(warn: Callable[[str], None]) -> "Reading":
+    from gpulaunch.host.probe import probe  # late: pynvml costs as much as the rest of the launch
+
+    reading = probe()
+    for problem in reading.problems:
+        warn(problem)
+    return reading
+
+
 def look_again(machine: Machine) -> Machine:
     """The machine with its outside use read anew: what was seen before the table was read may have ended since."""
     if machine.key:
         return machine
-    from gpulaunch.host import nvml
+    from gpulaunch.host.outside_use import read_use
 
-    return machine._replace(outside=nvml.read_use(machine.topology.gpus, machine.ignored))
+    return machine._replace(outside=read_use(machine.topology.gpus, machine.ignored))
 
 
 def left_on(machine: Machine, uuids: Sequence[str], pids: set[int]) -> set[int]:
     """Those of the processes that are at work on these GPUs; on a described machine, which cannot tell, all."""
     if machine.key or not pids:
         return pids
-    from gpulaunch.host import nvml
+    from gpulaunch.host.outside_use import compute_pids
 
-    return pids & nvml.compute_pids(uuids)
+    return pids & compute_pids(uuids)

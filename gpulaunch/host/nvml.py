@@ -1,40 +1,28 @@
-"""The door to NVML: this machine's GPUs, how they are wired, and who uses them.
+"""The door to NVML: what the driver answers about this machine's GPUs, call by call, in plain values.
 
-Only this file imports pynvml. Any single call may be missing on some driver or unsupported on some card: what it would
-have told is then unknown, and the rest works. A GPU that fell off the bus is reported and left out.
+Only this file imports pynvml. Any single call may be missing on some driver, unsupported on some card or answered with
+garbage: what it would have told is then unknown, and the rest works.
 """
 
-import os
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import pynvml
 
-from gpulaunch.core.decide import OutsideUse
 from gpulaunch.core.hardware.bandwidth import PathType
-from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, wired
 from gpulaunch.errors import FailedError
-from gpulaunch.host.system import owner_of, program_of
 
-IDLE_MEMORY_BYTES = 128 << 20
-"""More in use than this, beyond what the driver reserves, and some process must be there: a CUDA context takes more."""
+HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 
-_LOST = (
+LOST = (
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED,
     pynvml.NVML_ERROR_INSUFFICIENT_POWER,
     pynvml.NVML_ERROR_IRQ_ISSUE,
 )
 _ABSENT = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-_UNKNOWN = (
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,
-    pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_NOT_FOUND,
-    *_LOST,  # _call has told, or will tell at the next launch
-)
+_USUAL = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_FOUND)
+_UNKNOWN = (*_USUAL, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION)
 
 _PATHS: dict[int, PathType] = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # two GPUs of one board
@@ -46,103 +34,293 @@ _PATHS: dict[int, PathType] = {
 }
 
 _MAJOR_NVLINK_VERSION = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}  # NVML counts 1.0, 2.0, 2.2, 3.0, 3.1, 4.0 ...
+_NVLINK_ENDS = {
+    pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
+    pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
+    pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: "switch",
+}
+_CPU_WORDS = 64  # of 64 bits: more than any kernel has CPUs
+_P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
+
+_ABOUT_WHAT_A_CARD_MAY_LACK = (
+    pynvml.nvmlDeviceGetNvLinkState,
+    pynvml.nvmlDeviceGetNvLinkRemotePciInfo,
+    pynvml.nvmlDeviceGetFieldValues,
+    pynvml.nvmlDeviceGetMigMode,
+    pynvml.nvmlDeviceGetMaxMigDeviceCount,
+    pynvml.nvmlDeviceGetMigDeviceHandleByIndex,
+    pynvml.nvmlDeviceGetComputeMode,
+)
 
 # Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with no NVMLError.
-_COMPUTE_PROCESSES = (
-    pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
-    pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
-)
-_GRAPHICS_PROCESSES = (
-    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
-    pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
-)
+_PROCESSES = {
+    "compute": (
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
+    ),
+    "graphics": (
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
+    ),
+    "mps": (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,),  # pynvml has no version 2 of it
+}
+
+PciAddress = tuple[int, int, int]
+"""Domain, bus and device."""
 
 
-PciAddress = tuple[int, int, int]  # domain, bus, device
+class LostGpuError(Exception):
+    """A GPU does not answer any more, or fails in earnest; the text says which and how."""
+
+
+class Unanswered(NamedTuple):
+    """A call that told nothing.
+
+    Attributes:
+        call: name of NVML's function.
+        gpu: index that was asked about.
+        why: NVML's words.
+        usual: whether that is to be expected of a card that has not got what the call is about, such as NVLinks.
+    """
+
+    call: str
+    gpu: int
+    why: str
+    usual: bool
 
 
 class NvlinkEnd(NamedTuple):
-    """One active NVLink of a GPU: major version, and where it goes."""
-
-    version: int
-    to_switch: bool
-    remote: PciAddress | None
-
-
-class Device(NamedTuple):
-    """A GPU in NVML's terms."""
-
-    handle: Any
-    address: PciAddress | None
-    nvlinks: list[NvlinkEnd]
-    gpu: Gpu
-
-
-class Reading(NamedTuple):
-    """What NVML says.
+    """One NVLink of a GPU.
 
     Attributes:
-        topology: the GPUs in service and their links.
-        outside: each GPU at work, with who seems to be at it; leases may explain some.
-        problems: what was left out, a line each.
+        active: whether it is up, or only asleep.
+        version: major; 0 if unknown.
+        remote: what is at its other end: "gpu", "switch", "cpu", or "" if unknown.
+        address: of that.
+        gb_per_s: what the driver says that it carries per direction; 0 if it does not say.
     """
 
-    topology: Topology
-    outside: tuple[OutsideUse, ...]
-    problems: tuple[str, ...]
+    active: bool
+    version: int = 0
+    remote: str = ""
+    address: PciAddress | None = None
+    gb_per_s: float = 0.0
 
 
-def read(ignored: Collection[str] = ()) -> Reading:
-    """Read this machine once: static topology and present use.
+class Memory(NamedTuple):
+    """Bytes of a GPU's memory; what the driver reserves for itself counts as neither free nor used."""
+
+    total: int
+    used: int
+
+
+class Card:
+    """A GPU, or a MIG instance of one, as NVML answers about it.
 
     Args:
-        ignored: programs whose use does not count, such as a desktop's.
+        handle: NVML's.
+        index: of the card, for messages.
+        unanswered: grows by every call that told nothing.
+    """
+
+    def __init__(self, handle: Any, index: int, unanswered: list[Unanswered]) -> None:  # noqa: ANN401
+        self.handle = handle
+        self._unanswered = unanswered
+        self.index = index
+
+    def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+        """A call whose answer may be unknown: then None.
+
+        Raises:
+            LostGpuError: the GPU does not answer, or fails in a way that says nothing about the call.
+        """
+        try:
+            return function(self.handle, *arguments)
+        except pynvml.NVMLError as problem:
+            if problem.value not in _UNKNOWN:
+                call = "" if problem.value in LOST else f"{function.__name__} failed: "
+                raise LostGpuError(f"GPU {self.index} is left out: {call}{problem}") from None
+            self._note(
+                function, str(problem), usual=problem.value in _USUAL and function in _ABOUT_WHAT_A_CARD_MAY_LACK
+            )
+        except UnicodeDecodeError:
+            self._note(function, "the answer is no text", usual=False)
+        return None
+
+    def _note(self, function: Callable[..., Any], why: str, *, usual: bool) -> None:
+        self._unanswered.append(Unanswered(function.__name__, self.index, why, usual))
+
+    def uuid(self) -> str:
+        """Identity that survives reboots.
+
+        Raises:
+            LostGpuError: it has none, so it cannot be leased.
+        """
+        uuid = self._ask(pynvml.nvmlDeviceGetUUID)
+        if not uuid or not uuid.isascii() or not uuid.isprintable():
+            raise LostGpuError(f"GPU {self.index} is left out: it has no UUID")
+        return str(uuid)
+
+    def model(self) -> str | None:
+        """Product name."""
+        return self._ask(pynvml.nvmlDeviceGetName) or None
+
+    def memory(self) -> Memory | None:
+        """Its memory, by the newer call, which tells the driver's reserve from use, else by the older one."""
+        newer = self._ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
+        if newer is not None:
+            return Memory(newer.total, newer.used)
+        older = self._ask(pynvml.nvmlDeviceGetMemoryInfo)
+        return None if older is None else Memory(older.total, 0)
+
+    def address(self) -> PciAddress | None:
+        """Where it is on the PCI bus."""
+        return _address(self._ask(pynvml.nvmlDeviceGetPciInfo))
+
+    def compute_capability(self) -> str | None:
+        """Such as "7.0"."""
+        found = self._ask(pynvml.nvmlDeviceGetCudaComputeCapability)
+        return f"{found[0]}.{found[1]}" if found else None
+
+    def pcie(self) -> tuple[int, int]:
+        """Highest generation and number of lanes that GPU and slot can do; 0 for what is unknown."""
+        generation = self._ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration)
+        return generation or 0, self._ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth) or 0
+
+    def cpus(self) -> frozenset[int]:
+        """CPUs next to it."""
+        return _bits(self._ask(pynvml.nvmlDeviceGetCpuAffinity, _CPU_WORDS))
+
+    def memory_nodes(self) -> frozenset[int]:
+        """NUMA nodes of the host's memory next to it."""
+        return _bits(self._ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE))
+
+    def compute_mode_forbids(self) -> bool:
+        """Whether its compute mode lets nobody use it."""
+        return bool(self._ask(pynvml.nvmlDeviceGetComputeMode) == pynvml.NVML_COMPUTEMODE_PROHIBITED)
+
+    def nvlinks(self) -> dict[int, NvlinkEnd]:
+        """All its NVLinks by number; empty for a card without."""
+        states = {link: self._nvlink_state(link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)}
+        return {
+            link: self._nvlink(link) if state else NvlinkEnd(active=False)
+            for link, state in states.items()
+            if state is not None
+        }
+
+    def _nvlink_state(self, link: int) -> int | None:
+        """0 down, 1 up, 2 asleep; None if there is no such link, or it is unknown.
+
+        Hopper and later are asked for a field: the older call does not know that a link may sleep.
+        """
+        state = self._field(pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link)
+        return self._ask(pynvml.nvmlDeviceGetNvLinkState, link) if state is None else state
+
+    def _nvlink(self, link: int) -> NvlinkEnd:
+        version = self._ask(pynvml.nvmlDeviceGetNvLinkVersion, link)
+        kind = self._ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
+        remote = self._ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
+        speed = self._field(pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, link)
+        if speed is None:
+            speed = self._field(pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0)
+        return NvlinkEnd(
+            active=True,
+            version=_MAJOR_NVLINK_VERSION.get(version, max(_MAJOR_NVLINK_VERSION.values())) if version else 0,
+            remote=_NVLINK_ENDS.get(kind, ""),
+            address=_address(remote),
+            gb_per_s=(speed or 0) / 1000,
+        )
+
+    def _field(self, field: int, scope: int) -> int | None:
+        values = self._ask(pynvml.nvmlDeviceGetFieldValues, [(field, scope)])
+        if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+            return None
+        return int(values[0].value.uiVal)
+
+    def path_to(self, other: "Card") -> PathType:
+        """How the two meet over PCIe; the farthest if that is unknown."""
+        return _PATHS.get(self._ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, other.handle), "SYS")
+
+    def reads_from(self, other: "Card") -> bool | None:
+        """Whether it can read the other's memory directly; None if unknown."""
+        status = self._ask(pynvml.nvmlDeviceGetP2PStatus, other.handle, _P2P_READ)
+        return None if status is None else status == pynvml.NVML_P2P_STATUS_OK
+
+    def instances(self) -> dict[int, "Card"] | None:
+        """Its MIG instances by number; None if it is not in MIG mode."""
+        modes = self._ask(pynvml.nvmlDeviceGetMigMode)
+        if not modes or modes[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+            return None
+        found = {}
+        for number in range(self._ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
+            handle = self._ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
+            if handle is not None:
+                found[number] = Card(handle, self.index, self._unanswered)
+        return found
+
+    def mig_profile(self) -> str:
+        """Of a MIG instance, such as "1g.10gb": its product name ends so, or it is made of its attributes."""
+        _, _, profile = (self.model() or "").partition(" MIG ")
+        if profile:
+            return profile
+        parts = self._ask(pynvml.nvmlDeviceGetAttributes_v2)
+        return f"{parts.gpuInstanceSliceCount}g.{round(parts.memorySizeMB / 1024)}gb" if parts else "unknown"
+
+    def pids(self, kind: str) -> set[int]:
+        """Processes at work on it: "compute", "graphics", or "mps" for clients of an MPS server."""
+        for function in _PROCESSES[kind]:
+            processes = self._ask(function)
+            if processes is not None:
+                return {process.pid for process in processes}
+        return set()
+
+
+def open_nvml() -> None:
+    """Begin; to be called first, and as often as one likes.
 
     Raises:
-        FailedError: there is no NVML, no driver, no GPU, or a call fails that nothing can be known without.
+        FailedError: there is no NVML or no driver.
     """
     _call(pynvml.nvmlInit)
-    problems: list[str] = []
-    machine: dict[int, Device] = {}
-    for index in range(_call(pynvml.nvmlDeviceGetCount)):
-        try:
-            machine[index] = _device(index)
-        except _LostGpuError as problem:
-            problems.append(str(problem))
-    if not machine:
-        raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), _HINT)
-    nvlinks = _direct_nvlinks(machine)
-    gpus = tuple(device.gpu for device in machine.values())
-    links = wired(gpus, lambda a, b: Wire(_pcie_path(machine[a], machine[b]), nvlinks.get((a, b), 0)))
-    topology = Topology(os.uname().nodename, gpus, links, "NVML")
-    outside = (_use(device.handle, device.gpu, ignored) for device in machine.values())
-    return Reading(topology, tuple(filter(None, outside)), tuple(problems))
 
 
-def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[OutsideUse, ...]:
-    """Who uses these GPUs now; read() has been called before.
+def driver_version() -> str | None:
+    """The driver's, such as "550.54.15"; None if it does not say."""
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except (pynvml.NVMLError, UnicodeDecodeError):
+        return None
+
+
+def card_count() -> int:
+    """How many GPUs the driver lists, lost ones among them.
 
     Raises:
-        FailedError: NVML fails. A GPU that is lost by now counts as in use.
+        FailedError: it does not say.
     """
-    uses = []
-    for gpu in gpus:
-        try:
-            handle = _call(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid, gpu=gpu.index)
-            uses.append(_use(handle, gpu, ignored))
-        except _LostGpuError as problem:
-            uses.append(OutsideUse(gpu.uuid, str(problem)))
-    return tuple(filter(None, uses))
+    return int(_call(pynvml.nvmlDeviceGetCount))
 
 
-def compute_pids(uuids: Iterable[str]) -> set[int]:
-    """Processes at work on these GPUs, as far as NVML tells."""
-    pids: set[int] = set()
-    for uuid in uuids:
-        with suppress(pynvml.NVMLError, FailedError):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            pids.update(process.pid for process in _processes(_COMPUTE_PROCESSES, handle, 0))
-    return pids
+def card_at(index: int, unanswered: list[Unanswered]) -> Card:
+    """The GPU of this index.
+
+    Raises:
+        LostGpuError: it does not answer.
+    """
+    return Card(_handle(pynvml.nvmlDeviceGetHandleByIndex, index, index), index, unanswered)
+
+
+def card_of(uuid: str, index: int) -> Card:
+    """The GPU or MIG instance of this UUID.
+
+    Args:
+        uuid: its identity.
+        index: for messages.
+
+    Raises:
+        LostGpuError: it does not answer, or is there no more.
+    """
+    return Card(_handle(pynvml.nvmlDeviceGetHandleByUUID, uuid, index), index, [])
 
 
 def is_present() -> bool:
@@ -154,139 +332,28 @@ def is_present() -> bool:
         return problem.value not in _ABSENT  # a driver that fails is there all the same
 
 
-_HINT = "without GPUs, try a described machine: --topology dgx1-v100"
+def _handle(function: Callable[..., Any], key: object, index: int) -> Any:  # noqa: ANN401
+    try:
+        return function(key)
+    except pynvml.NVMLError as problem:
+        raise LostGpuError(f"GPU {index} is left out: {problem}") from None
 
 
-class _LostGpuError(Exception):
-    """A GPU does not answer any more."""
-
-
-def _call(function: Callable[..., Any], *arguments: object, gpu: int | None = None) -> Any:  # noqa: ANN401
+def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401
     """A call that nothing can be known without."""
     try:
-        return function(*arguments)
+        return function()
     except pynvml.NVMLError as problem:
-        where = "" if gpu is None else f" on GPU {gpu}"
-        if problem.value in _LOST and gpu is not None:
-            raise _LostGpuError(f"GPU {gpu} is left out: {problem}") from None
         if problem.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-            raise FailedError("no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", _HINT) from None
+            raise FailedError("no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", HINT) from None
         raise FailedError(
-            f"NVML: {function.__name__} failed{where}: {problem}", _HINT if problem.value in _ABSENT else None
+            f"NVML: {function.__name__} failed: {problem}", HINT if problem.value in _ABSENT else None
         ) from None
-
-
-def _ask(function: Callable[..., Any], *arguments: object, gpu: int) -> Any:  # noqa: ANN401
-    """A call whose answer may be unknown: then None."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as problem:
-        if problem.value in _UNKNOWN:
-            return None
-        raise FailedError(f"NVML: {function.__name__} failed on GPU {gpu}: {problem}") from None
-
-
-def _device(index: int) -> Device:
-    handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index, gpu=index)
-    address = _address(_ask(pynvml.nvmlDeviceGetPciInfo, handle, gpu=index))
-    nvlinks = _nvlink_ends(handle, index)
-    capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, gpu=index)
-    gpu = Gpu(
-        index=index,
-        uuid=_call(pynvml.nvmlDeviceGetUUID, handle, gpu=index),
-        model=_call(pynvml.nvmlDeviceGetName, handle, gpu=index),
-        memory_bytes=_call(pynvml.nvmlDeviceGetMemoryInfo, handle, gpu=index).total,
-        numa_node=_numa_node(handle, index, address),
-        cpuset=_cpuset(handle, index),
-        compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
-        pcie_generation=_ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle, gpu=index) or 0,
-        pcie_width=_ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle, gpu=index) or 0,
-        nvlink_version=min((end.version for end in nvlinks), default=0),
-        nvswitch_links=sum(end.to_switch for end in nvlinks),
-    )
-    return Device(handle, address, nvlinks, gpu)
-
-
-def _cpuset(handle: Any, index: int) -> frozenset[int]:  # noqa: ANN401
-    words = _ask(pynvml.nvmlDeviceGetCpuAffinity, handle, ((os.cpu_count() or 1) + 63) // 64, gpu=index)
-    return frozenset(64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1)
-
-
-def _numa_node(handle: Any, index: int, address: PciAddress | None) -> int | None:  # noqa: ANN401
-    """NUMA node of the CPUs next to the GPU, as the kernel tells by PCI address.
-
-    (nvmlDeviceGetNumaNodeId is about the GPU's own memory.) NVML's memory affinity is asked where sysfs is silent.
-    """
-    if address:
-        domain, bus, device = address
-        try:
-            with open(f"/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0/numa_node") as file:
-                node = int(file.read())
-            if node >= 0:
-                return node
-        except (OSError, ValueError):
-            pass
-    scope = pynvml.NVML_AFFINITY_SCOPE_NODE
-    words = _ask(pynvml.nvmlDeviceGetMemoryAffinity, handle, 16, scope, gpu=index)
-    nodes = [64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1]
-    return nodes[0] if len(nodes) == 1 else None
-
-
-def _nvlink_ends(handle: Any, index: int) -> list[NvlinkEnd]:  # noqa: ANN401
-    ends = []
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        state = _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link, gpu=index)
-        if state == pynvml.NVML_FEATURE_ENABLED:
-            version = _ask(pynvml.nvmlDeviceGetNvLinkVersion, handle, link, gpu=index)
-            kind = _ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link, gpu=index)
-            remote = _ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link, gpu=index)
-            to_switch = kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
-            ends.append(NvlinkEnd(_MAJOR_NVLINK_VERSION.get(version, 6) if version else 1, to_switch, _address(remote)))
-    return ends
 
 
 def _address(pci: Any) -> PciAddress | None:  # noqa: ANN401
     return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 
-def _direct_nvlinks(machine: dict[int, Device]) -> dict[tuple[int, int], int]:
-    """How many NVLinks join each pair of GPUs directly."""
-    index_at = {device.address: index for index, device in machine.items() if device.address}
-    counts: dict[tuple[int, int], int] = {}
-    for index, device in machine.items():
-        for end in device.nvlinks:
-            peer = index_at.get(end.remote) if end.remote else None
-            if peer is not None and index < peer:
-                counts[index, peer] = counts.get((index, peer), 0) + 1
-    return counts
-
-
-def _pcie_path(a: Device, b: Device) -> PathType:
-    level = _ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, a.handle, b.handle, gpu=a.gpu.index)
-    return _PATHS.get(level, "SYS")
-
-
-def _use(handle: Any, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:  # noqa: ANN401
-    """Who uses a GPU, if anyone does: its compute processes, or memory in use where no process at all is visible.
-
-    A desktop's processes do not count, nor those to be ignored, and where there are some their memory cannot be told
-    from others'.
-    """
-    processes = sorted(process.pid for process in _processes(_COMPUTE_PROCESSES, handle, gpu.index))
-    pids = tuple(pid for pid in processes if not ignored or program_of(pid) not in ignored)
-    if pids:
-        return OutsideUse(gpu.uuid, _who(pids), pids)
-    if processes or _processes(_GRAPHICS_PROCESSES, handle, gpu.index):
-        return None
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, gpu=gpu.index)
-    if memory is not None and memory.used > IDLE_MEMORY_BYTES:
-        return OutsideUse(gpu.uuid, f"{memory.used >> 20} MiB in use by a process that is not visible here")
-    return None
-
-
-def _processes(versions: Sequence[Callable[..., Any]], handle: Any, index: int) -> list[Any]:  # noqa: ANN401
-    return next((found for ask in versions if (found := _ask(ask, handle, gpu=index)) is not None), [])
-
-
-def _who(pids: Sequence[int]) -> str:
-    return "; ".join(f"pid {pid}, {owner}" if (owner := owner_of(pid)) else f"pid {pid}" for pid in pids)
+def _bits(words: Collection[int] | None) -> frozenset[int]:
+    return frozenset(64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1)

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.hardware.cpuset import format_cpuset
+from gpulaunch.core.hardware.topology import Gpu, Topology
+
 _SOURCE = Path(__file__).with_name("nvml.c")
 
 _DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 _DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 _SINGLE, _HOSTBRIDGE = 10, 30  # nvmlGpuTopologyLevel_t
+_PATH_LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
+_NVML_VERSIONS = {0: 0, 1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8}  # of nvmlDeviceGetNvLinkVersion, by major version
 
 
 class FakeNvml:
@@ -46,6 +51,33 @@ class FakeNvml:
         """
         self._gpus, self._lines = [dict(gpu) for gpu in gpus], list(lines)
         self._write()
+
+    def tell_of(self, topology: Topology) -> None:
+        """Tell of this machine, as NVML would of a real one.
+
+        What NVML does not know of a machine is not told: its name, stated PCIe bandwidths.
+        """
+        cards = {gpu.card: gpu for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)}
+        links = {tuple(sorted((_card(topology, link.a), _card(topology, link.b)))): link for link in topology.links}
+        direct = {pair: link.nvlink_count for pair, link in links.items() if link.kind == "nvlink"}
+        lines = [f"ancestor {a} {b} {_PATH_LEVELS[link.pcie_path]}" for (a, b), link in links.items() if a != b]
+        lines += [f"p2p {a} {b} {int(not link.peer_to_peer)}" for (a, b), link in links.items() if a != b]
+        for card, gpu in cards.items():
+            ends = [
+                peer
+                for pair, count in direct.items()
+                if card in pair
+                for peer in set(pair) - {card}
+                for _ in range(count)
+            ]
+            ends += ["switch"] * gpu.nvswitch_links + ["cpu"] * gpu.cpu_nvlinks
+            said = f"version={_NVML_VERSIONS[gpu.nvlink_version]}"
+            said += f" speed={round(gpu.nvlink_gb_per_s * 1000)}" if gpu.nvlink_gb_per_s else ""
+            lines += [f"nvlink {card} {link} peer={peer} {said}" for link, peer in enumerate(ends)]
+        self.describe(
+            [_card_line(card, gpu) for card, gpu in cards.items()],
+            lines + [_instance_line(g) for g in topology.gpus if g.mig],
+        )
 
     def uuids(self, *gpus: int) -> str:
         """UUIDs of GPUs, with commas between."""
@@ -176,3 +208,29 @@ def _ancestors() -> Iterable[str]:
         for b in range(a + 1, 8):
             if a // 4 == b // 4:
                 yield f"ancestor {a} {b} {_SINGLE if a // 2 == b // 2 else _HOSTBRIDGE}"
+
+
+def _card(topology: Topology, index: int) -> int:
+    return next(gpu.card for gpu in topology.gpus if gpu.index == index)
+
+
+def _card_line(card: int, gpu: Gpu) -> dict[str, object]:
+    """What the gpu line of a card says."""
+    line: dict[str, object] = {
+        "uuid": gpu.mig.card_uuid if gpu.mig else gpu.uuid,
+        "name": gpu.model.partition(" MIG ")[0],
+        "memory_mib": gpu.memory_bytes >> 20,
+        "pci": f"ffff:{card:02x}:00",
+        "cc": gpu.compute_capability,
+        "gen": gpu.pcie_generation,
+        "width": gpu.pcie_width,
+        "numa": gpu.numa_node,
+        "cpus": format_cpuset(gpu.cpuset) or None,
+        "mig": int(gpu.mig is not None),
+    }
+    return {key: value for key, value in line.items() if value is not None}
+
+
+def _instance_line(gpu: Gpu) -> str:
+    number = 1000 * (gpu.mig.card + 1) + gpu.mig.instance
+    return f"gpu {number} uuid={gpu.uuid} name={gpu.model.replace(' ', '_')} memory_mib={gpu.memory_bytes >> 20}"

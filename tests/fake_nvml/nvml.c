@@ -10,11 +10,19 @@
  *   nvlink 0 2 peer=3 version=2     link 2 of GPU 0 ends in GPU 3; version as nvmlDeviceGetNvLinkVersion counts
  *   nvlink 0 3 peer=switch version=6
  *   nvlink 0 4 state=0              this link is down
+ *   nvlink 0 5 peer=cpu speed=25781 link to a CPU; what the driver says that a link carries, MB/s
+ *   gpu 1007 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728   MIG instance 7 of GPU 0, which has mig=1: 1000 x (GPU + 1) + 7
+ *   gpu 2000 uuid=MIG-b slices=1    MIG instance 0 of GPU 1
+ *   driver 550.54.15
+ *   p2p 0 1 2                       nvmlGpuP2PStatus_t of two GPUs, the lower index first; without: 0 (OK)
  *   ancestor 0 1 10                 nvmlGpuTopologyLevel_t of two GPUs, the lower index first; without: 50 (SYSTEM)
  *   process 0 4123 300              a compute process: pid, MiB; its memory counts as used
  *   graphics 0 77 20                a graphics process, likewise
+ *   mps 0 4123 300                  a client of an MPS server, likewise
  *   ending 0 4123 300               a compute process that is there when a program asks first, and gone the next time
  *   error nvmlDeviceGetUUID 3 15    this call answers with this code; GPU -1 for a call that is about no GPU
+ *
+ *   garbage nvmlDeviceGetName 3     this call answers with bytes that are no text
  *
  * A key that a gpu line lacks is not supported there. Layouts and numbers are those of nvml.h, API 13.
  */
@@ -24,40 +32,72 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED = 9,
        VERSION_MISMATCH = 25 };
 enum { INTERNAL = 0, SYSTEM = 50 };           /* nvmlGpuTopologyLevel_t */
-enum { PEER_IS_GPU = 0, PEER_IS_SWITCH = 2 }; /* nvmlIntNvLinkDeviceType_t */
+enum { PEER_IS_GPU = 0, PEER_IS_CPU = 1, PEER_IS_SWITCH = 2 }; /* nvmlIntNvLinkDeviceType_t */
 
 #define LINE 512
-#define MAX_GPUS 64
+#define INSTANCES 1000
+enum { LINK_SPEED = 90, LINK_SPEED_OF = 164, LINK_STATE_OF = 165 }; /* field ids */
+#define MAX_GPUS 128
 #define MIB (1ULL << 20)
 #define NO_GPU (-1)
 #define SWITCH_ADDRESS "ffff:f0:00"
+#define CPU_ADDRESS "ffff:f1:00"
 
 typedef struct Device *Handle; /* the index plus 1, since NULL is no handle */
 typedef struct { char legacy_id[16]; unsigned domain, bus, device, model, subsystem; char id[32]; } PciInfo;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    int type, result;
+    union { unsigned ui; double d; } value;
+} Field;
+typedef struct {
+    unsigned multiprocessors, copies, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
+    unsigned long long memory_mib;
+} Attributes;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
 
 static int initialised;
 
+/* What the file says now. It is opened every time, for tests that wait for a question; a new one is a new text. */
+static const char *facts(void) {
+    static char *text;
+    static struct stat read_from;
+    struct stat status;
+    FILE *file = fopen(getenv("FAKE_NVML_FILE"), "r");
+    if (!file || fstat(fileno(file), &status)) return "";
+    if (text && !memcmp(&status.st_mtim, &read_from.st_mtim, sizeof status.st_mtim) && status.st_ino == read_from.st_ino) {
+        fclose(file);
+        return text;
+    }
+    free(text);
+    text = calloc(1, status.st_size + 1);
+    if (fread(text, 1, status.st_size, file) != (size_t)status.st_size) text[0] = '\0';
+    fclose(file);
+    read_from = status;
+    return text;
+}
+
 /* The rest of the nth line that begins with these words, blank first; false if there is none. */
 static int find(char rest[LINE], int nth, const char *format, ...) {
-    char wanted[LINE], line[LINE];
+    char wanted[LINE];
     va_list words;
     va_start(words, format);
     size_t length = vsnprintf(wanted, sizeof wanted, format, words);
     va_end(words);
-    FILE *file = fopen(getenv("FAKE_NVML_FILE"), "r");
-    int found = 0;
-    while (file && !found && fgets(line, sizeof line, file))
-        found = !strncmp(line, wanted, length) && line[length] == ' ' && nth-- == 0;
-    if (file) fclose(file);
-    if (found) strcpy(rest, line + length);
-    return found;
+    for (const char *line = facts(); *line; line = strchr(line, '\n') + 1)
+        if (!strncmp(line, wanted, length) && (line[length] == ' ' || line[length] == '\n') && nth-- == 0) {
+            snprintf(rest, LINE, "%.*s", (int)strcspn(line + length, "\n") + 1, line + length);
+            return 1;
+        }
+    return 0;
 }
 
 /* The text after key= in the rest of a line; false if it is not there. */
@@ -91,10 +131,11 @@ static int ask(const char *function, Handle device, const char *key, char text[L
 }
 
 static int ask_name(const char *function, Handle device, const char *key, char *out, unsigned size) {
-    char text[LINE];
+    char text[LINE], rest[LINE];
     int code = ask(function, device, key, text);
     if (code) return code;
     for (char *c = text; (c = strchr(c, '_')); ) *c = ' ';
+    if (find(rest, 0, "garbage %s %d", function, index_of(device))) strcpy(text, "\xff\xfe\x80");
     return (unsigned)snprintf(out, size, "%s", text) < size ? SUCCESS : INSUFFICIENT_SIZE;
 }
 
@@ -146,7 +187,8 @@ static int ask_memory(const char *function, Handle device, Memory2 *memory) {
     if (code) return code;
     memory->total = number(rest, "memory_mib", 0) * MIB;
     memory->reserved = number(rest, "reserved_mib", 0) * MIB;
-    memory->used = number(rest, "used_mib", 0) * MIB + process_memory("process", gpu) + process_memory("graphics", gpu);
+    memory->used = number(rest, "used_mib", 0) * MIB + process_memory("process", gpu) + process_memory("graphics", gpu) +
+                   process_memory("mps", gpu);
     memory->free = memory->total - memory->reserved - memory->used;
     return SUCCESS;
 }
@@ -191,6 +233,14 @@ int nvmlShutdown(void) {
 
 const char *nvmlErrorString(int code) { return code ? "Error without words in nvidia-ml-py" : "Success"; }
 
+int nvmlSystemGetDriverVersion(char *version, unsigned size) {
+    char rest[LINE];
+    int code = begin(__func__, NO_GPU, rest);
+    if (code) return code;
+    char *text = find(rest, 0, "driver") ? strtok(rest, " \n") : "550.54.15";
+    return (unsigned)snprintf(version, size, "%s", text) < size ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
 int nvmlDeviceGetCount_v2(unsigned *count) {
     char rest[LINE];
     int code = begin(__func__, NO_GPU, rest);
@@ -207,8 +257,9 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *device) {
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, Handle *device) {
     char rest[LINE], text[LINE];
-    for (int index = 0; find(rest, 0, "gpu %d", index); index++)
-        if (value(text, rest, "uuid") && !strcmp(text, uuid)) {
+    int index;
+    for (int nth = 0; find(rest, nth, "gpu"); nth++)
+        if (value(text, rest, "uuid") && !strcmp(text, uuid) && sscanf(rest, "%d", &index) == 1) {
             *device = (Handle)((intptr_t)index + 1);
             return begin(__func__, index, rest);
         }
@@ -219,6 +270,64 @@ int nvmlDeviceGetUUID(Handle d, char *uuid, unsigned size) { return ask_name(__f
 int nvmlDeviceGetName(Handle d, char *name, unsigned size) { return ask_name(__func__, d, "name", name, size); }
 int nvmlDeviceGetMaxPcieLinkGeneration(Handle d, unsigned *gen) { return ask_number(__func__, d, "gen", gen); }
 int nvmlDeviceGetMaxPcieLinkWidth(Handle d, unsigned *width) { return ask_number(__func__, d, "width", width); }
+
+int nvmlDeviceGetComputeMode(Handle d, unsigned *mode) { return ask_number(__func__, d, "mode", mode); }
+
+int nvmlDeviceGetMigMode(Handle device, unsigned *current, unsigned *pending) {
+    int code = ask_number(__func__, device, "mig", current);
+    *pending = *current;
+    return code;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(Handle device, unsigned *count) {
+    int code = ask_number(__func__, device, "mig", count);
+    if (!code) *count = 7;
+    return code;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(Handle device, unsigned index, Handle *instance) {
+    char rest[LINE];
+    int card = index_of(device), code = begin(__func__, card, rest), number = INSTANCES * (card + 1) + (int)index;
+    if (code) return code;
+    if (!find(rest, 0, "gpu %d", number)) return NOT_FOUND;
+    *instance = (Handle)((intptr_t)number + 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetAttributes_v2(Handle device, Attributes *attributes) {
+    char rest[LINE];
+    int code = begin(__func__, index_of(device), rest);
+    if (code) return code;
+    memset(attributes, 0, sizeof *attributes);
+    attributes->gpu_slices = attributes->compute_slices = number(rest, "slices", 0);
+    attributes->memory_mib = number(rest, "memory_mib", 0);
+    return attributes->gpu_slices ? SUCCESS : NOT_SUPPORTED;
+}
+
+/* A link's own speed and state as the drivers of Hopper answer, and one speed for all as those before do. */
+int nvmlDeviceGetFieldValues(Handle device, int count, Field *fields) {
+    char rest[LINE];
+    int code = begin(__func__, index_of(device), rest);
+    for (int i = 0; !code && i < count; i++) {
+        Field *field = &fields[i];
+        char *key = field->field == LINK_STATE_OF ? "state" : "speed";
+        unsigned link = field->field == LINK_SPEED ? 0 : field->scope;
+        field->result = ask_link(__func__, device, link, rest);
+        char text[LINE];
+        int newer = field->field != LINK_SPEED;
+        if (!field->result && (!value(text, rest, key) || newer != !!strstr(rest, " hopper"))) field->result = NOT_SUPPORTED;
+        if (!field->result) field->value.ui = number(rest, key, 0);
+    }
+    return code;
+}
+
+int nvmlDeviceGetP2PStatus(Handle device, Handle other, int index, unsigned *status) {
+    char rest[LINE];
+    int a = index_of(device), b = index_of(other), code = begin(__func__, a, rest);
+    if (code || index) return code ? code : NOT_SUPPORTED;
+    *status = find(rest, 0, "p2p %d %d", a < b ? a : b, a < b ? b : a) ? atoi(rest) : 0;
+    return SUCCESS;
+}
 
 int nvmlDeviceGetCpuAffinity(Handle device, unsigned size, unsigned long long *words) {
     return ask_bits(__func__, device, "cpus", size, words);
@@ -269,7 +378,7 @@ int nvmlDeviceGetNvLinkVersion(Handle device, unsigned link, unsigned *version) 
 int nvmlDeviceGetNvLinkRemoteDeviceType(Handle device, unsigned link, unsigned *type) {
     char rest[LINE];
     int code = ask_link(__func__, device, link, rest);
-    if (!code) *type = strstr(rest, " peer=switch") ? PEER_IS_SWITCH : PEER_IS_GPU;
+    if (!code) *type = strstr(rest, " peer=switch") ? PEER_IS_SWITCH : strstr(rest, " peer=cpu") ? PEER_IS_CPU : PEER_IS_GPU;
     return code;
 }
 
@@ -279,6 +388,7 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(Handle device, unsigned link, PciInfo *p
     if (code) return code;
     if (!value(peer, rest, "peer")) return NOT_SUPPORTED;
     if (!strcmp(peer, "switch")) return fill_address(SWITCH_ADDRESS, pci);
+    if (!strcmp(peer, "cpu")) return fill_address(CPU_ADDRESS, pci);
     return find(rest, 0, "gpu %s", peer) && value(peer, rest, "pci") ? fill_address(peer, pci) : NOT_SUPPORTED;
 }
 
@@ -306,4 +416,8 @@ int nvmlDeviceGetGraphicsRunningProcesses_v2(Handle device, unsigned *count, Pro
 
 int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle device, unsigned *count, Process *processes) {
     return ask_processes(__func__, device, "graphics", count, processes);
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle device, unsigned *count, Process *processes) {
+    return ask_processes(__func__, device, "mps", count, processes);
 }

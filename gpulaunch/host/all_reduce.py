@@ -1,0 +1,105 @@
+"""The door to all-reduce benchmarks: nccl-tests' all_reduce_perf where it is installed, else PyTorch."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gpulaunch.errors import FailedError
+
+LEAST_BYTES = 1 << 20
+MOST_BYTES = 1 << 30
+TIMEOUT_S = 300.0
+
+_PROGRAM = "all_reduce_perf"
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_all_reduce.py")
+
+
+class Benchmark(NamedTuple):
+    """A program that measures all-reduce bandwidth.
+
+    Attributes:
+        name: for people.
+        command: argv, to which the number of GPUs is added.
+    """
+
+    name: str
+    command: tuple[str, ...]
+
+
+def find_benchmark() -> Benchmark:
+    """What is at hand.
+
+    Raises:
+        FailedError: nothing is.
+    """
+    program = shutil.which(_PROGRAM)
+    if program:
+        sizes = ("-b", str(LEAST_BYTES), "-e", str(MOST_BYTES), "-f", "4")
+        return Benchmark("nccl-tests", (program, *sizes, "-g"))
+    python = shutil.which("python3")
+    if python and subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 0:  # noqa: S603
+        return Benchmark("PyTorch", (python, _TORCH, str(LEAST_BYTES), str(MOST_BYTES)))
+    raise FailedError(
+        f"no all-reduce benchmark: neither {_PROGRAM} nor a python3 with PyTorch is on PATH",
+        "build github.com/NVIDIA/nccl-tests, or activate an environment with PyTorch",
+    )
+
+
+def run(benchmark: Benchmark, count: int, variables: Mapping[str, str]) -> list[tuple[int, float]]:
+    """Measure an all-reduce.
+
+    Args:
+        benchmark: from find_benchmark.
+        count: number of GPUs that the variables make visible.
+        variables: to be added to the environment.
+
+    Returns:
+        Message size in bytes and bus bandwidth in GB/s, ascending.
+
+    Raises:
+        FailedError: it fails, prints no figures, or does not end.
+    """
+    command = [*benchmark.command, str(count)]
+    with subprocess.Popen(  # noqa: S603  the user's own programs are what is to be run
+        command,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        process_group=0,
+    ) as process:
+        try:
+            output, complaint = process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise FailedError(f"{benchmark.name}: not done after {TIMEOUT_S:.0f} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        last = (complaint.strip() or output.strip() or "it says nothing").splitlines()[-1]
+        raise FailedError(f"{benchmark.name}: {' '.join(command)} ended with status {process.returncode}: {last}")
+    figures = _figures(output.splitlines())
+    if not figures:
+        raise FailedError(f"{benchmark.name}: {' '.join(command)} printed no figures")
+    return figures
+
+
+def _figures(lines: Sequence[str]) -> list[tuple[int, float]]:
+    """The figures of a table as nccl-tests print it: the first columns named size and busbw."""
+    columns: list[str] = []
+    figures = []
+    for line in lines:
+        words = line.lstrip("# ").split()
+        if words[:1] == ["size"] and "busbw" in words:
+            columns = words
+        elif columns and words and words[0].isdecimal() and len(words) >= len(columns) - 2:
+            try:
+                figures.append((int(words[0]), float(words[columns.index("busbw")])))
+            except ValueError:
+                continue
+    return sorted(figures)

@@ -1,0 +1,81 @@
+"""What NVML lists, quickly: the driver's version and the identities of GPUs and MIG instances.
+
+Asked by ctypes, since pynvml's import costs 20 ms, more than all the rest of showing a machine that is known already.
+What is odd in any way is no roster, and then the machine is read through pynvml, which says what is odd.
+"""
+
+import ctypes
+from typing import Any, NamedTuple
+
+_TEXT_BYTES = 96
+_MIG_ENABLED = 1
+
+
+class Listed(NamedTuple):
+    """A card that answers.
+
+    Attributes:
+        uuid: its identity.
+        instances: UUIDs of its MIG instances by number; None if it is not in MIG mode.
+    """
+
+    uuid: str
+    instances: dict[str, str] | None
+
+
+class Roster(NamedTuple):
+    """What NVML lists.
+
+    Attributes:
+        driver: its version.
+        cards: by index; all of them answer.
+    """
+
+    driver: str
+    cards: tuple[Listed, ...]
+
+
+def read_roster() -> Roster | None:
+    """The GPUs of this machine; None if there is no driver, or if anything about it is odd."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        _check(library.nvmlInitWithFlags(0))
+        count = ctypes.c_uint()
+        _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+        driver = _text(library.nvmlSystemGetDriverVersion)
+        return Roster(driver, tuple(_listed(library, index) for index in range(count.value)))
+    except (OSError, AttributeError, _OddError, UnicodeDecodeError):  # no library, no such function, an error
+        return None
+
+
+class _OddError(Exception):
+    """A call did not succeed."""
+
+
+def _check(result: int) -> None:
+    if result:
+        raise _OddError
+
+
+def _text(function: Any, *arguments: object) -> str:  # noqa: ANN401
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    _check(function(*arguments, text, ctypes.c_uint(_TEXT_BYTES)))
+    return text.value.decode()
+
+
+def _listed(library: ctypes.CDLL, index: int) -> Listed:
+    card = ctypes.c_void_p()
+    _check(library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(card)))
+    uuid = _text(library.nvmlDeviceGetUUID, card)
+    mode, pending = ctypes.c_uint(), ctypes.c_uint()
+    unsupported = library.nvmlDeviceGetMigMode(card, ctypes.byref(mode), ctypes.byref(pending))
+    if unsupported or mode.value != _MIG_ENABLED:
+        return Listed(uuid, None)
+    most = ctypes.c_uint()
+    _check(library.nvmlDeviceGetMaxMigDeviceCount(card, ctypes.byref(most)))
+    instances = {}
+    for number in range(most.value):
+        instance = ctypes.c_void_p()
+        if not library.nvmlDeviceGetMigDeviceHandleByIndex(card, ctypes.c_uint(number), ctypes.byref(instance)):
+            instances[str(number)] = _text(library.nvmlDeviceGetUUID, instance)
+    return Listed(uuid, instances)

@@ -1,0 +1,65 @@
+"""All-reduce bandwidth by PyTorch, one process a GPU; a program of its own, run by whatever python3 has PyTorch.
+
+It prints a table as nccl-tests' all_reduce_perf does. Without CUDA it uses gloo on the CPU, which is a check of this
+program and of nothing else.
+
+Usage: torch_all_reduce.py LEAST_BYTES MOST_BYTES GPUS
+"""
+
+import os
+import socket
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+WARM_UPS = 5
+REPEATS = 20
+
+
+def measure(rank: int, count: int, least: int, most: int, port: int) -> None:
+    """Be one rank; rank 0 prints."""
+    on_gpu = torch.cuda.is_available()
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=count)
+    if on_gpu:
+        torch.cuda.set_device(rank)
+    place = "cuda" if on_gpu else "cpu"
+    if rank == 0:
+        print("# size busbw")
+    size = least
+    while size <= most:
+        data = torch.ones(size // 4, dtype=torch.float32, device=place)
+        seconds = timed(data, on_gpu=on_gpu)
+        if rank == 0:
+            print(size, f"{size * 2 * (count - 1) / count / seconds / 1e9:.3f}", flush=True)
+        size *= 4
+    dist.destroy_process_group()
+
+
+def timed(data: "torch.Tensor", *, on_gpu: bool) -> float:
+    """Seconds that one all-reduce takes."""
+    for _ in range(WARM_UPS):
+        dist.all_reduce(data)
+    wait(on_gpu=on_gpu)
+    begin = time.perf_counter()
+    for _ in range(REPEATS):
+        dist.all_reduce(data)
+    wait(on_gpu=on_gpu)
+    return (time.perf_counter() - begin) / REPEATS
+
+
+def wait(*, on_gpu: bool) -> None:
+    """Until the GPU has done what it was told."""
+    if on_gpu:
+        torch.cuda.synchronize()
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    least_bytes, most_bytes, gpus = map(int, sys.argv[1:])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        free_port = free.getsockname()[1]
+    torch.multiprocessing.spawn(measure, args=(gpus, least_bytes, most_bytes, free_port), nprocs=gpus)

@@ -1,0 +1,365 @@
+"""What this machine is, through NVML: every described machine, MIG, faults, and what is remembered of it."""
+
+import json
+import os
+import re
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import tomli_w
+from conftest import Launcher
+
+from gpulaunch.core.hardware.described import described_topology
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.host.catalog import machine_names
+
+if TYPE_CHECKING:
+    from fake_nvml import FakeNvml
+
+MACHINES = Path(__file__).parent.parent / "profiles" / "machines"
+
+pytest_plugins = ("fake_nvml",)
+
+NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 3, 4, 13, 15, 999
+SHOW_GPUS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+
+SPLIT = """
+name = "split"
+source = "made up: a card in MIG mode, one that is not, one in MIG mode with two kinds of instances"
+
+[gpus]
+count = 3
+model = "NVIDIA A100-SXM4-80GB"
+memory_mib = 81920
+compute_capability = "8.0"
+
+[nvlink]
+version = 3
+switch_links_per_gpu = 12
+
+[pcie]
+generation = 4
+width = 16
+peer_to_peer = true
+
+[pcie.groups]
+PXB = [[0, 1, 2]]
+
+[[mig]]
+gpu = 0
+profile = "1g.10gb"
+memory_mib = 9728
+instances = [3, 5]
+
+[[mig]]
+gpu = 2
+profile = "3g.40gb"
+memory_mib = 40192
+instances = [0]
+
+[[mig]]
+gpu = 2
+profile = "1g.10gb"
+memory_mib = 9728
+instances = [1]
+"""
+
+
+def without_what_nvml_cannot_know(document: dict) -> dict:
+    """A machine's description, less what its file states against the rules, and with peer-to-peer known."""
+    pcie = {key: value for key, value in document["pcie"].items() if key != "bandwidth_gb_per_s"}
+    return document | {"pcie": {"peer_to_peer": True} | pcie}
+
+
+def discovered(launcher: Launcher) -> dict:
+    done = launcher.run("topo", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def described(launcher: Launcher, tmp_path: Path, document: dict) -> dict:
+    """What `topo --json` says of a machine that is given as a file."""
+    path = tmp_path / "machine.toml"
+    path.write_text(tomli_w.dumps(document))
+    return json.loads(launcher.run("topo", "--topology", str(path), "--json").stdout)
+
+
+def comparable(document: dict) -> dict:
+    """Without what differs by nature: names, where the facts come from, addresses on the bus."""
+    gpus = [{key: value for key, value in gpu.items() if key != "pci_address"} for gpu in document["gpus"]]
+    return {"gpus": gpus, "links": document["links"]}
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_round_trip(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path, name: str) -> None:
+    """A described machine that is told through NVML is discovered as it was described."""
+    document = without_what_nvml_cannot_know(tomllib.loads((MACHINES / f"{name}.toml").read_text()))
+    nvml.tell_of(described_topology(document, ""))
+    assert comparable(discovered(launcher)) == comparable(described(launcher, tmp_path, document))
+
+
+@pytest.fixture
+def split(nvml: "FakeNvml") -> Topology:
+    """Three A100, two of them in MIG mode."""
+    topology = described_topology(tomllib.loads(SPLIT), "")
+    nvml.tell_of(topology)
+    return topology
+
+
+# MIG
+
+
+@pytest.mark.usefixtures("split")
+def test_mig_round_trip(launcher: Launcher, tmp_path: Path) -> None:
+    """MIG instances are GPUs with identity, memory and number of their own, and the links of their cards."""
+    found = discovered(launcher)
+    assert comparable(found) == comparable(described(launcher, tmp_path, tomllib.loads(SPLIT)))
+    assert [(gpu["index"], gpu["uuid"], gpu["memory_bytes"] >> 20) for gpu in found["gpus"]] == [
+        (1, "GPU-split-1", 81920),
+        (103, "MIG-split-0-3", 9728),
+        (105, "MIG-split-0-5", 9728),
+        (300, "MIG-split-2-0", 40192),
+        (301, "MIG-split-2-1", 9728),
+    ]
+    links = {(link["a"], link["b"]): (link["path"], link["nvlink_count"]) for link in found["links"]}
+    assert (links[1, 103], links[103, 300], links[103, 105]) == (("NVL", 12), ("NVL", 12), ("PIX", 0))
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        ((), "GPU-split-1"),
+        (("--gpu-model", "1g.10gb"), "MIG-split-0-3"),
+        (("--gpu-model", "3g.40gb"), "MIG-split-2-0"),
+        (("--only", "0"), "MIG-split-0-3"),
+        (("--only", "2:1"), "MIG-split-2-1"),
+        (("--only", "105"), "MIG-split-0-5"),
+        (("--only", "MIG-split-2-0"), "MIG-split-2-0"),
+        (("--only", "GPU-split-2"), "MIG-split-2-0"),
+        (("--only", "2", "--memory", "9GiB"), "MIG-split-2-0"),
+        (("--exclude", "1"), "MIG-split-0-3"),
+        (("-n", "all"), "GPU-split-1"),
+    ],
+)
+def test_choice_of_an_instance(launcher: Launcher, options: tuple[str, ...], want: str) -> None:
+    """A whole GPU where one would do, an instance for whoever asks for what only instances are; always by UUID."""
+    done = launcher.run(*options, "--", *SHOW_GPUS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{want}\n", "")
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize(
+    ("options", "asked"), [(("-n", "2", "--gpu-model", "1g.10gb"), 2), (("-n", "all", "--gpu-model", "MIG"), 4)]
+)
+def test_instances_do_not_work_together(launcher: Launcher, options: tuple[str, ...], asked: int) -> None:
+    """Several MIG instances for one job are refused, with CUDA's rule as the reason."""
+    done = launcher.run(*options, "--", "echo", "ran")
+    rule = "a process can use one MIG instance at most, and only those would do"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"gpulaunch: error: {asked} GPUs requested: {rule}\n"
+
+
+@pytest.mark.usefixtures("split")
+def test_card_in_mig_mode_is_not_given_whole(launcher: Launcher) -> None:
+    """Two whole GPUs of a machine that has one left, since the others are split, can never be."""
+    done = launcher.run("-n", "2", "--gpu-model", "A100", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("2 GPUs requested: 1 of " + os.uname().nodename + "'s 5 satisfy --gpu-model A100\n")
+
+
+def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml", split: Topology) -> None:  # noqa: ARG001
+    """A process on one instance is use of that one, and its neighbours on the card are free."""
+    nvml.add(f"process 1003 {os.getpid()} 300")
+    done = launcher.run("--only", "0", "--", *SHOW_GPUS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "MIG-split-0-5\n", "")
+
+
+def test_profile_of_an_instance_without_name(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Where the product name does not say it, the profile is made of slices and memory."""
+    nvml.describe(
+        [{"uuid": "GPU-a", "name": "A100", "mig": 1}], ["gpu 1000 uuid=MIG-a name=A100 slices=2 memory_mib=19968"]
+    )
+    assert discovered(launcher)["gpus"][0]["mig"]["profile"] == "2g.20gb"
+
+
+def test_only_empty_cards(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A card in MIG mode without instances cannot be used, and the message says so."""
+    nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 1}], [])
+    done = launcher.run("--", "true")
+    assert done.returncode == 125
+    assert "NVML lists no GPU in service; GPU 0 is in MIG mode and has no instance\n" in done.stderr
+
+
+# What the driver says of links
+
+
+def pair(nvml: "FakeNvml", *lines: str, **values: object) -> None:
+    """Two GPUs with these facts."""
+    gpu = {"name": "NVIDIA H100", "memory_mib": 81920, "cc": "9.0", "gen": 5, "width": 16} | values
+    nvml.describe([gpu | {"uuid": f"GPU-{i}", "pci": f"ffff:{i + 1:02x}:00"} for i in range(2)], lines)
+
+
+def link(launcher: Launcher) -> dict:
+    return discovered(launcher)["links"][0]
+
+
+@pytest.mark.parametrize(
+    ("said", "want"),
+    [("", 25.0), ("speed=25000", 25.0), ("speed=26562", 25.0), ("speed=14062", 14.062), ("speed=53125", 53.125)],
+    ids=["silent", "nominal", "raw rate", "slower", "faster"],
+)
+def test_speed_of_an_nvlink(launcher: Launcher, nvml: "FakeNvml", said: str, want: float) -> None:
+    """A link carries what the driver says, and what its version says where both agree but for the raw rate."""
+    pair(nvml, f"nvlink 0 0 peer=1 version=6 {said}", f"nvlink 1 0 peer=0 version=6 {said}")
+    assert link(launcher)["bandwidth_gb_per_s"] == want
+
+
+def test_speed_of_each_nvlink(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Drivers that tell the speed and state link by link are asked so; a link that sleeps is up."""
+    said = "version=6 hopper speed=14000"
+    pair(nvml, *(f"nvlink {a} {n} peer={1 - a} {said} state={n}" for a in range(2) for n in range(3)))
+    assert (link(launcher)["nvlink_count"], link(launcher)["bandwidth_gb_per_s"]) == (2, 28.0)
+
+
+def test_nvlinks_to_a_cpu(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """NVLinks into a CPU join no two GPUs, and are counted."""
+    pair(nvml, "nvlink 0 0 peer=cpu version=2", "nvlink 0 1 peer=cpu version=2")
+    assert link(launcher)["path"] == "SYS"
+    assert [gpu["nvlinks_to_cpu"] for gpu in discovered(launcher)["gpus"]] == [2, 0]
+
+
+@pytest.mark.parametrize(("status", "want", "bandwidth"), [(0, True, 48.0), (2, False, 36.0)])
+def test_peer_to_peer(launcher: Launcher, nvml: "FakeNvml", status: int, want: bool, bandwidth: float) -> None:
+    """Cards that cannot read each other's memory go through the host's, however near they are."""
+    pair(nvml, "ancestor 0 1 10", f"p2p 0 1 {status}")
+    assert (link(launcher)["peer_to_peer"], link(launcher)["bandwidth_gb_per_s"]) == (want, bandwidth)
+
+
+def test_compute_mode(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A GPU whose compute mode forbids everybody to use it is not granted."""
+    pair(nvml, mode=2)
+    done = launcher.run("--", "true")
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "2 are in use outside gpulaunch (its compute mode is Prohibited)" in done.stderr
+
+
+def test_mps_client(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A client of an MPS server is use outside gpulaunch."""
+    pair(nvml, f"mps 0 {os.getpid()} 300")
+    done = launcher.run("--", *SHOW_GPUS)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+# Garbage
+
+
+@pytest.mark.parametrize(
+    ("function", "want"),
+    [("nvmlDeviceGetName", "unknown"), ("nvmlDeviceGetPciBusId", "NVIDIA H100")],
+)
+def test_garbage(launcher: Launcher, nvml: "FakeNvml", function: str, want: str) -> None:
+    """An answer that is no text is no answer."""
+    pair(nvml, f"garbage {function} 0")
+    assert discovered(launcher)["gpus"][0]["model"] == want
+
+
+@pytest.mark.parametrize("fault", ["garbage nvmlDeviceGetUUID 0", f"error nvmlDeviceGetUUID 0 {NOT_SUPPORTED}"])
+def test_no_identity(launcher: Launcher, nvml: "FakeNvml", fault: str) -> None:
+    """A GPU without a UUID cannot be leased, so it is left out with a warning."""
+    pair(nvml, fault)
+    done = launcher.run("--", *SHOW_GPUS)
+    assert (done.stdout, done.stderr) == ("GPU-1\n", "gpulaunch: warning: GPU 0 is left out: it has no UUID\n")
+
+
+# What is remembered
+
+
+def cached(launcher: Launcher) -> Path:
+    return Path(launcher.environment["XDG_RUNTIME_DIR"], "gpulaunch.topology.json")
+
+
+@pytest.fixture
+def warm(launcher: Launcher, nvml: "FakeNvml") -> "FakeNvml":
+    """Two GPUs with two NVLinks, which the cache knows, and which have lost their links since."""
+    pair(nvml, *(f"nvlink {a} {n} peer={1 - a} version=6" for a in range(2) for n in range(2)))
+    discovered(launcher)
+    nvml.drop("nvlink ")
+    return nvml
+
+
+@pytest.mark.usefixtures("warm")
+def test_remembered(launcher: Launcher) -> None:
+    """What was read once is not read again."""
+    assert link(launcher)["nvlink_count"] == 2
+    assert cached(launcher).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["driver", "new card", "index", "mig", "boot", "age", "future", "damage", "short", "foreign format", "writable"],
+)
+def test_forgotten(launcher: Launcher, warm: "FakeNvml", change: str) -> None:
+    """What NVML lists otherwise, another driver or boot, age, damage and a file that others can write end it."""
+    path = cached(launcher)
+    text = path.read_text()
+    if change == "driver":
+        warm.add("driver 570.1")
+    elif change == "new card":
+        warm.change(1, uuid="GPU-new")
+    elif change == "index":
+        warm.swap(0, 1)
+    elif change == "mig":
+        warm.change(1, mig=1)
+        warm.add("gpu 2000 uuid=MIG-b name=A_MIG_1g.5gb")
+    elif change == "boot":
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        path.write_text(text.replace(boot, "another"))
+    elif change in ("age", "future"):
+        moved = time.time() + {"age": -901, "future": 60}[change]
+        os.utime(path, (moved, moved))
+    elif change == "damage":
+        path.write_text(text.replace('"topology":[', '"topology":[[', 1))
+    elif change == "short":
+        path.write_text(text[:-20])
+    elif change == "foreign format":
+        path.write_text(re.sub(r'"key":\[\d+', '"key":[0', text))
+    else:
+        path.chmod(0o666)
+    assert link(launcher)["nvlink_count"] == 0
+    assert path.read_text() != text or change == "writable"
+
+
+def test_cache_of_somebody_else(launcher: Launcher, warm: "FakeNvml") -> None:  # noqa: ARG001
+    """A file of another user says nothing, nor does a symbolic link."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give a file away")
+    path = cached(launcher)
+    os.chown(path, 65534, -1)
+    assert link(launcher)["nvlink_count"] == 0
+    path.rename(path.with_suffix(".real"))
+    os.chown(path.with_suffix(".real"), 0, -1)
+    path.symlink_to(path.with_suffix(".real"))
+    assert link(launcher)["nvlink_count"] == 0
+
+
+def test_lost_gpu_is_told_every_time(launcher: Launcher, warm: "FakeNvml") -> None:
+    """A GPU that is lost after it was remembered is left out with a warning, at every launch."""
+    warm.answer("nvmlDeviceGetUUID", GPU_IS_LOST, gpu=0)
+    for _ in range(2):
+        done = launcher.run("--", *SHOW_GPUS)
+        assert (done.stdout, done.stderr) == ("GPU-1\n", "gpulaunch: warning: GPU 0 is left out: GPU is lost\n")
+
+
+@pytest.mark.usefixtures("warm")
+def test_nowhere_to_remember(launcher: Launcher) -> None:
+    """Where nothing can be kept, everything works, by reading anew."""
+    runtime = Path(launcher.environment["XDG_RUNTIME_DIR"])
+    for file in runtime.iterdir():
+        file.unlink()
+    Path(runtime, "gpulaunch.topology.json.lock").mkdir()
+    Path(runtime, "gpulaunch.topology.json").mkdir()
+    assert link(launcher)["nvlink_count"] == 0
