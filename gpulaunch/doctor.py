@@ -1,13 +1,15 @@
 """What works on this machine, and what does not: each part that a launch stands on, looked at by itself."""
 
 import os
+import shutil
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gpulaunch.container import choose_way
 from gpulaunch.core.container.command import read_command
 from gpulaunch.core.container.ways import NO_WAY, WAYS
 from gpulaunch.core.decide import gpus_text
+from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.host.container_ways import offer_of
 from gpulaunch.host.containers import QUESTION_S
@@ -18,19 +20,22 @@ from gpulaunch.host.system import user_name
 from gpulaunch.prepare import shown_machine, shown_settings, shown_table
 from gpulaunch.settings import Settings
 
+if TYPE_CHECKING:
+    from gpulaunch.host.probe import Reading
+
 
 class Finding(NamedTuple):
     """One part of the machine, as it was found.
 
     Attributes:
         subject: the part.
-        state: a problem keeps launches from working, or from being safe; a note is good to know.
+        state: a problem keeps launches from working, or from being safe; a warning costs something less than that.
         text: what was found.
-        hint: what to do about it, or None.
+        hint: one thing to do about it; None if all is well.
     """
 
     subject: str
-    state: Literal["ok", "note", "problem"]
+    state: Literal["ok", "warning", "problem"]
     text: str
     hint: str | None = None
 
@@ -46,8 +51,11 @@ def diagnose(topology: str | None) -> list[Finding]:
     """
     settings = shown_settings(topology)
     machine: list[Machine] = []
-    findings = _checked("GPUs", lambda warn: _gpus(topology, machine, warn))
+    findings = _checked("GPUs", lambda _: _gpus(topology, machine))
     described = bool(machine and machine[0].key)
+    if machine and not described:
+        findings += _checked("NVML", lambda _: _driver())
+        findings += _mps()
     findings += _checked("state directory", lambda warn: _state(settings, described, warn))
     findings += _checked("Docker Engine", lambda _: _docker(settings, machine))
     if findings[-1].state != "problem":
@@ -55,22 +63,92 @@ def diagnose(topology: str | None) -> list[Finding]:
     return findings
 
 
+_RIGHTS = "'sudo gpulaunch setup' makes a directory that is root's and everybody's"
+
+
 def _checked(subject: str, check: Callable[[Callable[[str], None]], list[Finding]]) -> list[Finding]:
     """What a check finds; what it warns of, and what makes it fail, are problems."""
     warned: list[Finding] = []
     try:
-        found = check(lambda text: warned.append(Finding(subject, "problem", text)))
+        found = check(lambda text: warned.append(Finding(subject, "problem", text, _RIGHTS)))
     except GpulaunchError as problem:
         found = [Finding(subject, "problem", problem.message, problem.hint)]
     return found + warned
 
 
-def _gpus(topology: str | None, machine: list[Machine], warn: Callable[[str], None]) -> list[Finding]:
-    found = shown_machine(topology, warn)
+def _gpus(topology: str | None, machine: list[Machine]) -> list[Finding]:
+    found = shown_machine(topology, _silent)
     machine.append(found)
     models = ", ".join(sorted({gpu.model for gpu in found.topology.gpus}))
     text = f"{found.topology.name}: {gpus_text(len(found.topology.gpus))} ({models})"
     return [Finding("GPUs", "ok", text + (", described" if found.key else ", by NVML"))]
+
+
+def _driver() -> list[Finding]:
+    """What NVML tells when everything is asked anew, and what it does not."""
+    from gpulaunch.host.probe import probe  # late: described machines do without
+
+    reading = probe()
+    found = [Finding("driver", "ok", reading.driver or "its version is unknown")]
+    found += [
+        Finding("GPUs", "problem", text, "look for it in 'dmesg' (Xid), then reset it or boot")
+        for text in reading.problems
+    ]
+    found += [
+        Finding(
+            "GPUs",
+            "warning",
+            f"GPU {card} is in MIG mode and has no instance",
+            f"'nvidia-smi mig -i {card} -cgi 19 -C', say, makes one",
+        )
+        for card in reading.empty
+    ]
+    instances = [gpu for gpu in reading.topology.gpus if gpu.mig]
+    if instances:
+        profiles = ", ".join(f"{gpu.name} {gpu.mig.profile}" for gpu in instances if gpu.mig)
+        found.append(Finding("MIG", "ok", f"{len(instances)} instance{'' if len(instances) == 1 else 's'}: {profiles}"))
+    return [*found, *_nvlinks(reading), *_unanswered(reading)]
+
+
+def _nvlinks(reading: "Reading") -> list[Finding]:
+    down = [
+        Finding(
+            "NVLink",
+            "warning",
+            f"GPU {card}: {'link' if len(links) == 1 else 'links'} {', '.join(map(str, links))} down",
+            f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links that are up",
+        )
+        for card, links in reading.links_down.items()
+    ]
+    if down or not any(gpu.nvlink_version for gpu in reading.topology.gpus):
+        return down
+    return [Finding("NVLink", "ok", "every link is up")]
+
+
+def _unanswered(reading: "Reading") -> list[Finding]:
+    """Calls that told nothing, a line each, with the GPUs that they were about."""
+    gpus: dict[tuple[str, str], set[int]] = {}
+    for call in reading.unanswered:
+        if not call.usual:
+            gpus.setdefault((call.call, call.why), set()).add(call.gpu)
+    return [
+        Finding(
+            "NVML",
+            "warning",
+            f"{call} tells nothing of GPU {format_cpuset(frozenset(about))}: {why}",
+            "what it would tell is taken for unknown; a newer driver may know it",
+        )
+        for (call, why), about in gpus.items()
+    ]
+
+
+def _mps() -> list[Finding]:
+    """Whether GPUs could be shared through CUDA MPS."""
+    program = shutil.which("nvidia-cuda-mps-control")
+    if not program:
+        text = "nvidia-cuda-mps-control is not on PATH, so no GPU can be shared"
+        return [Finding("MPS", "warning", text, "it comes with the driver: install its package of compute utilities")]
+    return [Finding("MPS", "ok", program)]
 
 
 def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> list[Finding]:
@@ -86,7 +164,8 @@ def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
     command = read_command(["docker"])
     path = find_socket(command, os.environ)
     if not os.path.exists(path):
-        return [Finding("Docker Engine", "note", f"none at {path}, so 'gpulaunch docker run' will not work")]
+        text = f"none at {path}, so 'gpulaunch docker run' will not work"
+        return [Finding("Docker Engine", "warning", text, "start it, or set DOCKER_HOST; other launches do without")]
     info = Engine(path, altogether_s=QUESTION_S).info()
     found = [Finding("Docker Engine", "ok", f"{info.version} at {path}")]
     if not machine:
@@ -125,12 +204,12 @@ def _way_in(info: Info, machine: Machine, settings: Settings, way: str) -> Findi
     offered = offer_of(info, machine.topology.gpus).ways([gpu.uuid for gpu in machine.topology.gpus])
     if way == NO_WAY:
         text = f"{machine.topology.name} is only described: its GPUs get into no container"
-        return Finding("GPUs in containers", "note", text)
+        return Finding("GPUs in containers", "ok", text)
     forced = settings.get("container_gpus")
     others = ", ".join(WAYS[other] for other in offered if other != way)
     if way not in offered:
         text = f"{forced.origin}: this engine does not seem to offer {WAYS[way]}, but {others or 'no way at all'}"
-        return Finding("GPUs in containers", "problem", text)
+        return Finding("GPUs in containers", "problem", text, "force none, or one that is offered")
     text = f"by {WAYS[way]}"
     text += f", as {forced.origin} says" if forced.value else ""
     text += f"; also offered: {others}" if others else ""

@@ -9,6 +9,8 @@ import pytest
 from conftest import DGX, Launcher
 from engine import Engine, write_cdi_spec
 
+pytest_plugins = ("fake_nvml",)
+
 NO_WAY = "dgx1-v100 is only described: its GPUs get into no container"
 UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
 
@@ -18,7 +20,7 @@ def findings(launcher: Launcher, *options: str) -> dict[tuple[str, str], str]:
     done = launcher.run("doctor", *options, "--json")
     assert done.stderr == ""
     found = json.loads(done.stdout)["findings"]
-    assert done.returncode == (125 if any(finding["state"] == "problem" for finding in found) else 0)
+    assert done.returncode == (1 if any(finding["state"] == "problem" for finding in found) else 0)
     return {(finding["subject"], finding["state"]): finding["text"] for finding in found}
 
 
@@ -39,7 +41,7 @@ def test_described_machine_without_docker(launcher: Launcher) -> None:
         ("state directory", "ok"): f"{launcher.state}, of root: 0 leases, 0 waiting"
         if os.geteuid() == 0
         else f"{launcher.state}, of {Path(launcher.state).owner()}: 0 leases, 0 waiting",
-        ("Docker Engine", "note"): "none at /no/such.sock, so 'gpulaunch docker run' will not work",
+        ("Docker Engine", "warning"): "none at /no/such.sock, so 'gpulaunch docker run' will not work",
     }
 
 
@@ -75,7 +77,7 @@ def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
     launcher.environment |= {"DOCKER_HOST": docker.host}
     version = docker.docker("version", "--format", "{{.Server.Version}}").stdout.strip()
     found = findings(launcher, *DGX)
-    assert (found["Docker Engine", "ok"], found["GPUs in containers", "note"]) == (
+    assert (found["Docker Engine", "ok"], found["GPUs in containers", "ok"]) == (
         f"{version} at {docker.socket}",
         NO_WAY,
     )
@@ -95,3 +97,83 @@ def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
         assert found["GPUs in containers", "problem"].startswith(
             "GPULAUNCH_CONTAINER_GPUS=gpus: this engine does not seem to offer --gpus with a device list, but CDI"
         )
+
+
+# What NVML tells, and what it does not
+
+
+def bad(launcher: Launcher) -> dict[tuple[str, str], tuple[str, str]]:
+    """Findings that are not ok, with what to do about them."""
+    found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
+    return {(f["subject"], f["state"]): (f["text"], f["hint"]) for f in found if f["state"] != "ok"}
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_driver_and_links(launcher: Launcher) -> None:
+    """Of a healthy machine the driver, the GPUs and their NVLinks are found."""
+    launcher.environment["DOCKER_HOST"] = "unix:///no/such.sock"
+    found = findings(launcher)
+    assert found["driver", "ok"] == "550.54.15"
+    assert found["GPUs", "ok"] == f"{os.uname().nodename}: 8 GPUs (Tesla V100-SXM2-16GB), by NVML"
+    assert found["NVLink", "ok"] == "every link is up"
+    assert {part for part, state in found if state != "ok"} == {"Docker Engine", "MPS"}
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("nvmlDeviceGetCpuAffinity", "Function Not Found"),
+        ("nvmlDeviceGetTopologyCommonAncestor", "Not Supported"),
+        ("nvmlDeviceGetP2PStatus", "Insufficient Permissions"),
+        ("nvmlDeviceGetName", "Not Supported"),
+    ],
+)
+def test_what_was_not_told(launcher: Launcher, dgx1_v100, function: str, why: str) -> None:
+    """A call that is missing, unsupported or forbidden is a warning that says of which GPUs, and what follows."""
+    code = {"Not Supported": 3, "Insufficient Permissions": 4, "Function Not Found": 13}[why]
+    dgx1_v100.answer(function, code, gpu=2)
+    dgx1_v100.answer(function, code, gpu=3)
+    want = f"{function} tells nothing of GPU 2-3: {why}"
+    assert bad(launcher)["NVML", "warning"] == (
+        want,
+        "what it would tell is taken for unknown; a newer driver may know it",
+    )
+
+
+def test_cards_without_nvlink(launcher: Launcher, dgx1_v100) -> None:
+    """That cards have no NVLinks, and cannot be split, is nothing to complain of."""
+    dgx1_v100.drop("nvlink ")
+    assert {part for part, _ in bad(launcher)} <= {"MPS", "Docker Engine"}
+
+
+def test_links_that_are_down(launcher: Launcher, dgx1_v100) -> None:
+    """NVLinks that are down are named."""
+    dgx1_v100.drop("nvlink 3 1 ")
+    dgx1_v100.add("nvlink 3 1 state=0")
+    text, hint = bad(launcher)["NVLink", "warning"]
+    assert text == "GPU 3: link 1 down"
+    assert hint.startswith("'nvidia-smi nvlink -s -i 3'")
+
+
+def test_lost_gpu(launcher: Launcher, dgx1_v100) -> None:
+    """A GPU that fell off the bus is a problem."""
+    dgx1_v100.answer("nvmlDeviceGetUUID", 15, gpu=5)
+    assert bad(launcher)["GPUs", "problem"][0] == "GPU 5 is left out: GPU is lost"
+    assert launcher.run("doctor").returncode == 1
+
+
+def test_mig(launcher: Launcher, dgx1_v100) -> None:
+    """MIG instances are listed, and a card that has none is a warning."""
+    dgx1_v100.change(0, mig=1)
+    dgx1_v100.change(1, mig=1)
+    dgx1_v100.add("gpu 1002 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
+    assert findings(launcher)["MIG", "ok"] == "1 instance: 0:2 1g.10gb"
+    assert bad(launcher)["GPUs", "warning"][0] == "GPU 1 is in MIG mode and has no instance"
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_every_fault_has_something_to_do(launcher: Launcher) -> None:
+    """Whatever is not ok comes with one thing to do about it."""
+    launcher.environment |= {"DOCKER_HOST": "unix:///no/such.sock", "GPULAUNCH_STATE_DIR": "/proc"}
+    assert [hint for _, hint in bad(launcher).values() if not hint] == []
+    assert len(bad(launcher)) >= 2

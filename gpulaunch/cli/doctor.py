@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
 from gpulaunch.doctor import diagnose
-from gpulaunch.errors import FailedError
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,4 +21,4 @@ def main(arguments: Sequence[str]) -> int:
         from gpulaunch.render.tables import draw, findings_table
 
         draw(findings_table([finding._asdict() for finding in findings]), sys.stdout)
-    return FailedError.exit_status if any(finding.state == "problem" for finding in findings) else 0
+    return int(any(finding.state == "problem" for finding in findings))
