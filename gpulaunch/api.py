@@ -123,7 +123,7 @@ def allocate(
         policy: "preserve", "greedy" or "baseline".
         pattern: "ring", "chain", "all-to-all" or "none".
         sensitive: whether faster links make the job faster.
-        bandwidth_model: "cut" or "mapa".
+        bandwidth_model: "cut", "mapa" or "measured".
         memory: least memory of each GPU, in bytes or such as "16GiB".
         gpu_model: only GPUs whose product name contains this.
         only: choose among these GPUs, by index or UUID.

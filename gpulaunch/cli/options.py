@@ -37,7 +37,9 @@ OPTIONS = (
     Option(("--pattern",), "pattern", "NAME", "who talks to whom: ring, chain, all-to-all (default), none"),
     Option(("--sensitive",), "bandwidth_sensitive", None, "faster links make the job faster (default if n > 1)"),
     Option(("--insensitive",), "bandwidth_sensitive", None, "they do not", "false"),
-    Option(("--bandwidth-model",), "bandwidth_model", "NAME", "how fast a set of GPUs is: cut (default), mapa"),
+    Option(
+        ("--bandwidth-model",), "bandwidth_model", "NAME", "how fast a set of GPUs is: cut (default), mapa, measured"
+    ),
     Option(("--memory",), "memory", "SIZE", "least memory of each GPU, such as 16GiB"),
     Option(("--gpu-model",), "gpu_model", "TEXT", "only GPUs whose product name contains this"),
     Option(("--only",), "only", "GPU,...", "choose among these GPUs (index or UUID)"),

@@ -1,11 +1,12 @@
 """How good is a placement: bandwidths in GB/s per direction, each with its equation."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations, permutations
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.hardware.bandwidth import nvls_efficiency
+from gpulaunch.core.hardware.topology import Link, Topology
 from gpulaunch.core.workload.pattern import PATTERNS
 
 EXACT_RANKS = 8
@@ -20,10 +21,14 @@ class Fabric:
         pcie: PCIe bandwidth.
         nvlink: planned bandwidth of direct NVLinks; only pairs that have some.
         switch: planned bandwidth of one GPU's NVLinks into a switch; only GPUs that have some.
+        nvls: what is left of that where the switch computes the sum; only GPUs for which it can.
         nvlink_count: NVLinks between a pair.
+        link: everything about a pair.
     """
 
     def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self.link: dict[tuple[int, int], Link] = {}
         self.weight: dict[tuple[int, int], float] = {}
         self.pcie: dict[tuple[int, int], float] = {}
         self.nvlink: dict[tuple[int, int], float] = {}
@@ -31,6 +36,7 @@ class Fabric:
         self.switch: dict[int, float] = {}
         for link in topology.links:
             for pair in ((link.a, link.b), (link.b, link.a)):
+                self.link[pair] = link
                 self.weight[pair] = link.bandwidth_gb_per_s
                 self.pcie[pair] = link.pcie_gb_per_s
                 self.nvlink_count[pair] = link.nvlink_count
@@ -41,6 +47,31 @@ class Fabric:
                 for gpu in topology.gpus:
                     if gpu.index in (link.a, link.b):
                         self.switch[gpu.index] = gpu.nvswitch_links * per_link
+        self.nvls = {
+            gpu.index: self.switch[gpu.index] * efficiency
+            for gpu in topology.gpus
+            if gpu.index in self.switch and not gpu.mig and (efficiency := nvls_efficiency(gpu.compute_capability))
+        }
+
+    @cached_property
+    def measured(self) -> dict[tuple[str, ...], float]:
+        """Measured all-reduce bandwidth by the links of a set's best ring."""
+        return dict(self._topology.measured)
+
+    @cached_property
+    def calibrated(self) -> "Fabric":
+        """The same with the measured bandwidth of each class of links in place of the planned one."""
+        return Fabric(self._topology._replace(links=tuple(map(self._as_measured, self._topology.links)), measured=()))
+
+    def _as_measured(self, link: Link) -> Link:
+        bandwidth = self.measured.get((link.name,))
+        if bandwidth is None:
+            return link
+        return (
+            link._replace(nvlink_planned_gb_per_s=bandwidth)
+            if link.nvlink_count
+            else link._replace(pcie_gb_per_s=bandwidth)
+        )
 
 
 class Scores(NamedTuple):
@@ -140,14 +171,18 @@ def mapa_equation(x: int, y: int, z: int) -> float:
         >>> round(mapa_equation(2, 1, 0), 2)
         57.86
     """
-    terms = (
+    return sum(theta * term for theta, term in zip(THETA, mapa_terms(x, y, z), strict=True))
+
+
+def mapa_terms(x: int, y: int, z: int) -> tuple[float, ...]:
+    """What the coefficients of Eq. 2 are multiplied with, in their order."""
+    return (
         x, y, z,
         1 / (x + 1), 1 / (y + 1), 1 / (z + 1),
         x * y, y * z, z * x,
         1 / (x * y + 1), 1 / (y * z + 1), 1 / (z * x + 1),
         x * y * z, 1 / (x * y * z + 1),
     )  # fmt: skip
-    return sum(theta * term for theta, term in zip(THETA, terms, strict=True))
 
 
 def mapa_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float | None:
@@ -158,26 +193,47 @@ def mapa_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float | None:
 
     Source: mapa-sc21 3.4.3.
     """
-    if len(gpus) < 2:
-        return None
+    return mapa_equation(*ring_counts(fabric, gpus)) if len(gpus) > 1 else None
+
+
+def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
+    """How many double NVLinks (or more), single NVLinks and PCIe paths the best ring of at least two GPUs has."""
     ranks = mapped(fabric, gpus, "ring")
     counts = [fabric.nvlink_count[ranks[a], ranks[b]] for a, b in PATTERNS["ring"](len(ranks))]
-    return mapa_equation(sum(c > 1 for c in counts), counts.count(1), counts.count(0))
+    return sum(c > 1 for c in counts), counts.count(1), counts.count(0)
 
 
 def cut_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float | None:
-    """Effective bandwidth of a ring all-reduce: the narrowest cut of its GPUs; None for a single GPU.
+    """Effective bandwidth: the fastest all-reduce that the links allow, a ring or NVSwitch's own; None for one GPU.
+
+    docs/bandwidth.md holds it against published measurements.
+
+    Cost: cubic in the number of GPUs.
+    """
+    return max(ring_bandwidth(fabric, gpus), nvls_bandwidth(fabric, gpus)) if len(gpus) > 1 else None
+
+
+def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float:
+    """Bus bandwidth of an all-reduce computed in NVSwitch (NVLink SHARP); 0 unless it serves all of the GPUs.
+
+    Each of n GPUs sends all its data up once, and the n-th part of the sum that is its to spread: 1 + 1/n times the
+    data, where a ring sends 2(n-1)/n times. So it pays from five GPUs of Hopper on, and from six of Blackwell.
+
+    Source: the count of nccl issue 2140; with it one efficiency fits 5 to 8 GPUs of H200, and 6 to 8 of B200
+    (docs/bandwidth.md). NCCL plans without the 1/n (src/graph/tuning.cc), by which four GPUs would gain, and do not.
+    """
+    n = len(gpus)
+    return min(fabric.nvls.get(gpu, 0.0) for gpu in gpus) * 2 * (n - 1) / (n + 1)
+
+
+def ring_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float:
+    """Bus bandwidth of a ring all-reduce of at least two GPUs: their narrowest cut.
 
     GPUs that NVLink connects, through each other or through NVSwitch: the minimum cut of that graph, with the figures
     that NCCL plans with. Otherwise the ring must leave NVLink, and the best PCIe path that joins the parts decides
     (the narrowest edge of a widest spanning tree over them). Where PCIe alone is faster, as a wide slot of generation 5
-    is than a single NVLink, it is PCIe alone. The model knows nothing of reductions inside NVSwitch and of cards
-    without peer-to-peer.
-
-    Cost: cubic in the number of GPUs.
+    is than a single NVLink, it is PCIe alone.
     """
-    if len(gpus) < 2:
-        return None
     gpus = sorted(gpus)
     parts = _nvlink_parts(fabric, gpus)
     if len(parts) > 1:
@@ -246,7 +302,29 @@ def _minimum_cut(rows: tuple[tuple[float, ...], ...]) -> float:
     return best
 
 
+def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
+    """Names of the links of the best ring of at least two GPUs, slowest last: what kind of set they are."""
+    ranks = mapped(fabric, gpus, "ring")
+    links = [fabric.link[ranks[a], ranks[b]] for a, b in PATTERNS["ring"](len(ranks))]
+    return tuple(link.name for link in sorted(links, key=lambda link: (-link.bandwidth_gb_per_s, link.name)))
+
+
+def measured_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float | None:
+    """Effective bandwidth as `gpulaunch topo --measure` found it on this machine; None for a single GPU.
+
+    Of a set of a kind that was measured the figure itself, of any other the cut over links that carry what their class
+    was measured to carry.
+
+    Source: mapa-sc21 3.4 defines the effective bandwidth so.
+    """
+    if len(gpus) < 2:
+        return None
+    known = fabric.measured.get(ring_links(fabric, gpus))
+    return cut_bandwidth(fabric.calibrated, gpus) if known is None else known
+
+
 BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], float | None]] = {
     "cut": cut_bandwidth,
     "mapa": mapa_bandwidth,
+    "measured": measured_bandwidth,
 }

@@ -1,0 +1,118 @@
+"""Measure what this machine's links carry: idle GPUs, held under a lease, one all-reduce after the other."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gpulaunch.api import allocate
+from gpulaunch.core.decide import gpus_text
+from gpulaunch.core.hardware.description import machine_document
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.placement.measurement import Figure, Sample, kinds, others_of_class, samples, slow_links
+from gpulaunch.errors import UsageError, WouldWaitError
+from gpulaunch.host.all_reduce import Benchmark, find_benchmark, run
+from gpulaunch.host.system import now
+from gpulaunch.prepare import read_shown
+
+NAME = "gpulaunch topo --measure"
+
+
+class Measurement(NamedTuple):
+    """What was measured.
+
+    Attributes:
+        topology: the machine.
+        tool: that measured.
+        figures: in the order of measuring.
+    """
+
+    topology: Topology
+    tool: str
+    figures: tuple[Figure, ...]
+
+
+def measure(
+    topology: str | None, warn: Callable[[str], None], tell: Callable[[str], None], *, every_pair: bool = False
+) -> Measurement:
+    """Measure the all-reduce bandwidth of one set of each kind, out of the GPUs that are idle now.
+
+    A pair that carries far less than is planned with has its whole class measured, to tell the link from the class.
+
+    Args:
+        topology: what --topology says, or None.
+        warn: where to say what is odd but no failure.
+        tell: where to say how far it has come.
+        every_pair: measure all pairs.
+
+    Raises:
+        UsageError: the machine is only described, or has fewer than two whole GPUs.
+        WouldWaitError: fewer than two are idle.
+        FailedError: there is no benchmark, or it fails.
+    """
+    machine, table = read_shown(topology, warn)
+    if machine.key:
+        raise UsageError(f"{machine.topology.name} is only described: there is nothing to measure")
+    whole = [gpu for gpu in machine.topology.gpus if not gpu.mig]
+    if len(whole) < 2:
+        raise UsageError(f"2 GPUs are needed to measure a link: {machine.topology.name} has {len(whole)}")
+    benchmark = find_benchmark()
+    taken = {uuid for lease in table.peek().of(None).leases for uuid in lease.uuids}
+    taken |= {use.uuid for use in machine.outside}
+    idle = [gpu for gpu in whole if gpu.uuid not in taken]
+    if len(idle) < 2:
+        raise WouldWaitError(
+            f"2 idle GPUs are needed to measure a link: {len(idle)} of {len(whole)} is idle", "see 'gpulaunch status'"
+        )
+    with allocate(len(idle), only=[gpu.uuid for gpu in idle], uuid=True, wait=False, name=NAME):
+        tell(f"measuring {gpus_text(len(idle))} with {benchmark.name}")
+        return Measurement(
+            machine.topology,
+            benchmark.name,
+            tuple(_Run(machine.topology, benchmark, tell).all([gpu.index for gpu in idle], every_pair=every_pair)),
+        )
+
+
+class _Run:
+    """The measuring itself."""
+
+    def __init__(self, topology: Topology, benchmark: Benchmark, tell: Callable[[str], None]) -> None:
+        self._topology = topology
+        self._benchmark = benchmark
+        self._tell = tell
+        self._uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
+
+    def all(self, idle: Sequence[int], *, every_pair: bool) -> list[Figure]:
+        todo = samples(self._topology, idle, every_pair=every_pair)
+        figures: list[Figure] = []
+        for number, sample in enumerate(todo, 1):
+            figure = self._figure(sample, f"{number} of {len(todo)}")
+            figures.append(figure)
+            if len(sample.gpus) == 2 and not every_pair and slow_links(self._topology, [figure]):
+                others = others_of_class(self._topology, idle, sample)
+                figures += [self._figure(other, f"{number} of {len(todo)}, its class") for other in others]
+        return figures
+
+    def _figure(self, sample: Sample, place: str) -> Figure:
+        uuids = ",".join(self._uuids[gpu] for gpu in sample.gpus)
+        figure = Figure(sample, tuple(run(self._benchmark, len(sample.gpus), {"CUDA_VISIBLE_DEVICES": uuids})))
+        gpus = ",".join(map(str, sample.gpus))
+        self._tell(f"{place}: GPUs {gpus} ({kinds(sample)}): {figure.all_reduce_gb_per_s:.4g} GB/s")
+        return figure
+
+
+def measured_document(result: Measurement) -> dict[str, Any]:
+    """The machine file of this machine, with what was measured."""
+    document = machine_document(result.topology)
+    document["source"] = f"{result.topology.source}; [[measured]] by {result.tool}"
+    document["measurement"] = {"tool": result.tool, "date": now()}
+    cards = sorted({gpu.card for gpu in result.topology.gpus})
+    document["measured"] = [
+        {
+            "gpus": [cards.index(gpu) for gpu in figure.sample.gpus],
+            "ring": list(figure.sample.ring),
+            "all_reduce_gb_per_s": figure.all_reduce_gb_per_s,
+            "message_bytes": [size for size, _ in figure.sizes],
+            "bus_gb_per_s": [bandwidth for _, bandwidth in figure.sizes],
+        }
+        for figure in result.figures
+    ]
+    return document
