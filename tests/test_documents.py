@@ -428,7 +428,10 @@ def test_digest(tmp_path: Path) -> None:
             "an unknown key",
             'description = "a box"',
             'text = "a box"',
-            "2: unknown key 'text': known here are name, description, source, gpus, nvlink, pcie, numa, mig, measurement, measured",
+            (
+                "2: unknown key 'text': known here are name, description, source, gpus, nvlink, pcie, numa, mig, "
+                "measurement, measured"
+            ),
         ),
         (
             "an unknown key of a section",

@@ -61,7 +61,7 @@ class FakeNvml:
         links = {tuple(sorted((_card(topology, link.a), _card(topology, link.b)))): link for link in topology.links}
         direct = {pair: link.nvlink_count for pair, link in links.items() if link.kind == "nvlink"}
         lines = [f"ancestor {a} {b} {_PATH_LEVELS[link.pcie_path]}" for (a, b), link in links.items() if a != b]
-        lines += [f"p2p {a} {b} {int(not link.peer_to_peer)}" for (a, b), link in links.items() if a != b]
+        lines += [f"p2p {a} {b} {int(link.peer_to_peer is False)}" for (a, b), link in links.items() if a != b]
         for card, gpu in cards.items():
             ends = [
                 peer

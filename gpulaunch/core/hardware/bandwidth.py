@@ -38,6 +38,11 @@ _BY_VERSION = {
 }
 _GA10X = NvlinkFigures(14.0625, 12.0)  # the bridge of RTX 3090, A40 and A6000 calls itself version 3 and is slower
 
+# What a GPU's links into NVSwitch carry while that computes the sum, as a share of the planned figure. Fitted to the
+# all-reduces in docs/bandwidth.md: H100, H200 and H800, 5 to 8 GPUs, 0.82 to 0.85; B200 and B300, 6 to 8 GPUs, 0.75.
+# NCCL plans with 0.85 and 0.74. By major compute capability: what is older cannot, what is newer counts as the last.
+_NVLS_EFFICIENCY = {9: 0.83, 10: 0.75}
+
 _RAW_RATE_TOLERANCE = 0.1
 _PLANNED_SHARE = 0.8  # planned / nominal of versions 2, 3 and 5
 
@@ -46,7 +51,8 @@ _PCIE_SPEED = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}  # per lane, in NCCL
 # How much of the slot's bandwidth a path keeps. PIX is the slot itself; PHB is NCCL's overhead of peer-to-peer through
 # an Intel root complex (INTEL_P2P_OVERHEAD 6/5); SYS at one half follows NCCL's figures between sockets of each
 # generation (6 for gen 3 Broadwell, 10-16 for gen 4, 22 for gen 5). PXB and NODE are assumed, so that a longer path
-# is never as good as a shorter one.
+# is never as good as a shorter one. Published all-reduces through host memory bear NODE out as the share of a staged
+# path (18 of 24 and 35 of 48 GB/s), and SYS with two Xeons (28 of 48); with two EPYC 9005 SYS is too low (38 of 48).
 _PCIE_PATH_SHARE: dict[PathType, float] = {"PIX": 1.0, "PXB": 0.95, "PHB": 5 / 6, "NODE": 0.75, "SYS": 0.5}
 
 
@@ -68,6 +74,16 @@ def nvlink_figures(version: int, compute_capability: str | None, reported_gb_per
     if not reported_gb_per_s or abs(reported_gb_per_s / known.nominal_gb_per_s - 1) < _RAW_RATE_TOLERANCE:
         return known
     return NvlinkFigures(reported_gb_per_s, reported_gb_per_s * _PLANNED_SHARE)
+
+
+def nvls_efficiency(compute_capability: str | None) -> float:
+    """Share of its planned bandwidth at which a GPU feeds an NVSwitch that computes the sum; 0 where that cannot.
+
+    Args:
+        compute_capability: such as "9.0", or None if unknown, which counts as too old.
+    """
+    major = (compute_capability or "").partition(".")[0]
+    return _NVLS_EFFICIENCY.get(min(int(major), max(_NVLS_EFFICIENCY)), 0.0) if major.isdecimal() else 0.0
 
 
 def pcie_bandwidth(path: PathType, generation: int, width: int, *, peer_to_peer: bool = True) -> float:

@@ -12,8 +12,8 @@ from gpulaunch.core.hardware.topology import Gpu, Link, Topology
 def machine_document(topology: Topology) -> dict[str, Any]:
     """What a machine file says of this topology.
 
-    A description has no UUIDs and PCI addresses, counts its GPUs from 0, and says of peer-to-peer only what is true of all
-    pairs.
+    A description has no UUIDs and PCI addresses, counts its GPUs from 0, and says of peer-to-peer only what is true of
+    all pairs.
     """
     cards, links = _cards(topology)
     document: dict[str, Any] = {

@@ -197,7 +197,7 @@ class Topology(NamedTuple):
 
         Less will do: nodes 0, 1, 2 ... without attributes, edges with `nvlink_count` or with `path` alone ("NVL" alone
         is one NVLink), and with `weight` for their bandwidth. Two nodes without an edge are a path "SYS" apart.
-        NVLinks of unknown version are taken for version 2 (25 GB/s each per direction), and everything else follows
+        NVLinks of unknown version are taken for version 3 (25 GB/s each per direction), and everything else follows
         as in a described machine.
 
         Args:
@@ -324,7 +324,7 @@ _LINK_FIELDS: "FieldTable" = {
     "bandwidth_gb_per_s": (0.001, 1e6),
     "weight": (0.001, 1e6),
 }
-_USUAL_NVLINK_VERSION = 2
+_USUAL_NVLINK_VERSION = 3
 
 
 def _gpu_attributes(gpu: Gpu) -> "Attributes":
