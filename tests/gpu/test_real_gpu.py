@@ -27,6 +27,20 @@ def test_gpus_are_those_of_nvidia_smi(launcher: Launcher) -> None:
     assert got == queried("index", "uuid", "name", "memory.total")
 
 
+def test_links_are_those_of_nvidia_smi(launcher: Launcher) -> None:
+    """`topo --json` joins every two GPUs as nvidia-smi topo -m does."""
+    text = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=True).stdout
+    told = json.loads(launcher.run("topo", "--import", "-", "--json", input=text).stdout)["links"]
+    found = json.loads(launcher.run("topo", "--json").stdout)["links"]
+    assert [(x["path"], x["nvlink_count"]) for x in found] == [(x["path"], x["nvlink_count"]) for x in told]
+
+
+def test_doctor_knows_the_driver(launcher: Launcher) -> None:
+    """`doctor` names the driver that nvidia-smi names, and every call that it does not answer."""
+    found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
+    assert [f["text"] for f in found if f["subject"] == "driver"] == queried("driver_version")[0]
+
+
 def test_the_main_job_gets_a_gpu(launcher: Launcher) -> None:
     """A launch of one GPU names one that nvidia-smi lists, and holds it for the job alone."""
     done = launcher.run("-n", "1", "--uuid", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; gpulaunch status --json")
