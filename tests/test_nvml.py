@@ -24,7 +24,7 @@ SHOW_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinit
 NO_GPUS_HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 STATUS_HINT = "add --wait to queue, or see 'gpulaunch status'"
 # nvmlReturn_t
-NOT_SUPPORTED, INSUFFICIENT_POWER, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND = 3, 8, 9, 13
+NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_POWER, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND = 3, 4, 8, 9, 13
 GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999
 USER = pwd.getpwuid(os.getuid()).pw_name
 
@@ -354,6 +354,13 @@ OPTIONAL = [
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetGraphicsRunningProcesses_v2",
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetP2PStatus",
+    "nvmlDeviceGetComputeMode",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetName",
+    "nvmlSystemGetDriverVersion",
 ]
 
 
@@ -405,10 +412,12 @@ def test_driver_that_is_older_than_510(launcher, dgx1_v100):
     assert got == [f"pid {os.getpid()}, {USER}", *[None] * 7]
 
 
-@pytest.mark.parametrize("code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND], ids=["unsupported", "missing"])
+@pytest.mark.parametrize(
+    "code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION], ids=["unsupported", "missing", "forbidden"]
+)
 @pytest.mark.parametrize("function", OPTIONAL)
 def test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code):
-    """A call that the card does not support, or that the driver lacks, is no obstacle."""
+    """A call that the card does not support, that the driver lacks or forbids, is no obstacle."""
     dgx1_v100.answer(function, code)
     run = launcher.run("-n", "all", "--", *SHOW_GPUS)
     assert (run.returncode, run.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Scores, held against the papers' numbers, published measurements and searches written a second time."""
+"""Scores, held against the papers' numbers and searches written a second time."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
