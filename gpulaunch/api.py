@@ -72,6 +72,16 @@ class HeldLease:
         else:
             held.record.close()
 
+    def fileno(self) -> int:
+        """Descriptor of the lease: a child process that has it open holds the GPUs, too (subprocess: pass_fds).
+
+        Raises:
+            FailedError: the lease has been released.
+        """
+        if self._held is None:
+            raise FailedError(f"lease {self.id} has been released")
+        return self._held.record.fd
+
     def __enter__(self) -> Self:
         """The lease itself."""
         return self

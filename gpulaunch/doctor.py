@@ -63,6 +63,9 @@ def diagnose(topology: str | None) -> list[Finding]:
     return findings
 
 
+_ALWAYS_LINKED = ("SXM", "HBM3", "B200", "B300", "GH200")
+"""In the names of cards that come on boards with NVLink."""
+
 _RIGHTS = "'sudo gpulaunch setup' makes a directory that is root's and everybody's"
 
 
@@ -111,18 +114,24 @@ def _driver() -> list[Finding]:
 
 
 def _nvlinks(reading: "Reading") -> list[Finding]:
-    down = [
+    """Links that are down. Where none is up at all, the cards may just have no bridge, unless they are made for one."""
+    linked = {card: (up, down) for card, (up, down) in reading.nvlinks.items() if up or down}
+    if not linked:
+        return []
+    if not any(up for up, _ in linked.values()):
+        meant = any(word in gpu.model for gpu in reading.topology.gpus for word in _ALWAYS_LINKED)
+        hint = "is the fabric manager running? 'systemctl status nvidia-fabricmanager'" if meant else None
+        return [Finding("NVLink", "warning" if meant else "ok", "no link is up", hint)]
+    return [
         Finding(
             "NVLink",
             "warning",
-            f"GPU {card}: {'link' if len(links) == 1 else 'links'} {', '.join(map(str, links))} down",
+            f"GPU {card}: {'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))} down",
             f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links that are up",
         )
-        for card, links in reading.links_down.items()
-    ]
-    if down or not any(gpu.nvlink_version for gpu in reading.topology.gpus):
-        return down
-    return [Finding("NVLink", "ok", "every link is up")]
+        for card, (_, down) in linked.items()
+        if down
+    ] or [Finding("NVLink", "ok", "every link is up")]
 
 
 def _unanswered(reading: "Reading") -> list[Finding]:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gpulaunch.api import allocate
-from gpulaunch.core.decide import gpus_text
+from gpulaunch.core.decide import gpus_text, leased_uuids
 from gpulaunch.core.hardware.description import machine_document
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.measurement import Figure, Sample, kinds, others_of_class, samples, slow_links
+from gpulaunch.core.request import visible
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.host.all_reduce import Benchmark, find_benchmark, run
 from gpulaunch.host.system import now
@@ -48,35 +49,40 @@ def measure(
         WouldWaitError: fewer than two are idle.
         FailedError: there is no benchmark, or it fails.
     """
-    machine, table = read_shown(topology, warn)
-    if machine.key:
-        raise UsageError(f"{machine.topology.name} is only described: there is nothing to measure")
-    whole = [gpu for gpu in machine.topology.gpus if not gpu.mig]
-    if len(whole) < 2:
-        raise UsageError(f"2 GPUs are needed to measure a link: {machine.topology.name} has {len(whole)}")
+    shown = read_shown(topology, warn)
+    machine = shown.machine.topology
+    if shown.machine.key:
+        raise UsageError(f"{machine.name} is only described: there is nothing to measure")
+    scope = [gpu for gpu in machine.gpus if not gpu.mig and (shown.within is None or gpu.uuid in shown.within.uuids)]
+    if shown.visible is not None:
+        scope = [gpu for gpu in scope if gpu.uuid in visible(machine, shown.visible).uuids]
+    if len(scope) < 2:
+        raise UsageError(
+            f"2 GPUs are needed to measure a link: there {'is' if len(scope) == 1 else 'are'} {len(scope)}"
+        )
     benchmark = find_benchmark()
-    taken = {uuid for lease in table.peek().of(None).leases for uuid in lease.uuids}
-    taken |= {use.uuid for use in machine.outside}
-    idle = [gpu for gpu in whole if gpu.uuid not in taken]
+    taken = leased_uuids(machine, shown.table.peek().of(None).leases, shown.within)
+    if shown.within is None:
+        taken |= {use.uuid for use in shown.machine.outside}
+    idle = [gpu for gpu in scope if gpu.uuid not in taken]
     if len(idle) < 2:
         raise WouldWaitError(
-            f"2 idle GPUs are needed to measure a link: {len(idle)} of {len(whole)} is idle", "see 'gpulaunch status'"
+            f"2 idle GPUs are needed to measure a link: {len(idle)} of {len(scope)} is idle", "see 'gpulaunch status'"
         )
-    with allocate(len(idle), only=[gpu.uuid for gpu in idle], uuid=True, wait=False, name=NAME):
+    with allocate(len(idle), only=[gpu.uuid for gpu in idle], uuid=True, wait=False, name=NAME) as lease:
         tell(f"measuring {gpus_text(len(idle))} with {benchmark.name}")
-        return Measurement(
-            machine.topology,
-            benchmark.name,
-            tuple(_Run(machine.topology, benchmark, tell).all([gpu.index for gpu in idle], every_pair=every_pair)),
-        )
+        measuring = _Measuring(machine, benchmark, lease.fileno(), tell)
+        figures = measuring.all([gpu.index for gpu in idle], every_pair=every_pair)
+        return Measurement(machine, benchmark.name, tuple(figures))
 
 
-class _Run:
-    """The measuring itself."""
+class _Measuring:
+    """The measuring itself, by children that hold the lease, too."""
 
-    def __init__(self, topology: Topology, benchmark: Benchmark, tell: Callable[[str], None]) -> None:
+    def __init__(self, topology: Topology, benchmark: Benchmark, lease: int, tell: Callable[[str], None]) -> None:
         self._topology = topology
         self._benchmark = benchmark
+        self._lease = lease
         self._tell = tell
         self._uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
 
@@ -93,7 +99,8 @@ class _Run:
 
     def _figure(self, sample: Sample, place: str) -> Figure:
         uuids = ",".join(self._uuids[gpu] for gpu in sample.gpus)
-        figure = Figure(sample, tuple(run(self._benchmark, len(sample.gpus), {"CUDA_VISIBLE_DEVICES": uuids})))
+        variables = {"CUDA_VISIBLE_DEVICES": uuids}
+        figure = Figure(sample, tuple(run(self._benchmark, len(sample.gpus), variables, self._lease)))
         gpus = ",".join(map(str, sample.gpus))
         self._tell(f"{place}: GPUs {gpus} ({kinds(sample)}): {figure.all_reduce_gb_per_s:.4g} GB/s")
         return figure

@@ -103,17 +103,22 @@ class Shown(NamedTuple):
     Attributes:
         machine: whose GPUs.
         table: where its leases stand.
+        within: the live lease on that machine that the command runs inside of, or None.
+        visible: the CUDA_VISIBLE_DEVICES that restricts a launch, or None.
     """
 
     machine: Machine
     table: Table
+    within: Lease | None
+    visible: str | None
 
 
 def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
     """The machine that a command is to show, and its table; see shown_machine."""
     settings = shown_settings(topology)
-    machine = _surroundings(settings, warn, may_hide=True).machine
-    return Shown(machine, shown_table(settings, described=machine.key is not None, warn=warn))
+    around = _surroundings(settings, warn, may_hide=True)
+    table = shown_table(settings, described=around.machine.key is not None, warn=warn)
+    return Shown(around.machine, table, around.within, around.visible)
 
 
 def shown_settings(topology: str | None) -> Settings:

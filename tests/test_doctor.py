@@ -155,6 +155,25 @@ def test_links_that_are_down(launcher: Launcher, dgx1_v100) -> None:
     assert hint.startswith("'nvidia-smi nvlink -s -i 3'")
 
 
+@pytest.mark.parametrize(
+    ("model", "state"), [("Tesla V100-SXM2-16GB", "warning"), ("NVIDIA A100 80GB PCIe", "ok")], ids=["board", "cards"]
+)
+def test_no_link_is_up(launcher: Launcher, dgx1_v100, model: str, state: str) -> None:
+    """Where every link is down, cards that are made for a board with NVLink want their fabric manager."""
+    dgx1_v100.drop("nvlink ")
+    dgx1_v100.add(*(f"nvlink {gpu} {link} state=0" for gpu in range(8) for link in range(6)))
+    for gpu in range(8):
+        dgx1_v100.change(gpu, name=model)
+    assert findings(launcher)["NVLink", state] == "no link is up"
+
+
+def test_card_without_a_link_that_is_up(launcher: Launcher, dgx1_v100) -> None:
+    """A card that has lost all its links is named."""
+    dgx1_v100.drop("nvlink 3 ")
+    dgx1_v100.add(*(f"nvlink 3 {link} state=0" for link in range(6)))
+    assert bad(launcher)["NVLink", "warning"][0] == "GPU 3: links 0, 1, 2, 3, 4, 5 down"
+
+
 def test_lost_gpu(launcher: Launcher, dgx1_v100) -> None:
     """A GPU that fell off the bus is a problem."""
     dgx1_v100.answer("nvmlDeviceGetUUID", 15, gpu=5)

@@ -6,6 +6,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -214,7 +215,9 @@ def test_failing_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> 
     assert (launcher.records(), (tmp_path / "machine.toml").exists()) == ([], False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT], ids=["int", "term", "hup", "quit"]
+)
 def test_interrupted(launcher: Launcher, bench: Bench, tmp_path: Path, number: int) -> None:
     """A signal ends the benchmark, frees the GPUs, writes nothing, and ends by that signal."""
     fifo = tmp_path / "fifo"
@@ -229,6 +232,74 @@ def test_interrupted(launcher: Launcher, bench: Bench, tmp_path: Path, number: i
         assert poll.poll(20_000) == [(writer, select.POLLERR)]  # nobody reads any more
         os.close(writer)
     assert (launcher.records(), (tmp_path / "machine.toml").exists()) == ([], False)
+
+
+def test_killed(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
+    """When the launcher is killed, the GPUs are held as long as the benchmark runs, and no longer."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    bench.tell({"waits": "GPU-0,GPU-2", "fifo": str(fifo)})
+    with launcher.start("topo", "--measure", "-o", str(tmp_path / "machine.toml")) as process:
+        writer = os.open(fifo, os.O_WRONLY)
+        process.kill()
+        process.wait()
+        assert launcher.run("--", "true").returncode == 75
+        os.close(writer)  # the benchmark goes on, and ends
+    assert launcher.run("--wait-timeout", "20s", "--", "echo", "ran").stdout == "ran\n"
+
+
+def test_what_a_benchmark_leaves_behind(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
+    """Processes that a benchmark leaves running are ended before the next one starts."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    bench.tell({"leaves": "GPU-0,GPU-1", "fifo": str(fifo), "otherwise": 20.0})
+    reader = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    measured(launcher, "-o", str(tmp_path / "machine.toml"))
+    os.close(reader)
+    with pytest.raises(OSError, match="No such device or address"):  # nobody has it open for reading
+        os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+
+
+def test_inside_a_lease(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
+    """Inside a lease, or under a CUDA_VISIBLE_DEVICES, its GPUs are measured."""
+    command = (launcher.script, "topo", "--measure", "-o", str(tmp_path / "machine.toml"))
+    assert launcher.run("--only", "1,3", "-n", "2", "--", *command).returncode == 0
+    launcher.environment["CUDA_VISIBLE_DEVICES"] = "0,2"
+    assert launcher.run(*command[1:]).returncode == 0
+    assert bench.asked() == ["1,3", "0,2"]
+
+
+@pytest.mark.usefixtures("bench")
+def test_nowhere_to_write(launcher: Launcher, tmp_path: Path) -> None:
+    """A file that could not be written is told before anything is measured; so is one that somebody wrote himself."""
+    done = launcher.run("topo", "--measure", "-o", "/proc/no/machine.toml")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr.startswith("gpulaunch: error: /proc/no/machine.toml")
+    own = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "machines", f"{os.uname().nodename}.toml")
+    own.parent.mkdir(parents=True)
+    own.write_text('name = "mine"\n')
+    done = launcher.run("topo", "--measure")
+    assert (done.returncode, done.stderr) == (
+        2,
+        (
+            f"gpulaunch: error: {own} describes this machine, and measuring would replace it\n"
+            "gpulaunch: hint: -o names another file\n"
+        ),
+    )
+    assert own.read_text() == 'name = "mine"\n'
+    assert not Path(tmp_path, "bandwidths.json.log").exists()
+
+
+def test_pytorch_without_cuda_is_no_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noqa: ARG001
+    """A PyTorch that has no CUDA measures nothing: the figures would be the CPU's."""
+    programs = tmp_path / "few"
+    programs.mkdir()
+    Path(programs, "python3").symlink_to(sys.executable)
+    torch = tmp_path / "torch.py"
+    torch.write_text("class cuda:\n    @staticmethod\n    def is_available():\n        return False\n")
+    launcher.environment |= {"PATH": str(programs), "PYTHONPATH": str(tmp_path)}
+    done = launcher.run("topo", "--measure")
+    assert (done.returncode, "no all-reduce benchmark" in done.stderr) == (125, True)
 
 
 def test_described_machine(launcher: Launcher) -> None:
@@ -253,7 +324,7 @@ def test_no_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (
         125,
         (
-            "gpulaunch: error: no all-reduce benchmark: neither all_reduce_perf nor a python3 with PyTorch is on PATH\n"
+            "gpulaunch: error: no all-reduce benchmark on PATH: neither all_reduce_perf nor a python3 with PyTorch for CUDA\n"
             "gpulaunch: hint: build github.com/NVIDIA/nccl-tests, or activate an environment with PyTorch\n"
         ),
     )

@@ -310,6 +310,14 @@ def test_memory_in_use(launcher, dgx1_v100, used_mib, state, who):
     assert (gpu["state"], gpu["outside"]) == (state, who)
 
 
+@pytest.mark.parametrize(("used_mib", "state"), [(1200, "free"), (1300, "outside")])
+def test_memory_in_use_of_an_older_driver(launcher, dgx1_v100, used_mib, state):
+    """Where the driver's reserve, here 300 MiB, may be counted as use, 1.5 GiB is the bound."""
+    dgx1_v100.answer("nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND)
+    dgx1_v100.change(0, used_mib=used_mib)
+    assert document(launcher, "status")["gpus"][0]["state"] == state
+
+
 def test_memory_in_use_blocks(launcher, dgx1_v100):
     """A GPU whose memory is in use by nobody visible is not granted."""
     dgx1_v100.change(0, used_mib=5000)
@@ -443,21 +451,22 @@ def test_card_that_knows_less_than_the_others(launcher, dgx1_v100):
     assert [gpu["cpuset"] for gpu in document(launcher, "topo")["gpus"]][6:] == ["10-19,30-39", ""]
 
 
-@pytest.mark.parametrize(
-    ("function", "gpu", "words"),
-    [
-        ("nvmlDeviceGetName", 5, "nvmlDeviceGetName failed: Unknown Error"),
-        ("nvmlDeviceGetNvLinkState", 0, "nvmlDeviceGetNvLinkState failed: Unknown Error"),
-        ("nvmlDeviceGetMemoryInfo_v2", 6, "nvmlDeviceGetMemoryInfo failed: Unknown Error"),
-        ("nvmlDeviceGetHandleByIndex_v2", 1, "Unknown Error"),
-    ],
-)
-def test_gpu_that_fails_in_earnest(launcher, dgx1_v100, function, gpu, words):
-    """A GPU on which a call fails in earnest is left out, and one line says which call; the others work."""
-    dgx1_v100.answer(function, UNKNOWN, gpu=gpu)
+@pytest.mark.parametrize("function", OPTIONAL)
+def test_call_that_fails_in_earnest(launcher, dgx1_v100, function):
+    """A call that fails with an unknown error, as many do in WSL, costs only what it would have told."""
+    dgx1_v100.answer(function, UNKNOWN)
     run = launcher.run("-n", "all", "--", *SHOW_GPUS)
-    assert (run.returncode, run.stderr) == (0, f"gpulaunch: warning: GPU {gpu} is left out: {words}\n")
-    assert sorted(run.stdout.strip().split(",")) == [f"GPU-v100-{i}" for i in ALL if i != gpu]
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"])
+def test_gpu_that_fails_in_earnest(launcher, dgx1_v100, function):
+    """A GPU that has no handle or no identity, whatever the error, is left out; the others work."""
+    dgx1_v100.answer(function, UNKNOWN, gpu=1)
+    run = launcher.run("-n", "all", "--", *SHOW_GPUS)
+    words = {"nvmlDeviceGetUUID": "it has no UUID"}.get(function, "Unknown Error")
+    assert (run.returncode, run.stderr) == (0, f"gpulaunch: warning: GPU 1 is left out: {words}\n")
+    assert sorted(run.stdout.strip().split(",")) == [f"GPU-v100-{i}" for i in ALL if i != 1]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,15 @@
 """What this machine is, through NVML: every described machine, MIG, faults, and what is remembered of it."""
 
+import fcntl
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -164,6 +169,22 @@ def test_instances_do_not_work_together(launcher: Launcher, options: tuple[str, 
 
 
 @pytest.mark.usefixtures("split")
+def test_more_than_the_whole_cards(launcher: Launcher) -> None:
+    """On a mixed machine a request for several GPUs is about the whole ones."""
+    done = launcher.run("-n", "2", "--", "echo", "ran")
+    want = f"2 GPUs requested: 1 of {os.uname().nodename}'s 5 are whole GPUs, the others MIG instances"
+    assert (done.returncode, done.stderr) == (2, f"gpulaunch: error: {want}\n")
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize("option", ["--only", "--exclude"])
+def test_name_of_several_instances(launcher: Launcher, option: str) -> None:
+    """The beginning of several instances' UUIDs names none of them, even if all are of one card."""
+    done = launcher.run(option, "MIG-split-0", "--", "true")
+    assert (done.returncode, "'MIG-split-0' fits 2 GPUs of" in done.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("split")
 def test_card_in_mig_mode_is_not_given_whole(launcher: Launcher) -> None:
     """Two whole GPUs of a machine that has one left, since the others are split, can never be."""
     done = launcher.run("-n", "2", "--gpu-model", "A100", "--", "echo", "ran")
@@ -176,6 +197,34 @@ def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml", split: Topology) 
     nvml.add(f"process 1003 {os.getpid()} 300")
     done = launcher.run("--only", "0", "--", *SHOW_GPUS)
     assert (done.returncode, done.stdout, done.stderr) == (0, "MIG-split-0-5\n", "")
+
+
+def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """The instances of a card that was leased whole before it was split are its holder's."""
+    nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
+    with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        nvml.change(0, mig=1)
+        nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
+        assert launcher.run("--", "true").returncode == 75
+        holder.communicate("")
+    assert launcher.run("--", *SHOW_GPUS).stdout == "MIG-a\n"
+
+
+def test_card_that_is_split_while_somebody_waits_for_it(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Who has waited for a card since before it was split does not get it whole."""
+    nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
+    with (
+        launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder,
+        launcher.start("--wait-timeout", "3s", "--only", "0", "--", "echo", "ran") as waiter,
+    ):
+        holder.stdout.readline()
+        assert "waiting as number 1" in waiter.stderr.readline()
+        nvml.change(0, mig=1)
+        nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
+        holder.communicate("")
+        out, _ = waiter.communicate()
+        assert (waiter.returncode, out) == (124, "")
 
 
 def test_profile_of_an_instance_without_name(launcher: Launcher, nvml: "FakeNvml") -> None:
@@ -230,6 +279,24 @@ def test_nvlinks_to_a_cpu(launcher: Launcher, nvml: "FakeNvml") -> None:
     pair(nvml, "nvlink 0 0 peer=cpu version=2", "nvlink 0 1 peer=cpu version=2")
     assert link(launcher)["path"] == "SYS"
     assert [gpu["nvlinks_to_cpu"] for gpu in discovered(launcher)["gpus"]] == [2, 0]
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND])
+def test_switch_that_is_hidden(launcher: Launcher, nvml: "FakeNvml", code: int) -> None:
+    """Links to something unknown that is none of the cards go to an NVSwitch, which virtual machines do not see."""
+    pair(nvml, *(f"nvlink {gpu} {n} peer=switch version=6" for gpu in range(2) for n in range(3)))
+    nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", code)
+    assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 3)
+
+
+def test_lost_peer_is_no_switch(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """With a card lost, a link to something unknown may be one to that."""
+    pair(nvml, *(f"nvlink {gpu} 0 peer=switch version=6" for gpu in range(2)))
+    nvml.add("gpu 2 uuid=GPU-2 name=A100")
+    nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", NOT_SUPPORTED)
+    nvml.add(f"error nvmlDeviceGetHandleByIndex_v2 2 {GPU_IS_LOST}")
+    found = json.loads(launcher.run("topo", "--json").stdout)
+    assert found["links"][0]["kind"] == "pcie"
 
 
 @pytest.mark.parametrize(("status", "want", "bandwidth"), [(0, True, 48.0), (2, False, 36.0)])
@@ -298,39 +365,46 @@ def test_remembered(launcher: Launcher) -> None:
     assert cached(launcher).stat().st_mode & 0o777 == 0o600
 
 
+def written(edit: Callable[[str], str]) -> Callable[[Path, "FakeNvml"], object]:
+    """A change of the cache's text."""
+    return lambda path, _: path.write_text(edit(path.read_text()))
+
+
+def aged(seconds: float) -> Callable[[Path, "FakeNvml"], object]:
+    """A change of the cache's age."""
+    return lambda path, _: os.utime(path, (time.time() - seconds,) * 2)
+
+
+def split_one(_: Path, nvml: "FakeNvml") -> None:
+    nvml.change(1, mig=1)
+    nvml.add("gpu 2000 uuid=MIG-b name=A_MIG_1g.5gb")
+
+
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+CPUS = json.dumps(sorted(os.sched_getaffinity(0)), separators=(",", ":"))
+
+
 @pytest.mark.parametrize(
     "change",
-    ["driver", "new card", "index", "mig", "boot", "age", "future", "damage", "short", "foreign format", "writable"],
+    [
+        pytest.param(lambda _, nvml: nvml.add("driver 570.1"), id="driver"),
+        pytest.param(lambda _, nvml: nvml.change(1, uuid="GPU-new"), id="new card"),
+        pytest.param(lambda _, nvml: nvml.swap(0, 1), id="index"),
+        pytest.param(split_one, id="mig"),
+        pytest.param(written(lambda text: text.replace(BOOT, "another")), id="boot"),
+        pytest.param(written(lambda text: text.replace(CPUS, "[7]", 1)), id="cpus"),
+        pytest.param(written(lambda text: text.replace('"topology":[', '"topology":[[', 1)), id="damage"),
+        pytest.param(written(lambda text: text[:-20]), id="short"),
+        pytest.param(written(lambda text: re.sub(r'"key":\[\d+', '"key":[0', text)), id="other format"),
+        pytest.param(aged(901), id="age"),
+        pytest.param(aged(-60), id="future"),
+        pytest.param(lambda path, _: path.chmod(0o666), id="writable"),
+    ],
 )
-def test_forgotten(launcher: Launcher, warm: "FakeNvml", change: str) -> None:
+def test_forgotten(launcher: Launcher, warm: "FakeNvml", change: Callable[[Path, "FakeNvml"], object]) -> None:
     """What NVML lists otherwise, another driver or boot, age, damage and a file that others can write end it."""
-    path = cached(launcher)
-    text = path.read_text()
-    if change == "driver":
-        warm.add("driver 570.1")
-    elif change == "new card":
-        warm.change(1, uuid="GPU-new")
-    elif change == "index":
-        warm.swap(0, 1)
-    elif change == "mig":
-        warm.change(1, mig=1)
-        warm.add("gpu 2000 uuid=MIG-b name=A_MIG_1g.5gb")
-    elif change == "boot":
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        path.write_text(text.replace(boot, "another"))
-    elif change in ("age", "future"):
-        moved = time.time() + {"age": -901, "future": 60}[change]
-        os.utime(path, (moved, moved))
-    elif change == "damage":
-        path.write_text(text.replace('"topology":[', '"topology":[[', 1))
-    elif change == "short":
-        path.write_text(text[:-20])
-    elif change == "foreign format":
-        path.write_text(re.sub(r'"key":\[\d+', '"key":[0', text))
-    else:
-        path.chmod(0o666)
+    change(cached(launcher), warm)
     assert link(launcher)["nvlink_count"] == 0
-    assert path.read_text() != text or change == "writable"
 
 
 def test_cache_of_somebody_else(launcher: Launcher, warm: "FakeNvml") -> None:  # noqa: ARG001
@@ -344,6 +418,65 @@ def test_cache_of_somebody_else(launcher: Launcher, warm: "FakeNvml") -> None:  
     os.chown(path.with_suffix(".real"), 0, -1)
     path.symlink_to(path.with_suffix(".real"))
     assert link(launcher)["nvlink_count"] == 0
+
+
+def test_instance_of_another_size(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A MIG instance that was made anew in another size, under the same UUID, is read again."""
+    nvml.describe(
+        [{"uuid": "GPU-a", "name": "A100", "mig": 1}], ["gpu 1000 uuid=MIG-a name=A_MIG_3g.20gb memory_mib=19968"]
+    )
+    discovered(launcher)
+    nvml.drop("gpu 1000 ")
+    nvml.add("gpu 1000 uuid=MIG-a name=A_MIG_1g.5gb memory_mib=4864")
+    assert discovered(launcher)["gpus"][0]["memory_bytes"] == 4864 << 20
+
+
+def test_passing_failure_is_not_remembered(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """What a call failed to tell in earnest is asked again the next time."""
+    pair(nvml, "ancestor 0 1 10", f"error nvmlDeviceGetTopologyCommonAncestor 0 {UNKNOWN}")
+    assert link(launcher)["path"] == "SYS"
+    nvml.drop("error ")
+    assert link(launcher)["path"] == "PIX"
+
+
+AS_ANOTHER_USER = """
+import os, sys, time
+import filelock
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.host import roster, topology_cache
+
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+listed = roster.Roster("550", ())
+begin = time.monotonic()
+with topology_cache.one_at_a_time():
+    topology_cache.store(listed, Topology("box", (), (), "a test"))
+assert time.monotonic() - begin < topology_cache.LOCK_TIMEOUT_S / 2
+print(topology_cache.load(listed))
+"""
+
+
+def test_directory_of_somebody_else(tmp_path: Path) -> None:
+    """Nothing is kept where another user could change it, and nobody waits for what he has locked there."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to be another user")
+    user = 4_123_456
+    squatted = Path(f"/dev/shm/gpulaunch.{user}")
+    squatted.mkdir()
+    try:
+        squatted.chmod(0o777)
+        lock = squatted / "gpulaunch.topology.json.lock"
+        lock.touch(0o666)
+        lock.chmod(0o666)
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            environment = {key: value for key, value in os.environ.items() if key != "XDG_RUNTIME_DIR"}
+            command = [sys.executable, "-c", AS_ANOTHER_USER, str(user)]
+            done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("None\n", "")
+        assert [path.name for path in squatted.iterdir()] == [lock.name]
+    finally:
+        shutil.rmtree(squatted)
 
 
 def test_lost_gpu_is_told_every_time(launcher: Launcher, warm: "FakeNvml") -> None:

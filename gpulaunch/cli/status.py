@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    machine, table = read_shown(options.topology, warn)
+    machine, table, *_ = read_shown(options.topology, warn)
     table.peek()  # asks about containers, for which there is no time under the lock
     with table.locked() as locked:
         seen = locked.read().of(machine.key)

@@ -6,7 +6,8 @@ import sys
 
 from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.core.placement.measurement import compare, slow_links
-from gpulaunch.host.catalog import document_text, own_machine_file, write_text
+from gpulaunch.errors import UsageError
+from gpulaunch.host.catalog import check_writable, document_text, own_machine_file, read_document, write_text
 from gpulaunch.measure import measure, measured_document
 from gpulaunch.render.documents import measurement_document
 
@@ -19,16 +20,20 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
         as_json: print a document instead of a table.
         every_pair: measure all pairs.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    file = path or own_machine_file(os.uname().nodename)
+    check_writable(file)
+    if path is None and os.path.exists(file) and "measurement" not in read_document(file).data:
+        raise UsageError(f"{file} describes this machine, and measuring would replace it", "-o names another file")
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     try:
         result = measure(None, warn, _tell, every_pair=every_pair)
     except _Interrupted as interruption:  # the benchmark is ended, the lease released, and nothing written
         signal.signal(interruption.number, signal.SIG_DFL)
         os.kill(os.getpid(), interruption.number)
         raise
-    path = path or own_machine_file(result.topology.name)
-    write_text(path, document_text(measured_document(result)))
+    write_text(file, document_text(measured_document(result)))
     comparisons = compare(result.topology, result.figures)
     if as_json:
         print_json(measurement_document(result.topology, result.tool, comparisons))
@@ -36,10 +41,13 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
         from gpulaunch.render.tables import draw, measurement_table
 
         draw(measurement_table(comparisons), sys.stdout)
-        print(f"written to {path}; --bandwidth-model measured goes by it")
+        print(f"written to {file}; --bandwidth-model measured goes by it")
     for line in slow_links(result.topology, result.figures):
         warn(line)
     return 0
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class _Interrupted(BaseException):
@@ -50,6 +58,8 @@ class _Interrupted(BaseException):
 
 
 def _interrupt(number: int, _frame: object) -> None:
+    for other in _ENDING:  # one is enough, and must not be disturbed
+        signal.signal(other, signal.SIG_IGN)
     raise _Interrupted(number)
 
 

@@ -10,7 +10,7 @@ from gpulaunch.render.svg import GpuState, topology_svg
 
 def write_picture(topology: str | None, path: str) -> int:
     """Draw the machine as it is now."""
-    machine, table = read_shown(topology, warn)
+    machine, table, *_ = read_shown(topology, warn)
     leases = table.peek().of(machine.key).leases
     document = status_document(machine.topology, leases, machine.outside, user_name)
     users = {lease["id"]: lease["user"] for lease in document["leases"]}

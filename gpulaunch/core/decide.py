@@ -103,9 +103,7 @@ def decide(
             f"{gpus_text(count)} requested: a process can use one MIG instance at most, and only those would do"
         )
 
-    own = (within.id, *within.ancestors) if within else ()
-    others = [lease for lease in leases if lease.id not in own and (within is None or lease.user_id in within.insiders)]
-    leased = {uuid for lease in others for uuid in lease.uuids}
+    leased = leased_uuids(topology, leases, within)
     used = {use.uuid: use.who for use in outside if use.uuid not in leased} if within is None else {}
     free = {gpu.uuid: gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used}
     choosable = [gpu.index for gpu in admitted if gpu.uuid in free]
@@ -131,6 +129,14 @@ def decide(
     return Grant(_best(placement), placement, choice)
 
 
+def leased_uuids(topology: Topology, leases: Sequence[Lease], within: Lease | None = None) -> set[str]:
+    """GPUs that others have; inside a lease, others inside it. A card that was leased before it was split is theirs."""
+    own = (within.id, *within.ancestors) if within else ()
+    others = [lease for lease in leases if lease.id not in own and (within is None or lease.user_id in within.insiders)]
+    leased = {uuid for lease in others for uuid in lease.uuids}
+    return leased | {gpu.uuid for gpu in topology.gpus if gpu.mig and gpu.mig.card_uuid in leased}
+
+
 def gpus_text(count: int) -> str:
     """A number of GPUs in words that fit it."""
     return f"{count} GPU{'' if count == 1 else 's'}"
@@ -142,6 +148,8 @@ def _too_many(request: Request, topology: Topology, scope: int, admitted: int, w
     if admitted == scope:
         return f"{asked} requested: {place_name} has {scope}"
     options = ", ".join(constraint.text for constraint in request.constraints)
+    if not options:
+        return f"{asked} requested: {admitted} of {place_name}'s {scope} are whole GPUs, the others MIG instances"
     return f"{asked} requested: {admitted} of {place_name}'s {scope} satisfy {options}"
 
 

@@ -60,12 +60,13 @@ def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, 
 def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
     """The GPU of this name, or all instances of the card of this name if that is in MIG mode."""
     name = str(int(name)) if name.isdecimal() else name
+    of_card = [gpu for gpu in topology.gpus if gpu.mig and name in (str(gpu.mig.card), gpu.mig.card_uuid)]
+    if of_card:
+        return of_card
     found = [gpu for gpu in topology.gpus if name in (gpu.name, gpu.uuid, str(gpu.index))]
-    if not found:
-        found = [gpu for gpu in topology.gpus if gpu.mig and name in (str(gpu.mig.card), gpu.mig.card_uuid)]
     if not found and not name.isdecimal():
         found = [gpu for gpu in topology.gpus if name and gpu.uuid.startswith(name)]
-    if len(found) == 1 or (found and found[0].mig and len({gpu.card for gpu in found}) == 1):
+    if len(found) == 1:
         return found
     known = ",".join(gpu.name for gpu in topology.gpus)
     problem = f"fits {len(found)} GPUs" if found else "is no GPU"

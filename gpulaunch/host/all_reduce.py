@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from gpulaunch.errors import FailedError
@@ -14,6 +15,7 @@ MOST_BYTES = 1 << 30
 TIMEOUT_S = 300.0
 
 _PROGRAM = "all_reduce_perf"
+_HAS_NCCL = "import sys, torch; sys.exit(not torch.cuda.is_available() or not torch.distributed.is_nccl_available())"
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_all_reduce.py")
 
 
@@ -40,21 +42,22 @@ def find_benchmark() -> Benchmark:
         sizes = ("-b", str(LEAST_BYTES), "-e", str(MOST_BYTES), "-f", "4")
         return Benchmark("nccl-tests", (program, *sizes, "-g"))
     python = shutil.which("python3")
-    if python and subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 0:  # noqa: S603
-        return Benchmark("PyTorch", (python, _TORCH, str(LEAST_BYTES), str(MOST_BYTES)))
+    if python and subprocess.run([python, "-c", _HAS_NCCL], capture_output=True, check=False).returncode == 0:  # noqa: S603
+        return Benchmark("PyTorch", (python, _TORCH, "nccl", str(LEAST_BYTES), str(MOST_BYTES)))
     raise FailedError(
-        f"no all-reduce benchmark: neither {_PROGRAM} nor a python3 with PyTorch is on PATH",
+        f"no all-reduce benchmark on PATH: neither {_PROGRAM} nor a python3 with PyTorch for CUDA",
         "build github.com/NVIDIA/nccl-tests, or activate an environment with PyTorch",
     )
 
 
-def run(benchmark: Benchmark, count: int, variables: Mapping[str, str]) -> list[tuple[int, float]]:
+def run(benchmark: Benchmark, count: int, variables: Mapping[str, str], lease: int) -> list[tuple[int, float]]:
     """Measure an all-reduce.
 
     Args:
         benchmark: from find_benchmark.
         count: number of GPUs that the variables make visible.
         variables: to be added to the environment.
+        lease: a descriptor that the processes keep open, so that the GPUs are theirs whatever happens to this one.
 
     Returns:
         Message size in bytes and bus bandwidth in GB/s, ascending.
@@ -72,13 +75,14 @@ def run(benchmark: Benchmark, count: int, variables: Mapping[str, str]) -> list[
         text=True,
         errors="replace",
         process_group=0,
+        pass_fds=(lease,),
     ) as process:
         try:
             output, complaint = process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise FailedError(f"{benchmark.name}: not done after {TIMEOUT_S:.0f} s") from None
-        finally:
-            if process.poll() is None:
+        finally:  # also what it may have left behind
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
         last = (complaint.strip() or output.strip() or "it says nothing").splitlines()[-1]

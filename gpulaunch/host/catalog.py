@@ -290,6 +290,17 @@ def _text_machine(path: str, text: str) -> dict[str, Any]:
         raise UsageError(f"{path}:{problem.line}: {problem.message}") from None
 
 
+def check_writable(path: str) -> None:
+    """Find out before long work whether its result could be written.
+
+    Raises:
+        FailedError: it could not.
+    """
+    if not os.path.exists(path) or os.path.isfile(path):
+        write_text(f"{path}.{os.getpid()}", "")
+        os.unlink(f"{path}.{os.getpid()}")
+
+
 def write_text(path: str, text: str) -> None:
     """Write a file whole or not at all; one that is no regular file, such as /dev/stdout, is written as it comes.
 

@@ -83,7 +83,7 @@ def _this_machine(warn: Callable[[str], None]) -> Topology:
         if known:
             return known
         reading = _probed(warn)
-        if not reading.problems:
+        if reading.is_steady and roster.read_roster() == listed:  # nothing changed while it waited or was read
             topology_cache.store(listed, reading.topology)
     return reading.topology
 

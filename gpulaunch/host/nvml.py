@@ -1,7 +1,8 @@
 """The door to NVML: what the driver answers about this machine's GPUs, call by call, in plain values.
 
-Only this file imports pynvml. Any single call may be missing on some driver, unsupported on some card or answered with
-garbage: what it would have told is then unknown, and the rest works.
+Only this file imports pynvml. Any single call may be missing on some driver, unsupported on some card, fail, or be
+answered with garbage: what it would have told is then unknown, and the rest works. Only a GPU that is lost, or has no
+identity, is left out.
 """
 
 from collections.abc import Callable, Collection
@@ -22,7 +23,7 @@ LOST = (
 )
 _ABSENT = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _USUAL = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_FOUND)
-_UNKNOWN = (*_USUAL, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION)
+_STEADY = (*_USUAL, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION)
 
 _PATHS: dict[int, PathType] = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # two GPUs of one board
@@ -39,6 +40,7 @@ _NVLINK_ENDS = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
     pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: "switch",
 }
+_MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml say 18, and Rubin has 36
 _CPU_WORDS = 64  # of 64 bits: more than any kernel has CPUs
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
 
@@ -70,7 +72,7 @@ PciAddress = tuple[int, int, int]
 
 
 class LostGpuError(Exception):
-    """A GPU does not answer any more, or fails in earnest; the text says which and how."""
+    """A GPU does not answer any more; the text says which and how."""
 
 
 class Unanswered(NamedTuple):
@@ -81,12 +83,14 @@ class Unanswered(NamedTuple):
         gpu: index that was asked about.
         why: NVML's words.
         usual: whether that is to be expected of a card that has not got what the call is about, such as NVLinks.
+        steady: whether it would be the same the next time.
     """
 
     call: str
     gpu: int
     why: str
     usual: bool
+    steady: bool
 
 
 class NvlinkEnd(NamedTuple):
@@ -108,10 +112,17 @@ class NvlinkEnd(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes of a GPU's memory; what the driver reserves for itself counts as neither free nor used."""
+    """A GPU's memory.
+
+    Attributes:
+        total: bytes.
+        used: bytes.
+        with_reserve: whether what the driver reserves for itself may be counted as used.
+    """
 
     total: int
     used: int
+    with_reserve: bool
 
 
 class Card:
@@ -132,23 +143,21 @@ class Card:
         """A call whose answer may be unknown: then None.
 
         Raises:
-            LostGpuError: the GPU does not answer, or fails in a way that says nothing about the call.
+            LostGpuError: the GPU does not answer.
         """
         try:
             return function(self.handle, *arguments)
         except pynvml.NVMLError as problem:
-            if problem.value not in _UNKNOWN:
-                call = "" if problem.value in LOST else f"{function.__name__} failed: "
-                raise LostGpuError(f"GPU {self.index} is left out: {call}{problem}") from None
-            self._note(
-                function, str(problem), usual=problem.value in _USUAL and function in _ABOUT_WHAT_A_CARD_MAY_LACK
-            )
+            if problem.value in LOST:
+                raise LostGpuError(f"GPU {self.index} is left out: {problem}") from None
+            usual = problem.value in _USUAL and function in _ABOUT_WHAT_A_CARD_MAY_LACK
+            self._note(function, str(problem), usual=usual, steady=problem.value in _STEADY)
         except UnicodeDecodeError:
-            self._note(function, "the answer is no text", usual=False)
+            self._note(function, "the answer is no text", usual=False, steady=False)
         return None
 
-    def _note(self, function: Callable[..., Any], why: str, *, usual: bool) -> None:
-        self._unanswered.append(Unanswered(function.__name__, self.index, why, usual))
+    def _note(self, function: Callable[..., Any], why: str, *, usual: bool, steady: bool) -> None:
+        self._unanswered.append(Unanswered(function.__name__, self.index, why, usual, steady))
 
     def uuid(self) -> str:
         """Identity that survives reboots.
@@ -169,9 +178,9 @@ class Card:
         """Its memory, by the newer call, which tells the driver's reserve from use, else by the older one."""
         newer = self._ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
         if newer is not None:
-            return Memory(newer.total, newer.used)
+            return Memory(newer.total, newer.used, with_reserve=False)
         older = self._ask(pynvml.nvmlDeviceGetMemoryInfo)
-        return None if older is None else Memory(older.total, 0)
+        return None if older is None else Memory(older.total, older.used, with_reserve=True)
 
     def address(self) -> PciAddress | None:
         """Where it is on the PCI bus."""
@@ -199,28 +208,30 @@ class Card:
         """Whether its compute mode lets nobody use it."""
         return bool(self._ask(pynvml.nvmlDeviceGetComputeMode) == pynvml.NVML_COMPUTEMODE_PROHIBITED)
 
-    def nvlinks(self) -> dict[int, NvlinkEnd]:
-        """All its NVLinks by number; empty for a card without."""
-        states = {link: self._nvlink_state(link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)}
+    def nvlinks(self, *, by_field: bool) -> dict[int, NvlinkEnd]:
+        """All its NVLinks by number; empty for a card without.
+
+        Args:
+            by_field: ask for states and speeds of single links by field, as Hopper and later can; the older calls do
+                not know that a link may sleep.
+        """
+        states = {link: self._nvlink_state(link, by_field=by_field) for link in range(_MOST_NVLINKS)}
         return {
-            link: self._nvlink(link) if state else NvlinkEnd(active=False)
+            link: self._nvlink(link, by_field=by_field) if state else NvlinkEnd(active=False)
             for link, state in states.items()
             if state is not None
         }
 
-    def _nvlink_state(self, link: int) -> int | None:
-        """0 down, 1 up, 2 asleep; None if there is no such link, or it is unknown.
-
-        Hopper and later are asked for a field: the older call does not know that a link may sleep.
-        """
-        state = self._field(pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link)
+    def _nvlink_state(self, link: int, *, by_field: bool) -> int | None:
+        """0 down, 1 up, 2 asleep; None if there is no such link, or it is unknown."""
+        state = self._field(pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link) if by_field else None
         return self._ask(pynvml.nvmlDeviceGetNvLinkState, link) if state is None else state
 
-    def _nvlink(self, link: int) -> NvlinkEnd:
+    def _nvlink(self, link: int, *, by_field: bool) -> NvlinkEnd:
         version = self._ask(pynvml.nvmlDeviceGetNvLinkVersion, link)
         kind = self._ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
         remote = self._ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
-        speed = self._field(pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, link)
+        speed = self._field(pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, link) if by_field else None
         if speed is None:
             speed = self._field(pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0)
         return NvlinkEnd(
@@ -246,10 +257,14 @@ class Card:
         status = self._ask(pynvml.nvmlDeviceGetP2PStatus, other.handle, _P2P_READ)
         return None if status is None else status == pynvml.NVML_P2P_STATUS_OK
 
+    def in_mig_mode(self) -> bool:
+        """Whether it is split into MIG instances, so that it cannot be used whole."""
+        modes = self._ask(pynvml.nvmlDeviceGetMigMode)
+        return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+
     def instances(self) -> dict[int, "Card"] | None:
         """Its MIG instances by number; None if it is not in MIG mode."""
-        modes = self._ask(pynvml.nvmlDeviceGetMigMode)
-        if not modes or modes[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        if not self.in_mig_mode():
             return None
         found = {}
         for number in range(self._ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):

@@ -10,6 +10,9 @@ from gpulaunch.host.system import owner_of, program_of
 IDLE_MEMORY_BYTES = 128 << 20
 """More in use than this, beyond what the driver reserves, and some process must be there: a CUDA context takes more."""
 
+IDLE_MEMORY_WITH_RESERVE_BYTES = 1536 << 20
+"""The same where the reserve may be counted as use: it is several hundred MiB on big cards."""
+
 _MPS_SERVER = "nvidia-cuda-mps-server"
 
 
@@ -27,7 +30,8 @@ def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[Outsid
     uses = []
     for gpu in gpus:
         try:
-            uses.append(_use(nvml.card_of(gpu.uuid, gpu.index), gpu, ignored))
+            card = nvml.card_of(gpu.uuid, gpu.index)
+            uses.append(_unusable(card, gpu) or _use(card, gpu, ignored))
         except nvml.LostGpuError as problem:
             uses.append(OutsideUse(gpu.uuid, str(problem)))
     return tuple(filter(None, uses))
@@ -45,14 +49,19 @@ def compute_pids(gpus: Iterable[str]) -> set[int]:
     return pids
 
 
+def _unusable(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
+    """Why nobody could use a GPU, whoever is at work there."""
+    if gpu.mig is None and card.in_mig_mode():  # since the topology was read
+        return OutsideUse(gpu.uuid, "it is in MIG mode now")
+    return OutsideUse(gpu.uuid, "its compute mode is Prohibited") if card.compute_mode_forbids() else None
+
+
 def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:
     """Who uses a GPU, if anyone does: its compute processes, or memory in use where no process at all is visible.
 
     Clients of an MPS server are listed apart from it, and the server alone is nobody's use. A desktop's processes do
     not count, nor those to be ignored, and where there are some their memory cannot be told from others'.
     """
-    if card.compute_mode_forbids():
-        return OutsideUse(gpu.uuid, "its compute mode is Prohibited")
     compute = card.pids("compute")
     servers = {pid for pid in compute if program_of(pid) == _MPS_SERVER}
     seen = compute | card.pids("mps")
@@ -62,7 +71,9 @@ def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | No
     if seen or card.pids("graphics"):
         return None
     memory = card.memory()
-    if memory is not None and memory.used > IDLE_MEMORY_BYTES:
+    if memory is None:
+        return None
+    if memory.used > (IDLE_MEMORY_WITH_RESERVE_BYTES if memory.with_reserve else IDLE_MEMORY_BYTES):
         return OutsideUse(gpu.uuid, f"{memory.used >> 20} MiB in use by a process that is not visible here")
     return None
 

@@ -4,12 +4,17 @@ Probing a box of eight takes long enough to feel, so find_machine keeps the answ
 """
 
 import os
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, TypeVar
 
 from gpulaunch.core.hardware.topology import Gpu, Mig, Topology, Wire, mig_index, wired
 from gpulaunch.errors import FailedError
 from gpulaunch.host import nvml
 from gpulaunch.host.nvml import Card, NvlinkEnd, PciAddress, Unanswered
+
+T = TypeVar("T")
+
+_HOPPER = 9  # major compute capability
 
 
 class Reading(NamedTuple):
@@ -20,7 +25,7 @@ class Reading(NamedTuple):
         topology: the GPUs in service and their links.
         problems: what was left out, a line each.
         unanswered: calls that told nothing.
-        links_down: by index of the card, the numbers of its NVLinks that are down.
+        nvlinks: by index of the card, the numbers of its NVLinks that are up, and of those that are down.
         empty: indices of the cards in MIG mode that have no instance, so that nothing of them can be used.
     """
 
@@ -28,8 +33,13 @@ class Reading(NamedTuple):
     topology: Topology
     problems: tuple[str, ...]
     unanswered: tuple[Unanswered, ...]
-    links_down: dict[int, list[int]]
+    nvlinks: dict[int, tuple[list[int], list[int]]]
     empty: tuple[int, ...]
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the next reading would give the same, as far as one can know."""
+        return not self.problems and all(call.steady for call in self.unanswered)
 
 
 class Part(NamedTuple):
@@ -37,14 +47,12 @@ class Part(NamedTuple):
 
     Attributes:
         card: to ask more.
-        address: on the PCI bus.
         gpu: what it is as a whole.
         nvlinks: all of them by number.
         instances: those of a card in MIG mode; None if it is not.
     """
 
     card: Card
-    address: PciAddress | None
     gpu: Gpu
     nvlinks: dict[int, NvlinkEnd]
     instances: list[Gpu] | None
@@ -59,34 +67,55 @@ def probe() -> Reading:
     nvml.open_nvml()
     problems: list[str] = []
     unanswered: list[Unanswered] = []
-    parts: dict[int, Part] = {}
-    for index in range(nvml.card_count()):
-        try:
-            parts[index] = _part(nvml.card_at(index, unanswered))
-        except nvml.LostGpuError as problem:
-            problems.append(str(problem))
-    gpus: list[Gpu] = []
-    for part in parts.values():
-        gpus += [part.gpu] if part.instances is None else part.instances
+    cards = _of_each(range(nvml.card_count()), lambda index: nvml.card_at(index, unanswered), problems)
+    addresses = _of_each(cards, lambda index: cards[index].address(), problems)
+    known = {address: index for index, address in addresses.items() if address}
+    everyone = known if len(known) == nvml.card_count() else None
+    parts = _of_each(addresses, lambda index: _part(cards[index], addresses[index], everyone), problems)
+
     empty = tuple(index for index, part in parts.items() if part.instances == [])
+    gpus = [gpu for part in parts.values() for gpu in ([part.gpu] if part.instances is None else part.instances)]
     if not gpus:
         problems += [f"GPU {index} is in MIG mode and has no instance" for index in empty]
         raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), nvml.HINT)
     gpus.sort(key=lambda gpu: gpu.index)
-    down = {index: [number for number, end in part.nvlinks.items() if not end.active] for index, part in parts.items()}
+    direct = _direct_nvlinks(parts, known)
+
+    def wire(a: int, b: int) -> Wire:
+        here, there = parts[a].card, parts[b].card
+        try:
+            return Wire(here.path_to(there), direct.get((a, b), 0), None, here.reads_from(there))
+        except nvml.LostGpuError as problem:  # it answered a moment ago; who uses it next will be told
+            problems.append(str(problem))
+            return Wire("SYS", direct.get((a, b), 0))
+
+    links = wired(gpus, wire)
     return Reading(
         nvml.driver_version(),
-        Topology(os.uname().nodename, tuple(gpus), wired(gpus, _Wires(parts).between), "NVML"),
-        tuple(problems),
+        Topology(os.uname().nodename, tuple(gpus), links, "NVML"),
+        tuple(dict.fromkeys(problems)),
         tuple(unanswered),
-        {index: links for index, links in down.items() if links and len(links) < len(parts[index].nvlinks)},
+        {index: _up_and_down(part.nvlinks) for index, part in parts.items()},
         empty,
     )
 
 
-def _part(card: Card) -> Part:
-    address = card.address()
-    nvlinks = card.nvlinks()
+def _of_each(indices: Iterable[int], read: Callable[[int], T], problems: list[str]) -> dict[int, T]:
+    """What is read of each card, less those that are lost, which are problems."""
+    found = {}
+    for index in indices:
+        try:
+            found[index] = read(index)
+        except nvml.LostGpuError as problem:
+            problems.append(str(problem))
+    return found
+
+
+def _part(card: Card, address: PciAddress | None, everyone: Collection[PciAddress] | None) -> Part:
+    """Read a card; `everyone` are the addresses of all cards, or None if some are unknown."""
+    capability = card.compute_capability()
+    by_field = capability is not None and int(capability.partition(".")[0]) >= _HOPPER
+    nvlinks = {number: _seen_through(end, everyone) for number, end in card.nvlinks(by_field=by_field).items()}
     active = [end for end in nvlinks.values() if end.active]
     memory = card.memory()
     generation, width = card.pcie()
@@ -97,7 +126,7 @@ def _part(card: Card) -> Part:
         memory_bytes=memory.total if memory else 0,
         numa_node=_numa_node(card, address),
         cpuset=card.cpus(),
-        compute_capability=card.compute_capability(),
+        compute_capability=capability,
         pcie_generation=generation,
         pcie_width=width,
         nvlink_version=min((end.version or 1 for end in active), default=0),
@@ -108,8 +137,24 @@ def _part(card: Card) -> Part:
     )
     instances = card.instances()
     if instances is None:
-        return Part(card, address, gpu, nvlinks, None)
-    return Part(card, address, gpu, nvlinks, [_instance(gpu, number, part) for number, part in instances.items()])
+        return Part(card, gpu, nvlinks, None)
+    return Part(card, gpu, nvlinks, [_instance(gpu, number, instance) for number, instance in instances.items()])
+
+
+def _seen_through(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> NvlinkEnd:
+    """A link to something unknown that is none of our cards goes to an NVSwitch: a virtual machine sees none.
+
+    Source: NCCL src/graph/xml.cc, which takes it so.
+    """
+    hidden = not end.remote and everyone is not None and end.address not in everyone
+    return end._replace(remote="switch") if hidden else end
+
+
+def _up_and_down(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]]:
+    return (
+        [number for number, end in nvlinks.items() if end.active],
+        [number for number, end in nvlinks.items() if not end.active],
+    )
 
 
 def _instance(card: Gpu, number: int, instance: Card) -> Gpu:
@@ -141,23 +186,12 @@ def _numa_node(card: Card, address: PciAddress | None) -> int | None:
     return min(nodes) if len(nodes) == 1 else None
 
 
-class _Wires:
-    """How every two cards are joined."""
-
-    def __init__(self, parts: dict[int, Part]) -> None:
-        self._parts = parts
-        self._nvlinks: dict[tuple[int, int], int] = {}
-        index_at = {part.address: index for index, part in parts.items() if part.address}
-        for index, part in parts.items():
-            for end in part.nvlinks.values():
-                peer = index_at.get(end.address) if end.active and end.address and end.remote != "switch" else None
-                if peer is not None and index < peer:
-                    self._nvlinks[index, peer] = self._nvlinks.get((index, peer), 0) + 1
-
-    def between(self, a: int, b: int) -> Wire:
-        """The wire of two cards."""
-        here, there = self._parts[a].card, self._parts[b].card
-        try:
-            return Wire(here.path_to(there), self._nvlinks.get((a, b), 0), None, here.reads_from(there))
-        except nvml.LostGpuError:  # it answered a moment ago; who uses it next will be told
-            return Wire("SYS", self._nvlinks.get((a, b), 0))
+def _direct_nvlinks(parts: dict[int, Part], known: dict[PciAddress, int]) -> dict[tuple[int, int], int]:
+    """How many NVLinks join each pair of cards without a switch."""
+    counts: dict[tuple[int, int], int] = {}
+    for index, part in parts.items():
+        for end in part.nvlinks.values():
+            peer = known.get(end.address) if end.active and end.address and end.remote != "switch" else None
+            if peer is not None and index < peer:
+                counts[index, peer] = counts.get((index, peer), 0) + 1
+    return counts

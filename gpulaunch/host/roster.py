@@ -16,11 +16,12 @@ class Listed(NamedTuple):
 
     Attributes:
         uuid: its identity.
-        instances: UUIDs of its MIG instances by number; None if it is not in MIG mode.
+        instances: UUID and product name, which tells the size, of its MIG instances by number; None if it is not in MIG
+            mode.
     """
 
     uuid: str
-    instances: dict[str, str] | None
+    instances: dict[str, list[str]] | None
 
 
 class Roster(NamedTuple):
@@ -77,5 +78,8 @@ def _listed(library: ctypes.CDLL, index: int) -> Listed:
     for number in range(most.value):
         instance = ctypes.c_void_p()
         if not library.nvmlDeviceGetMigDeviceHandleByIndex(card, ctypes.c_uint(number), ctypes.byref(instance)):
-            instances[str(number)] = _text(library.nvmlDeviceGetUUID, instance)
+            instances[str(number)] = [
+                _text(library.nvmlDeviceGetUUID, instance),
+                _text(library.nvmlDeviceGetName, instance),
+            ]
     return Listed(uuid, instances)

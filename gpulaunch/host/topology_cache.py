@@ -4,12 +4,13 @@ A file of this user's alone, so that nobody else can tell him what his machine i
 this boot for what NVML lists now, and not long ago: an NVLink that went down since is seen at the latest then.
 """
 
+import errno
 import json
 import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
@@ -46,9 +47,9 @@ def _read() -> bytes:
 
 def store(roster: Roster, topology: Topology) -> None:
     """Keep what was found; where that is not possible it is found anew the next time."""
-    draft = f"{_path()}.{os.getpid()}"
     document = {"key": _key(roster), "topology": _document(topology)}
     with suppress(OSError):
+        draft = f"{_path()}.{os.getpid()}"
         try:
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with open(fd, "w") as file:
@@ -63,29 +64,40 @@ def one_at_a_time() -> Iterator[None]:
     """Let one launcher find out while the others wait for what it finds; not for ever, and not where it cannot be."""
     from filelock import FileLock, Timeout  # late: it costs more than everything else here
 
-    lock = FileLock(f"{_path()}.lock", timeout=LOCK_TIMEOUT_S)
-    held = False
-    with suppress(OSError, Timeout, NotImplementedError):
-        lock.acquire()
-        held = True
-    try:
+    with ExitStack() as held:
+        with suppress(OSError, Timeout, NotImplementedError):
+            held.enter_context(FileLock(f"{_path()}.lock", timeout=LOCK_TIMEOUT_S))
         yield
-    finally:
-        if held:
-            lock.release()
 
 
 def _path() -> str:
-    """The user's own directory on tmpfs where there is one, else the one for everybody."""
+    """In the user's own directory on tmpfs where there is one, else in one that is made.
+
+    Raises:
+        OSError: there is none, or somebody else has made what ought to be the user's.
+    """
     own = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not os.path.isabs(own) or not _is_mine(own):
+        own = f"/dev/shm/gpulaunch.{os.geteuid()}"  # noqa: S108  it is checked for its owner
+        with suppress(FileExistsError):
+            os.mkdir(own, 0o700)
+        if not _is_mine(own):
+            raise PermissionError(errno.EPERM, "not this user's own", own)
+    return os.path.join(own, "gpulaunch.topology.json")
+
+
+def _is_mine(directory: str) -> bool:
+    """Whether it is a directory in which this user alone can make files."""
     with suppress(OSError):
-        if os.path.isabs(own) and os.stat(own).st_uid == os.geteuid():
-            return os.path.join(own, "gpulaunch.topology.json")
-    return f"/dev/shm/gpulaunch.topology.{os.geteuid()}.json"  # noqa: S108  what is there is checked for its owner
+        status = os.lstat(directory)
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    return False
 
 
 def _key(roster: Roster) -> list[Any]:
-    return [_FORMAT, boot_id(), os.uname().nodename, roster.driver, *([uuid, mig] for uuid, mig in roster.cards)]
+    """What the topology depends on; among it this process's CPUs, since NVML tells only of those."""
+    here = [boot_id(), os.uname().nodename, sorted(os.sched_getaffinity(0))]
+    return [_FORMAT, here, roster.driver, *([uuid, mig] for uuid, mig in roster.cards)]
 
 
 def _document(topology: Topology) -> list[Any]:

@@ -1,9 +1,9 @@
 """All-reduce bandwidth by PyTorch, one process a GPU; a program of its own, run by whatever python3 has PyTorch.
 
-It prints a table as nccl-tests' all_reduce_perf does. Without CUDA it uses gloo on the CPU, which is a check of this
-program and of nothing else.
+It prints a table as nccl-tests' all_reduce_perf does. With gloo it runs on the CPU, which is a check of this program
+and of nothing else.
 
-Usage: torch_all_reduce.py LEAST_BYTES MOST_BYTES GPUS
+Usage: torch_all_reduce.py nccl|gloo LEAST_BYTES MOST_BYTES GPUS
 """
 
 import os
@@ -18,11 +18,11 @@ WARM_UPS = 5
 REPEATS = 20
 
 
-def measure(rank: int, count: int, least: int, most: int, port: int) -> None:
+def measure(rank: int, backend: str, count: int, least: int, most: int, port: int) -> None:
     """Be one rank; rank 0 prints."""
-    on_gpu = torch.cuda.is_available()
+    on_gpu = backend == "nccl"
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=count)
+    dist.init_process_group(backend, rank=rank, world_size=count)
     if on_gpu:
         torch.cuda.set_device(rank)
     place = "cuda" if on_gpu else "cpu"
@@ -58,8 +58,8 @@ def wait(*, on_gpu: bool) -> None:
 
 
 if __name__ == "__main__":
-    least_bytes, most_bytes, gpus = map(int, sys.argv[1:])
+    least_bytes, most_bytes, gpus = map(int, sys.argv[2:])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         free_port = free.getsockname()[1]
-    torch.multiprocessing.spawn(measure, args=(gpus, least_bytes, most_bytes, free_port), nprocs=gpus)
+    torch.multiprocessing.spawn(measure, args=(sys.argv[1], gpus, least_bytes, most_bytes, free_port), nprocs=gpus)

@@ -312,8 +312,8 @@ def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
 def measured_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> float | None:
     """Effective bandwidth as `gpulaunch topo --measure` found it on this machine; None for a single GPU.
 
-    Of a set of a kind that was measured the figure itself, of any other the cut over links that carry what their class
-    was measured to carry.
+    Of a set of a kind that was measured the median of its kind, of any other the cut over links that carry what their
+    class was measured to carry.
 
     Source: mapa-sc21 3.4 defines the effective bandwidth so.
     """
