@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide, gpus_text
-from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.leases.ticket import Ticket

@@ -8,7 +8,7 @@ from gpulaunch.acquire import Held, Launch, Told, acquire, granted_gpus, table_o
 from gpulaunch.core.decide import Decision
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.environment import LEASE_VARIABLE, job_environment
-from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.host.companion import DISMISSED, Companion

@@ -5,10 +5,13 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import networkx as nx
+import numpy as np
 import pytest
 
+from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
 from gpulaunch.core.hardware.levels import Level, distance, machine_tree, to_networkx
-from gpulaunch.core.hardware.topology import Gpu, Mig, Topology, Wire, mig_index, wired
+from gpulaunch.core.hardware.link import Wire, wired
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import UsageError
 from gpulaunch.host.catalog import load_described_machine, machine_names
 
@@ -283,6 +286,11 @@ def test_attribute_nobody_knows():
         (nx.Graph([(0, 0)]), "edge 0-0: it joins a GPU to itself"),
         (nx.Graph([("a", "b")]), "node 'a': it must be the index of a GPU: 0, 1, 2 ..."),
         (nx.Graph([(0, -1)]), "node -1: it must be the index of a GPU: 0, 1, 2 ..."),
+        (nx.Graph([("9" * 5000, 1)]), f"node '{'9' * 38}…: it must be the index of a GPU: 0, 1, 2 ..."),
+        (nx.Graph([(10**5000, 1)]), "node of type int: it must be the index of a GPU: 0, 1, 2 ..."),
+        (nx.Graph([(0, 1, {"weight": 10**5000})]), "edge 0-1: a number has more digits than can be read"),
+        (nx.Graph([(0, np.True_)]), f"node {np.True_!r}: it must be the index of a GPU: 0, 1, 2 ..."),
+        (nx.Graph([(0, 1.0)]), "node 1.0: it must be the index of a GPU: 0, 1, 2 ..."),
         (nx.Graph([(1, "1")]), "graph: two of its nodes are the same index"),
         (nx.Graph([(0, 1)], name=3), "graph: name: 3 is not text"),
     ],
@@ -291,6 +299,24 @@ def test_attribute_nobody_knows():
 def test_wrong_graph(graph, want):
     """A graph that can be no machine is refused, and it is said why."""
     assert refusal(graph) == want
+
+
+def test_two_nodes_of_one_uuid():
+    """A lease is of UUIDs, so two nodes that have the same one are refused."""
+    graph = nx.path_graph(3)
+    graph.nodes[0]["uuid"] = graph.nodes[2]["uuid"] = "GPU-1"
+    assert refusal(graph) == "node 2: uuid: 'GPU-1' is that of node 0"
+
+
+def test_numbers_of_numpy():
+    """Numbers of numpy count as Python's own, as nodes and as attributes."""
+    plain, other = nx.path_graph(3), nx.Graph()
+    other.add_edges_from((np.int64(a), np.int64(a + 1)) for a in range(2))
+    for graph, whole, real in ((plain, int, float), (other, np.uint8, np.float32)):
+        graph.nodes[0]["nvlink_version"] = whole(2)
+        graph.edges[0, 1].update(nvlink_count=whole(2), weight=real(37.5))
+    got = Topology.from_networkx(other)
+    assert repr(got) == repr(Topology.from_networkx(plain))
 
 
 def test_every_pair_has_a_link():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 from conftest import Launcher
 
@@ -215,6 +216,7 @@ def made_up(**tables: Any) -> dict[str, Any]:
 
 SPLIT = {"gpu": 1, "profile": "3g.20gb", "memory_mib": 20096, "instances": [0, 1]}
 SMALL = {"gpu": 3, "profile": "1g.5gb", "memory_mib": 4864, "instances": [2, 0, 7]}
+MEASURED = {"ring": ["NV2 50", "NV1 25"], "all_reduce_gb_per_s": 21.5}
 OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
 
 
@@ -257,6 +259,9 @@ OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
         ("a PCIe matrix that is no tree", made_up(pcie={"groups": {"PIX": [[0, 1], [1, 2]], "PHB": [[2, 3]]}})),
         ("a ring of neighbours", made_up(pcie={"groups": {"PXB": [[0, 1], [1, 2], [2, 3], [0, 3]]}})),
         ("no memory", made_up(gpus={"memory_mib": 0})),
+        ("an instance of unknown memory", made_up(mig=[{**SPLIT, "memory_mib": 0}])),
+        ("a compute capability that is unknown", made_up(gpus={"compute_capability": ["8.0", "", "8.6", "8.0"]})),
+        ("measurements", made_up(measured=[MEASURED, {**MEASURED, "ring": ["SYS 12", "SYS 12"]}])),
         (
             "NUMA nodes out of order, without number, without CPUs",
             made_up(
@@ -275,7 +280,33 @@ def test_made_up_machine_there_and_back(sentence: str, document: dict[str, Any])
     again = reread(topology)
     assert again.gpus == topology.gpus, sentence
     assert again.links == topology.links, sentence
+    assert again.measured == topology.measured, sentence
     assert machine_document(again) == machine_document(topology), sentence
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    """A document says nothing of memory and compute capability where they are known of no GPU."""
+    document = made_up(gpus={"memory_mib": 0, "compute_capability": ""})
+    assert machine_document(described_topology(document, ""))["gpus"] == {"count": 4, "model": "A100"}
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [("Petersen Graph", "Petersen-Graph"), ("büro/1", "b-ro-1"), ("a.b_c-d", "a.b_c-d"), ("", "machine")],
+)
+def test_name_that_a_description_cannot_have(name: str, want: str) -> None:
+    """A topology's name becomes one that a machine file can have."""
+    topology = described_topology(made_up(), "")._replace(name=name)
+    assert reread(topology).name == want
+
+
+def test_graph_as_a_description() -> None:
+    """A networkx graph of NVLinks whose nodes say nothing becomes a machine file of the same links."""
+    graph = nx.petersen_graph()
+    nx.set_edge_attributes(graph, 2, "nvlink_count")
+    topology = Topology.from_networkx(graph)
+    again = reread(topology)
+    assert (again.name, again.links) == ("Petersen-Graph", topology.links)
 
 
 def any_machine(rng: random.Random) -> dict[str, Any]:
@@ -459,10 +490,10 @@ def test_machine_with_instances(tmp_path: Path) -> None:
         ("an instance below zero", "[3]", "[-1]", "29: -1 is no instance number of its own, 0 to 99"),
         ("an instance that is no number", "[3]", "[true]", "29: True is no instance number of its own, 0 to 99"),
         (
-            "an instance without memory",
+            "an instance of less than no memory",
             "memory_mib = 4864",
-            "memory_mib = 0",
-            "28: memory_mib: 0 is not within 1 to 1073741824",
+            "memory_mib = -1",
+            "28: memory_mib: -1 is not within 0 to 1073741824",
         ),
         ("an instance whose memory is not said", "memory_mib = 4864\n", "", "25: key 'memory_mib' is missing in mig"),
         ("instances that are no list", "[3]", "3", "29: instances: 3 is not a list"),

@@ -8,11 +8,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gpulaunch.core.hardware.topology import Gpu, Mig, Topology, Wire, mig_index, wired
+from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
+from gpulaunch.core.hardware.link import Wire, wired
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.host.catalog import load_described_machine, machine_names
 from gpulaunch.render.dot import topology_dot
+from gpulaunch.render.legend import GpuState
 from gpulaunch.render.machine import topology_lines
-from gpulaunch.render.svg import GpuState, topology_svg
+from gpulaunch.render.svg import topology_svg
 
 HOSTILE = 'a"b<&>\\c\x1b[31m\n\x00'
 SVG = "{http://www.w3.org/2000/svg}"
@@ -193,8 +196,8 @@ def inside(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def points(path: str) -> list[tuple[float, float]]:
     """Points on one of our curves: straight to the right, or one cubic Bezier curve."""
     numbers = [float(number) for number in re.findall(r"-?[\d.]+", path)]
-    if "H" in path:
-        (x, y, end) = numbers
+    if "L" in path:
+        (x, y, end, _) = numbers
         return [(x + (end - x) * i / 50, y) for i in range(51)]
     p = [complex(*numbers[i : i + 2]) for i in range(0, 8, 2)]
     weights = [((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3) for t in (i / 200 for i in range(201))]
@@ -296,6 +299,27 @@ def test_long_label_is_cut():
     assert f"leased ({name})" in box.find(f"{SVG}title").text
 
 
+LONG = "A" * 300
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        machine("long", 2, lambda *_: Wire("PIX"), model=LONG, source=LONG),
+        machine(LONG, 1, lambda *_: Wire("SYS"), split=1, model=LONG),
+    ],
+    ids=["model and source", "name and model"],
+)
+def test_word_longer_than_the_picture(topology):
+    """A name that is one long word ends in an ellipsis within the picture, and stands whole in its title."""
+    svg = picture(topology)
+    _, _, width, _ = map(float, svg.get("viewBox").split())
+    lines = [element for element in svg.iter(f"{SVG}text") if element.get("text-anchor") == "start"]
+    assert [line.text for line in lines if float(line.get("x")) + len(line.text) * 5.6 > width] == []
+    assert any(line.text.endswith("…") for line in lines)
+    assert LONG in svg.find(f"{SVG}title").text
+
+
 @EVERY
 def test_picture_needs_nothing_else(topology):
     """A picture has a ground of its own, and neither scripts, styles, images nor addresses."""
@@ -321,6 +345,13 @@ def test_legend_has_every_bandwidth():
         "PHB 12 GB/s (through a host bridge)",
         "SYS 12 GB/s (between NUMA nodes)",
     ]
+
+
+def test_legend_of_slots_that_differ():
+    """Where pairs that meet alike have slots of different width, the legend says from where to where they reach."""
+    cards = [Gpu(i, f"GPU-{i}", "A100", 0, pcie_generation=3, pcie_width=width) for i, width in enumerate((16, 16, 8))]
+    svg = picture(Topology("slots", tuple(cards), wired(cards, lambda *_: Wire("SYS")), "made up"))
+    assert "PCIe: SYS 3 to 6 GB/s (between NUMA nodes)" in [element.text for element in svg.iter(f"{SVG}text")]
 
 
 # Graphviz

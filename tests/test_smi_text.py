@@ -244,8 +244,10 @@ ONLY_ITSELF = "a GPU has that under itself only"
          "column 'NIC0' stands after 'CPU Affinity'"),
         ("no header", "\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\n", "", 2,
          "row GPU0 stands before any line of column names"),
-        ("a header with a title that nobody knows", "NUMA Affinity", "Affinity", 3,
-         "row GPU0 stands before any line of column names"),
+        ("a header with a title that nobody knows", "NUMA Affinity", "Affinity", 2,
+         "column 'Affinity' is none that nvidia-smi prints"),
+        ("an adapter without a number", "NIC0\tCPU", "efa_ib\tCPU", 2,
+         "column 'efa_ib' is none that nvidia-smi prints"),
         ("a second matrix", "NIC0\tPIX", "\tGPU0\tGPU1\nNIC0\tPIX", 6,
          "a second matrix begins here: one text describes one machine"),
         ("CPUs backwards", "4-7", "7-4", 5,
@@ -367,13 +369,14 @@ def test_document() -> None:
     pcie = {"generation": 0, "width": 0}
     assert text_document(matrix("NV4 NODE\nNODE", "0-3 0-3 4-7", "0 0 0"), "box", "a text") == {
         "name": "box",
-        "source": "a text; NVLink 3 is assumed (25 GB/s per link and direction), as the text does not tell",
+        "source": "a text; NVLink 3 is assumed (25 GB/s per link and direction), as the text does not tell; PCIe 3.0 "
+        "with 16 lanes is assumed",
         "gpus": {"count": 3, "model": "GPU"},
         "nvlink": {"version": [3, 3, 0], "links": [[0, 1, 4]]},
         "pcie": pcie | {"groups": {"NODE": [[0, 1, 2]]}},
         "numa": [{"node": 0, "gpus": [0, 1], "cpuset": "0-3"}, {"node": 0, "gpus": [2], "cpuset": "4-7"}],
     }
-    plain = {"name": "box", "source": "a text", "gpus": {"count": 2, "model": "GPU"}}
+    plain = {"name": "box", "source": "a text; PCIe 3.0 with 16 lanes is assumed", "gpus": {"count": 2, "model": "GPU"}}
     assert text_document(matrix("SYS"), "box", "a text") == plain | {"pcie": pcie}
 
 
@@ -434,12 +437,12 @@ def test_pcie_below_nvlink(sentence: str, upper: str, nodes: str, want: str) -> 
 
 
 def test_source_tells_what_is_assumed() -> None:
-    """The source line tells the NVLink version that was assumed, and what the GPUs' numbers were."""
+    """The source line tells what was assumed of links, and what the GPUs' numbers were."""
     assert text_document(matrix("NV2", gpus="3 5"), "box", "a text")["source"] == (
         "a text; NVLink 3 is assumed (25 GB/s per link and direction), as the text does not tell; "
-        "its GPUs 3, 5 are counted from 0 here"
+        "PCIe 3.0 with 16 lanes is assumed; its GPUs 3, 5 are counted from 0 here"
     )
-    assert text_document(matrix("PIX"), "box", "a text")["source"] == "a text"
+    assert text_document(matrix("PIX"), "box", "a text")["source"] == "a text; PCIe 3.0 with 16 lanes is assumed"
 
 
 # ------------------------------------------------------------------------------------------------- files

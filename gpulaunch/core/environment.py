@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.hardware.gpu import Gpu
 
 LEASE_VARIABLE = "GPULAUNCH_LEASE"
 """Names the lease to the job, so that a launch inside it takes its GPUs from there."""

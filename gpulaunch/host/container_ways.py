@@ -4,7 +4,7 @@ import os
 
 from gpulaunch.core.container.gpus import CDI_KIND
 from gpulaunch.core.container.ways import Offer
-from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.host.docker import Info
 
 _HOOK = "nvidia-container-runtime-hook"

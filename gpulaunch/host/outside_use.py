@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from gpulaunch.core.decide import OutsideUse
-from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.host import nvml
 from gpulaunch.host.system import owner_of, program_of
 

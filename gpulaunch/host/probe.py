@@ -7,7 +7,9 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, TypeVar
 
-from gpulaunch.core.hardware.topology import Gpu, Mig, Topology, Wire, mig_index, wired
+from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
+from gpulaunch.core.hardware.link import Wire, wired
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import FailedError
 from gpulaunch.host import nvml
 from gpulaunch.host.nvml import Card, NvlinkEnd, PciAddress, Unanswered

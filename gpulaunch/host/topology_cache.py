@@ -14,7 +14,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
-from gpulaunch.core.hardware.topology import Gpu, Link, Mig, Topology
+from gpulaunch.core.hardware.gpu import Gpu, Mig
+from gpulaunch.core.hardware.link import Link
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.host.roster import Roster
 from gpulaunch.host.system import boot_id
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 
+from gpulaunch.core.hardware.cards import Card, card_links, cards
 from gpulaunch.core.hardware.levels import Level, machine_tree
-from gpulaunch.core.hardware.topology import Gpu, Link, Topology
+from gpulaunch.core.hardware.link import Link
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import printable
-from gpulaunch.render.machine import card_links, cards, link_classes, link_name, socket_name, title
+from gpulaunch.render.machine import link_classes, link_name, socket_name, title
 
 _PCIE = 'color="#8b93a0"'
 _MOST_LABELS = 16  # NVLinks that have their name beside them; more would hide each other
+_CPUS = {"PIX": "CPU and PCIe switch", "PXB": "CPU and PCIe switch", "SYS": "CPUs"}  # by how GPUs of a socket meet
 _COLOURS = {"nvlink": "#0b7a3b", "nvswitch": "#1585c9"}
 
 
@@ -38,46 +41,40 @@ def _quoted(text: str) -> str:
 
 
 def _level_lines(topology: Topology) -> Iterator[str]:
-    tree = machine_tree(topology)
-    of_index = {gpu.index: gpu for gpu in topology.gpus}
-    whole = tree.path != "SYS" or not tree.children
-    sockets = [tree] if whole else sorted(tree.children, key=lambda level: of_index[level.gpus[0]].card)
-    for i, socket in enumerate(sockets):
+    by_index = {card.index: card for card in cards(topology)}
+    for i, socket in enumerate(machine_tree(topology).sockets):
         yield f"subgraph cluster_{i} {{"
-        yield f'  label={_quoted(socket_name(socket, of_index))}; style="rounded,filled"; color="#f3f5f8"'
-        yield from (f"  {line}" for line in _below(socket, of_index))
+        yield f'  label={_quoted(socket_name(socket))}; style="rounded,filled"; color="#f3f5f8"'
+        yield from (f"  {line}" for line in _below(socket, by_index))
         yield "}"
 
 
-def _below(level: Level, of_index: Mapping[int, Gpu]) -> Iterator[str]:
+def _below(level: Level, by_index: Mapping[int, Card]) -> Iterator[str]:
     """A node for the level, and an edge to each node below it."""
-    name = _node(level, of_index)
-    if level.kind in ("GPU", "card"):
-        yield from _card_lines(level, of_index)
+    if not level.is_branch:
+        yield from _card_lines(by_index[level.cards[0]])
         return
-    cpu = "CPU and PCIe switch" if level.path in ("PIX", "PXB") else "CPU"
+    name = _quoted(_node(level))
+    cpu = _CPUS.get(level.path, "CPU")
     label = cpu if level.kind in ("socket", "machine") else level.kind
-    yield f'{_quoted(name)} [label={_quoted(label)}, fillcolor="#d5dae2"]'
+    yield f'{name} [label={_quoted(label)}, fillcolor="#d5dae2"]'
     for child in level.children:
-        yield from _below(child, of_index)
-        yield f"{_quoted(name)} -- {_quoted(_node(child, of_index))} [{_PCIE}]"
+        yield from _below(child, by_index)
+        yield f"{name} -- {_quoted(_node(child))} [{_PCIE}]"
 
 
-def _card_lines(level: Level, of_index: Mapping[int, Gpu]) -> Iterator[str]:
-    gpus = [of_index[index] for index in level.gpus]
-    name = _node(level, of_index)
-    yield f"{_quoted(name)} [label={_quoted(f'GPU {name}')}]"
-    for gpu in gpus:
-        if gpu.mig:
-            yield f"{_quoted(gpu.name)} [label={_quoted(f'{gpu.name} {gpu.mig.profile}')}, fontsize=10]"
-            yield f"{_quoted(name)} -- {_quoted(gpu.name)} [style=dotted]"
+def _card_lines(card: Card) -> Iterator[str]:
+    yield f'"{card.index}" [label="GPU {card.index}"]'
+    for gpu in card.instances:
+        profile = gpu.mig.profile if gpu.mig else ""
+        yield f"{_quoted(gpu.name)} [label={_quoted(f'{gpu.name} {profile}')}, fontsize=10]"
+        yield f'"{card.index}" -- {_quoted(gpu.name)} [style=dotted]'
 
 
-def _node(level: Level, of_index: Mapping[int, Gpu]) -> str:
+def _node(level: Level) -> str:
     """Name of its node: of a card its index."""
-    if level.kind in ("GPU", "card"):
-        return str(of_index[level.gpus[0]].card)
-    return f"{level.kind} {','.join(of_index[index].name for index in level.gpus)}"
+    below = ",".join(map(str, sorted(level.cards)))
+    return f"{level.kind} {below}" if level.is_branch else below
 
 
 def _nvlink_lines(topology: Topology) -> Iterator[str]:

@@ -8,9 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from gpulaunch.core.hardware.bandwidth import PathType
+from gpulaunch.core.hardware.cards import Card, card_links, cards, several_models
 from gpulaunch.core.hardware.cpuset import format_cpuset
+from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.levels import Level, machine_tree
-from gpulaunch.core.hardware.topology import Gpu, Link, Topology
+from gpulaunch.core.hardware.link import Link
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.size import format_size
 from gpulaunch.errors import printable
 
@@ -37,45 +40,6 @@ _TOGETHER: dict[PathType, str] = {
 }
 
 
-class Card(NamedTuple):
-    """What sits in one slot: a GPU, or the MIG instances of one.
-
-    Attributes:
-        index: of the card.
-        gpu: itself, or its first instance.
-        instances: by number; none of a whole card.
-    """
-
-    index: int  # type: ignore[assignment]
-    gpu: Gpu
-    instances: tuple[Gpu, ...] = ()
-
-    @property
-    def model(self) -> str:
-        """Product name of the card, safe to print."""
-        mig = self.gpu.mig
-        return printable(self.gpu.model.removesuffix(f" MIG {mig.profile}") if mig else self.gpu.model)
-
-
-def cards(topology: Topology) -> list[Card]:
-    """The cards of a machine by ascending index."""
-    parts: dict[int, list[Gpu]] = {}
-    for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card):
-        parts.setdefault(gpu.card, []).append(gpu)
-    return [Card(index, gpus[0], tuple(gpus) if gpus[0].mig else ()) for index, gpus in parts.items()]
-
-
-def card_links(topology: Topology) -> dict[tuple[int, int], Link]:
-    """A link for every two cards by their indices, the lower first; instances share the wires of their card."""
-    card = {gpu.index: gpu.card for gpu in topology.gpus}
-    links: dict[tuple[int, int], Link] = {}
-    for link in topology.links:
-        a, b = sorted((card[link.a], card[link.b]))
-        if a != b:
-            links.setdefault((a, b), link)
-    return links
-
-
 def link_name(link: Link) -> str:
     """Such as "NV2" for two NVLinks, or the PCIe path."""
     return f"NV{link.nvlink_count}" if link.nvlink_count else link.path
@@ -93,8 +57,8 @@ def link_classes(links: Collection[Link]) -> dict[tuple[str, float], int]:
 def title(topology: Topology) -> str:
     """Name of the machine and what GPUs it has, such as "box: 8 x Tesla V100-SXM2-16GB, 15.78 GiB"."""
     found = cards(topology)
-    models = {card.model for card in found}
-    sizes = {card.gpu.memory_bytes for card in found if not card.instances} - {0}
+    models = {printable(card.model) for card in found}
+    sizes = {card.memory_bytes for card in found} - {0}
     split = sum(bool(card.instances) for card in found)
     what = f"{len(found)} x {models.pop()}" if len(models) == 1 else f"{len(found)} GPUs"
     size = f", {format_size(sizes.pop())}" if len(sizes) == 1 and not models else ""
@@ -161,7 +125,7 @@ def _matrix(found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _
     texts = {pair: _cell(link, wide=wide) for pair, link in links.items()}
     cells = max(map(len, texts.values()), default=1)
     gap = "  " if wide else " "
-    mixed = len({card.model for card in found}) > 1
+    mixed = several_models(found)
     header = gap.join(str(card.index).ljust(cells) for card in found)
     lines = [pen(f"GPU{gap}{header}{gap}NUMA{gap + 'model' if mixed else ''}", _BOLD)]
     for card in found:
@@ -190,8 +154,8 @@ def _shades(links: Collection[Link]) -> dict[float, str]:
 
 
 def _kind(card: Card) -> str:
-    known = card.gpu.memory_bytes and not card.instances
-    return f"{card.model}, {format_size(card.gpu.memory_bytes)}" if known else card.model
+    model = printable(card.model)
+    return f"{model}, {format_size(card.memory_bytes)}" if card.memory_bytes else model
 
 
 def _instance(gpu: Gpu) -> str:
@@ -220,14 +184,12 @@ def _legend(classes: Mapping[tuple[str, float], int], links: Collection[Link], *
 
 def _tree_lines(topology: Topology, found: Sequence[Card]) -> list[str]:
     """Sockets and what is below them, and where NVLinks go that join no two GPUs."""
-    tree = machine_tree(topology)
-    of_index = {gpu.index: gpu for gpu in topology.gpus}
-    sockets = [tree] if tree.path != "SYS" else sorted(tree.children, key=lambda level: _cards_of(level, of_index))
-    telling = [socket for socket in sockets if socket.numa_node is not None or _is_branch(socket)]
-    lines = [line for socket in sockets for line in _socket_lines(socket, of_index)] if telling else []
-    if len(sockets) > _MOST_SOCKETS and telling:
-        lines = list(_alike_lines(sockets, of_index))
-    return lines + _fabric_lines(found)
+    sockets = machine_tree(topology).sockets
+    if sockets[0].path == "SYS":  # nothing is known of them
+        return _fabric_lines(found)
+    alike = len(sockets) > _MOST_SOCKETS
+    lines = _alike_lines(sockets) if alike else [line for socket in sockets for line in _socket_lines(socket)]
+    return [*lines, *_fabric_lines(found)]
 
 
 def _fabric_lines(found: Sequence[Card]) -> list[str]:
@@ -243,56 +205,47 @@ def _fabric_lines(found: Sequence[Card]) -> list[str]:
     return lines
 
 
-def _is_branch(level: Level) -> bool:
-    return level.kind not in ("GPU", "card")
-
-
-def _cards_of(level: Level, of_index: Mapping[int, Gpu]) -> list[int]:
-    return sorted({of_index[index].card for index in level.gpus})
-
-
 def _gpus(indices: Sequence[int]) -> str:
-    text = format_cpuset(frozenset(indices)) if len(indices) > 2 else ",".join(map(str, indices))
+    text = format_cpuset(frozenset(indices)) if len(indices) > 2 else ",".join(map(str, sorted(indices)))
     return f"GPU{'s' * (len(indices) > 1)} {text}"
 
 
-def _socket_lines(socket: Level, of_index: Mapping[int, Gpu]) -> list[str]:
-    name = socket_name(socket, of_index)
-    if any(map(_is_branch, socket.children)):
-        return [name, *_branch_lines(socket, of_index)]
-    return [f"{name}: {_gpus(_cards_of(socket, of_index))}{_together(socket)}"]
+def _socket_lines(socket: Level) -> list[str]:
+    name = socket_name(socket)
+    if any(child.is_branch for child in socket.children):
+        return [name, *_branch_lines(socket)]
+    return [f"{name}: {_gpus(socket.cards)}{_together(socket)}"]
 
 
-def socket_name(level: Level, of_index: Mapping[int, Gpu]) -> str:
+def socket_name(level: Level) -> str:
     """Such as "NUMA 0 (CPUs 0-19,40-59)"; just "socket" where that is unknown."""
-    cpusets = {of_index[index].cpuset for index in level.gpus}
-    cpus = format_cpuset(cpusets.pop()) if len(cpusets) == 1 else ""
+    cpus = format_cpuset(level.cpuset)
     name = "socket" if level.numa_node is None else f"NUMA {level.numa_node}"
     return f"{name} (CPUs {cpus})" if cpus else name
 
 
-def _branch_lines(level: Level, of_index: Mapping[int, Gpu]) -> Iterator[str]:
+def _branch_lines(level: Level) -> Iterator[str]:
     """What hangs below a level, drawn as a tree."""
     for i, child in enumerate(level.children):
         last = i == len(level.children) - 1
-        text = _gpus(_cards_of(child, of_index))
-        yield f"{'└─' if last else '├─'} {f'{child.kind}: {text}' if _is_branch(child) else text}"
-        if any(map(_is_branch, child.children)):
-            yield from (f"{'  ' if last else '│ '} {line}" for line in _branch_lines(child, of_index))
+        text = _gpus(child.cards)
+        yield f"{'└─' if last else '├─'} {f'{child.kind}: {text}' if child.is_branch else text}"
+        if any(below.is_branch for below in child.children):
+            yield from (f"{'  ' if last else '│ '} {line}" for line in _branch_lines(child))
 
 
 def _together(level: Level) -> str:
-    return _TOGETHER[level.path] if _is_branch(level) else ""
+    return _TOGETHER[level.path] if level.is_branch else ""
 
 
-def _alike_lines(sockets: Sequence[Level], of_index: Mapping[int, Gpu]) -> Iterator[str]:
+def _alike_lines(sockets: Sequence[Level]) -> Iterator[str]:
     """One line for all sockets that have as many GPUs and meet as nearly."""
     alike: dict[tuple[int, str], list[Level]] = {}
     for socket in sockets:
-        alike.setdefault((len(_cards_of(socket, of_index)), _together(socket)), []).append(socket)
+        alike.setdefault((len(socket.cards), _together(socket)), []).append(socket)
     for (count, together), members in alike.items():
         nodes = [member.numa_node for member in members if member.numa_node is not None]
         name = f"NUMA {format_cpuset(frozenset(nodes))}" if len(nodes) == len(members) else f"{len(members)} sockets"
-        first, last = (_gpus(_cards_of(member, of_index)) for member in (members[0], members[-1]))
+        first, last = (_gpus(member.cards) for member in (members[0], members[-1]))
         few = f"{first} to {last}" if len(members) > 1 else first
         yield f"{name}: {count} GPU{'s' * (count > 1)} each{together} ({few})"

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.topology import Gpu, Topology
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.topology import Topology
 
 _SOURCE = Path(__file__).with_name("nvml.c")
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.ways import WAYS
 from gpulaunch.core.environment import LEASE_VARIABLE
-from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.errors import UsageError, quoted
 
 CDI_KIND = "nvidia.com/gpu="

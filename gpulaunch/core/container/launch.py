@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.gpus import Asked, with_gpus
 from gpulaunch.core.container.ways import NO_WAY
-from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.hardware.gpu import Gpu
 
 HOST_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
 """What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where GPUs are counted anew."""

@@ -7,7 +7,9 @@ from typing import Any
 from gpulaunch.core.fields import FieldTable, OneOrEach, Path, checked, each
 from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
 from gpulaunch.core.hardware.cpuset import parse_cpuset
-from gpulaunch.core.hardware.topology import Gpu, Measured, Mig, Topology, Wire, mig_index, wired
+from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
+from gpulaunch.core.hardware.link import Wire, wired
+from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.errors import FieldError
 
 MAX_GPUS = 1024
@@ -55,7 +57,7 @@ _MEASURED: FieldTable = {
     "message_bytes": list,
     "bus_gb_per_s": list,
 }
-_MIG: FieldTable = {"gpu": (0, MAX_GPUS), "profile": str, "memory_mib": (1, 1 << 30), "instances": list}
+_MIG: FieldTable = {"gpu": (0, MAX_GPUS), "profile": str, "memory_mib": (0, 1 << 30), "instances": list}
 
 
 def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
@@ -73,6 +75,7 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     if not (plain.isascii() and plain.isalnum()):  # it becomes part of the UUIDs
         raise FieldError(("name",), f"name: {machine['name']!r} is not made of letters, digits, '.', '_' and '-'")
     cards = _cards(machine)
+    _check_versions(machine, cards)
     pcie = machine["pcie"]
     paths = _pcie_paths(pcie.get("groups", {}), len(cards))
     nvlinks = _nvlinks(machine.get("nvlink", {}).get("links", []), len(cards))
@@ -116,7 +119,7 @@ def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
     fields = {
         "model": values(common, "gpus", "model", ""),
         "memory_bytes": [mib << 20 for mib in values(common, "gpus", "memory_mib", 0)],
-        "compute_capability": values(common, "gpus", "compute_capability", None),
+        "compute_capability": [text or None for text in values(common, "gpus", "compute_capability", "")],
         "pcie_generation": values(pcie, "pcie", "generation", 0),
         "pcie_width": values(pcie, "pcie", "width", 0),
         "nvlink_version": values(nvlink, "nvlink", "version", 0),
@@ -134,6 +137,14 @@ def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
         )
         for index in range(common["count"])
     ]
+
+
+def _check_versions(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> None:
+    """Whoever has NVLinks needs to say which."""
+    for entry in _nvlinks(machine.get("nvlink", {}).get("links", []), len(cards)):
+        for index in entry:
+            if not cards[index].nvlink_version:
+                raise FieldError(_NVLINKS, f"GPU {index} has NVLinks, and their version is 0")
 
 
 def _numa_nodes(entries: Sequence[object], count: int) -> dict[int, tuple[int | None, frozenset[int]]]:

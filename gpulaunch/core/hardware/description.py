@@ -1,79 +1,71 @@
 """A topology -> the document of a machine file that describes it: the inverse of described_topology."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
 from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, pcie_bandwidth
+from gpulaunch.core.hardware.cards import Card, card_links, cards
 from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.topology import Gpu, Link, Topology
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.link import Link
+from gpulaunch.core.hardware.topology import Topology
 
 
 def machine_document(topology: Topology) -> dict[str, Any]:
     """What a machine file says of this topology.
 
     A description has no UUIDs and PCI addresses, counts its GPUs from 0, and says of peer-to-peer only what is true of
-    all pairs.
+    all pairs. Characters that its name cannot have are "-" in it.
     """
-    cards, links = _cards(topology)
-    document: dict[str, Any] = {
-        "name": topology.name,
-        "source": topology.source,
-        "gpus": {
-            "count": len(cards),
-            "model": _one_or_each(card.model for card in cards),
-            "memory_mib": _one_or_each(card.memory_bytes >> 20 for card in cards),
-        },
+    found = cards(topology)
+    gpus = [card.gpu for card in found]
+    place = {card.index: i for i, card in enumerate(found)}
+    links = {(place[a], place[b]): link for (a, b), link in card_links(topology).items()}
+    sections = {
+        "gpus": _gpus(found),
+        "nvlink": _nvlink(gpus, links),
+        "pcie": _pcie(gpus, links),
+        "numa": _numa(gpus),
+        "mig": _instances(found),
+        "measured": [{**measured._asdict(), "ring": list(measured.ring)} for measured in topology.measured],
     }
-    if all(card.compute_capability for card in cards):
-        document["gpus"]["compute_capability"] = _one_or_each(card.compute_capability for card in cards)
-    if any(card.nvlink_version for card in cards) or any(link.nvlink_count for link in links.values()):
-        document["nvlink"] = _nvlink(cards, links)
-    document["pcie"] = _pcie(cards, links)
-    nodes = _numa(cards)
-    if nodes:
-        document["numa"] = nodes
-    instances = _instances(topology)
-    if instances:
-        document["mig"] = instances
-    return document
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", topology.name) or "machine"
+    return {"name": name, "source": topology.source} | {key: value for key, value in sections.items() if value}
 
 
-def _cards(topology: Topology) -> tuple[list[Gpu], dict[tuple[int, int], Link]]:
-    """The cards by ascending index, with MIG instances put together again, and a link for every two by position."""
-    number = {gpu.index: gpu.card for gpu in topology.gpus}
-    cards: dict[int, Gpu] = {}
-    for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card):
-        whole = (
-            gpu._replace(model=gpu.model.removesuffix(f" MIG {gpu.mig.profile}"), memory_bytes=0) if gpu.mig else gpu
-        )
-        cards.setdefault(gpu.card, whole)
-    place = {card: i for i, card in enumerate(cards)}
-    links: dict[tuple[int, int], Link] = {}
-    for link in topology.links:
-        a, b = sorted((place[number[link.a]], place[number[link.b]]))
-        if a != b:
-            links[a, b] = link
-    return list(cards.values()), links
+def _gpus(found: Sequence[Card]) -> dict[str, Any]:
+    memory = [card.memory_bytes >> 20 for card in found]
+    capabilities = [card.gpu.compute_capability or "" for card in found]
+    table = {"count": len(found), "model": _one_or_each(card.model for card in found)}
+    known: dict[str, list[Any]] = {"memory_mib": memory, "compute_capability": capabilities}
+    return table | {key: _one_or_each(values) for key, values in known.items() if any(values)}
 
 
-def _nvlink(cards: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
+def _nvlink(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
+    versions = [gpu.nvlink_version or _version(i, links) for i, gpu in enumerate(gpus)]
     keys: dict[str, Callable[[Gpu], float]] = {
-        "switch_links_per_gpu": lambda card: card.nvswitch_links,
-        "cpu_links_per_gpu": lambda card: card.cpu_nvlinks,
-        "gb_per_s_per_link": lambda card: card.nvlink_gb_per_s,
+        "switch_links_per_gpu": lambda gpu: gpu.nvswitch_links,
+        "cpu_links_per_gpu": lambda gpu: gpu.cpu_nvlinks,
+        "gb_per_s_per_link": lambda gpu: gpu.nvlink_gb_per_s,
     }
-    table: dict[str, Any] = {"version": _one_or_each(card.nvlink_version for card in cards)}
+    facts: dict[str, Any] = {key: _one_or_each(map(ask, gpus)) for key, ask in keys.items() if any(map(ask, gpus))}
     direct = [[a, b, link.nvlink_count] for (a, b), link in sorted(links.items()) if link.kind == "nvlink"]
     if direct:
-        table["links"] = direct
-    return table | {key: _one_or_each(map(ask, cards)) for key, ask in keys.items() if any(map(ask, cards))}
+        facts["links"] = direct
+    return {"version": _one_or_each(versions)} | facts if any(versions) or facts else {}
 
 
-def _pcie(cards: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
+def _version(gpu: int, links: dict[tuple[int, int], Link]) -> int:
+    """Of a GPU's links, where they alone say it, as a networkx graph may."""
+    return max((link.nvlink_version for pair, link in links.items() if gpu in pair), default=0)
+
+
+def _pcie(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
     table: dict[str, Any] = {
-        "generation": _one_or_each(card.pcie_generation for card in cards),
-        "width": _one_or_each(card.pcie_width for card in cards),
+        "generation": _one_or_each(gpu.pcie_generation for gpu in gpus),
+        "width": _one_or_each(gpu.pcie_width for gpu in gpus),
     }
     stated = {link.pcie_gb_per_s for link in links.values() if link.pcie_gb_per_s != _computed(link)}
     if len(stated) == 1:
@@ -81,7 +73,7 @@ def _pcie(cards: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str,
     usable = {link.peer_to_peer for link in links.values()}
     if len(usable) == 1 and usable != {None}:
         table["peer_to_peer"] = usable.pop()
-    groups = _groups(len(cards), links)
+    groups = _groups(len(gpus), links)
     if groups:
         table["groups"] = groups
     return table
@@ -111,24 +103,23 @@ def _groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, list[li
     return groups
 
 
-def _numa(cards: Sequence[Gpu]) -> list[dict[str, Any]]:
+def _numa(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
     entries: dict[tuple[int | None, str], list[int]] = {}
-    for i, card in enumerate(cards):
-        if card.numa_node is not None or card.cpuset:
-            entries.setdefault((card.numa_node, format_cpuset(card.cpuset)), []).append(i)
+    for i, gpu in enumerate(gpus):
+        if gpu.numa_node is not None or gpu.cpuset:
+            entries.setdefault((gpu.numa_node, format_cpuset(gpu.cpuset)), []).append(i)
     return [
-        ({} if node is None else {"node": node}) | {"gpus": gpus} | ({"cpuset": cpuset} if cpuset else {})
-        for (node, cpuset), gpus in entries.items()
+        ({} if node is None else {"node": node}) | {"gpus": places} | ({"cpuset": cpuset} if cpuset else {})
+        for (node, cpuset), places in entries.items()
     ]
 
 
-def _instances(topology: Topology) -> list[dict[str, Any]]:
+def _instances(found: Sequence[Card]) -> list[dict[str, Any]]:
     entries: dict[tuple[int, str, int], list[int]] = {}
-    cards = sorted({gpu.card for gpu in topology.gpus})
-    for gpu in topology.gpus:
-        if gpu.mig:
-            key = (cards.index(gpu.mig.card), gpu.mig.profile, gpu.memory_bytes >> 20)
-            entries.setdefault(key, []).append(gpu.mig.instance)
+    for i, card in enumerate(found):
+        for gpu in card.instances:
+            if gpu.mig:
+                entries.setdefault((i, gpu.mig.profile, gpu.memory_bytes >> 20), []).append(gpu.mig.instance)
     return [
         {"gpu": card, "profile": profile, "memory_mib": mib, "instances": instances}
         for (card, profile, mib), instances in entries.items()

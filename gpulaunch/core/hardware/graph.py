@@ -1,12 +1,16 @@
 """The door to networkx: graphs whose attributes are scalars, so that every file format of networkx can hold them."""
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 from gpulaunch.core.fields import FieldTable, checked
 from gpulaunch.errors import FieldError, UsageError
 
 Attributes = Mapping[str, Any]
+
+_MOST_DIGITS = 9  # of an index
+_MOST_SHOWN = 40  # characters of a node's name
 
 
 class Graph(Protocol):
@@ -85,15 +89,33 @@ def read_edges(graph: Graph, fields: FieldTable) -> dict[tuple[int, int], Attrib
 
 def _index(node: object) -> int:
     """A node's name as an index; text files of graphs have it as text."""
-    if isinstance(node, str) and node.isascii() and node.isdecimal():
+    if isinstance(node, str) and node.isascii() and node.isdecimal() and len(node) <= _MOST_DIGITS:
         return int(node)
-    if isinstance(node, bool) or not isinstance(node, int) or node < 0:
-        raise UsageError(f"node {node!r}: it must be the index of a GPU: 0, 1, 2 ...")
-    return node
+    index = _plain(node)
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 10**_MOST_DIGITS:
+        raise UsageError(f"node {_short(node)}: it must be the index of a GPU: 0, 1, 2 ...")
+    return index
 
 
-def _checked(values: object, fields: FieldTable, where: str) -> Attributes:
+def _plain(value: object) -> object:
+    """A number as one of Python's own: a graph may have those of numpy."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _short(node: object) -> str:
     try:
-        return checked(values, fields)
+        text = repr(node)
+    except ValueError:  # a number of thousands of digits
+        text = f"of type {type(node).__name__}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
+
+
+def _checked(values: Attributes, fields: FieldTable, where: str) -> Attributes:
+    try:
+        return checked({name: _plain(value) for name, value in values.items()}, fields)
     except FieldError as problem:
         raise UsageError(f"{where}: {problem.message}") from None
+    except (OverflowError, ValueError):
+        raise UsageError(f"{where}: a number has more digits than can be read") from None

@@ -1,13 +1,16 @@
 """The machine as the multi-level graph of topo-aware-sc17 4.1.2: machine, sockets, host bridges, switches, GPUs."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
-from gpulaunch.core.hardware.topology import Gpu, Topology
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.topology import Topology
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.graph import Attributes, Graph
+
+T = TypeVar("T")
 
 LevelKind = Literal["machine", "socket", "host bridge", "switch", "card", "GPU"]
 
@@ -19,17 +22,32 @@ class Level(NamedTuple):
         kind: what stands there. Of levels that hold the same GPUs only the uppermost is kept, and its kind.
         path: how two GPUs reach each other that meet here and not below; of a GPU itself the nearest there is.
         gpus: indices of all GPUs below, ascending.
-        children: by their first GPU; none for a GPU.
+        cards: indices of all cards below, in the order of the tree, so that those of one switch stand together.
+        children: by their first card; none for a GPU.
         numa_node: of all GPUs below; None if they have none in common.
+        cpuset: CPUs next to all GPUs below; empty if they do not have the same ones.
         nvlinks: of a machine: the pairs of GPUs, the lower index first, that NVLinks join, also through an NVSwitch.
     """
 
     kind: LevelKind
     path: PathType
     gpus: tuple[int, ...]
+    cards: tuple[int, ...]
     children: "tuple[Level, ...]" = ()
     numa_node: int | None = None
+    cpuset: frozenset[int] = frozenset()
     nvlinks: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def is_branch(self) -> bool:
+        """Whether it is a place where cards meet, not a card or a GPU."""
+        return self.kind not in ("GPU", "card")
+
+    @property
+    def sockets(self) -> "tuple[Level, ...]":
+        """Of a machine: what hangs below it; itself if it is one socket, or if of no GPU it is known where it is."""
+        known = any(child.is_branch or child.numa_node is not None for child in self.children)
+        return self.children if known and self.path == "SYS" else (self,)
 
 
 _KINDS: dict[PathType, LevelKind] = {
@@ -52,23 +70,20 @@ def machine_tree(topology: Topology) -> Level:
     GPUs belong together at a level if steps of that path type or nearer lead from one to the other. On a real machine
     each step alone does; a made-up table of paths need not be so consistent, and gets a tree all the same.
     """
-    of_index = {gpu.index: gpu for gpu in topology.gpus}
-    groups = [_leaf(gpu) for gpu in topology.gpus]
-    groups = _joined(groups, _same_card(topology), "card", "PIX", of_index)
+    groups = [_leaf(gpu) for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)]
+    groups = _joined(groups, _same_card(topology), "card", "PIX")
     for path in PCIE_PATHS:
         pairs = [(link.a, link.b) for link in topology.links if link.pcie_path == path]
-        groups = _joined(groups, pairs, _KINDS[path], path, of_index)
+        groups = _joined(groups, pairs, _KINDS[path], path)
     sockets = groups[0].children if len(groups) == 1 and groups[0].path == "SYS" else tuple(groups)
     children = tuple(_as_socket(level) for level in sockets)
-    nvlinks = frozenset((link.a, link.b) for link in topology.links if link.nvlink_count)
-    if len(children) == 1 and children[0].kind == "socket":
-        return children[0]._replace(kind="machine", nvlinks=nvlinks)
-    indices = tuple(of_index)
-    return Level("machine", "SYS", indices, children, _numa_node(indices, of_index), nvlinks)
+    alone = len(children) == 1 and children[0].kind == "socket"
+    machine = children[0]._replace(kind="machine") if alone else _level("machine", "SYS", children)
+    return machine._replace(nvlinks=frozenset((link.a, link.b) for link in topology.links if link.nvlink_count))
 
 
 def _leaf(gpu: Gpu) -> Level:
-    return Level("GPU", "PIX", (gpu.index,), (), gpu.numa_node)
+    return Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset)
 
 
 def _same_card(topology: Topology) -> list[tuple[int, int]]:
@@ -81,9 +96,7 @@ def _as_socket(level: Level) -> Level:
     return level._replace(kind="socket") if level.kind in ("switch", "host bridge") else level
 
 
-def _joined(
-    levels: list[Level], pairs: Iterable[tuple[int, int]], kind: LevelKind, path: PathType, of_index: Mapping[int, Gpu]
-) -> list[Level]:
+def _joined(levels: list[Level], pairs: Iterable[tuple[int, int]], kind: LevelKind, path: PathType) -> list[Level]:
     """The next levels up: what the pairs connect becomes one; what they leave alone, or what was one, stays."""
     above = {index: i for i, level in enumerate(levels) for index in level.gpus}
     group = list(range(len(levels)))
@@ -94,17 +107,25 @@ def _joined(
     members: dict[int, list[Level]] = {}
     for level, g in zip(levels, group, strict=True):
         members.setdefault(g, []).append(level)
-    return [below[0] if len(below) == 1 else _level(kind, path, tuple(below), of_index) for below in members.values()]
+    return [below[0] if len(below) == 1 else _level(kind, path, tuple(below)) for below in members.values()]
 
 
-def _level(kind: LevelKind, path: PathType, children: tuple[Level, ...], of_index: Mapping[int, Gpu]) -> Level:
-    gpus = tuple(sorted(index for child in children for index in child.gpus))
-    return Level(kind, path, gpus, children, _numa_node(gpus, of_index))
+def _level(kind: LevelKind, path: PathType, children: tuple[Level, ...]) -> Level:
+    return Level(
+        kind=kind,
+        path=path,
+        gpus=tuple(sorted(index for child in children for index in child.gpus)),
+        cards=tuple(dict.fromkeys(card for child in children for card in child.cards)),
+        children=children,
+        numa_node=_common((child.numa_node for child in children), None),
+        cpuset=_common((child.cpuset for child in children), frozenset()),
+    )
 
 
-def _numa_node(gpus: tuple[int, ...], of_index: Mapping[int, Gpu]) -> int | None:
-    nodes = {of_index[index].numa_node for index in gpus}
-    return nodes.pop() if len(nodes) == 1 else None
+def _common(values: Iterable[T], otherwise: T) -> T:
+    """What all values are."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else otherwise
 
 
 def distance(tree: Level, a: int, b: int) -> int:

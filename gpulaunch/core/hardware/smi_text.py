@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
 from gpulaunch.core.hardware.cpuset import parse_cpuset
 from gpulaunch.core.hardware.description import machine_document
-from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, wired
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.link import Wire, wired
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import quoted
 
 MAX_NVLINKS = 18
@@ -141,6 +143,9 @@ def _header(number: int, line: str) -> _Header | None:
     place = 0
     while place < len(text):
         match = _COLUMN.match(text, place)
+        if not match and len(columns) > 1:
+            word = text[place:].split(None, 1)[0]
+            raise TextError(number, f"column {_shown(word)} is none that nvidia-smi prints")
         if not match or not (columns or match.lastgroup == "gpu"):
             return None
         place = match.end()
@@ -314,9 +319,7 @@ def text_document(matrix: SmiMatrix, name: str, source: str) -> dict[str, Any]:
         return Wire(paths[a, b], 0 if a in ports and b in ports else counts.get((a, b), 0))
 
     told = "; ".join([source, *_assumptions(matrix, bool(counts))])
-    document = machine_document(Topology(name, gpus, wired(gpus, wire), told))
-    del document["gpus"]["memory_mib"]
-    return document
+    return machine_document(Topology(name, gpus, wired(gpus, wire), told))
 
 
 def _switch_ports(counts: Mapping[Pair, int]) -> dict[int, int]:
@@ -352,5 +355,6 @@ def _pcie_paths(matrix: SmiMatrix) -> dict[Pair, PathType]:
 def _assumptions(matrix: SmiMatrix, nvlinks: bool) -> Iterator[str]:
     if nvlinks:
         yield f"NVLink {ASSUMED_NVLINK_VERSION} is assumed (25 GB/s per link and direction), as the text does not tell"
+    yield "PCIe 3.0 with 16 lanes is assumed"
     if matrix.gpus != tuple(range(len(matrix.gpus))):
         yield f"its GPUs {', '.join(map(str, matrix.gpus))} are counted from 0 here"

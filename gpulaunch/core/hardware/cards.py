@@ -1,0 +1,57 @@
+"""The cards of a machine, with MIG instances put together again, and the links between cards."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.link import Link
+from gpulaunch.core.hardware.topology import Topology
+
+
+class Card(NamedTuple):
+    """What sits in one slot: a GPU, or the MIG instances of one.
+
+    Attributes:
+        index: of the card.
+        gpu: itself, or its first instance, which has slot, NVLinks and CPUs in common with it.
+        instances: by number; none of a whole card.
+    """
+
+    index: int  # type: ignore[assignment]
+    gpu: Gpu
+    instances: tuple[Gpu, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """Product name of the card."""
+        mig = self.gpu.mig
+        return self.gpu.model.removesuffix(f" MIG {mig.profile}") if mig else self.gpu.model
+
+    @property
+    def memory_bytes(self) -> int:
+        """Total device memory; 0 if unknown, as of a card in MIG mode."""
+        return 0 if self.instances else self.gpu.memory_bytes
+
+
+def cards(topology: Topology) -> list[Card]:
+    """The cards of a machine by ascending index."""
+    parts: dict[int, list[Gpu]] = {}
+    for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card):
+        parts.setdefault(gpu.card, []).append(gpu)
+    return [Card(index, gpus[0], tuple(gpus) if gpus[0].mig else ()) for index, gpus in parts.items()]
+
+
+def card_links(topology: Topology) -> dict[tuple[int, int], Link]:
+    """A link for every two cards by their indices, the lower first; instances share the wires of their card."""
+    card = {gpu.index: gpu.card for gpu in topology.gpus}
+    links: dict[tuple[int, int], Link] = {}
+    for link in topology.links:
+        a, b = sorted((card[link.a], card[link.b]))
+        if a != b:
+            links.setdefault((a, b), link)
+    return links
+
+
+def several_models(found: Iterable[Card]) -> bool:
+    """Whether the cards are not all of one model."""
+    return len({card.model for card in found}) > 1

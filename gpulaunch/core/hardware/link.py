@@ -1,0 +1,115 @@
+"""The link of two GPUs as a value, and what it carries by how the two are wired."""
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Literal, NamedTuple
+
+from gpulaunch.core.hardware.bandwidth import PathType, nvlink_figures, pcie_bandwidth
+from gpulaunch.core.hardware.gpu import Gpu
+
+LinkKind = Literal["nvlink", "nvswitch", "pcie"]
+
+
+class Link(NamedTuple):
+    """How two GPUs meet; `a` and `b` are indices, a < b.
+
+    Attributes:
+        kind: what their best direct connection is made of.
+        nvlink_count: NVLinks between the two, or into the switch that joins them.
+        nvlink_version: major version of those; 0 if there are none.
+        pcie_path: how they meet over PCIe, whether they need to or not.
+        pcie_generation: of the slower end; 0 if unknown.
+        pcie_width: lanes of the narrower end; 0 if unknown.
+        nvlink_gb_per_s: nominal NVLink bandwidth per direction; 0 without NVLink.
+        nvlink_planned_gb_per_s: the same as NCCL plans with it.
+        pcie_gb_per_s: PCIe bandwidth per direction.
+        peer_to_peer: whether one can read the other's memory over PCIe; None if unknown.
+    """
+
+    a: int
+    b: int
+    kind: LinkKind
+    nvlink_count: int
+    nvlink_version: int
+    pcie_path: PathType
+    pcie_generation: int
+    pcie_width: int
+    nvlink_gb_per_s: float
+    nvlink_planned_gb_per_s: float
+    pcie_gb_per_s: float
+    peer_to_peer: bool | None = None
+
+    @property
+    def path(self) -> PathType:
+        """Path type of the best direct connection."""
+        return "NVL" if self.nvlink_count else self.pcie_path
+
+    @property
+    def name(self) -> str:
+        """What tells its class from others: "NV2 50", "PHB 10", with its bandwidth in GB/s."""
+        kind = f"NV{self.nvlink_count}" if self.nvlink_count else self.pcie_path
+        return f"{kind} {self.bandwidth_gb_per_s:.4g}"
+
+    @property
+    def bandwidth_gb_per_s(self) -> float:
+        """Nominal bandwidth of the best direct connection: the weight w(a, b) of mapa-sc21 3.2."""
+        return self.nvlink_gb_per_s or self.pcie_gb_per_s
+
+
+class Wire(NamedTuple):
+    """How two cards are joined, before it is known what that carries.
+
+    Attributes:
+        pcie_path: how they meet over PCIe.
+        direct_nvlinks: NVLinks that join the two without a switch.
+        pcie_gb_per_s: PCIe bandwidth where the machine's description states it, else it is computed.
+        peer_to_peer: whether they can over PCIe; None if unknown, which counts as yes.
+    """
+
+    pcie_path: PathType
+    direct_nvlinks: int = 0
+    pcie_gb_per_s: float | None = None
+    peer_to_peer: bool | None = None
+
+
+def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire]) -> tuple[Link, ...]:
+    """A link for every two GPUs; MIG instances share the wires of their cards, and those of one card have none.
+
+    Args:
+        gpus: by ascending index.
+        wire: of two cards by index, the lower one first.
+    """
+    return tuple(
+        connect(a, b, wire(*sorted((a.card, b.card))))
+        if a.card != b.card
+        else connect(a._replace(nvswitch_links=0), b, Wire("PIX", peer_to_peer=False))
+        for a, b in combinations(gpus, 2)
+    )
+
+
+def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
+    """The link of two GPUs, with every bandwidth that follows from what they are; the order does not matter."""
+    a, b = sorted((a, b), key=lambda gpu: gpu.index)
+    count = wire.direct_nvlinks or min(a.nvswitch_links, b.nvswitch_links)
+    version = min(a.nvlink_version, b.nvlink_version) if count else 0
+    reported = min(a.nvlink_gb_per_s, b.nvlink_gb_per_s)
+    nominal, planned = nvlink_figures(version, a.compute_capability, reported) if count else (0.0, 0.0)
+    generation = min(a.pcie_generation, b.pcie_generation)
+    width = min(a.pcie_width, b.pcie_width)
+    pcie_gb_per_s = wire.pcie_gb_per_s
+    if pcie_gb_per_s is None:
+        pcie_gb_per_s = pcie_bandwidth(wire.pcie_path, generation, width, peer_to_peer=wire.peer_to_peer is not False)
+    return Link(
+        a=a.index,
+        b=b.index,
+        kind="pcie" if not count else "nvlink" if wire.direct_nvlinks else "nvswitch",
+        nvlink_count=count,
+        nvlink_version=version,
+        pcie_path=wire.pcie_path,
+        pcie_generation=generation,
+        pcie_width=width,
+        nvlink_gb_per_s=count * nominal,
+        nvlink_planned_gb_per_s=count * planned,
+        pcie_gb_per_s=pcie_gb_per_s,
+        peer_to_peer=wire.peer_to_peer,
+    )

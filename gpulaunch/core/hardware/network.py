@@ -1,0 +1,167 @@
+"""GPUs and links <-> nodes and edges of a networkx graph, with attributes of the same names."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from math import isclose
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from gpulaunch.core.fields import FieldTable
+from gpulaunch.core.hardware.bandwidth import PCIE_PATHS
+from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.core.hardware.gpu import Gpu, Mig
+from gpulaunch.core.hardware.graph import Attributes, Graph, make_graph, read_attributes, read_edges, read_nodes
+from gpulaunch.core.hardware.link import Link, Wire, connect
+from gpulaunch.errors import UsageError, quoted
+
+
+class Network(NamedTuple):
+    """What a graph says of a machine; a Topology has the same attributes."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    links: tuple[Link, ...]
+    source: str
+    digest: str | None
+
+
+_GRAPH_FIELDS: FieldTable = {"name": str, "source": str, "digest": str}
+_GPU_FIELDS: FieldTable = {
+    "uuid": str,
+    "model": str,
+    "memory_bytes": (0, 1 << 50),
+    "numa_node": (0, 1 << 20),
+    "cpuset": str,
+    "compute_capability": str,
+    "pcie_generation": (0, 99),
+    "pcie_width": (0, 99),
+    "nvlink_version": (0, 99),
+    "nvswitch_links": (0, 999),
+    "cpu_nvlinks": (0, 999),
+    "nvlink_gb_per_s": (0.0, 1e6),
+    "pci_address": str,
+    "mig_card": (0, 1 << 20),
+    "mig_card_uuid": str,
+    "mig_instance": (0, 99),
+    "mig_profile": str,
+}
+_LINK_FIELDS: FieldTable = {
+    "kind": ("nvlink", "nvswitch", "pcie"),
+    "nvlink_count": (0, 999),
+    "nvlink_version": (0, 99),
+    "pcie_path": PCIE_PATHS,
+    "pcie_generation": (0, 99),
+    "pcie_width": (0, 99),
+    "nvlink_gb_per_s": (0.0, 1e6),
+    "nvlink_planned_gb_per_s": (0.0, 1e6),
+    "pcie_gb_per_s": (0.001, 1e6),
+    "peer_to_peer": bool,
+    "path": ("NVL", *PCIE_PATHS),
+    "bandwidth_gb_per_s": (0.001, 1e6),
+    "weight": (0.001, 1e6),
+}
+_USUAL_NVLINK_VERSION = 3
+
+
+def write_network(network: Network) -> Graph:
+    """The graph of a machine: its GPUs as nodes, its links as edges."""
+    return make_graph(
+        ((gpu.index, _gpu_attributes(gpu)) for gpu in network.gpus),
+        ((link.a, link.b, _link_attributes(link)) for link in network.links),
+        {"name": network.name, "source": network.source, "digest": network.digest},
+    )
+
+
+def read_network(graph: Graph) -> Network:
+    """The machine of a graph, which may leave out whatever follows from the rest.
+
+    Raises:
+        UsageError: names the node or edge, and its attribute that is wrong, unknown, or contradicts another.
+    """
+    facts = read_attributes(graph, _GRAPH_FIELDS)
+    name = facts.get("name") or "graph"
+    nodes = read_nodes(graph, _GPU_FIELDS)
+    if not nodes:
+        raise UsageError("graph: it has no node, so no GPU")
+    gpus = tuple(_gpu_of(index, values, name) for index, values in nodes.items())
+    _refuse_twins(gpus)
+    edges = read_edges(graph, _LINK_FIELDS)
+    links = tuple(_link_of(a, b, edges.get((a.index, b.index), {})) for a, b in combinations(gpus, 2))
+    digest = facts.get("digest")
+    if digest is None and not all("uuid" in values for values in nodes.values()):
+        digest = f"{crc32(repr((gpus, links)).encode()):08x}"  # nobody's machine, so never the one we run on
+    return Network(name, gpus, links, facts.get("source", "a networkx graph"), digest)
+
+
+def _gpu_attributes(gpu: Gpu) -> Attributes:
+    values = {**gpu._asdict(), "cpuset": format_cpuset(gpu.cpuset) or None}
+    values |= {f"mig_{name}": value for name, value in (gpu.mig._asdict() if gpu.mig else {}).items()}
+    return {name: value for name, value in values.items() if name not in ("index", "mig")}
+
+
+def _gpu_of(index: int, values: Attributes, machine: str) -> Gpu:
+    facts: dict[str, Any] = {"uuid": f"GPU-{machine}-{index}", "model": "GPU", "memory_bytes": 0, **values}
+    parts = {field: facts.pop(f"mig_{field}") for field in Mig._fields if f"mig_{field}" in facts}
+    if parts and len(parts) < len(Mig._fields):
+        missing = next(field for field in Mig._fields if field not in parts)
+        raise UsageError(f"node {index}: mig_{missing} is missing, which a MIG instance has")
+    try:
+        cpuset = parse_cpuset(facts.pop("cpuset", ""))
+    except ValueError:
+        raise UsageError(
+            f"node {index}: cpuset: {values['cpuset']!r} is no list of CPUs such as '0-19,40-59'"
+        ) from None
+    return Gpu(index=index, cpuset=cpuset, mig=Mig(**parts) if parts else None, **facts)
+
+
+def _refuse_twins(gpus: Sequence[Gpu]) -> None:
+    """A lease is of UUIDs, so each GPU needs one of its own."""
+    first: dict[str, int] = {}
+    for gpu in gpus:
+        twin = first.setdefault(gpu.uuid, gpu.index)
+        if twin != gpu.index:
+            raise UsageError(f"node {gpu.index}: uuid: {quoted(gpu.uuid)} is that of node {twin}")
+
+
+def _link_attributes(link: Link) -> Attributes:
+    bandwidth = link.bandwidth_gb_per_s
+    values = link._asdict() | {"path": link.path, "bandwidth_gb_per_s": bandwidth, "weight": bandwidth}
+    return {name: value for name, value in values.items() if name not in ("a", "b")}
+
+
+def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
+    """What the edge says, and the rest as it follows from that and from the GPUs."""
+    path = values.get("path", "SYS")
+    count = values.get("nvlink_count", 1 if path == "NVL" else None)
+    if count is not None or a.card == b.card:
+        a, b = (gpu._replace(nvswitch_links=0) for gpu in (a, b))
+    version = values.get("nvlink_version", min(a.nvlink_version, b.nvlink_version)) or _USUAL_NVLINK_VERSION
+    stated = values.get("bandwidth_gb_per_s", values.get("weight"))
+    if count:
+        each = values.get("nvlink_gb_per_s", stated or 0.0) / count
+        a, b = (gpu._replace(nvlink_version=version, nvlink_gb_per_s=each or gpu.nvlink_gb_per_s) for gpu in (a, b))
+    near = values.get("pcie_path", "SYS" if path == "NVL" else path)
+    wire = Wire(near, count or 0, values.get("pcie_gb_per_s", None if count else stated), values.get("peer_to_peer"))
+    link = connect(a, b, wire)
+    if stated and count and "nvlink_gb_per_s" not in values:
+        link = link._replace(nvlink_gb_per_s=stated)
+    link = link._replace(**{name: value for name, value in values.items() if name in Link._fields})
+    _refuse_contradiction(link, values)
+    return link
+
+
+def _refuse_contradiction(link: Link, values: Attributes) -> None:
+    where = f"edge {link.a}-{link.b}"
+    if (link.kind == "pcie") != (link.nvlink_count == 0):
+        raise UsageError(f"{where}: kind: '{link.kind}' contradicts nvlink_count {link.nvlink_count}")
+    if (link.nvlink_gb_per_s > 0) != (link.nvlink_count > 0):
+        raise UsageError(
+            f"{where}: nvlink_gb_per_s: {link.nvlink_gb_per_s:g} contradicts nvlink_count {link.nvlink_count}"
+        )
+    if values.get("path", link.path) != link.path:
+        raise UsageError(f"{where}: path: '{values['path']}' contradicts '{link.path}', which the rest amounts to")
+    for name in ("bandwidth_gb_per_s", "weight"):
+        if not isclose(values.get(name, link.bandwidth_gb_per_s), link.bandwidth_gb_per_s, rel_tol=1e-6):
+            raise UsageError(
+                f"{where}: {name}: {values[name]:g} contradicts {link.bandwidth_gb_per_s:g}, which the rest amounts to"
+            )

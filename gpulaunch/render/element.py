@@ -1,0 +1,37 @@
+"""The elements of a picture: what svg.py and legend.py draw with."""
+
+from xml.etree import ElementTree as ET
+
+INK, PALE = "#1f2933", "#5b6672"
+
+
+def add_element(parent: ET.Element, tag: str, *, text: str | None = None, **attributes: object) -> ET.Element:
+    """An element; `stroke_width` stands for stroke-width and `class_` for class."""
+    values = {
+        name.rstrip("_").replace("_", "-"): as_number(value) if isinstance(value, (int, float)) else str(value)
+        for name, value in attributes.items()
+        if value is not None
+    }
+    element = ET.SubElement(parent, tag, values)
+    element.text = text
+    return element
+
+
+def as_number(value: float) -> str:
+    """With one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def add_text(
+    parent: ET.Element,
+    x: float,
+    y: float,
+    text: str,
+    size: float,
+    *,
+    fill: str = INK,
+    anchor: str = "start",
+    weight: str | None = None,
+) -> None:
+    """A line of text; its baseline is at `y`."""
+    add_element(parent, "text", x=x, y=y, fill=fill, font_size=size, text_anchor=anchor, font_weight=weight, text=text)
