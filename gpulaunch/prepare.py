@@ -181,10 +181,8 @@ def _with_measurements(settings: Settings, around: Surroundings) -> Surroundings
     if around.machine.key is None:
         topology = topology._replace(measured=load_measurements(topology.name))
     if not topology.measured:
-        raise UsageError(
-            f"{model.origin}: nothing was measured of {topology.name}",
-            "'gpulaunch topo --measure' does it, on idle GPUs",
-        )
+        hint = None if around.machine.key else "'gpulaunch topo --measure' does it, on idle GPUs"
+        raise UsageError(f"{model.origin}: nothing was measured of {topology.name}", hint)
     return around._replace(machine=around.machine._replace(topology=topology))
 
 

@@ -9,7 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from gpulaunch.core.hardware.bandwidth import PathType
-from gpulaunch.core.hardware.topology import Gpu, Mig, Topology, Wire, wired
+from gpulaunch.core.hardware.gpu import Gpu, Mig
+from gpulaunch.core.hardware.link import Wire, wired
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.scores import Fabric, cut_bandwidth, nvls_bandwidth, ring_bandwidth
 from gpulaunch.host.catalog import load_described_machine
 

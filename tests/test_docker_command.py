@@ -32,7 +32,7 @@ from gpulaunch.core.container.command import (
 from gpulaunch.core.container.gpus import Asked, allowed_ways, asked_gpus, with_gpus
 from gpulaunch.core.container.life import Container, Standing, parse_container
 from gpulaunch.core.container.ways import NO_WAY, WAYS, Offer
-from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.errors import UsageError
 
 # ---------------------------------------------------------------------------------------------- the client, asked

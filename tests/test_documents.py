@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
-from gpulaunch.core.hardware.topology import Gpu, Topology
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease, parse_lease
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
 from gpulaunch.core.size import format_size, parse_size

@@ -251,7 +251,7 @@ def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> 
         "effective_bandwidth_gb_per_s": 60.0,
         "preserved_bandwidth_gb_per_s": 311.0,
     }
-    first = {"index": 0, "uuid": "GPU-dgx1-v100-0", "model": "Tesla V100-SXM2-16GB", "numa_node": 0}
+    first = {"index": 0, "name": "0", "uuid": "GPU-dgx1-v100-0", "model": "Tesla V100-SXM2-16GB", "numa_node": 0}
     assert [gpu["index"] for gpu in got["gpus"]] == [0, 2, 3]
     assert got["gpus"][0] == first
     assert got["env"]["CUDA_VISIBLE_DEVICES"] == "0,2,3"
@@ -321,7 +321,7 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
         "a GPU that does not exist",
         (*DGX, "--only", "0,9", "--", "x"),
         2,
-        "--only 0,9: '9' is no GPU of dgx1-v100, which has GPUs 0,1,2,3,4,5,6,7",
+        "--only 0,9: '9' is no GPU of dgx1-v100, which has GPUs 0-7",
     ),
     (
         "an ambiguous UUID",

@@ -324,7 +324,8 @@ def test_no_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (
         125,
         (
-            "gpulaunch: error: no all-reduce benchmark on PATH: neither all_reduce_perf nor a python3 with PyTorch for CUDA\n"
+            "gpulaunch: error: no all-reduce benchmark on PATH: "
+            "neither all_reduce_perf nor a python3 with PyTorch for CUDA\n"
             "gpulaunch: hint: build github.com/NVIDIA/nccl-tests, or activate an environment with PyTorch\n"
         ),
     )

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, connect
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.link import Wire, connect
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.policies import Choice, place, ranking
 from gpulaunch.host.catalog import load_described_machine, load_profile
 

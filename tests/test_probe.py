@@ -199,6 +199,19 @@ def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml", split: Topology) 
     assert (done.returncode, done.stdout, done.stderr) == (0, "MIG-split-0-5\n", "")
 
 
+@pytest.mark.usefixtures("split")
+def test_names_of_instances(launcher: Launcher) -> None:
+    """People read card:instance everywhere: in status, in explanations, in what --verbose says."""
+    hold = ("--only", "0:3", "-v", "--explain", "--", "sh", "-c", "echo held; read line")
+    with launcher.start(*hold, stdin=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        table = launcher.run("status").stdout.splitlines()
+        _, told = holder.communicate("")
+    assert (table[3].split()[0], table[-1]) == ("0:3", "free: 1,0:5,2:0,2:1")
+    assert "GPUs 0:3 of" in told
+    assert "0:3 is the only set of free GPUs that fits" in told
+
+
 def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNvml") -> None:
     """The instances of a card that was leased whole before it was split are its holder's."""
     nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
@@ -214,17 +227,15 @@ def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNv
 def test_card_that_is_split_while_somebody_waits_for_it(launcher: Launcher, nvml: "FakeNvml") -> None:
     """Who has waited for a card since before it was split does not get it whole."""
     nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
-    with (
-        launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder,
-        launcher.start("--wait-timeout", "3s", "--only", "0", "--", "echo", "ran") as waiter,
-    ):
+    with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
         holder.stdout.readline()
-        assert "waiting as number 1" in waiter.stderr.readline()
-        nvml.change(0, mig=1)
-        nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
-        holder.communicate("")
-        out, _ = waiter.communicate()
-        assert (waiter.returncode, out) == (124, "")
+        with launcher.start("--wait-timeout", "3s", "--only", "0", "--", "echo", "ran") as waiter:
+            assert "waiting as number 1" in waiter.stderr.readline()
+            nvml.change(0, mig=1)
+            nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
+            holder.communicate("")
+            out, _ = waiter.communicate()
+    assert (waiter.returncode, out) == (124, "")
 
 
 def test_profile_of_an_instance_without_name(launcher: Launcher, nvml: "FakeNvml") -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide
 from gpulaunch.core.duration import format_duration, parse_duration
-from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, connect
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.link import Wire, connect
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.queue import barring, competing
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey

@@ -7,7 +7,9 @@ from itertools import combinations, pairwise, permutations
 import networkx as nx
 import pytest
 
-from gpulaunch.core.hardware.topology import Gpu, Topology, Wire, connect
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.link import Wire, connect
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.scores import (
     EXACT_RANKS,
     Fabric,

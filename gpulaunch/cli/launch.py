@@ -13,7 +13,7 @@ from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.core.decide import Decision, Grant, Wait
 from gpulaunch.core.environment import job_environment
-from gpulaunch.core.hardware.topology import Gpu
+from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.host.process import exit_like
 from gpulaunch.host.system import user_name
@@ -77,7 +77,7 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
             with suppress(OSError, SystemExit):  # rich exits on a broken pipe; no stderr stops a job
                 _explain(launch, held.grant, to_stderr=True)
         if "verbose" in given:
-            gpus = ",".join(map(str, held.grant.placement.gpus))
+            gpus = held.grant.choice.named(held.grant.placement.gpus)
             say("info", f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}")
 
     outcome = launching.run(launch, Told(tell, waiting), granted)

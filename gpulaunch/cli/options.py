@@ -42,7 +42,7 @@ OPTIONS = (
     ),
     Option(("--memory",), "memory", "SIZE", "least memory of each GPU, such as 16GiB"),
     Option(("--gpu-model",), "gpu_model", "TEXT", "only GPUs whose product name contains this"),
-    Option(("--only",), "only", "GPU,...", "choose among these GPUs (index or UUID)"),
+    Option(("--only",), "only", "GPU,...", "choose among these GPUs: 0,4-6, 0:1 (MIG), UUIDs"),
     Option(("--exclude",), "exclude", "GPU,...", "do not choose these"),
     Option(("--wait",), "wait", None, "queue for GPUs that are busy: first in, first out"),
     Option(("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),

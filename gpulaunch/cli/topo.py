@@ -9,6 +9,7 @@ from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import UsageError
+from gpulaunch.host.catalog import document_text, load_text_machine, write_text
 from gpulaunch.prepare import shown_machine
 from gpulaunch.render.documents import topology_document
 
@@ -34,19 +35,16 @@ def main(arguments: Sequence[str]) -> int:
         from gpulaunch.cli.topo_measure import measure_and_print
 
         return measure_and_print(options.output, as_json=options.json, every_pair=options.every_pair)
-    name = (
-        options.topology
-        if options.text is None
-        else "/dev/stdin"
-        if options.text == "-"
-        else os.path.abspath(options.text)
-    )
-    if options.svg is not None:
+    if options.svg is not None and options.text is None:
         from gpulaunch.cli.topo_picture import write_picture
 
-        return write_picture(name, options.svg)
-    topology = shown_machine(name, warn).topology
-    if options.json:
+        return write_picture(options.topology, options.svg)
+    topology = _machine(options.topology, options.text, options.output)
+    if options.svg is not None:
+        from gpulaunch.render.svg import topology_svg
+
+        write_text(options.svg, topology_svg(topology))
+    elif options.json:
         print_json(topology_document(topology))
     elif options.dot:
         from gpulaunch.render.dot import topology_dot
@@ -70,6 +68,9 @@ def _check(given: dict[str, object]) -> None:
         forms.remove("--json")
     if given["output"] is not None and forms != ["--measure"]:
         forms.append("-o")
+    for name in ("output", "svg", "text"):
+        if given[name] == "":
+            raise UsageError(f"--{'import' if name == 'text' else name} has an empty value")
     if len(forms) > 1:
         raise UsageError(f"{' and '.join(forms)} are given: one of them is enough")
     if given["text"] is not None and given["topology"] is not None:
@@ -80,20 +81,24 @@ def _check(given: dict[str, object]) -> None:
         raise UsageError("--every-pair goes with --measure")
 
 
+def _machine(name: str | None, text: str | None, output: str | None) -> Topology:
+    if text is None:
+        return shown_machine(name, warn).topology
+    if text != "-":
+        return load_text_machine(text)
+    return load_text_machine("/dev/stdin", None if output == "-" else output)
+
+
 def _write_machine(topology: Topology, path: str | None) -> None:
     from gpulaunch.core.hardware.description import machine_document
-    from gpulaunch.host.catalog import document_text, write_text
 
-    text = document_text(machine_document(topology))
-    if path is None:
-        print(text, end="")
-    else:
-        write_text(path, text)
+    write_text(path or "-", document_text(machine_document(topology)))
 
 
 def _print(topology: Topology) -> None:
     from gpulaunch.render.machine import topology_lines
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    colour = width is not None and not os.environ.get("NO_COLOR")
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if on_terminal else None
+    colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     print("\n".join(topology_lines(topology, colour=colour, width=width)))

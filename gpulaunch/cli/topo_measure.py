@@ -21,6 +21,8 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
         every_pair: measure all pairs.
     """
     file = path or own_machine_file(os.uname().nodename)
+    if path is None:
+        os.makedirs(os.path.dirname(file), exist_ok=True)
     check_writable(file)
     if path is None and os.path.exists(file) and "measurement" not in read_document(file).data:
         raise UsageError(f"{file} describes this machine, and measuring would replace it", "-o names another file")

@@ -5,7 +5,8 @@ from gpulaunch.host.catalog import write_text
 from gpulaunch.host.system import user_name
 from gpulaunch.prepare import read_shown
 from gpulaunch.render.documents import status_document
-from gpulaunch.render.svg import GpuState, topology_svg
+from gpulaunch.render.legend import GpuState
+from gpulaunch.render.svg import topology_svg
 
 
 def write_picture(topology: str | None, path: str) -> int:

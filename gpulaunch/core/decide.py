@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.topology import Gpu, Topology
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.queue import barring, competing
 from gpulaunch.core.leases.ticket import Ticket

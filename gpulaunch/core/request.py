@@ -3,8 +3,12 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.topology import Gpu, Topology
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.naming import gpus_named
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import UsageError, quoted
+
+_WIDEST_RANGE = 1024
 
 
 class Constraint(NamedTuple):
@@ -44,7 +48,7 @@ class Request(NamedTuple):
 
 
 def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:
-    """The GPUs that the user names by index, "card:instance", UUID or an unambiguous beginning of one.
+    """The GPUs that the user names by index or a range of them, "card:instance", UUID or a clear beginning of one.
 
     Args:
         topology: where to look.
@@ -54,7 +58,15 @@ def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, 
     Raises:
         UsageError: a name fits no GPU, or several.
     """
-    return tuple(gpu for name in names for gpu in _named(topology, name.strip(), option))
+    return tuple(gpu for name in names for single in _each_of(name.strip()) for gpu in _named(topology, single, option))
+
+
+def _each_of(name: str) -> list[str]:
+    """The indices of a range such as "4-6"; of anything else itself."""
+    first, dash, last = name.partition("-")
+    if dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last) < int(first) + _WIDEST_RANGE:
+        return [str(index) for index in range(int(first), int(last) + 1)]
+    return [name]
 
 
 def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
@@ -68,9 +80,8 @@ def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
         found = [gpu for gpu in topology.gpus if name and gpu.uuid.startswith(name)]
     if len(found) == 1:
         return found
-    known = ",".join(gpu.name for gpu in topology.gpus)
     problem = f"fits {len(found)} GPUs" if found else "is no GPU"
-    raise UsageError(f"{option}: {quoted(name)} {problem} of {topology.name}, which has GPUs {known}")
+    raise UsageError(f"{option}: {quoted(name)} {problem} of {topology.name}, which has {gpus_named(topology.gpus)}")
 
 
 def only(topology: Topology, names: Iterable[str], option: str) -> Constraint:
@@ -85,7 +96,13 @@ def exclude(topology: Topology, names: Iterable[str], option: str) -> Constraint
 
 
 def memory(topology: Topology, memory_bytes: int, option: str) -> Constraint:
-    """Admit GPUs with at least so much memory."""
+    """Admit GPUs with at least so much memory.
+
+    Raises:
+        UsageError: nobody knows how much they have.
+    """
+    if not any(gpu.memory_bytes for gpu in topology.gpus):
+        raise UsageError(f"{option}: how much memory the GPUs of {topology.name} have is not known")
     return Constraint(option, frozenset(gpu.uuid for gpu in topology.gpus if gpu.memory_bytes >= memory_bytes))
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +21,8 @@ MAX_FILE_BYTES = 4 << 20
 SYSTEM_MACHINES = "/etc/gpulaunch/machines"
 MAX_LABEL_CHARACTERS = 8192
 
+_STATEMENT = re.compile(r"\s*(\[|[^=]+=)")  # it may begin one, or be within a value
+
 _INSTEAD = "--profile NAME is used instead of what an image says"
 
 
@@ -37,18 +39,39 @@ class Document(NamedTuple):
         return UsageError(f"{self.path}:{line}: {problem.message}" if line else f"{self.path}: {problem.message}")
 
     def _line_of(self, path: tuple[str | int, ...]) -> int | None:
-        """First line of a value: it is there once the lines up to its end are parsed, and not before."""
+        """First line of a value: it is there once the lines up to its end are parsed, and not before.
+
+        Halving finds it, among the places where a statement may begin; some of those are within values of several
+        lines, and what ends there cannot be parsed.
+        """
         lines = self.text.split("\n")
-        begin = 1
-        for end in range(1, len(lines) + 1):
-            try:
-                data = tomllib.loads("\n".join(lines[:end]) + "\n")
-            except ValueError:  # within a value of several lines
-                continue
-            if path and _has(data, path):
-                return begin
-            begin = end + 1
-        return None
+        starts = [i for i, line in enumerate(lines) if _STATEMENT.match(line)]
+        starts = [*starts, len(lines)]
+        if not path or not self._ends_with(lines, path):
+            return None
+        before, after = 0, len(starts) - 1  # the value is not there at the one, and is there at the other
+        while after - before > 1:
+            middle = (before + after) // 2
+            found, at = None, middle
+            while found is None and at < after:
+                found = self._ends_with(lines[: starts[at]], path)
+                at += found is None
+            if found is None:
+                starts[middle:after] = []
+                after = middle
+            elif found:
+                after = at
+            else:
+                before = at
+        return starts[before] + 1
+
+    @staticmethod
+    def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None:
+        """Whether the value is there at the end of these lines; None if they end within another."""
+        try:
+            return _has(tomllib.loads("\n".join(lines) + "\n"), path)
+        except ValueError:
+            return None
 
 
 def _has(data: Any, path: tuple[str | int, ...]) -> bool:  # noqa: ANN401
@@ -244,7 +267,8 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
     Raises:
         UsageError: there is none, or it is wrong.
     """
-    hint = f"known are {', '.join(machine_names())}, or give a file"
+    own = f"./{name}" if os.path.isfile(name) else "a file"
+    hint = f"known are {', '.join(machine_names())}, or give {own}"
     path = name if name.endswith(".txt") else _find(name, _machine_directories(), "topology", hint)
     try:
         status = os.stat(path)
@@ -279,11 +303,25 @@ def read_description(path: str) -> Document:
     return Document(path, text, _text_machine(path, text))
 
 
-def _text_machine(path: str, text: str) -> dict[str, Any]:
+def load_text_machine(path: str, called: str | None = None) -> Topology:
+    """The machine of a file in which nvidia-smi topo -m has printed its matrix.
+
+    Args:
+        path: of the file.
+        called: path whose stem names the machine, if it is not the file's own.
+
+    Raises:
+        UsageError: it cannot be read, or is no such text.
+    """
+    text = _read_text(path)
+    return described_topology(_text_machine(path, text, called), f"{crc32(text.encode()):08x}")
+
+
+def _text_machine(path: str, text: str, called: str | None = None) -> dict[str, Any]:
     from gpulaunch.core.hardware.smi_text import TextError, parse_topology_text, text_document
 
     file = os.path.basename(path)
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(file)[0])
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(os.path.basename(called or path))[0]) or "machine"
     try:
         return text_document(parse_topology_text(text), name, f"nvidia-smi topo -m in {printable(file)}")
     except TextError as problem:
@@ -296,31 +334,53 @@ def check_writable(path: str) -> None:
     Raises:
         FailedError: it could not.
     """
-    if not os.path.exists(path) or os.path.isfile(path):
-        write_text(f"{path}.{os.getpid()}", "")
-        os.unlink(f"{path}.{os.getpid()}")
+    if path != "-" and (not os.path.exists(path) or os.path.isfile(path)):
+        probe = f"{path}.{os.urandom(4).hex()}"
+        write_text(probe, "")
+        os.unlink(probe)
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file whole or not at all; one that is no regular file, such as /dev/stdout, is written as it comes.
+    """Write a file whole or not at all; "-" is stdout, and what is no regular file is written as it comes.
 
     Raises:
         FailedError: it cannot be written.
     """
-    plain = not os.path.exists(path) or os.path.isfile(path)
-    draft = f"{path}.{os.getpid()}" if plain else path
+    if path == "-":
+        print(text, end="")
+        return
     try:
-        if os.path.dirname(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(draft, "w", encoding="utf-8") as file:
-            file.write(text)
-        if plain:
-            os.replace(draft, path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        else:
+            _replace(os.path.realpath(path), text.encode())
     except OSError as problem:
-        if plain:
-            with suppress(OSError):
-                os.unlink(draft)
         raise FailedError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
+
+
+def _replace(path: str, content: bytes) -> None:
+    """Put a file in the place of another, by a draft beside it that nobody can have made before."""
+    from tempfile import mkstemp  # late: it costs 4 ms
+
+    fd, draft = mkstemp(prefix=".gpulaunch-", dir=os.path.dirname(path))
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, _mode_of(path))
+            file.write(content)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+def _mode_of(path: str) -> int:
+    """Permissions of a file, or those of a new one."""
+    with suppress(FileNotFoundError):
+        return os.stat(path).st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 def document_text(document: Mapping[str, Any]) -> str:

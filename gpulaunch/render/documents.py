@@ -8,7 +8,9 @@ from gpulaunch.core.container.life import Standing
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait, gpus_text
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.topology import Gpu, Topology
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.naming import gpus_named
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.placement.explain import explain
@@ -46,7 +48,14 @@ def decision_document(
         "decision": "grant" if grant else "wait" if isinstance(decision, Wait) else "refuse",
         "reason": decision.reason,
         "gpus": [
-            {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "numa_node": gpu.numa_node} for gpu in gpus
+            {
+                "index": gpu.index,
+                "name": gpu.name,
+                "uuid": gpu.uuid,
+                "model": gpu.model,
+                "numa_node": gpu.numa_node,
+            }
+            for gpu in gpus
         ],
         "policy": request.policy.replace("_", "-"),
         "bandwidth_model": request.bandwidth_model,
@@ -71,9 +80,7 @@ def decision_lines(document: Document) -> list[str]:
     """What --dry-run prints for people."""
     lines = [f"{document['decision']}: {document['reason']}"]
     if document["decision"] == "grant":
-        lines.append(
-            "gpus: " + ", ".join(f"{gpu['index']} ({gpu['model']}, {gpu['uuid']})" for gpu in document["gpus"])
-        )
+        lines.append("gpus: " + ", ".join(f"{gpu['name']} ({gpu['model']}, {gpu['uuid']})" for gpu in document["gpus"]))
         lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
         known = [(name, value) for name, value in document["scores"].items() if value is not None]
         lines += [f"{name.removesuffix('_gb_per_s').replace('_', ' ')}: {value:.4g} GB/s" for name, value in known]
@@ -124,6 +131,7 @@ def status_document(
         gpus.append(
             {
                 "index": gpu.index,
+                "name": gpu.name,
                 "uuid": gpu.uuid,
                 "model": gpu.model,
                 "free": state == "free",
@@ -173,12 +181,14 @@ def _lease_document(
 ) -> Document:
     container = standing.keeper if standing else None
     index_of = {gpu.uuid: gpu.index for gpu in topology.gpus}
+    name_of = {gpu.uuid: gpu.name for gpu in topology.gpus}
     return {
         "id": lease.id,
         "user": user,
         "pid": lease.launcher.pid,
         "job_pid": lease.job.pid,
         "gpus": [index_of.get(uuid) for uuid in lease.uuids],
+        "gpu_names": [name_of.get(uuid) for uuid in lease.uuids],
         "uuids": list(lease.uuids),
         "shared": False,
         "sm_percentage": None,
@@ -212,14 +222,14 @@ def waiting_lines(
         user_name: login name of a user id.
         now: aware; durations are counted up to it.
     """
-    index_of = {gpu.uuid: gpu.index for gpu in topology.gpus}
     lines = []
     for user_id in sorted({lease.user_id for lease in leases}):
         own = [lease for lease in leases if lease.user_id == user_id and not lease.ancestors]
-        gpus = format_cpuset(frozenset(index_of[uuid] for lease in own for uuid in lease.uuids if uuid in index_of))
+        uuids = {uuid for lease in own for uuid in lease.uuids}
         jobs = ", ".join(f"{_job_name(lease)} for {age(lease.started_at, now)}" for lease in own)
         if own:
-            lines.append(f"{user_name(user_id)} has GPU{'' if gpus.isdecimal() else 's'} {gpus} ({jobs})")
+            gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in uuids)
+            lines.append(f"{user_name(user_id)} has {gpus} ({jobs})")
     if tickets:
         earlier = ", ".join(f"{user_name(ticket.user_id)} for {gpus_text(ticket.gpus)}" for ticket in tickets)
         lines.append(f"earlier in the queue: {earlier}")
@@ -249,7 +259,7 @@ def topology_document(topology: Topology) -> Document:
                 "index": gpu.index,
                 "uuid": gpu.uuid,
                 "model": gpu.model,
-                "memory_bytes": gpu.memory_bytes,
+                "memory_bytes": gpu.memory_bytes or None,
                 "numa_node": gpu.numa_node,
                 "cpuset": format_cpuset(gpu.cpuset),
                 "compute_capability": gpu.compute_capability,

@@ -60,7 +60,7 @@ def status_table(document: Document, now: datetime) -> Group:
         now: aware; durations are counted up to it.
     """
     gpus = document["gpus"]
-    free = [gpu["index"] for gpu in gpus if gpu["free"]]
+    free = [gpu for gpu in gpus if gpu["free"]]
     lines: list[Table | Text] = []
     if document["leases"]:
         table = _table("GPUs", "user", "since", "lease", "profile", "command", right=("since",))
@@ -84,11 +84,11 @@ def status_table(document: Document, now: datetime) -> Group:
             table.add_row(str(ticket["position"]), str(ticket["gpus"]), *_ticket_cells(ticket, now))
         lines += [table, Text()]
     lines += [
-        Text(f"GPU {gpu['index']} is in use outside gpulaunch: {printable(gpu['outside'])}", "red")
+        Text(f"GPU {gpu['name']} is in use outside gpulaunch: {printable(gpu['outside'])}", "red")
         for gpu in gpus
         if gpu["state"] == "outside"
     ]
-    lines.append(Text(f"free: {format_cpuset(frozenset(free)) or 'none'}", "green" if free else "yellow"))
+    lines.append(Text(f"free: {_names(free) or 'none'}", "green" if free else "yellow"))
     title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
     models = {gpu["model"] for gpu in gpus}
     return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
@@ -108,11 +108,17 @@ def _container_note(lease: Document) -> str:
     return f"{note}is {printable(lease['container_state'])}"
 
 
+def _names(gpus: Sequence[Document]) -> str:
+    """Ranges of whole GPUs, then MIG instances."""
+    whole = frozenset(gpu["index"] for gpu in gpus if gpu["name"] == str(gpu["index"]))
+    return ",".join(filter(None, [format_cpuset(whole), *(gpu["name"] for gpu in gpus if gpu["index"] not in whole)]))
+
+
 def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     profile = printable(lease["profile"] or "")
     if lease["assumed"]:
         profile = f"{profile} (assumed)" if profile else "assumed"
-    gpus = ",".join("?" if index is None else str(index) for index in lease["gpus"])
+    gpus = ",".join("?" if name is None else name for name in lease["gpu_names"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
     inside += f"container {lease['container_name']}: " if lease["container_name"] else ""
     since = age(lease["started_at"], now)
@@ -148,16 +154,16 @@ def findings_table(findings: Sequence[Document]) -> Table:
 def explanation_table(request: Request, grant: Grant, limit: int) -> Group:
     """The best candidates with their scores, and why the winner won."""
     explanation = explain(grant.choice, grant.placement, request.policy, limit)
-    ranks = ",".join(map(str, grant.placement.gpus))
+    ranks = grant.choice.named(grant.placement.gpus)
     columns = ("effective", "preserved", "aggregate")
     table = _table("", "GPUs", *columns, right=columns)
     for place, (candidate, scores) in enumerate(explanation.candidates):
         style = "bold green" if place == 0 else ""
-        table.add_row(">" if place == 0 else "", ",".join(map(str, candidate)), *_score_cells(scores), style=style)
+        table.add_row(">" if place == 0 else "", grant.choice.named(candidate), *_score_cells(scores), style=style)
     assumed = f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
     sensitive = "bandwidth-sensitive" if grant.choice.sensitive else "not bandwidth-sensitive"
     return Group(
-        Text(f"{grant.placement.candidates} candidates, best first, bandwidths in GB/s", "bold"),
+        Text(f"{_candidates(grant.placement.candidates)}, bandwidths in GB/s", "bold"),
         table,
         Text(f"{explanation.reason}"),
         Text(
@@ -166,6 +172,10 @@ def explanation_table(request: Request, grant: Grant, limit: int) -> Group:
             "dim",
         ),
     )
+
+
+def _candidates(count: int) -> str:
+    return "1 candidate" if count == 1 else f"{count} candidates, best first"
 
 
 def _score_cells(scores: Scores) -> list[str]:

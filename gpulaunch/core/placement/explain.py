@@ -32,7 +32,7 @@ def explain(choice: Choice, placement: Placement, policy: str, limit: int) -> Ex
 
 
 def _reason(choice: Choice, placement: Placement, ranked: list[tuple[Candidate, Scores]]) -> str:
-    winner = ",".join(map(str, ranked[0][0]))
+    winner = choice.named(ranked[0][0])
     if len(ranked) == 1:
         return f"{winner} is the only set of free GPUs that fits"
     if not placement.by:
@@ -45,7 +45,7 @@ def _reason(choice: Choice, placement: Placement, ranked: list[tuple[Candidate, 
             after = f", after a tie in {_words(tied)}" if tied else ""
             return f"{winner} has the most {_words([score])}: {mine:.4g} GB/s against {other:.4g}{after}"
         tied.append(score)
-    return f"{winner} ties with {','.join(map(str, runner_up))} in {_words(tied)}, and has lower indices"
+    return f"{winner} ties with {choice.named(runner_up)} in {_words(tied)}, and has lower indices"
 
 
 def _words(scores: list[ScoreName]) -> str:

@@ -59,12 +59,20 @@ class Choice:
         self.pattern = pattern
         self.sensitive = sensitive and count > 1
         self.model = model
-        self._topology = topology
+        self.topology = topology
 
     @cached_property
     def fabric(self) -> Fabric:
         """The machine's links."""
-        return Fabric(self._topology)
+        return Fabric(self.topology)
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        return {gpu.index: gpu.name for gpu in self.topology.gpus}
+
+    def named(self, gpus: Sequence[int]) -> str:
+        """GPUs by index as people name them, in their order."""
+        return ",".join(self._names[gpu] for gpu in gpus)
 
     def candidates(self) -> Iterator[Candidate]:
         """All sets of the right size, in order of their indices."""

@@ -6,7 +6,8 @@ from itertools import combinations, permutations
 from typing import NamedTuple
 
 from gpulaunch.core.hardware.bandwidth import nvls_efficiency
-from gpulaunch.core.hardware.topology import Link, Topology
+from gpulaunch.core.hardware.link import Link
+from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.workload.pattern import PATTERNS
 
 EXACT_RANKS = 8
