@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from gpulaunch.core.hardware.described import described_topology
 from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
 from gpulaunch.core.hardware.link import Wire, wired
 from gpulaunch.core.hardware.topology import Topology
@@ -397,3 +398,19 @@ def test_graphviz_reads_it(topology):
         command, input=topology_dot(topology), capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_unequal_links_into_a_switch() -> None:
+    """A card with fewer NVLinks into the switch has a line of its own class's colour, and the bar names no figure."""
+    document = {
+        "name": "uneven",
+        "source": "made up: eighteen links from three cards, six from the fourth",
+        "gpus": {"count": 4, "model": "H100", "compute_capability": "9.0"},
+        "nvlink": {"version": 4, "switch_links_per_gpu": [18, 18, 18, 6]},
+        "pcie": {"generation": 5, "width": 16},
+    }
+    picture = ET.fromstring(topology_svg(described_topology(document, "")))
+    uplinks = [line.get("stroke") for line in picture.iter(f"{SVG}line") if line.get("class") == "uplink"]
+    assert (len(set(uplinks[:3])), uplinks[3] != uplinks[0]) == (1, True)
+    bar = next(text.text for text in picture.iter(f"{SVG}text") if text.text and text.text.startswith("NVSwitch"))
+    assert bar == "NVSwitch: 6 or 18 NVLinks from each GPU"

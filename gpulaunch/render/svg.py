@@ -195,10 +195,13 @@ def _draw_fabric(
     colours: Mapping[float, str],
 ) -> None:
     """One bar for all NVSwitches in each pair of rows, joined at the left if there are several."""
-    switched = {index for pair, link in links.items() if link.kind == "nvswitch" for index in pair}
+    switched: dict[int, float] = {}  # the best that a card has through a switch
+    for pair, link in links.items():
+        for index in pair if link.kind == "nvswitch" else ():
+            switched[index] = max(link.bandwidth_gb_per_s, switched.get(index, 0.0))
     if not switched:
         return
-    best = max(link.bandwidth_gb_per_s for link in links.values() if link.kind == "nvswitch")
+    best = max(switched.values())
     colour = colours[best]
     group = add_element(svg, "g", class_="nvswitch")
     boxes = [picture.boxes[card.index] for card in found if card.index in switched]
@@ -212,10 +215,13 @@ def _draw_fabric(
         top = picture.fabric[box.row]
         end = top if box.row % 2 == 0 else top + FABRIC_BAR
         line = add_element(group, "line", x1=box.middle, y1=box.inner, x2=box.middle, y2=end, class_="uplink")
-        line.attrib |= {"stroke": colour, "stroke-width": as_number(nvlink_width(box.card.gpu.nvswitch_links))}
+        own = colours[switched[box.card.index]]
+        line.attrib |= {"stroke": own, "stroke-width": as_number(nvlink_width(box.card.gpu.nvswitch_links))}
     counts = sorted({box.card.gpu.nvswitch_links for box in boxes})
-    some = f"NVSwitch: {' or '.join(map(str, counts))} NVLinks"
-    texts = (f"{some} from each GPU, {best:.4g} GB/s per direction", f"{some}, {best:.4g} GB/s", "NVSwitch")
+    some = f"NVSwitch: {' or '.join(map(str, counts))} NVLink{'' if counts == [1] else 's'}"
+    carried = f", {best:.4g} GB/s" if len(counts) == 1 else ""
+    each = f"{some} from each GPU{carried}{' per direction' if carried else ''}"
+    texts = (each, f"{some}{carried}", "NVSwitch")
     text = next((text for text in texts if fits(text, right - left - 16, 13)), texts[-1])
     for top in tops:
         add_element(group, "rect", x=left, y=top, width=right - left, height=FABRIC_BAR, rx=6, fill=colour)
