@@ -13,7 +13,8 @@ from gpulaunch.core.placement.scores import BANDWIDTH_MODELS
 from gpulaunch.core.size import parse_size
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.host.catalog import Document, config_directory, read_document
+from gpulaunch.host.catalog import config_directory
+from gpulaunch.host.document import Document, read_document
 
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
 

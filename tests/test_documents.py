@@ -20,13 +20,13 @@ from gpulaunch.core.size import format_size, parse_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.host.catalog import (
-    MAX_FILE_BYTES,
     find_profile,
     load_described_machine,
     load_profile,
     machine_names,
     profile_names,
 )
+from gpulaunch.host.document import MAX_FILE_BYTES
 
 # ---------------------------------------------------------------------------------------------- profiles
 

@@ -43,7 +43,7 @@ DOORS = {
     "psutil": {"host/ending.py"},
     "pynvml": {"host/nvml.py"},
     "rich": {"render/tables.py"},
-    "tomli_w": {"host/catalog.py"},
+    "tomli_w": {"host/write.py"},
     "torch": {"host/torch_all_reduce.py"},
 }
 PURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}

@@ -2,139 +2,29 @@
 
 import os
 import re
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from gpulaunch.core.hardware.described import described_topology, measurements
-from gpulaunch.core.hardware.gpu_model import GpuModel, parse_gpu_model
 from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.core.workload.profile import Profile, parse_profile
-from gpulaunch.errors import FailedError, FieldError, UsageError, printable, quoted
+from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.host.document import Document, parse_toml, parsed, read_document, read_text
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from gpulaunch.core.hardware.gpu_model import GpuModel
 
-MAX_FILE_BYTES = 4 << 20
 SYSTEM_MACHINES = "/etc/gpulaunch/machines"
 MAX_LABEL_CHARACTERS = 8192
 
-_STATEMENT = re.compile(r"\s*(\[|[^=]+=)")  # it may begin one, or be within a value
-
 _INSTEAD = "--profile NAME is used instead of what an image says"
-
-
-class Document(NamedTuple):
-    """A parsed TOML file, with what is needed to say where something in it is wrong."""
-
-    path: str
-    text: str
-    data: dict[str, Any]
-
-    def error(self, problem: FieldError) -> UsageError:
-        """The problem with this file's path and the line where its value begins."""
-        line = self._line_of(problem.path)
-        return UsageError(f"{self.path}:{line}: {problem.message}" if line else f"{self.path}: {problem.message}")
-
-    def _line_of(self, path: tuple[str | int, ...]) -> int | None:
-        """First line of a value: it is there once the lines up to its end are parsed, and not before.
-
-        Halving finds it, among the places where a statement may begin; some of those are within values of several
-        lines, and what ends there cannot be parsed.
-        """
-        lines = self.text.split("\n")
-        starts = [i for i, line in enumerate(lines) if _STATEMENT.match(line)]
-        starts = [*starts, len(lines)]
-        if not path or not self._ends_with(lines, path):
-            return None
-        before, after = 0, len(starts) - 1  # the value is not there at the one, and is there at the other
-        while after - before > 1:
-            middle = (before + after) // 2
-            found, at = None, middle
-            while found is None and at < after:
-                found = self._ends_with(lines[: starts[at]], path)
-                at += found is None
-            if found is None:
-                starts[middle:after] = []
-                after = middle
-            elif found:
-                after = at
-            else:
-                before = at
-        return starts[before] + 1
-
-    @staticmethod
-    def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None:
-        """Whether the value is there at the end of these lines; None if they end within another."""
-        try:
-            return _has(tomllib.loads("\n".join(lines) + "\n"), path)
-        except ValueError:
-            return None
-
-
-def _has(data: Any, path: tuple[str | int, ...]) -> bool:  # noqa: ANN401
-    for part in path:
-        try:
-            data = data[part]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return True
 
 
 def config_directory() -> str:
     """Where this user's settings and profiles lie."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(base, "gpulaunch")
-
-
-def read_document(path: str) -> Document:
-    """Read and parse a TOML file.
-
-    Raises:
-        UsageError: it cannot be read, is no TOML, or is larger than MAX_FILE_BYTES.
-    """
-    return _parse_toml(path, _read_text(path))
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as problem:
-        raise UsageError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise UsageError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as problem:
-        line = raw.count(b"\n", 0, problem.start) + 1
-        raise UsageError(f"{path}:{line}: byte 0x{raw[problem.start]:02x} is not UTF-8") from None
-
-
-def _parse_toml(origin: str, text: str) -> Document:
-    try:
-        return Document(origin, text, tomllib.loads(text))
-    except tomllib.TOMLDecodeError as problem:
-        raise UsageError(_located(origin, text, str(problem))) from None
-    except (RecursionError, ValueError) as problem:  # lists in lists without end, numbers of thousands of digits
-        raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
-
-
-def _located(path: str, text: str, problem: str) -> str:
-    message, _, place = problem.rpartition(" (at ")
-    place = place.rstrip(")")
-    line = place.partition(",")[0].removeprefix("line ") if place.startswith("line ") else str(text.count("\n") + 1)
-    return f"{path}:{line}: {message[:1].lower()}{message[1:]}"
-
-
-def parsed(document: Document, parse: Callable[[dict[str, Any]], T]) -> T:
-    """What a parser makes of the document; its complaints get path and line."""
-    try:
-        return parse(document.data)
-    except FieldError as problem:
-        raise document.error(problem) from None
 
 
 def _shipped(kind: str) -> str:
@@ -199,7 +89,7 @@ def labelled_profile(label: Label) -> Profile:
     origin = f"image {printable(label.image)}: label {label.key}"
     try:
         if "=" in label.text:
-            return parsed(_parse_toml(origin, label.text), parse_profile)
+            return parsed(parse_toml(origin, label.text), parse_profile)
         if os.sep not in label.text and not label.text.endswith(".toml"):  # an image does not choose files of this host
             return load_profile(label.text)
         message = f"{origin}: {quoted(label.text)} is no name of a profile"
@@ -213,12 +103,14 @@ def profile_names() -> list[str]:
     return _names(_profile_directories())
 
 
-def load_gpu_models() -> tuple[GpuModel, ...]:
+def load_gpu_models() -> "tuple[GpuModel, ...]":
     """All GPU models in reach: the user's own, then those shipped; of two files of one name the user's is read.
 
     Raises:
         UsageError: a file is wrong.
     """
+    from gpulaunch.core.hardware.gpu_model import parse_gpu_model
+
     own = os.path.join(config_directory(), "gpus")
     directories = [own, _shipped("gpus")]
     names = dict.fromkeys([*_names([own]), *_names(directories)])
@@ -292,9 +184,9 @@ def read_description(path: str) -> Document:
     Raises:
         UsageError: it cannot be read or is neither.
     """
-    text = _read_text(path)
+    text = read_text(path)
     try:
-        return _parse_toml(path, text)
+        return parse_toml(path, text)
     except UsageError:
         from gpulaunch.core.hardware.smi_text import looks_like_topology_text
 
@@ -313,7 +205,7 @@ def load_text_machine(path: str, called: str | None = None) -> Topology:
     Raises:
         UsageError: it cannot be read, or is no such text.
     """
-    text = _read_text(path)
+    text = read_text(path)
     return described_topology(_text_machine(path, text, called), f"{crc32(text.encode()):08x}")
 
 
@@ -326,69 +218,3 @@ def _text_machine(path: str, text: str, called: str | None = None) -> dict[str, 
         return text_document(parse_topology_text(text), name, f"nvidia-smi topo -m in {printable(file)}")
     except TextError as problem:
         raise UsageError(f"{path}:{problem.line}: {problem.message}") from None
-
-
-def check_writable(path: str) -> None:
-    """Find out before long work whether its result could be written.
-
-    Raises:
-        FailedError: it could not.
-    """
-    if path != "-" and (not os.path.exists(path) or os.path.isfile(path)):
-        probe = f"{path}.{os.urandom(4).hex()}"
-        write_text(probe, "")
-        os.unlink(probe)
-
-
-def write_text(path: str, text: str) -> None:
-    """Write a file whole or not at all; "-" is stdout, and what is no regular file is written as it comes.
-
-    Raises:
-        FailedError: it cannot be written.
-    """
-    if path == "-":
-        print(text, end="")
-        return
-    try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        else:
-            _replace(os.path.realpath(path), text.encode())
-    except OSError as problem:
-        raise FailedError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
-
-
-def _replace(path: str, content: bytes) -> None:
-    """Put a file in the place of another, by a draft beside it that nobody can have made before."""
-    from tempfile import mkstemp  # late: it costs 4 ms
-
-    fd, draft = mkstemp(prefix=".gpulaunch-", dir=os.path.dirname(path))
-    try:
-        with open(fd, "wb") as file:
-            os.fchmod(fd, _mode_of(path))
-            file.write(content)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
-
-
-def _mode_of(path: str) -> int:
-    """Permissions of a file, or those of a new one."""
-    with suppress(FileNotFoundError):
-        return os.stat(path).st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
-def document_text(document: Mapping[str, Any]) -> str:
-    """A document as TOML, with lists of numbers on one line each."""
-    import tomli_w
-
-    return re.sub(r"\[\n\s*([\d.,\s]+),\s+\]", _one_line, tomli_w.dumps(document))
-
-
-def _one_line(numbers: re.Match[str]) -> str:
-    return f"[{' '.join(numbers[1].split())}]"

@@ -103,7 +103,9 @@ def _nvlink_items(
         for name, bandwidth in link_classes(joined)
     ]
     counts = sorted({card.gpu.cpu_nvlinks for card in found} - {0})
-    return items + [_Item(f"{n} NVLink{'' if n == 1 else 's'} to the CPU", NVLINK_COLOURS[0], nvlink_width(n)) for n in counts]
+    return items + [
+        _Item(f"{n} NVLink{'' if n == 1 else 's'} to the CPU", NVLINK_COLOURS[0], nvlink_width(n)) for n in counts
+    ]
 
 
 def _pcie_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:

@@ -1,0 +1,130 @@
+"""TOML that people have written: read, parsed, and complained of by line."""
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from gpulaunch.errors import FieldError, UsageError
+
+T = TypeVar("T")
+
+MAX_FILE_BYTES = 4 << 20
+
+_STATEMENT = r"\s*(\[|[^=]+=)"  # it may begin one, or be within a value
+
+
+class Document(NamedTuple):
+    """A parsed TOML file, with what is needed to say where something in it is wrong."""
+
+    path: str
+    text: str
+    data: dict[str, Any]
+
+    def error(self, problem: FieldError) -> UsageError:
+        """The problem with this file's path and the line where its value begins."""
+        line = self._line_of(problem.path)
+        return UsageError(f"{self.path}:{line}: {problem.message}" if line else f"{self.path}: {problem.message}")
+
+    def _line_of(self, path: tuple[str | int, ...]) -> int | None:
+        """First line of a value: it is there once the lines up to its end are parsed, and not before.
+
+        Halving finds it, among the places where a statement may begin; some of those are within values of several
+        lines, and what ends there cannot be parsed.
+        """
+        lines = self.text.split("\n")
+        starts = [i for i, line in enumerate(lines) if re.match(_STATEMENT, line)]
+        starts = [*starts, len(lines)]
+        if not path or not self._ends_with(lines, path):
+            return None
+        before, after = 0, len(starts) - 1  # the value is not there at the one, and is there at the other
+        while after - before > 1:
+            middle = (before + after) // 2
+            found, at = None, middle
+            while found is None and at < after:
+                found = self._ends_with(lines[: starts[at]], path)
+                at += found is None
+            if found is None:
+                starts[middle:after] = []
+                after = middle
+            elif found:
+                after = at
+            else:
+                before = at
+        return starts[before] + 1
+
+    @staticmethod
+    def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None:
+        """Whether the value is there at the end of these lines; None if they end within another."""
+        try:
+            return _has(tomllib.loads("\n".join(lines) + "\n"), path)
+        except ValueError:
+            return None
+
+
+def _has(data: Any, path: tuple[str | int, ...]) -> bool:  # noqa: ANN401
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
+def read_document(path: str) -> Document:
+    """Read and parse a TOML file.
+
+    Raises:
+        UsageError: it cannot be read, is no TOML, or is larger than MAX_FILE_BYTES.
+    """
+    return parse_toml(path, read_text(path))
+
+
+def read_text(path: str) -> str:
+    """Read a file of UTF-8.
+
+    Raises:
+        UsageError: it cannot be read, is not UTF-8, or is larger than MAX_FILE_BYTES.
+    """
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as problem:
+        raise UsageError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise UsageError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as problem:
+        line = raw.count(b"\n", 0, problem.start) + 1
+        raise UsageError(f"{path}:{line}: byte 0x{raw[problem.start]:02x} is not UTF-8") from None
+
+
+def parse_toml(origin: str, text: str) -> Document:
+    """Parse TOML that comes from a file or elsewhere, such as an image's label.
+
+    Raises:
+        UsageError: it is no TOML.
+    """
+    try:
+        return Document(origin, text, tomllib.loads(text))
+    except tomllib.TOMLDecodeError as problem:
+        raise UsageError(_located(origin, text, str(problem))) from None
+    except (RecursionError, ValueError) as problem:  # lists in lists without end, numbers of thousands of digits
+        raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
+
+
+def _located(path: str, text: str, problem: str) -> str:
+    message, _, place = problem.rpartition(" (at ")
+    place = place.rstrip(")")
+    line = place.partition(",")[0].removeprefix("line ") if place.startswith("line ") else str(text.count("\n") + 1)
+    return f"{path}:{line}: {message[:1].lower()}{message[1:]}"
+
+
+def parsed(document: Document, parse: Callable[[dict[str, Any]], T]) -> T:
+    """What a parser makes of the document; its complaints get path and line."""
+    try:
+        return parse(document.data)
+    except FieldError as problem:
+        raise document.error(problem) from None
