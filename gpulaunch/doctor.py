@@ -16,7 +16,7 @@ from gpulaunch.host.containers import QUESTION_S
 from gpulaunch.host.docker import Engine, Info
 from gpulaunch.host.docker_socket import find_socket
 from gpulaunch.host.machine import Machine
-from gpulaunch.host.system import user_name
+from gpulaunch.host.system import owner_of, pids_of_program, user_name
 from gpulaunch.prepare import shown_machine, shown_settings, shown_table
 from gpulaunch.settings import Settings
 
@@ -110,7 +110,20 @@ def _driver() -> list[Finding]:
     if instances:
         profiles = ", ".join(f"{gpu.name} {gpu.mig.profile}" for gpu in instances if gpu.mig)
         found.append(Finding("MIG", "ok", f"{len(instances)} instance{'' if len(instances) == 1 else 's'}: {profiles}"))
-    return [*found, *_nvlinks(reading), *_unanswered(reading)]
+    return [*found, *_modes(reading), *_nvlinks(reading), *_unanswered(reading)]
+
+
+def _modes(reading: "Reading") -> list[Finding]:
+    """Compute modes that restrict who may use a card."""
+    return [
+        Finding(
+            "compute mode",
+            "warning" if mode == "PROHIBITED" else "ok",
+            f"GPU {card}: {mode}",
+            f"'nvidia-smi -i {card} -c DEFAULT' lets jobs use it" if mode == "PROHIBITED" else None,
+        )
+        for card, mode in reading.compute_modes.items()
+    ]
 
 
 def _nvlinks(reading: "Reading") -> list[Finding]:
@@ -157,7 +170,8 @@ def _mps() -> list[Finding]:
     if not program:
         text = "nvidia-cuda-mps-control is not on PATH, so no GPU can be shared"
         return [Finding("MPS", "warning", text, "it comes with the driver: install its package of compute utilities")]
-    return [Finding("MPS", "ok", program)]
+    running = [f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(os.path.basename(program))]
+    return [Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")]
 
 
 def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> list[Finding]:

@@ -179,7 +179,7 @@ def _with_measurements(settings: Settings, around: Surroundings) -> Surroundings
     if model.value != "measured":
         return around
     if around.machine.key is None:
-        topology = topology._replace(measured=load_measurements(topology.name))
+        topology = topology._replace(measured=load_measurements(topology))
     if not topology.measured:
         hint = None if around.machine.key else "'gpulaunch topo --measure' does it, on idle GPUs"
         raise UsageError(f"{model.origin}: nothing was measured of {topology.name}", hint)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import pwd
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -172,6 +174,19 @@ def test_card_without_a_link_that_is_up(launcher: Launcher, dgx1_v100) -> None:
     dgx1_v100.drop("nvlink 3 ")
     dgx1_v100.add(*(f"nvlink 3 {link} state=0" for link in range(6)))
     assert bad(launcher)["NVLink", "warning"][0] == "GPU 3: links 0, 1, 2, 3, 4, 5 down"
+
+
+def test_mps_that_runs(launcher: Launcher, dgx1_v100, tmp_path: Path) -> None:  # noqa: ARG001
+    """A control daemon of MPS that runs is named, with whose it is."""
+    program = tmp_path / "bin" / "nvidia-cuda-mps-control"
+    program.parent.mkdir()
+    shutil.copy(shutil.which("sleep"), program)
+    launcher.environment["PATH"] = f"{program.parent}{os.pathsep}{launcher.environment['PATH']}"
+    assert findings(launcher)["MPS", "ok"] == f"{program}; not running"
+    with subprocess.Popen([program, "60"]) as daemon:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        assert findings(launcher)["MPS", "ok"] == f"{program}; pid {daemon.pid}, {user}"
+        daemon.kill()
 
 
 def test_lost_gpu(launcher: Launcher, dgx1_v100) -> None:

@@ -234,6 +234,41 @@ def test_interrupted(launcher: Launcher, bench: Bench, tmp_path: Path, number: i
     assert (launcher.records(), (tmp_path / "machine.toml").exists()) == ([], False)
 
 
+def test_figures_of_nothing(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
+    """A benchmark whose links carry nothing has failed, and no file is written that nobody could read."""
+    bench.tell({"otherwise": 0.0})
+    done = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml"))
+    assert (done.returncode, done.stderr.endswith(" printed no figures\n")) == (125, True)
+    assert not (tmp_path / "machine.toml").exists()
+
+
+def test_other_gpus_by_now(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> None:  # noqa: ARG001
+    """What was measured with other GPUs in this machine does not count."""
+    launcher.run("topo", "--measure")
+    for gpu in range(4):
+        nvml.change(gpu, name="A100", uuid=f"GPU-new-{gpu}")
+    done = launcher.run("--bandwidth-model", "measured", "--", "true")
+    assert (done.returncode, "nothing was measured of" in done.stderr) == (2, True)
+
+
+def test_all_gpus_together(launcher: Launcher, bench: Bench, nvml: "FakeNvml", tmp_path: Path) -> None:
+    """Beyond five GPUs all idle ones together are measured, too; with --every-pair other sizes are as without."""
+    nvml.describe([{"uuid": f"GPU-{i}", "name": "V100", "memory_mib": 16160} for i in range(7)], [])
+    bench.tell({"otherwise": 6.0})
+    measured(launcher, "-o", str(tmp_path / "machine.toml"))
+    assert bench.asked() == ["0,1", "0,1,2", "0,1,2,3", "0,1,2,3,4", "0,1,2,3,4,5,6"]
+    measured(launcher, "--every-pair", "-o", str(tmp_path / "machine.toml"))
+    assert [len(sample.split(",")) for sample in bench.asked()[5:]] == [2] * 21 + [3, 4, 5, 7]
+
+
+def test_median_of_a_kind(launcher: Launcher, bench: Bench) -> None:
+    """Of several figures of one kind the median counts."""
+    bench.tell({"GPU-0,GPU-1": 38.0, "GPU-2,GPU-3": 30.0, "GPU-0,GPU-3": 5.0, "GPU-1,GPU-2": 7.0, "otherwise": 20.0})
+    launcher.run("topo", "--measure", "--every-pair")
+    run = ("--bandwidth-model", "measured", "-n", "2", "--only", "0,3", "--dry-run", "--json", "--", "true")
+    assert json.loads(launcher.run(*run).stdout)["scores"]["effective_bandwidth_gb_per_s"] == 7.0
+
+
 def test_killed(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
     """When the launcher is killed, the GPUs are held as long as the benchmark runs, and no longer."""
     fifo = tmp_path / "fifo"

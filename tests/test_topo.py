@@ -120,11 +120,11 @@ def test_file_that_is_there(launcher: Launcher, tmp_path: Path) -> None:
     """A file is replaced whole; it keeps its permissions, and a symbolic link to it stays one."""
     file, name = tmp_path / "machine.toml", tmp_path / "link.toml"
     file.write_text("old")
-    file.chmod(0o600)
+    file.chmod(0o640)
     name.symlink_to(file)
     assert topo(launcher, *SUMMIT, "-o", str(name)) == (0, "", "")
     assert (name.is_symlink(), file.read_text().startswith('name = "summit"')) == (True, True)
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["link.toml", "machine.toml"]
 
 
@@ -192,11 +192,21 @@ def test_ranges(launcher: Launcher, only: str, want: str) -> None:
     assert indices == [*wanted, *range(int(low), int(high or low) + 1)]
 
 
-@pytest.mark.parametrize("only", ["6-9", "7-6", "1-", "0-99999999999"])
+@pytest.mark.parametrize("only", ["6-9", "7-6", "1-", "0-99999999999", "9" * 5000, f"0-{'9' * 5000}"])
 def test_ranges_that_are_none(launcher: Launcher, only: str) -> None:
     """A range beyond the machine, or backwards, names no GPUs."""
     done = launcher.run(*DGX, "--only", only, "--", "true")
     assert (done.returncode, "is no GPU of dgx1-v100, which has GPUs 0-7" in done.stderr) == (2, True)
+
+
+def test_model_that_would_speak_to_the_terminal(launcher: Launcher, tmp_path: Path) -> None:
+    """Control characters in a machine file's model reach no terminal."""
+    path = tmp_path / "odd.toml"
+    topo(launcher, *SUMMIT, "-o", str(path))
+    path.write_text(path.read_text().replace("Tesla", "\\u001b[2J"))
+    for command in (("--dry-run", "--", "true"), ("--explain", "--dry-run", "--", "true")):
+        done = launcher.run("--topology", str(path), *command)
+        assert (done.returncode, "\x1b" in done.stdout + done.stderr) == (0, False)
 
 
 def test_memory_that_nobody_knows(launcher: Launcher, tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ class OutsideUse(NamedTuple):
         uuid: the GPU.
         who: such as "pid 4123, alice", or what else shows the use.
         pids: the processes, as far as they are visible.
+        lost: whether it is none, but the GPU does not answer.
     """
 
     uuid: str
     who: str
     pids: tuple[int, ...] = ()
+    lost: bool = False
 
 
 class Grant(NamedTuple):

@@ -9,6 +9,7 @@ from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import UsageError, quoted
 
 _WIDEST_RANGE = 1024
+_MAX_DIGITS = 20  # of an index or a range
 
 
 class Constraint(NamedTuple):
@@ -64,14 +65,15 @@ def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, 
 def _each_of(name: str) -> list[str]:
     """The indices of a range such as "4-6"; of anything else itself."""
     first, dash, last = name.partition("-")
-    if dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last) < int(first) + _WIDEST_RANGE:
+    numbers = len(name) < _MAX_DIGITS and first.isdecimal() and last.isdecimal()
+    if dash and numbers and int(first) <= int(last) < int(first) + _WIDEST_RANGE:
         return [str(index) for index in range(int(first), int(last) + 1)]
     return [name]
 
 
 def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
     """The GPU of this name, or all instances of the card of this name if that is in MIG mode."""
-    name = str(int(name)) if name.isdecimal() else name
+    name = str(int(name)) if name.isdecimal() and len(name) < _MAX_DIGITS else name
     of_card = [gpu for gpu in topology.gpus if gpu.mig and name in (str(gpu.mig.card), gpu.mig.card_uuid)]
     if of_card:
         return of_card

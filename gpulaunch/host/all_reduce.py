@@ -6,7 +6,8 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
 
 from gpulaunch.errors import FailedError
 
@@ -66,31 +67,38 @@ def run(benchmark: Benchmark, count: int, variables: Mapping[str, str], lease: i
         FailedError: it fails, prints no figures, or does not end.
     """
     command = [*benchmark.command, str(count)]
-    with subprocess.Popen(  # noqa: S603  the user's own programs are what is to be run
-        command,
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        process_group=0,
-        pass_fds=(lease,),
-    ) as process:
+    # files and no pipes: what it leaves behind may hold a pipe open for ever
+    with TemporaryFile() as output, TemporaryFile() as complaint:
+        process = subprocess.Popen(  # noqa: S603  the user's own programs are what is to be run
+            command,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=complaint,
+            process_group=0,
+            pass_fds=(lease,),
+        )
         try:
-            output, complaint = process.communicate(timeout=TIMEOUT_S)
+            status = process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise FailedError(f"{benchmark.name}: not done after {TIMEOUT_S:.0f} s") from None
         finally:  # also what it may have left behind
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode:
-        last = (complaint.strip() or output.strip() or "it says nothing").splitlines()[-1]
-        raise FailedError(f"{benchmark.name}: {' '.join(command)} ended with status {process.returncode}: {last}")
-    figures = _figures(output.splitlines())
-    if not figures:
+            process.wait()
+        printed, said = _text(output), _text(complaint)
+    if status:
+        last = (said.strip() or printed.strip() or "it says nothing").splitlines()[-1]
+        raise FailedError(f"{benchmark.name}: {' '.join(command)} ended with status {status}: {last}")
+    figures = _figures(printed.splitlines())
+    if not any(bandwidth > 0 for _, bandwidth in figures):
         raise FailedError(f"{benchmark.name}: {' '.join(command)} printed no figures")
     return figures
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _figures(lines: Sequence[str]) -> list[tuple[int, float]]:

@@ -132,16 +132,19 @@ def machine_names() -> list[str]:
     return _names(_machine_directories())
 
 
-def load_measurements(name: str) -> tuple[Measured, ...]:
-    """What the machine file of this name says that was measured; nothing if there is none.
+def load_measurements(topology: Topology) -> tuple[Measured, ...]:
+    """What the file of a machine's name says that was measured; nothing if there is none, or it is of other GPUs.
 
     Raises:
         UsageError: it is wrong.
     """
     for directory in _machine_directories()[:2]:
-        path = os.path.join(directory, f"{name}.toml")
+        path = os.path.join(directory, f"{topology.name}.toml")
         if os.path.isfile(path):
-            return parsed(read_document(path), measurements)
+            document = read_document(path)
+            models = {gpu.model for gpu in parsed(document, lambda data: described_topology(data, "")).gpus}
+            same = models == {gpu.model for gpu in topology.gpus}
+            return parsed(document, measurements) if same else ()
     return ()
 
 

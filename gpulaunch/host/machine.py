@@ -52,7 +52,15 @@ def find_machine(
     """
     if described is None:
         machine = Machine(_this_machine(warn), (), None, tuple(ignored))
-        return look_again(machine) if use else machine
+        if not use:
+            return machine
+        machine = look_again(machine)
+        if any(use.lost for use in machine.outside):  # what is remembered is no more
+            from gpulaunch.host import topology_cache
+
+            topology_cache.forget()
+            machine = look_again(machine._replace(topology=_this_machine(warn)))
+        return machine
     topology, path = load_described_machine(described)
     if origin:
         from gpulaunch.host import nvml

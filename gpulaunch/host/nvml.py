@@ -40,6 +40,13 @@ _NVLINK_ENDS = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
     pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: "switch",
 }
+PROHIBITED = "PROHIBITED"
+_COMPUTE_MODES = {
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "EXCLUSIVE_THREAD",
+    pynvml.NVML_COMPUTEMODE_PROHIBITED: PROHIBITED,
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "EXCLUSIVE_PROCESS",
+}
+_MOST_INSTANCES = 7  # of any card so far
 _MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml say 18, and Rubin has 36
 _CPU_WORDS = 64  # of 64 bits: more than any kernel has CPUs
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
@@ -204,9 +211,9 @@ class Card:
         """NUMA nodes of the host's memory next to it."""
         return _bits(self._ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE))
 
-    def compute_mode_forbids(self) -> bool:
-        """Whether its compute mode lets nobody use it."""
-        return bool(self._ask(pynvml.nvmlDeviceGetComputeMode) == pynvml.NVML_COMPUTEMODE_PROHIBITED)
+    def compute_mode(self) -> str:
+        """Who may use it: everybody if this is empty, else PROHIBITED, EXCLUSIVE_PROCESS or EXCLUSIVE_THREAD."""
+        return _COMPUTE_MODES.get(self._ask(pynvml.nvmlDeviceGetComputeMode), "")
 
     def nvlinks(self, *, by_field: bool) -> dict[int, NvlinkEnd]:
         """All its NVLinks by number; empty for a card without.
@@ -267,7 +274,8 @@ class Card:
         if not self.in_mig_mode():
             return None
         found = {}
-        for number in range(self._ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
+        most = self._ask(pynvml.nvmlDeviceGetMaxMigDeviceCount)
+        for number in range(_MOST_INSTANCES if most is None else most):
             handle = self._ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
             if handle is not None:
                 found[number] = Card(handle, self.index, self._unanswered)

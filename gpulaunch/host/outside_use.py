@@ -33,7 +33,7 @@ def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[Outsid
             card = nvml.card_of(gpu.uuid, gpu.index)
             uses.append(_unusable(card, gpu) or _use(card, gpu, ignored))
         except nvml.LostGpuError as problem:
-            uses.append(OutsideUse(gpu.uuid, str(problem)))
+            uses.append(OutsideUse(gpu.uuid, str(problem), lost=True))
     return tuple(filter(None, uses))
 
 
@@ -53,7 +53,7 @@ def _unusable(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
     """Why nobody could use a GPU, whoever is at work there."""
     if gpu.mig is None and card.in_mig_mode():  # since the topology was read
         return OutsideUse(gpu.uuid, "it is in MIG mode now")
-    return OutsideUse(gpu.uuid, "its compute mode is Prohibited") if card.compute_mode_forbids() else None
+    return OutsideUse(gpu.uuid, "its compute mode is Prohibited") if card.compute_mode() == nvml.PROHIBITED else None
 
 
 def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:

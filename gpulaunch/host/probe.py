@@ -4,6 +4,7 @@ Probing a box of eight takes long enough to feel, so find_machine keeps the answ
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ class Reading(NamedTuple):
         problems: what was left out, a line each.
         unanswered: calls that told nothing.
         nvlinks: by index of the card, the numbers of its NVLinks that are up, and of those that are down.
+        compute_modes: by index of the card, where it is not the default.
         empty: indices of the cards in MIG mode that have no instance, so that nothing of them can be used.
     """
 
@@ -36,6 +38,7 @@ class Reading(NamedTuple):
     problems: tuple[str, ...]
     unanswered: tuple[Unanswered, ...]
     nvlinks: dict[int, tuple[list[int], list[int]]]
+    compute_modes: dict[int, str]
     empty: tuple[int, ...]
 
     @property
@@ -51,12 +54,14 @@ class Part(NamedTuple):
         card: to ask more.
         gpu: what it is as a whole.
         nvlinks: all of them by number.
+        compute_mode: its name; empty for the default.
         instances: those of a card in MIG mode; None if it is not.
     """
 
     card: Card
     gpu: Gpu
     nvlinks: dict[int, NvlinkEnd]
+    compute_mode: str
     instances: list[Gpu] | None
 
 
@@ -98,6 +103,7 @@ def probe() -> Reading:
         tuple(dict.fromkeys(problems)),
         tuple(unanswered),
         {index: _up_and_down(part.nvlinks) for index, part in parts.items()},
+        {index: mode for index, part in parts.items() if (mode := part.compute_mode)},
         empty,
     )
 
@@ -137,18 +143,17 @@ def _part(card: Card, address: PciAddress | None, everyone: Collection[PciAddres
         nvlink_gb_per_s=min((end.gb_per_s for end in active), default=0.0),
         pci_address=f"{address[0]:04x}:{address[1]:02x}:{address[2]:02x}" if address else None,
     )
-    instances = card.instances()
-    if instances is None:
-        return Part(card, gpu, nvlinks, None)
-    return Part(card, gpu, nvlinks, [_instance(gpu, number, instance) for number, instance in instances.items()])
+    found = card.instances()
+    instances = None if found is None else [_instance(gpu, number, instance) for number, instance in found.items()]
+    return Part(card, gpu, nvlinks, card.compute_mode(), instances)
 
 
 def _seen_through(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> NvlinkEnd:
-    """A link to something unknown that is none of our cards goes to an NVSwitch: a virtual machine sees none.
+    """A link to an address that is none of our cards' goes to an NVSwitch, which a virtual machine does not see.
 
     Source: NCCL src/graph/xml.cc, which takes it so.
     """
-    hidden = not end.remote and everyone is not None and end.address not in everyone
+    hidden = not end.remote and end.address is not None and everyone is not None and end.address not in everyone
     return end._replace(remote="switch") if hidden else end
 
 
@@ -189,11 +194,11 @@ def _numa_node(card: Card, address: PciAddress | None) -> int | None:
 
 
 def _direct_nvlinks(parts: dict[int, Part], known: dict[PciAddress, int]) -> dict[tuple[int, int], int]:
-    """How many NVLinks join each pair of cards without a switch."""
-    counts: dict[tuple[int, int], int] = {}
+    """How many NVLinks join each pair of cards without a switch: as both tell, or the one that does."""
+    seen: Counter[tuple[int, int]] = Counter()
     for index, part in parts.items():
         for end in part.nvlinks.values():
             peer = known.get(end.address) if end.active and end.address and end.remote != "switch" else None
-            if peer is not None and index < peer:
-                counts[index, peer] = counts.get((index, peer), 0) + 1
-    return counts
+            if peer is not None:
+                seen[index, peer] += 1
+    return {(min(pair), max(pair)): min(filter(None, (seen[pair], seen[pair[::-1]]))) for pair in list(seen)}

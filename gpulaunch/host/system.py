@@ -43,6 +43,11 @@ def program_of(pid: int) -> str:
     return full if full.startswith(name) else name
 
 
+def pids_of_program(name: str) -> list[int]:
+    """Processes that run a program of this name, as far as they are visible here."""
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and program_of(int(pid)) == name]
+
+
 def boot_id() -> str:
     """What tells this boot of the kernel from every other; empty if it cannot be read."""
     try:

@@ -22,7 +22,6 @@ from gpulaunch.host.system import boot_id
 
 MAX_AGE_S = 900.0
 LOCK_TIMEOUT_S = 10.0
-_FORMAT = 1
 _MAX_BYTES = 16 << 20
 
 
@@ -59,6 +58,12 @@ def store(roster: Roster, topology: Topology) -> None:
             os.replace(draft, _path())
         except OSError:
             os.unlink(draft)
+
+
+def forget() -> None:
+    """Have it found anew the next time."""
+    with suppress(OSError):
+        os.unlink(_path())
 
 
 @contextmanager
@@ -99,7 +104,8 @@ def _is_mine(directory: str) -> bool:
 def _key(roster: Roster) -> list[Any]:
     """What the topology depends on; among it this process's CPUs, since NVML tells only of those."""
     here = [boot_id(), os.uname().nodename, sorted(os.sched_getaffinity(0))]
-    return [_FORMAT, here, roster.driver, *([uuid, mig] for uuid, mig in roster.cards)]
+    form = [*Gpu._fields, *Link._fields, *Mig._fields]
+    return [form, here, roster.driver, *([uuid, mig] for uuid, mig in roster.cards)]
 
 
 def _document(topology: Topology) -> list[Any]:

@@ -16,7 +16,7 @@ def check_writable(path: str) -> None:
         FailedError: it could not.
     """
     if path != "-" and (not os.path.exists(path) or os.path.isfile(path)):
-        probe = f"{path}.{os.urandom(4).hex()}"
+        probe = f"{os.path.realpath(path)}.{os.urandom(4).hex()}"
         write_text(probe, "")
         os.unlink(probe)
 

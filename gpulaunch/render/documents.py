@@ -80,7 +80,10 @@ def decision_lines(document: Document) -> list[str]:
     """What --dry-run prints for people."""
     lines = [f"{document['decision']}: {document['reason']}"]
     if document["decision"] == "grant":
-        lines.append("gpus: " + ", ".join(f"{gpu['name']} ({gpu['model']}, {gpu['uuid']})" for gpu in document["gpus"]))
+        lines.append(
+            "gpus: "
+            + ", ".join(f"{gpu['name']} ({printable(gpu['model'])}, {gpu['uuid']})" for gpu in document["gpus"])
+        )
         lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
         known = [(name, value) for name, value in document["scores"].items() if value is not None]
         lines += [f"{name.removesuffix('_gb_per_s').replace('_', ' ')}: {value:.4g} GB/s" for name, value in known]
@@ -126,7 +129,8 @@ def status_document(
     used = {use.uuid: use.who for use in outside}
     gpus = []
     for gpu in topology.gpus:
-        holders = [lease.id for lease in leases if gpu.uuid in lease.uuids]
+        own = {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}  # a card may have been split while it was leased
+        holders = [lease.id for lease in leases if own.intersection(lease.uuids)]
         state = "leased" if holders else "outside" if gpu.uuid in used else "free"
         gpus.append(
             {
@@ -264,6 +268,9 @@ def topology_document(topology: Topology) -> Document:
                 "cpuset": format_cpuset(gpu.cpuset),
                 "compute_capability": gpu.compute_capability,
                 "pci_address": gpu.pci_address,
+                "pcie_generation": gpu.pcie_generation or None,
+                "pcie_width": gpu.pcie_width or None,
+                "nvlink_version": gpu.nvlink_version or None,
                 "nvlinks_to_switch": gpu.nvswitch_links,
                 "nvlinks_to_cpu": gpu.cpu_nvlinks,
                 "mig": gpu.mig._asdict() if gpu.mig else None,
@@ -279,6 +286,7 @@ def topology_document(topology: Topology) -> Document:
                 "bandwidth_gb_per_s": link.bandwidth_gb_per_s,
                 "kind": link.kind,
                 "nvlink_version": link.nvlink_version or None,
+                "nvlink_planned_gb_per_s": link.nvlink_planned_gb_per_s or None,
                 "pcie_path": link.pcie_path,
                 "pcie_generation": link.pcie_generation or None,
                 "pcie_width": link.pcie_width or None,

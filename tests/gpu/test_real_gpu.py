@@ -6,6 +6,7 @@ Run: python -m pytest tests/gpu
 import json
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from conftest import Launcher
@@ -39,6 +40,15 @@ def test_doctor_knows_the_driver(launcher: Launcher) -> None:
     """`doctor` names the driver that nvidia-smi names, and every call that it does not answer."""
     found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
     assert [f["text"] for f in found if f["subject"] == "driver"] == queried("driver_version")[0]
+
+
+def test_measure(launcher: Launcher, tmp_path: Path) -> None:
+    """`topo --measure` measures real links, and --bandwidth-model measured goes by them."""
+    if len(queried("index")) < 2:
+        pytest.skip("needs two GPUs")
+    done = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml"), "--json", timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert all(entry["all_reduce_gb_per_s"] > 0 for entry in json.loads(done.stdout)["measured"])
 
 
 def test_the_main_job_gets_a_gpu(launcher: Launcher) -> None:
