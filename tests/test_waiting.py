@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 from conftest import DGX, SHOW, Held, Launcher, held
 
@@ -420,7 +421,6 @@ def test_a_waiter_that_ends_leaves_the_queue(launcher: Launcher, wait, number: s
 
 def test_ctrl_c_at_a_terminal(launcher: Launcher) -> None:
     """Ctrl-C ends a waiter, and a shell's loop around it."""
-    pexpect = pytest.importorskip("pexpect")
     with held(launcher, *ALL):
         loop = 'for i in 1 2; do gpulaunch "$@"; echo "went on"; done'
         arguments = ["-c", loop, "bash", *ALL, "--wait", "--", "true"]

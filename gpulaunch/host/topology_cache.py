@@ -72,6 +72,7 @@ def one_at_a_time() -> Iterator[None]:
     from filelock import FileLock, Timeout  # late: it costs more than everything else here
 
     with ExitStack() as held:
+        # filelock 3.20 raises NotImplementedError where the file system has no flock
         with suppress(OSError, Timeout, NotImplementedError):
             held.enter_context(FileLock(f"{_path()}.lock", timeout=LOCK_TIMEOUT_S))
         yield
