@@ -31,25 +31,22 @@ class Measurement(NamedTuple):
     figures: tuple[Figure, ...]
 
 
-def measure(
-    topology: str | None, warn: Callable[[str], None], tell: Callable[[str], None], *, every_pair: bool = False
-) -> Measurement:
-    """Measure the all-reduce bandwidth of one set of each kind, out of the GPUs that are idle now.
+def measure(warn: Callable[[str], None], tell: Callable[[str], None], *, every_pair: bool = False) -> Measurement:
+    """Measure the all-reduce bandwidth of one set of each kind, out of this machine's GPUs that are idle now.
 
     A pair that carries far less than is planned with has its whole class measured, to tell the link from the class.
 
     Args:
-        topology: what --topology says, or None.
         warn: where to say what is odd but no failure.
         tell: where to say how far it has come.
         every_pair: measure all pairs.
 
     Raises:
-        UsageError: the machine is only described, or has fewer than two whole GPUs.
+        UsageError: settings put a described machine in this one's place, or it has fewer than two whole GPUs.
         WouldWaitError: fewer than two are idle.
         FailedError: there is no benchmark, or it fails.
     """
-    shown = read_shown(topology, warn)
+    shown = read_shown(None, warn)
     machine = shown.machine.topology
     if shown.machine.key:
         raise UsageError(f"{machine.name} is only described: there is nothing to measure")

@@ -32,7 +32,7 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
     try:
-        result = measure(None, warn, _tell, every_pair=every_pair)
+        result = measure(warn, _tell, every_pair=every_pair)
     except _Interrupted as interruption:  # the benchmark is ended, the lease released, and nothing written
         signal.signal(interruption.number, signal.SIG_DFL)
         os.kill(os.getpid(), interruption.number)
@@ -68,5 +68,5 @@ def _interrupt(number: int, _frame: object) -> None:
 
 
 def _tell(text: str) -> None:
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():
         say("info", text)

@@ -15,7 +15,7 @@ from gpulaunch.errors import FailedError
 
 HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 
-LOST = (
+_LOST = (
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED,
     pynvml.NVML_ERROR_INSUFFICIENT_POWER,
@@ -155,7 +155,7 @@ class Card:
         try:
             return function(self.handle, *arguments)
         except pynvml.NVMLError as problem:
-            if problem.value in LOST:
+            if problem.value in _LOST:
                 raise LostGpuError(f"GPU {self.index} is left out: {problem}") from None
             usual = problem.value in _USUAL and function in _ABOUT_WHAT_A_CARD_MAY_LACK
             self._note(function, str(problem), usual=usual, steady=problem.value in _STEADY)
