@@ -579,6 +579,29 @@ def test_lost_gpu_is_told_every_time(launcher: Launcher, warm: "FakeNvml") -> No
         assert (done.stdout, done.stderr) == ("GPU-1\n", "gpulaunch: warning: GPU 0 is left out: GPU is lost\n")
 
 
+def test_gpu_that_is_lost_half_way(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A GPU that is lost while its paths to others are asked is left out, and that is not remembered."""
+    pair(nvml, f"error nvmlDeviceGetTopologyCommonAncestor 0 {GPU_IS_LOST}")
+    for _ in range(2):
+        done = launcher.run("-n", "all", "--", *SHOW_GPUS)
+        want = "gpulaunch: warning: GPU 0 is left out: GPU is lost\n"
+        assert (done.returncode, done.stdout, done.stderr) == (0, "GPU-1\n", want)
+
+
+def test_runtime_directory_of_somebody_else(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Root keeps nothing in the runtime directory of the user from whom `sudo -E` has it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give a directory away")
+    pair(nvml)
+    own = Path("/dev/shm/gpulaunch.0")
+    was_there = own.exists()
+    os.chown(launcher.environment["XDG_RUNTIME_DIR"], 65534, -1)
+    discovered(launcher)
+    assert list(cached(launcher).parent.iterdir()) == []
+    if not was_there:
+        shutil.rmtree(own)
+
+
 @pytest.mark.usefixtures("warm")
 def test_nowhere_to_remember(launcher: Launcher) -> None:
     """Where nothing can be kept, everything works, by reading anew."""

@@ -9,7 +9,7 @@ import pytest
 
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.link import Wire, connect
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.core.placement.scores import (
     EXACT_RANKS,
     Fabric,
@@ -19,6 +19,7 @@ from gpulaunch.core.placement.scores import (
     mapa_bandwidth,
     mapa_equation,
     mapped,
+    measured_bandwidth,
     preserved_bandwidth,
     ring_bandwidth,
 )
@@ -339,6 +340,21 @@ def test_cut_never_falls_when_a_link_gets_faster(seed: int) -> None:
     for pair in pairs(count):
         assert bandwidth(nvlinks | {pair: nvlinks.get(pair, 0) + 1}, pcie) >= before
         assert bandwidth(nvlinks, pcie | {pair: pcie[pair] + 5}) >= before
+
+
+@pytest.mark.parametrize(
+    ("sentence", "topology", "link", "want"),
+    [
+        ("PCIe", machine(3, gpu=V100, path="PHB"), "PHB 10", 14.0),
+        ("NVLinks", machine(3, gpu=V100, nvlinks=dict.fromkeys(pairs(3), 1)), "NV1 25", 28.0),
+        ("NVSwitch", switched(3, 12, A100), "NV12 300", 14.0),
+    ],
+)
+def test_measured_links(sentence: str, topology: Topology, link: str, want: float) -> None:
+    """Of a kind that was not measured the cut counts, over links that carry what their class was measured to carry."""
+    fabric = Fabric(topology._replace(measured=(Measured((link,), 14.0),)))
+    assert measured_bandwidth(fabric, range(2)) == 14.0, sentence
+    assert measured_bandwidth(fabric, range(3)) == want, sentence
 
 
 # -------------------------------------------------------------------------------------------------- mapping

@@ -87,16 +87,21 @@ def probe() -> Reading:
         raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), nvml.HINT)
     gpus.sort(key=lambda gpu: gpu.index)
     direct = _direct_nvlinks(parts, known)
+    lost: set[int] = set()
 
     def wire(a: int, b: int) -> Wire:
         here, there = parts[a].card, parts[b].card
         try:
             return Wire(here.path_to(there), direct.get((a, b), 0), None, here.reads_from(there))
-        except nvml.LostGpuError as problem:  # it answered a moment ago; who uses it next will be told
+        except nvml.LostGpuError as problem:  # it answered a moment ago
             problems.append(str(problem))
-            return Wire("SYS", direct.get((a, b), 0))
+            lost.add(a)
+            return Wire("SYS")
 
     links = wired(gpus, wire)
+    gpus = [gpu for gpu in gpus if gpu.card not in lost]
+    left = {gpu.index for gpu in gpus}
+    links = tuple(link for link in links if left.issuperset((link.a, link.b)))
     return Reading(
         nvml.driver_version(),
         Topology(os.uname().nodename, tuple(gpus), links, "NVML"),
