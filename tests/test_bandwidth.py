@@ -108,7 +108,7 @@ RTX6KPRO = "voipmonitor/rtx6kpro hardware"
 POINTS = (
     # Sums computed in NVSwitch, and rings through it.
     Point("8 H100, NVSwitch", switched(8, 18, HOPPER), 478.9, f"{AZURE} ND_H100_v5"),
-    Point("8 H100, NVSwitch, as NCCL's author has it", switched(8, 18, HOPPER), 480, "nccl-tests#212"),
+    Point("8 H100, NVSwitch, NCCL's author", switched(8, 18, HOPPER), 480, "nccl-tests#212"),
     Point("8 H100, NVSwitch, ring", switched(8, 18, HOPPER), 370, "nccl-tests#212", ring_bandwidth),
     Point("5 H100 of 8", switched(5, 18, HOPPER), 420, "nccl#1455"),
     Point("4 H200 of 8", switched(4, 18, HOPPER), 363.3, ML_ENGINEERING),
