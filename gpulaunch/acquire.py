@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide, gpus_text
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide, gpus_text
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
@@ -25,6 +25,9 @@ QUICK_S = 0.005
 
 MOST_LOST_RACES = 5
 """Who does not wait gives up then."""
+
+CHOOSY_S = 1800.0
+"""So long others pass who waits for better GPUs than those that are free; then nobody does."""
 
 
 class Patience(NamedTuple):
@@ -104,12 +107,14 @@ class Held(NamedTuple, Generic[H]):
 
     Attributes:
         grant: which, and why.
+        situation: in which it was granted.
         lease: as recorded.
         record: its file, open.
         holder: as prepared.
     """
 
     grant: Grant
+    situation: Situation
     lease: Lease
     record: Draft
     holder: H
@@ -120,12 +125,14 @@ class _Look(NamedTuple):
 
     Attributes:
         decision: the answer.
+        situation: what it answers.
         seen: live leases of the machine, and the tickets that come first.
         outside: use that no lease explains.
         quick: it took so little time that it may be repeated while everybody waits for the lock.
     """
 
     decision: Decision
+    situation: Situation
     seen: Snapshot
     outside: Sequence[OutsideUse]
     quick: bool
@@ -141,9 +148,10 @@ def table_of(launch: Launch, warn: Callable[[str], None]) -> Table:
     return Table(described=launch.machine.key is not None, warn=warn, private=launch.private)
 
 
-def preview(launch: Launch, warn: Callable[[str], None]) -> Decision:
-    """What would be decided now; nothing is taken."""
-    return _first_look(launch, table_of(launch, warn), None).decision
+def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situation]:
+    """What would be decided now, and in what situation; nothing is taken."""
+    look = _first_look(launch, table_of(launch, warn), None)
+    return look.decision, look.situation
 
 
 def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft], H]) -> Held[H] | Decision:
@@ -241,7 +249,7 @@ def _take(
                 locked.publish(record, lease)
                 if turn:
                     turn.take(locked)
-                held = Held(look.decision, lease, record, holder)
+                held = Held(look.decision, look.situation, lease, record, holder)
     except BaseException:  # also a KeyboardInterrupt of a Python program
         _let_go(record, holder)
         raise
@@ -253,9 +261,10 @@ def _take(
 def _still_stands(launch: Launch, grant: Grant, before: Snapshot, seen: Snapshot) -> bool:
     """Whether a grant is as good as it was: nobody came into its way, though others may have left."""
     granted = {gpu.uuid for gpu in granted_gpus(launch, grant)}
-    came = (lease for lease in seen.leases if lease not in before.leases)
+    came = [lease for lease in seen.leases if lease not in before.leases]
     return (
         all(granted.isdisjoint(lease.uuids) for lease in came)
+        and not (came and launch.request.is_choosy)  # who its neighbours are may matter to it
         and all(ticket in before.tickets for ticket in seen.tickets)
         and (launch.within in seen.leases) == (launch.within in before.leases)
     )
@@ -281,10 +290,9 @@ def _see(launch: Launch, everything: Snapshot) -> Snapshot:
 def _decide(launch: Launch, seen: Snapshot, outside: Sequence[OutsideUse]) -> _Look:
     began = time.monotonic()
     within = launch.within if launch.within in seen.leases else None
-    decision = decide(
-        launch.request, launch.machine.topology, seen.leases, outside, within, seen.tickets, seconds_since_boot()
-    )
-    return _Look(decision, seen, outside, time.monotonic() - began < QUICK_S)
+    situation = Situation(launch.machine.topology, seen.leases, outside, within, seen.tickets, seconds_since_boot())
+    decision = decide(launch.request, situation)
+    return _Look(decision, situation, seen, outside, time.monotonic() - began < QUICK_S)
 
 
 def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
@@ -310,6 +318,8 @@ def _lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease
         boot_id=boot_id(),
         engine=launch.container.engine_id if launch.container else None,
         container=launch.container.container_id if launch.container else None,
+        host_gb_per_s=launch.request.wishes.host_gb_per_s,
+        apart_from=launch.request.wishes.apart_from,
     )
 
 
@@ -324,6 +334,8 @@ def _join(launch: Launch, table: Table, warn: Callable[[str], None]) -> Turn:
 
 def _ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
     admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
+    choosy = launch.request.is_choosy
+    passable_s = launch.patience.passable_s or (CHOOSY_S if choosy else 0.0)
     return Ticket(
         id=ticket_id,
         number=number,
@@ -332,11 +344,12 @@ def _ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
         within=launch.within.id if launch.within else None,
         uuids=tuple(gpu.uuid for gpu in admitted),
         gpus=launch.request.gpus or len(admitted),
-        passable_until_s=seconds_since_boot() + launch.patience.passable_s if launch.patience.passable_s else 0.0,
+        passable_until_s=seconds_since_boot() + passable_s if passable_s else 0.0,
         launcher=this_process(),
         command=launch.command,
         profile=launch.request.profile,
         name=launch.name,
         since=now(),
         boot_id=boot_id(),
+        choosy=choosy,
     )

@@ -5,16 +5,20 @@ import os
 import sys
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from gpulaunch.acquire import Held, Launch, Told, acquire, granted_gpus, table_of
 from gpulaunch.core.decide import Wait
 from gpulaunch.core.environment import job_environment
+from gpulaunch.core.workload.pattern import graph_pattern
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.host.system import this_process
 from gpulaunch.host.table import Snapshot, Table, release
 from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
+
+if TYPE_CHECKING:
+    from gpulaunch.core.hardware.graph import Graph
 
 _log = logging.getLogger("gpulaunch")
 
@@ -112,13 +116,23 @@ def allocate(
     *,
     profile: str | None = None,
     policy: str | None = None,
-    pattern: str | None = None,
+    pattern: "str | Graph | None" = None,
     sensitive: bool | None = None,
     bandwidth_model: str | None = None,
     memory: int | str | None = None,
     gpu_model: str | None = None,
     only: int | str | Iterable[int | str] | None = None,
     exclude: int | str | Iterable[int | str] | None = None,
+    require: int | str | Iterable[int | str] | None = None,
+    nvlink: bool | None = None,
+    min_bandwidth: float | None = None,
+    numa: str | None = None,
+    single_node: bool | None = None,
+    one_per_node: bool | None = None,
+    apart_from: str | Iterable[str] | None = None,
+    host_bandwidth: float | None = None,
+    min_utility: float | None = None,
+    utility_weights: Iterable[float] | None = None,
     uuid: bool | None = None,
     topology: str | None = None,
     name: str | None = None,
@@ -130,14 +144,24 @@ def allocate(
     Args:
         gpus: how many, or "all"; None for what the profile or a setting says, else 1.
         profile: name or file.
-        policy: "preserve", "greedy" or "baseline".
-        pattern: "ring", "chain", "all-to-all" or "none".
+        policy: such as "preserve" or "topo-aware"; docs/placement.md lists them.
+        pattern: such as "ring" or "all-to-all", a file, or a networkx graph of the ranks with `weight` at its edges.
         sensitive: whether faster links make the job faster.
         bandwidth_model: "cut", "mapa" or "measured".
         memory: least memory of each GPU, in bytes or such as "16GiB".
         gpu_model: only GPUs whose product name contains this.
         only: choose among these GPUs, by index or UUID.
         exclude: do not choose these.
+        require: these must be among the chosen ones.
+        nvlink: only GPUs that NVLink joins.
+        min_bandwidth: least effective bandwidth, GB/s.
+        numa: "strict" for GPUs of one NUMA node.
+        single_node: only GPUs of one machine, of a topology that has several.
+        one_per_node: each GPU in a machine of its own.
+        apart_from: keep off the sockets of jobs with this name or profile.
+        host_bandwidth: what each GPU's process moves in its socket's memory, GB/s.
+        min_utility: 0 to 1; under this policy topo-aware-p waits.
+        utility_weights: of communication, interference and fragmentation.
         uuid: whether CUDA_VISIBLE_DEVICES names GPUs by UUID.
         topology: name or file of a described machine, instead of this one.
         name: what `gpulaunch status` calls it.
@@ -162,13 +186,23 @@ def allocate(
         "gpus": gpus,
         "profile": profile,
         "policy": policy,
-        "pattern": pattern,
+        "pattern": pattern if isinstance(pattern, str) else None,
         "sensitive": sensitive,
         "bandwidth_model": bandwidth_model,
         "memory": memory,
         "gpu_model": gpu_model,
         "only": only,
         "exclude": None if exclude in ([], (), set()) else exclude,
+        "require": require,
+        "nvlink": nvlink,
+        "min_bandwidth": min_bandwidth,
+        "numa": numa,
+        "single_node": single_node,
+        "one_per_node": one_per_node,
+        "apart_from": apart_from,
+        "host_bandwidth": host_bandwidth,
+        "min_utility": min_utility,
+        "utility_weights": utility_weights,
         "uuid": uuid,
         "topology": topology,
         "wait": wait,
@@ -180,7 +214,8 @@ def allocate(
         if value is not None
     }
     own_name = None if name is None else str(name)
-    launch = read_launch(Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning)
+    graph = None if pattern is None or isinstance(pattern, str) else graph_pattern(pattern, "graph")
+    launch = read_launch(Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning, pattern=graph)
     table = table_of(launch, _log.warning)
     held = acquire(launch, table, Told(_log.warning, _waiting), lambda _: _ThisProcess())
     if isinstance(held, Held):

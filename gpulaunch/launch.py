@@ -161,7 +161,7 @@ def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[
 
 def _cpus(launch: Launch, gpus: list[Gpu]) -> frozenset[int]:
     """CPUs to run on: those next to the GPUs, if all GPUs share a NUMA node."""
-    nodes = {gpu.numa_node for gpu in gpus}
-    if not launch.bind_cpu or len(nodes) != 1 or None in nodes:
+    nodes = {(gpu.node, gpu.numa_node) for gpu in gpus}
+    if not launch.bind_cpu or len(nodes) != 1 or gpus[0].numa_node is None:
         return frozenset()
     return cpus_near(gpus[0].cpuset)

@@ -2,24 +2,29 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gpulaunch.acquire import Launch, Patience
 from gpulaunch.core import request as requests
 from gpulaunch.core.environment import LEASE_VARIABLE
-from gpulaunch.core.hardware.topology import counts_as_cuda
+from gpulaunch.core.hardware.topology import Topology, counts_as_cuda
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import same_table
+from gpulaunch.core.placement.utility import Weights
 from gpulaunch.core.size import format_size
+from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.host.catalog import Label, labelled_profile, load_measurements, load_profile
+from gpulaunch.host.catalog import Label, labelled_profile, load_measurements, load_profile, profile_names
 from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
 from gpulaunch.settings import Given, Setting, Settings
 
 MAX_NAME_CHARACTERS = 1000
+
+_USUAL_MODEL = {"preserve_paper": "mapa"}  # as the paper has it; of all others "cut"
 
 GRACE_S = 10.0
 BACKFILL_LIMIT_S = 1800.0
@@ -46,6 +51,7 @@ def read_launch(
     name: str | None,
     warn: Callable[[str], None],
     label: Label | None = None,
+    pattern: Pattern | None = None,
 ) -> Launch:
     """Everything that a launch needs to know, read and checked; nothing is taken yet.
 
@@ -55,6 +61,7 @@ def read_launch(
         name: that the user gave the job, or None.
         warn: where to say what is odd but no failure.
         label: what the image says about its profile, if the command is docker's.
+        pattern: instead of what the settings say, if a program gives a graph.
 
     Raises:
         UsageError: something asked for does not exist or cannot be.
@@ -66,7 +73,7 @@ def read_launch(
     around = _with_measurements(settings, _surroundings(settings, warn))
     return Launch(
         command=tuple(command),
-        request=_request(settings, profile, around),
+        request=_request(settings, profile, around, name, pattern),
         machine=around.machine,
         within=around.within,
         name=name,
@@ -202,22 +209,78 @@ def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
     return lease
 
 
-def _request(settings: Settings, profile: Profile, around: Surroundings) -> requests.Request:
+def _request(
+    settings: Settings, profile: Profile, around: Surroundings, name: str | None, graph: Pattern | None
+) -> requests.Request:
+    pattern = graph or _pattern(settings, profile)
     gpus = settings.get("gpus", profile.gpus).value
-    pattern = settings.get("pattern", profile.pattern).value
     sensitive = settings.get("bandwidth_sensitive", profile.bandwidth_sensitive).value
-    assumed = [name for name, value in (("pattern", pattern), ("bandwidth_sensitive", sensitive)) if value is None]
-    count = 1 if gpus is None else None if gpus == "all" else gpus
+    assumed = [what for what, value in (("pattern", pattern), ("bandwidth_sensitive", sensitive)) if value is None]
+    pattern = pattern or PATTERNS["all_to_all"]
+    count = (pattern.ranks or 1) if gpus is None else None if gpus == "all" else gpus
+    if pattern.ranks and count is not None:
+        pattern.edges(count)  # of another number of GPUs it is refused
+    policy = settings.get("policy").value or "preserve"
     return requests.Request(
         gpus=count,
-        pattern=pattern or "all_to_all",
+        pattern=pattern,
         bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
-        policy=settings.get("policy").value or "preserve",
-        bandwidth_model=settings.get("bandwidth_model").value or "cut",
+        policy=policy,
+        bandwidth_model=settings.get("bandwidth_model").value or _USUAL_MODEL.get(policy, "cut"),
         constraints=tuple(_constraints(settings, profile, around)),
+        wishes=_wishes(settings, profile, around.machine.topology, count),
+        utility=_utility(settings, profile, policy),
         profile=profile.name or None,
+        name=name,
         assumed=tuple(assumed),
     )
+
+
+def _pattern(settings: Settings, profile: Profile) -> Pattern | None:
+    setting = settings.get("pattern", profile.pattern)
+    return PATTERNS[setting.value] if isinstance(setting.value, str) else setting.value
+
+
+def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int | None) -> requests.Wishes:
+    several = len({gpu.node for gpu in topology.gpus}) > 1
+    required = settings.get("require")
+    least = settings.get("min_bandwidth", profile.min_bandwidth_gb_per_s)
+    host = settings.get("host_bandwidth", profile.host_gb_per_s)
+    wishes = requests.Wishes(
+        required=requests.only(topology, required.value, required.origin) if required.value else None,
+        nvlink=bool(settings.get("nvlink").value),
+        least_gb_per_s=least.value or 0.0,
+        one_numa_node=settings.get("numa").value == "strict",
+        single_node=several and bool(settings.get("single_node", profile.single_node or None).value),
+        one_per_node=bool(settings.get("one_per_node", profile.one_per_node or None).value),
+        apart_from=tuple(settings.get("apart_from").value or ()),
+        host_gb_per_s=host.value or 0.0,
+    )
+    requests.check_wishes(wishes, topology, count)
+    return wishes
+
+
+def _utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
+    if policy not in ("topo_aware", "topo_aware_p"):
+        return requests.UtilityTerms()
+    least = settings.get("min_utility", profile.min_utility).value
+    weights = settings.get("utility_weights").value
+    return requests.UtilityTerms(
+        least=least or 0.0,
+        weights=weights or Weights(),
+        slowdowns=_slowdowns(profile) if profile.name else {},
+    )
+
+
+def _slowdowns(profile: Profile) -> dict[str, tuple[float, float]]:
+    """By name of a profile: how much slower this one is beside it, and it beside this one; 0 where nobody says."""
+    own = dict(profile.slowdowns)
+    theirs = {}
+    for name in profile_names():
+        with suppress(UsageError):  # somebody's broken profile is not this job's problem
+            theirs[name] = dict(load_profile(name).slowdowns).get(profile.name, 0.0)
+    known = [name for name in own | theirs if own.get(name) or theirs.get(name)]
+    return {name: (own.get(name, 0.0), theirs.get(name, 0.0)) for name in known}
 
 
 def _constraints(settings: Settings, profile: Profile, around: Surroundings) -> list[requests.Constraint]:

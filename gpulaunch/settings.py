@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from gpulaunch.core.container.ways import WAYS
 from gpulaunch.core.duration import parse_duration
+from gpulaunch.core.placement.effective import BANDWIDTH_MODELS
 from gpulaunch.core.placement.policies import POLICIES
-from gpulaunch.core.placement.scores import BANDWIDTH_MODELS
+from gpulaunch.core.placement.utility import Weights, weights_of
 from gpulaunch.core.size import parse_size
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.host.catalog import config_directory
 from gpulaunch.host.document import Document, read_document
+from gpulaunch.host.pattern_file import load_pattern
 
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
 
@@ -80,6 +81,27 @@ def _duration(text: str) -> float:
         raise UsageError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m") from None
 
 
+def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise UsageError(f"{quoted(text)} is no number of {unit}") from None
+        if not least <= number <= most:
+            raise UsageError(f"{number:g} is not within {least:g} to {most:g} {unit}".rstrip())
+        return number
+
+    return parse
+
+
+def _weights(text: str) -> Weights:
+    try:
+        communication, interference, fragmentation = map(float, text.split(","))
+    except ValueError:
+        raise UsageError(f"{quoted(text)} is not three weights such as 1,1,1") from None
+    return weights_of(communication, interference, fragmentation)
+
+
 def _names(text: str) -> list[str]:
     return text.split(",")
 
@@ -96,13 +118,23 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "profile": str,
     "gpus": _gpus,
     "policy": _one_of(POLICIES, "policy"),
-    "pattern": _one_of(PATTERNS, "pattern"),
+    "pattern": load_pattern,
     "bandwidth_sensitive": _switch,
     "bandwidth_model": _one_of(BANDWIDTH_MODELS, "bandwidth model"),
     "memory": _memory,
     "gpu_model": str,
     "only": _names,
     "exclude": _names,
+    "require": _names,
+    "nvlink": _switch,
+    "min_bandwidth": _number(0.001, 1e6, "GB/s"),
+    "numa": _one_of(("any", "strict"), "way to treat NUMA nodes"),
+    "single_node": _switch,
+    "one_per_node": _switch,
+    "apart_from": _names,
+    "host_bandwidth": _number(0.001, 1e6, "GB/s"),
+    "min_utility": _number(0.0, 1.0, ""),
+    "utility_weights": _weights,
     "bind_cpu": _switch,
     "uuid": _switch,
     "topology": str,

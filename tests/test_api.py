@@ -282,7 +282,7 @@ WRONG = [
     ("gpus", 1.5, "'1.500000' is neither a number of GPUs nor 'all'"),
     ("gpus", "some", "'some' is neither a number of GPUs nor 'all'"),
     ("policy", "best", "unknown policy 'best'"),
-    ("pattern", "star", "unknown pattern 'star'"),
+    ("pattern", "moon", "unknown pattern 'moon'"),
     ("bandwidth_model", "x", "unknown bandwidth model 'x'"),
     ("memory", "lots", "'lots' is no amount of memory such as 8GiB"),
     ("only", [0, 9], "'9' is no GPU of dgx1-v100, which has GPUs 0-7"),

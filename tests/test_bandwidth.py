@@ -1,7 +1,8 @@
 """The cut model against published all-reduce bandwidths; run as a program, it prints the table of docs/bandwidth.md."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,8 @@ from gpulaunch.core.hardware.bandwidth import PathType
 from gpulaunch.core.hardware.gpu import Gpu, Mig
 from gpulaunch.core.hardware.link import Wire, wired
 from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.core.placement.scores import Fabric, cut_bandwidth, nvls_bandwidth, ring_bandwidth
+from gpulaunch.core.placement import effective
+from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.host.catalog import load_described_machine
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "bandwidth.md"
@@ -68,6 +70,16 @@ def described(name: str, gpus: Sequence[int]) -> Topology:
         gpus=tuple(gpu for gpu in whole.gpus if gpu.index in gpus),
         links=tuple(link for link in whole.links if link.a in gpus and link.b in gpus),
     )
+
+
+def gb_per_s(model: Callable[[Fabric, Sequence[int]], int], fabric: Fabric, gpus: Iterable[int]) -> float:
+    """What a model says of some GPUs by index."""
+    return model(fabric, [fabric.position[gpu] for gpu in gpus]) / UNIT
+
+
+cut_bandwidth = partial(gb_per_s, effective.cut)
+ring_bandwidth = partial(gb_per_s, effective.ring_bandwidth)
+nvls_bandwidth = partial(gb_per_s, effective.nvls_bandwidth)
 
 
 class Point(NamedTuple):

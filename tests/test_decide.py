@@ -5,13 +5,14 @@ from itertools import combinations
 
 import pytest
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, decide, gpus_text
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, decide, gpus_text
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.link import Wire, connect
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.request import Constraint, Request
+from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.host.catalog import load_described_machine
 
 
@@ -27,7 +28,12 @@ def uuids(indices: Iterable[int]) -> tuple[str, ...]:
 
 def request(gpus: int | None, *constraints: Constraint, policy: str = "baseline") -> Request:
     return Request(
-        gpus, pattern="ring", bandwidth_sensitive=True, policy=policy, bandwidth_model="cut", constraints=constraints
+        gpus,
+        pattern=PATTERNS["ring"],
+        bandwidth_sensitive=True,
+        policy=policy,
+        bandwidth_model="cut",
+        constraints=constraints,
     )
 
 
@@ -226,7 +232,7 @@ def test_decision(
 ) -> None:
     """A request is granted, has to wait or is refused, with the reason in these words."""
     held = [lease(f"lease-{number}", *indices) for number, indices in enumerate(leases)]
-    decision = decide(request(gpus, *constraints), box(), held, outside(**in_use))
+    decision = decide(request(gpus, *constraints), Situation(box(), held, outside(**in_use)))
     assert outcome(decision) == want, sentence
 
 
@@ -355,18 +361,18 @@ def test_decision_within_a_lease(
     want: tuple[object, ...],
 ) -> None:
     """A launch inside a lease takes its GPUs from that lease, less those of the leases taken from it before."""
-    assert outcome(decide(request(gpus, *constraints), box(), leases, within=within)) == want, sentence
+    assert outcome(decide(request(gpus, *constraints), Situation(box(), leases, within=within))) == want, sentence
 
 
 def test_use_inside_a_lease_is_its_own() -> None:
     """What already runs on a lease's GPUs does not keep a launch inside it from starting."""
-    decision = decide(request(4), box(), [OUTER], outside(gpu0=ALICE, gpu3=ALICE), OUTER)
+    decision = decide(request(4), Situation(box(), [OUTER], outside(gpu0=ALICE, gpu3=ALICE), OUTER))
     assert outcome(decision) == (Grant, "the only choice", (0, 1, 2, 3))
 
 
 def test_a_use_that_names_no_gpu_of_the_machine_is_ignored() -> None:
     """Leases and uses of GPUs that this machine does not have change nothing."""
-    decision = decide(request(8), box(), [lease("elsewhere", 98)], outside(gpu99=ALICE))
+    decision = decide(request(8), Situation(box(), [lease("elsewhere", 98)], outside(gpu99=ALICE)))
     assert outcome(decision) == (Grant, "the only choice", tuple(range(8)))
 
 
@@ -383,7 +389,7 @@ def test_a_use_that_names_no_gpu_of_the_machine_is_ignored() -> None:
 )
 def test_reason_of_a_grant(sentence: str, gpus: int, policy: str, want: str) -> None:
     """A grant says what made this set the best, on an idle DGX-1 V100."""
-    decision = decide(request(gpus, policy=policy), load_described_machine("dgx1-v100")[0])
+    decision = decide(request(gpus, policy=policy), Situation(load_described_machine("dgx1-v100")[0]))
     assert isinstance(decision, Grant)
     assert decision.reason == want, sentence
 
@@ -394,8 +400,7 @@ def test_preserved_bandwidth_counts_what_is_free() -> None:
     taken = topology.gpus[4].uuid
     decision = decide(
         request(2, Constraint("--only 0,3", frozenset({topology.gpus[0].uuid, topology.gpus[3].uuid}))),
-        topology,
-        [lease("other")._replace(uuids=(taken,))],
+        Situation(topology, [lease("other")._replace(uuids=(taken,))]),
     )
     assert isinstance(decision, Grant)
     assert decision.placement.gpus == (0, 3)

@@ -17,6 +17,7 @@ from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease, parse_lease
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
 from gpulaunch.core.size import format_size, parse_size
+from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.host.catalog import (
@@ -96,8 +97,9 @@ def test_smallest_profile(tmp_path: Path) -> None:
     assert load_profile(profile_file(tmp_path, 'name = "job"')) == Profile(name="job")
 
 
-TOP_KEYS = "name, description, gpus, communication, resources"
+TOP_KEYS = "name, description, gpus, communication, placement, collocation, resources"
 COMMUNICATION_KEYS = "pattern, bandwidth_sensitive, collective_calls_per_iteration, source"
+SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d, none"
 
 
 @pytest.mark.parametrize(
@@ -122,13 +124,13 @@ COMMUNICATION_KEYS = "pattern, bandwidth_sensitive, collective_calls_per_iterati
             "a pattern that nobody knows",
             '"ring"',
             '"rings"',
-            "6: pattern: 'rings' is none of ring, chain, all_to_all, none",
+            f"6: pattern: 'rings' is none of {SHAPES}",
         ),
         (
             "a pattern that is no text",
             '"ring"',
             '["ring"]',
-            "6: pattern: ['ring'] is none of ring, chain, all_to_all, none",
+            f"6: pattern: ['ring'] is none of {SHAPES}",
         ),
         (
             "a number for a truth",
@@ -189,6 +191,111 @@ def test_lines_are_counted_alike(tmp_path: Path, newline: str) -> None:
     """The line is right whichever way the lines end."""
     path = profile_file(tmp_path, PROFILE.replace("power_w = 200", "power_w = -1").replace("\n", newline))
     assert complaint(load_profile, path) == "16: power_w: -1 is not within 0.0 to 100000.0"
+
+
+WISHES = """\
+name = "job"
+
+[placement]
+min_bandwidth_gb_per_s = 40
+min_utility = 0.5
+single_node = true
+host_gb_per_s = 12.5
+
+[collocation]
+source = "measured by hand"
+
+[collocation.slowdown_percentage]
+vgg16 = 32
+"my job" = 0.5
+"""
+
+
+def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
+    """What a job needs of its GPUs, and how it fares beside others, arrives in its record, slowdowns as fractions."""
+    assert load_profile(profile_file(tmp_path, WISHES)) == Profile(
+        name="job",
+        min_bandwidth_gb_per_s=40,
+        min_utility=0.5,
+        single_node=True,
+        host_gb_per_s=12.5,
+        slowdowns=(("vgg16", 0.32), ("my job", 0.005)),
+        collocation_source="measured by hand",
+    )
+    spread = WISHES.replace("single_node = true", "single_node = false\none_per_node = true")
+    profile = load_profile(profile_file(tmp_path, spread))
+    assert (profile.single_node, profile.one_per_node) == (False, True)
+
+
+PLACEMENT_KEYS = "min_bandwidth_gb_per_s, min_utility, single_node, one_per_node, host_gb_per_s"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "want"),
+    [
+        (
+            "an unknown need",
+            "min_utility",
+            "utility",
+            f"5: unknown key 'utility': known here are {PLACEMENT_KEYS}",
+        ),
+        (
+            "no bandwidth",
+            "min_bandwidth_gb_per_s = 40",
+            "min_bandwidth_gb_per_s = 0",
+            "4: min_bandwidth_gb_per_s: 0 is not within 0.001 to 1000000.0",
+        ),
+        ("a utility in percent", "0.5\nsingle", "50\nsingle", "5: min_utility: 50 is not within 0.0 to 1.0"),
+        ("not a number", "0.5\nsingle", "nan\nsingle", "5: min_utility: nan is not within 0.0 to 1.0"),
+        ("a number for a truth", "single_node = true", "single_node = 1", "6: single_node: 1 is not true or false"),
+        (
+            "together and apart",
+            "single_node = true",
+            "single_node = true\none_per_node = true",
+            ("7: one_per_node: true, and so is single_node: GPUs in one machine are not each in a machine of its own"),
+        ),
+        (
+            "text for a bandwidth",
+            "host_gb_per_s = 12.5",
+            'host_gb_per_s = "12 GB/s"',
+            "7: host_gb_per_s: '12 GB/s' is not a number",
+        ),
+        (
+            "no source of the slowdowns",
+            'source = "measured by hand"\n',
+            "",
+            "9: key 'source' is missing in collocation",
+        ),
+        ("a job that helps", "vgg16 = 32", "vgg16 = -1", "13: vgg16: -1 is not within 0.0 to 10000.0"),
+        ("more than any", "vgg16 = 32", "vgg16 = 10001", "13: vgg16: 10001 is not within 0.0 to 10000.0"),
+        ("text for a slowdown", "vgg16 = 32", 'vgg16 = "32 %"', "13: vgg16: '32 %' is not a number"),
+        (
+            "an unknown key of the second section",
+            "[collocation.slowdown_percentage]",
+            "[collocation.slowdown]",
+            "12: unknown key 'slowdown': known here are slowdown_percentage, source",
+        ),
+    ],
+)
+def test_mistakes_in_what_a_profile_needs(tmp_path: Path, sentence: str, old: str, new: str, want: str) -> None:
+    """A mistake in what a job needs of its GPUs is named with path, line, key and what was expected."""
+    assert WISHES.count(old) == 1, sentence
+    assert complaint(load_profile, profile_file(tmp_path, WISHES.replace(old, new))) == want, sentence
+
+
+@pytest.mark.parametrize("shape", SHAPES.split(", "))
+def test_profile_of_every_shape(tmp_path: Path, shape: str) -> None:
+    """A profile may name any of the built-in patterns, and docs/profiles.md and docs/patterns.md list them all."""
+    profile = load_profile(profile_file(tmp_path, PROFILE.replace('"ring"', f'"{shape}"')))
+    assert profile.pattern == shape
+    documents = Path(__file__).parents[1] / "docs"
+    assert f"`{shape}`" in (documents / "profiles.md").read_text()
+    assert f"`{shape.replace('_', '-')}`" in (documents / "patterns.md").read_text()
+
+
+def test_shapes() -> None:
+    """The patterns that these tests know are all there are."""
+    assert SHAPES.split(", ") == list(PATTERNS)
 
 
 # ---------------------------------------------------------------------------------------- broken files
@@ -409,6 +516,13 @@ def test_machine_with_pcie_figure(tmp_path: Path) -> None:
     assert {link.pcie_gb_per_s for link in load_machine(machine_file(tmp_path, text)).links} == {10.5}
 
 
+def test_host_memory(tmp_path: Path) -> None:
+    """A GPU knows what the memory of its NUMA node carries, where the file says it, and 0 elsewhere."""
+    text = MACHINE.replace('cpuset = "0-3,8"', 'cpuset = "0-3,8"\nmemory_gb_per_s = 85.5')
+    got = [gpu.host_gb_per_s for gpu in load_machine(machine_file(tmp_path, text)).gpus]
+    assert got == [85.5, 85.5, 0, 0]
+
+
 def test_digest(tmp_path: Path) -> None:
     """The digest tells descriptions apart that differ in one figure, and not their places."""
     one = load_machine(machine_file(tmp_path, MACHINE))
@@ -431,7 +545,7 @@ def test_digest(tmp_path: Path) -> None:
             'text = "a box"',
             (
                 "2: unknown key 'text': known here are name, description, source, gpus, nvlink, pcie, numa, mig, "
-                "measurement, measured"
+                "network, measurement, measured"
             ),
         ),
         (
@@ -444,7 +558,7 @@ def test_digest(tmp_path: Path) -> None:
             "an unknown key of a NUMA node",
             'cpuset = "0-3,8"',
             'cpus = "0-3,8"',
-            "26: unknown key 'cpus': known here are node, gpus, cpuset",
+            "26: unknown key 'cpus': known here are node, gpus, cpuset, memory_gb_per_s",
         ),
         ("no GPU", "count = 4", "count = 0", "6: count: 0 is not within 1 to 1024"),
         ("too many GPUs", "count = 4", "count = 1025", "6: count: 1025 is not within 1 to 1024"),
@@ -497,6 +611,24 @@ def test_digest(tmp_path: Path) -> None:
         ("CPUs without end", '"0-3,8"', '"3-"', "26: '3-' is no list of CPUs such as '0-19,40-59'"),
         ("CPUs below zero", '"0-3,8"', '"-3"', "26: '-3' is no list of CPUs such as '0-19,40-59'"),
         ("CPUs as a number", '"0-3,8"', "3", "26: cpuset: 3 is not text"),
+        (
+            "memory that carries nothing",
+            'cpuset = "0-3,8"',
+            "memory_gb_per_s = 0",
+            "26: memory_gb_per_s: 0 is not within 0.001 to 1000000.0",
+        ),
+        (
+            "memory of a node without a number",
+            "node = 0",
+            "memory_gb_per_s = 85",
+            "29: memory_gb_per_s: 85 is stated without the number of its node",
+        ),
+        (
+            "two memories of one node",
+            "node = 0",
+            "node = 1\nmemory_gb_per_s = 85",
+            "28: memory_gb_per_s: 85 for node 1, and 0 before",
+        ),
     ],
 )
 def test_mistakes_in_a_machine(tmp_path: Path, sentence: str, old: str, new: str, want: str) -> None:
@@ -650,7 +782,9 @@ def test_all_that_is_shipped() -> None:
     for path in (*map(find_profile, profiles), *(path for _, path in machines.values())):
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         figures = [document] if "gpus" in document and isinstance(document["gpus"], dict) else []
-        figures += [section for key, section in document.items() if key in ("communication", "resources")]
+        figures += [
+            section for key, section in document.items() if key in ("communication", "collocation", "resources")
+        ]
         assert figures, path
         assert all(len(place["source"]) > 10 for place in figures), path
 
@@ -689,6 +823,8 @@ def written(record: Lease) -> Any:
         ("nothing set that need not be", lease(table=None, profile=None, assumed=(), name=None, ancestors=())),
         ("bytes that no text has", lease(command=("cat", "na\udcefve", "\udcff"), name="\udc80")),
         ("control characters and other scripts", lease(command=("echo", "\x1b[2J\x00\n", "größe", "🚀"))),
+        ("a container of some engine", lease(engine="NXUF", container="1f2e")),
+        ("wishes about who is next to it", lease(host_gb_per_s=12.5, apart_from=("vgg16", "my job"))),
         ("no start times", lease(launcher=Process(1, 0), job=Process(2, 0))),
         ("another user", lease(user_id=0)),
     ],
@@ -772,6 +908,21 @@ def test_lease_without_a_key(key: str) -> None:
         ("a number for a profile", {"profile": 16}, "profile: 16 is not text"),
         ("text for ancestors", {"ancestors": "cd34"}, "ancestors: 'cd34' is not a list"),
         ("a number for a name", {"name": 0}, "name: 0 is not text"),
+        ("text for a bandwidth", {"host_gb_per_s": "5"}, "host_gb_per_s: '5' is not a number"),
+        ("a truth for a bandwidth", {"host_gb_per_s": True}, "host_gb_per_s: True is not a number"),
+        ("less than nothing", {"host_gb_per_s": -1}, "host_gb_per_s: -1 is not within 0.0 to 1000000.0"),
+        (
+            "more than any memory carries",
+            {"host_gb_per_s": 1e7},
+            "host_gb_per_s: 10000000.0 is not within 0.0 to 1000000.0",
+        ),
+        (
+            "no number",
+            {"host_gb_per_s": float("nan")},
+            "host_gb_per_s: nan is not within 0.0 to 1000000.0",
+        ),
+        ("text for names", {"apart_from": "vgg16"}, "apart_from: 'vgg16' is not a list"),
+        ("a number for a name of them", {"apart_from": ["a", 1]}, "apart_from: ['a', 1] is no list of texts"),
     ],
 )
 def test_lease_with_a_wrong_value(sentence: str, change: dict[str, object], want: str) -> None:
@@ -780,6 +931,13 @@ def test_lease_with_a_wrong_value(sentence: str, change: dict[str, object], want
         parse_lease(written(lease()) | change, 1000)
     assert problem.value.message == want, sentence
     assert problem.value.path == (next(iter(change)),)
+
+
+def test_lease_of_an_earlier_version() -> None:
+    """A record from before there were wishes about who is next to it is understood: it has none."""
+    document = written(lease(host_gb_per_s=12.5, apart_from=("vgg16",)))
+    del document["host_gb_per_s"], document["apart_from"]
+    assert parse_lease(document, 1000) == lease()
 
 
 def test_lease_with_an_unknown_key() -> None:

@@ -250,8 +250,17 @@ def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> 
         "aggregate_bandwidth_gb_per_s": 125.0,
         "effective_bandwidth_gb_per_s": 60.0,
         "preserved_bandwidth_gb_per_s": 311.0,
+        "fragmentation": 0.25,  # GPU 1 stays free of the four of its socket
+        "communication_cost": 3,  # three pairs, each with an NVLink
     }
-    first = {"index": 0, "name": "0", "uuid": "GPU-dgx1-v100-0", "model": "Tesla V100-SXM2-16GB", "numa_node": 0}
+    first = {
+        "index": 0,
+        "name": "0",
+        "uuid": "GPU-dgx1-v100-0",
+        "model": "Tesla V100-SXM2-16GB",
+        "numa_node": 0,
+        "node": 0,
+    }
     assert [gpu["index"] for gpu in got["gpus"]] == [0, 2, 3]
     assert got["gpus"][0] == first
     assert got["env"]["CUDA_VISIBLE_DEVICES"] == "0,2,3"
@@ -265,6 +274,8 @@ def test_a_single_gpu_has_no_edge(launcher: Launcher) -> None:
         "aggregate_bandwidth_gb_per_s": None,
         "effective_bandwidth_gb_per_s": None,
         "preserved_bandwidth_gb_per_s": 558.0,
+        "fragmentation": 0.75,
+        "communication_cost": 0,
     }
 
 
@@ -359,10 +370,10 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
     ("digits of another script", (*DGX, "-n", "\u0663", "--", "x"), 2, "-n: '\u0663' is neither a number of GPUs nor"),
     ("an empty command name", (*DGX, "--", ""), 127, "'': no such file or directory"),
     (
-        "too many candidates",
-        ("--topology", "BIG", "-n", "16", "--", "x"),
+        "too many partitions",
+        ("--topology", "minsky-cluster", "-n", "6", "--policy", "best-effort", "--", "x"),
         125,
-        "16 of 32 GPUs are 601080390 candidates",
+        "20 GPUs are free: policy best-effort can partition at most 16",
     ),
     ("terminal control", (*DGX, "-p", "\x1b[31mred", "--", "x"), 2, "unknown profile '\\x1b[31mred'"),
 ]

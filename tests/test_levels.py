@@ -123,7 +123,7 @@ def test_distance_follows_the_path(name):
     """In every machine a pair with a nearer path is nearer, whatever other levels lie between."""
     topology = MACHINES[name]
     tree = machine_tree(topology)
-    order = ["NVL", "PIX", "PXB", "PHB", "NODE", "SYS"]
+    order = ["NVL", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]
     reach: dict[int, list[int]] = {}
     for link in topology.links:
         reach.setdefault(order.index(link.path), []).append(distance(tree, link.b, link.a))
@@ -236,7 +236,7 @@ WRONG_EDGES = [
     ({"nvlink_count": "two"}, "edge 0-1: nvlink_count: 'two' is not a whole number"),
     ({"nvlink_count": True}, "edge 0-1: nvlink_count: True is not a whole number"),
     ({"nvlink_count": -1}, "edge 0-1: nvlink_count: -1 is not within 0 to 999"),
-    ({"path": "PCI"}, "edge 0-1: path: 'PCI' is none of NVL, PIX, PXB, PHB, NODE, SYS"),
+    ({"path": "PCI"}, "edge 0-1: path: 'PCI' is none of NVL, PIX, PXB, PHB, NODE, SYS, NET"),
     ({"weight": float("nan")}, "edge 0-1: weight: nan is not within 0.001 to 1000000.0"),
     ({"path": "PIX", "nvlink_count": 1}, "edge 0-1: path: 'PIX' contradicts 'NVL', which the rest amounts to"),
     ({"kind": "nvlink"}, "edge 0-1: kind: 'nvlink' contradicts nvlink_count 0"),
@@ -306,6 +306,43 @@ def test_two_nodes_of_one_uuid():
     graph = nx.path_graph(3)
     graph.nodes[0]["uuid"] = graph.nodes[2]["uuid"] = "GPU-1"
     assert refusal(graph) == "node 2: uuid: 'GPU-1' is that of node 0"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "want"),
+    [
+        ([{}, {"host_gb_per_s": 85}], "node 1: host_gb_per_s: 85 is stated without numa_node"),
+        (
+            [{"numa_node": 1, "host_gb_per_s": 85}, {"numa_node": 1, "host_gb_per_s": 85.5}],
+            "node 1: host_gb_per_s: 85.5 contradicts 85 of node 0 in its NUMA node",
+        ),
+        (
+            [{"numa_node": 1, "host_gb_per_s": 85}, {"numa_node": 1}],
+            "node 1: host_gb_per_s: 0 contradicts 85 of node 0 in its NUMA node",
+        ),
+        (
+            [{"numa_node": 1, "host_gb_per_s": -1}, {}],
+            "node 0: host_gb_per_s: -1 is not within 0.0 to 1000000.0",
+        ),
+    ],
+)
+def test_memory_of_a_numa_node(nodes, want):
+    """What the memory of a NUMA node carries is one figure, and it is known of which node it is."""
+    graph = nx.path_graph(2)
+    for index, values in enumerate(nodes):
+        graph.nodes[index].update(values)
+    assert refusal(graph) == want
+
+
+def test_memory_of_two_numa_nodes():
+    """Each NUMA node has a figure of its own, or none, and so has each machine's."""
+    graph = nx.path_graph(4)
+    for index, values in enumerate([(0, 0, 85.0), (0, 1, 0.0), (1, 0, 40.0), (1, 1, 85.0)]):
+        graph.nodes[index].update(zip(("node", "numa_node", "host_gb_per_s"), values, strict=True))
+    graph.add_edges_from((a, b, {"weight": 1.25}) for a in (0, 1) for b in (2, 3))
+    topology = Topology.from_networkx(graph)
+    assert [gpu.host_gb_per_s for gpu in topology.gpus] == [85, 0, 40, 85]
+    assert Topology.from_networkx(topology.to_networkx()) == topology
 
 
 def test_numbers_of_numpy():

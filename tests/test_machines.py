@@ -40,6 +40,7 @@ FACTS: dict[str, tuple[int, dict[int, int], float, list[int]]] = {
     "dgx1-p100": (8, {1: 16}, 20, [0, 0, 0, 0, 1, 1, 1, 1]),
     "dgx1-v100": (8, {1: 8, 2: 8}, 25, [0, 0, 0, 0, 1, 1, 1, 1]),
     "dgx2": (16, {6: 120}, 25, [0] * 8 + [1] * 8),
+    "minsky-cluster": (20, {2: 10}, 20, [0, 0, 1, 1] * 5),
     "nvl72": (72, {18: 2556}, 50, [node for node in range(36) for _ in range(2)]),
     "pcie-4gpu-workstation": (4, {}, 0, [0, 0, 1, 1]),
     "pcie-8gpu-workstation": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),

@@ -73,9 +73,10 @@ instances = [1]
 
 
 def without_what_nvml_cannot_know(document: dict) -> dict:
-    """A machine's description, less what its file states against the rules, and with peer-to-peer known."""
+    """A machine's description, less host memory and what it states against the rules, and with peer-to-peer known."""
     pcie = {key: value for key, value in document["pcie"].items() if key != "bandwidth_gb_per_s"}
-    return document | {"pcie": {"peer_to_peer": True} | pcie}
+    numa = [{key: value for key, value in node.items() if key != "memory_gb_per_s"} for node in document["numa"]]
+    return document | {"pcie": {"peer_to_peer": True} | pcie, "numa": numa}
 
 
 def discovered(launcher: Launcher) -> dict:
@@ -97,9 +98,9 @@ def comparable(document: dict) -> dict:
     return {"gpus": gpus, "links": document["links"]}
 
 
-@pytest.mark.parametrize("name", machine_names())
+@pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
 def test_round_trip(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path, name: str) -> None:
-    """A described machine that is told through NVML is discovered as it was described."""
+    """A described machine that is told through NVML, which knows one machine, is discovered as it was described."""
     document = without_what_nvml_cannot_know(tomllib.loads((MACHINES / f"{name}.toml").read_text()))
     nvml.tell_of(described_topology(document, ""))
     assert comparable(discovered(launcher)) == comparable(described(launcher, tmp_path, document))

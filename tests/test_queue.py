@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Wait, admitted_gpus, decide
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide
 from gpulaunch.core.duration import format_duration, parse_duration
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.link import Wire, connect
@@ -18,6 +18,7 @@ from gpulaunch.core.leases.queue import barring, competing
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey
 from gpulaunch.core.leases.ticket import Ticket, parse_ticket
 from gpulaunch.core.request import Constraint, Request
+from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(8))
@@ -33,7 +34,7 @@ def request(gpus: int | None, only: Sequence[int] = ALL) -> Request:
     constraints = [] if only == ALL else [Constraint("--only", frozenset(uuids(only)))]
     return Request(
         gpus,
-        pattern="none",
+        pattern=PATTERNS["none"],
         bandwidth_sensitive=False,
         policy="baseline",
         bandwidth_model="cut",
@@ -114,6 +115,7 @@ def test_competing(
 
 LIMIT_S = 100.0
 PASSABLE = ticket(1, gpus=4, passable_until_s=LIMIT_S)
+CHOOSY = PASSABLE._replace(choosy=True)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +143,21 @@ PASSABLE = ticket(1, gpus=4, passable_until_s=LIMIT_S)
         ("all of them have to let it pass", [ticket(1, gpus=8), PASSABLE._replace(number=2)], 1, (0,), 0, 1),
         ("in whatever order", [PASSABLE, ticket(2, gpus=8)], 1, (0,), 0, 2),
         ("and if all do", [PASSABLE, PASSABLE._replace(number=2)], 1, (0,), 0, None),
+        ("a choosy one is passed although enough is free", [CHOOSY], 1, (0, 1, 2, 3), 0, None),
+        ("by one of the same size", [CHOOSY], 4, (0, 1, 2, 3), 0, None),
+        ("and by a larger one", [CHOOSY], 5, ALL, 0, None),
+        ("and if too little is free for it anyway", [CHOOSY], 5, (0,), 0, None),
+        ("just before its limit", [CHOOSY], 1, ALL, 99.999, None),
+        ("at its limit it bars like any other", [CHOOSY], 1, ALL, LIMIT_S, 1),
+        ("even what is smaller while it cannot start", [CHOOSY], 1, (0,), LIMIT_S, 1),
+        ("one without a limit bars at once", [CHOOSY._replace(passable_until_s=0.0)], 1, ALL, 0, 1),
+        ("an earlier one that is not choosy still bars", [ticket(1, gpus=8), CHOOSY._replace(number=2)], 1, ALL, 0, 1),
     ],
 )
 def test_barring(
     sentence: str, ahead: list[Ticket], gpus: int, free: Sequence[int], clock_s: float, want: int | None
 ) -> None:
-    """A request passes an earlier one that lets it, is larger and cannot start, and only before that one's limit."""
+    """Before an earlier request's limit those pass it that are smaller, if it cannot start; if it is choosy, all."""
     bar = barring(ahead, gpus, uuids(free), clock_s)
     assert (bar and bar.number) == want, sentence
 
@@ -274,7 +285,7 @@ def test_decision_with_a_queue(
     sentence: str, asked: Request, leases: list[Lease], ahead: list[Ticket], clock_s: float, want: tuple[object, ...]
 ) -> None:
     """An earlier request that competes and may not be passed makes a later one wait, and the reason says so."""
-    assert outcome(decide(asked, BOX, leases, ahead=ahead, clock_s=clock_s)) == want, sentence
+    assert outcome(decide(asked, Situation(BOX, leases, ahead=ahead, clock_s=clock_s))) == want, sentence
 
 
 def test_decision_within_a_lease_with_a_queue() -> None:
@@ -285,7 +296,7 @@ def test_decision_within_a_lease_with_a_queue() -> None:
     in_another = ticket(3, 2, (0, 1, 2), within="b")
 
     def got(*ahead: Ticket) -> tuple[object, ...]:
-        return outcome(decide(request(1), BOX, [parent], within=parent, ahead=ahead))
+        return outcome(decide(request(1), Situation(BOX, [parent], within=parent, ahead=ahead)))
 
     assert got(outside_it, in_another) == (Grant, (0,))
     reason = "1 GPU requested: 3 of 3 are free, but an earlier request for 2 GPUs waits"
@@ -295,7 +306,7 @@ def test_decision_within_a_lease_with_a_queue() -> None:
 def test_use_outside_keeps_an_earlier_request_from_starting() -> None:
     """What others use is not free, so a willing earlier request that would need it is passed."""
     used = [OutsideUse("GPU-7", "pid 1, bob")]
-    assert outcome(decide(request(1), BOX, outside=used, ahead=[WILLING])) == (Grant, (0,))
+    assert outcome(decide(request(1), Situation(BOX, outside=used, ahead=[WILLING]))) == (Grant, (0,))
 
 
 # ---------------------------------------------------------------------------------------------- many at random
@@ -347,7 +358,7 @@ class Crowd:
             for one in self.chance.sample(self.queue, len(self.queue)):
                 leases = [lease for _, lease in self.running]
                 ahead = [other for other in self.queue if other.number < one.number]
-                decision = decide(self.requests[one.number], BOX, leases, ahead=ahead, clock_s=self.clock_s)
+                decision = decide(self.requests[one.number], Situation(BOX, leases, ahead=ahead, clock_s=self.clock_s))
                 if not isinstance(decision, Grant):
                     assert isinstance(decision, Wait)
                     continue
@@ -425,9 +436,9 @@ def test_a_stream_of_small_requests_ends_at_the_limit() -> None:
         for clock in range(1, 200):
             running = [(until_s, one) for until_s, one in running if until_s > clock]
             leases = [one for _, one in running]
-            if isinstance(decide(request(8), BOX, leases, clock_s=clock), Grant):
+            if isinstance(decide(request(8), Situation(BOX, leases, clock_s=clock)), Grant):
                 return clock
-            small = decide(request(1), BOX, leases, ahead=[big], clock_s=clock)
+            small = decide(request(1), Situation(BOX, leases, ahead=[big], clock_s=clock))
             if isinstance(small, Grant):
                 running.append((clock + 5.0, lease(f"s{clock}", small.placement.gpus)))
         return None
@@ -461,6 +472,7 @@ def written(record: Ticket) -> Any:
         ("no start time", ticket(1, launcher=Process(1, 0))),
         ("the highest number", ticket(1 << 30, gpus=1 << 30)),
         ("no GPU would do", ticket(1, only=())),
+        ("a choosy one", ticket(1, choosy=True)),
         ("another user", ticket(1, user_id=0)),
     ],
 )
@@ -545,6 +557,7 @@ def test_ticket_without_a_key(key: str) -> None:
         ("a day for a time", {"since": "2026-01-02"}, "since: '2026-01-02' is no time such as 2026-01-31T23:59:59Z"),
         ("a number for a time", {"since": 1}, "since: 1 is not text"),
         ("a number for a boot", {"boot_id": 1}, "boot_id: 1 is not text"),
+        ("a number for a truth", {"choosy": 1}, "choosy: 1 is not true or false"),
     ],
 )
 def test_ticket_with_a_wrong_value(sentence: str, change: dict[str, object], want: str) -> None:
@@ -553,6 +566,13 @@ def test_ticket_with_a_wrong_value(sentence: str, change: dict[str, object], wan
         parse_ticket(written(ticket(1)) | change, 1000)
     assert problem.value.message == want, sentence
     assert problem.value.path == (next(iter(change)),)
+
+
+def test_ticket_of_an_earlier_version() -> None:
+    """A record from before tickets could be choosy is understood: it is not."""
+    document = written(ticket(1, choosy=True))
+    del document["choosy"]
+    assert parse_ticket(document, 1000) == ticket(1)
 
 
 def test_ticket_with_an_unknown_key() -> None:

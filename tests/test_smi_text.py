@@ -631,9 +631,9 @@ def test_every_matrix_is_a_machine(found: SmiMatrix) -> None:
     )
 
 
-@pytest.mark.parametrize("name", machine_names())
+@pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
 def test_every_described_machine(name: str) -> None:
-    """A described machine's links, written as nvidia-smi would and read again, are its links."""
+    """A described machine's links, written as nvidia-smi would (it knows one machine), are read back as they are."""
     topology, _ = load_described_machine(name)
     assert not any(gpu.mig for gpu in topology.gpus), "nvidia-smi has no rows for MIG instances: leave this one out"
     found = SmiMatrix(

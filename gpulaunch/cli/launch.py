@@ -5,13 +5,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from gpulaunch import launch as launching
 from gpulaunch.acquire import Held, Launch, Told, granted_gpus, preview
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
-from gpulaunch.core.decide import Decision, Grant, Wait
+from gpulaunch.core.decide import Decision, Grant, Situation, Wait
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.errors import UsageError, WouldWaitError
@@ -20,6 +20,9 @@ from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Snapshot
 from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
+
+if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.explain import Explanation
 
 CONTAINER_ENGINES = ("docker", "nvidia-docker", "podman", "nerdctl", "docker-compose", "podman-compose")
 """Programs whose jobs are not their children, so that a launch of theirs is one of its own kind."""
@@ -66,7 +69,8 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         raise UsageError("--json needs --dry-run, since stdout belongs to the job", "see 'gpulaunch status --json'")
     tell = tell_of(given)
     if "dry_run" in given:
-        return _dry_run(launch, preview(launch, tell), explained="explain" in given, as_json="json" in given)
+        decision, situation = preview(launch, tell)
+        return _dry_run(launch, decision, situation, explained="explain" in given, as_json="json" in given)
 
     def waiting(reason: str, seen: Snapshot) -> None:
         if "quiet" not in given:
@@ -75,13 +79,17 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
     def granted(held: Held[Any]) -> None:
         if "explain" in given:
             with suppress(OSError, SystemExit):  # rich exits on a broken pipe; no stderr stops a job
-                _explain(launch, held.grant, to_stderr=True)
+                _explain(launch, held.grant, held.situation, sys.stderr)
         if "verbose" in given:
             gpus = held.grant.choice.named(held.grant.placement.gpus)
             say("info", f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}")
 
     outcome = launching.run(launch, Told(tell, waiting), granted)
-    return exit_like(outcome.status) if isinstance(outcome, launching.Ended) else _not_now(outcome, given)
+    if isinstance(outcome, launching.Ended):
+        return exit_like(outcome.status)
+    if "explain" in given:
+        _explain(launch, *preview(launch, _silent), sys.stderr)
+    return _not_now(outcome, given)
 
 
 def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
@@ -105,19 +113,20 @@ def _silent(text: str) -> None:
     """Say nothing."""
 
 
-def _dry_run(launch: Launch, decision: Decision, *, explained: bool, as_json: bool) -> int:
-    from gpulaunch.render.documents import decision_document, decision_lines
+def _dry_run(launch: Launch, decision: Decision, situation: Situation, *, explained: bool, as_json: bool) -> int:
+    from gpulaunch.render.documents import decision_document, decision_lines, explanation_document
 
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
     environment, argv = _what_would_run(launch, gpus)
-    listed = _EXPLAINED if explained else 0
-    document = decision_document(launch.request, decision, gpus, environment, argv, listed)
+    document = decision_document(launch.request, decision, gpus, environment, argv)
     if as_json:
+        if explained:
+            document |= explanation_document(_explanation(launch, decision, situation))
         print_json(document)
     else:
         print("\n".join(decision_lines(document)))
-        if explained and isinstance(decision, Grant):
-            _explain(launch, decision, to_stderr=False)
+        if explained:
+            _explain(launch, decision, situation, sys.stdout)
     return _EXIT_STATUS[document["decision"]]
 
 
@@ -130,7 +139,13 @@ def _what_would_run(launch: Launch, gpus: list[Gpu]) -> tuple[dict[str, str], Se
     return job_environment(gpus, by_uuid=launch.by_uuid, lease_id=None) if gpus else {}, launch.command
 
 
-def _explain(launch: Launch, grant: Grant, *, to_stderr: bool) -> None:
+def _explanation(launch: Launch, decision: Decision, situation: Situation) -> "Explanation":
+    from gpulaunch.core.explain import explain
+
+    return explain(launch.request, situation, decision, _EXPLAINED, user_name)
+
+
+def _explain(launch: Launch, decision: Decision, situation: Situation, stream: TextIO) -> None:
     from gpulaunch.render.tables import draw, explanation_table
 
-    draw(explanation_table(launch.request, grant, _EXPLAINED), sys.stderr if to_stderr else sys.stdout)
+    draw(explanation_table(launch.request, decision, _explanation(launch, decision, situation)), stream)

@@ -33,8 +33,10 @@ class Option(NamedTuple):
 OPTIONS = (
     Option(("-p", "--profile"), "profile", "NAME|FILE", "what is known about the job (see 'gpulaunch profiles')"),
     Option(("-n", "--gpus"), "gpus", "N|all", "how many GPUs (default: what the profile says, else 1)"),
-    Option(("--policy",), "policy", "NAME", "how to choose: preserve (default), greedy, baseline"),
-    Option(("--pattern",), "pattern", "NAME", "who talks to whom: ring, chain, all-to-all (default), none"),
+    Option(("--policy",), "policy", "NAME", "how to choose: preserve (default), greedy, topo-aware, best-fit, ..."),
+    Option(
+        ("--pattern",), "pattern", "NAME|FILE", "who talks to whom: all-to-all (default), ring, chain, ... or a graph"
+    ),
     Option(("--sensitive",), "bandwidth_sensitive", None, "faster links make the job faster (default if n > 1)"),
     Option(("--insensitive",), "bandwidth_sensitive", None, "they do not", "false"),
     Option(
@@ -44,6 +46,16 @@ OPTIONS = (
     Option(("--gpu-model",), "gpu_model", "TEXT", "only GPUs whose product name contains this"),
     Option(("--only",), "only", "GPU,...", "choose among these GPUs: 0,4-6, 0:1 (MIG), UUIDs"),
     Option(("--exclude",), "exclude", "GPU,...", "do not choose these"),
+    Option(("--require",), "require", "GPU,...", "these must be among the chosen ones"),
+    Option(("--nvlink",), "nvlink", None, "only GPUs that NVLink joins"),
+    Option(("--min-bandwidth",), "min_bandwidth", "GB/S", "only GPUs with this effective bandwidth or more"),
+    Option(("--numa",), "numa", "strict|any", "strict: only GPUs of one NUMA node"),
+    Option(("--apart-from",), "apart_from", "JOB,...", "keep off the sockets of jobs with this name or profile"),
+    Option(("--host-bandwidth",), "host_bandwidth", "GB/S", "what each GPU's process moves in its socket's memory"),
+    Option(("--single-node",), "single_node", None, "only GPUs of one machine, of a topology that has several"),
+    Option(("--one-per-node",), "one_per_node", None, "each GPU in a machine of its own"),
+    Option(("--min-utility",), "min_utility", "0..1", "under this utility, policy topo-aware-p waits"),
+    Option(("--utility-weights",), "utility_weights", "C,I,F", "of communication, interference, fragmentation (1,1,1)"),
     Option(("--wait",), "wait", None, "queue for GPUs that are busy: first in, first out"),
     Option(("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),
     Option(("--wait-timeout",), "wait_timeout", "TIME", "queue for so long at most, such as 90s, 10m, 1h30m"),

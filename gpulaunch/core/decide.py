@@ -8,7 +8,9 @@ from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.queue import barring, competing
 from gpulaunch.core.leases.ticket import Ticket
-from gpulaunch.core.placement.policies import Choice, Placement, place
+from gpulaunch.core.needs import expected_slowdown, kept_apart, needs_of, unmet
+from gpulaunch.core.placement.choice import Choice, UtilitySetting
+from gpulaunch.core.placement.place import Placement, place
 from gpulaunch.core.request import Request
 
 
@@ -26,6 +28,32 @@ class OutsideUse(NamedTuple):
     who: str
     pids: tuple[int, ...] = ()
     lost: bool = False
+
+
+class Situation(NamedTuple):
+    """What a request meets.
+
+    Attributes:
+        topology: the machine.
+        leases: all live ones of this machine's table.
+        outside: use that no lease explains.
+        within: the live lease that this launch runs inside of, or None; its GPUs are then the whole machine.
+        ahead: earlier requests in the queue, of whatever GPUs, in their order.
+        clock_s: seconds since boot, for how long those may be passed.
+    """
+
+    topology: Topology
+    leases: Sequence[Lease] = ()
+    outside: Sequence[OutsideUse] = ()
+    within: Lease | None = None
+    ahead: Sequence[Ticket] = ()
+    clock_s: float = 0.0
+
+    @property
+    def neighbours(self) -> list[Lease]:
+        """The leases of other jobs; those that this launch runs inside of are its own."""
+        own = (self.within.id, *self.within.ancestors) if self.within else ()
+        return [lease for lease in self.leases if lease.id not in own]
 
 
 class Grant(NamedTuple):
@@ -76,26 +104,14 @@ def admitted_gpus(request: Request, topology: Topology, within: Lease | None = N
     return [gpu for gpu in found if not gpu.mig] or found
 
 
-def decide(
-    request: Request,
-    topology: Topology,
-    leases: Sequence[Lease] = (),
-    outside: Sequence[OutsideUse] = (),
-    within: Lease | None = None,
-    ahead: Sequence[Ticket] = (),
-    clock_s: float = 0.0,
-) -> Decision:
+def decide(request: Request, situation: Situation) -> Decision:
     """Whether the request can start now, and on which GPUs.
 
     Args:
         request: what is asked.
-        topology: the machine.
-        leases: all live ones of this machine's table.
-        outside: use that no lease explains.
-        within: the live lease that this launch runs inside of, or None; its GPUs are then the whole machine.
-        ahead: earlier requests in the queue, of whatever GPUs, in their order.
-        clock_s: seconds since boot, for how long those may be passed.
+        situation: what it meets.
     """
+    topology, within = situation.topology, situation.within
     admitted = admitted_gpus(request, topology, within)
     scope = [gpu for gpu in topology.gpus if within is None or gpu.uuid in within.uuids]
     count = len(admitted) if request.gpus is None else request.gpus
@@ -106,30 +122,77 @@ def decide(
             f"{gpus_text(count)} requested: a process can use one MIG instance at most, and only those would do"
         )
 
-    leased = leased_uuids(topology, leases, within)
-    used = {use.uuid: use.who for use in outside if use.uuid not in leased} if within is None else {}
+    leased = leased_uuids(topology, situation.leases, within)
+    used = used_outside(situation, leased)
+    apart = kept_apart(request, topology, situation.neighbours)
     free = {gpu.uuid: gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used}
-    choosable = [gpu.index for gpu in admitted if gpu.uuid in free]
-    rivals = competing(ahead, within, [gpu.uuid for gpu in admitted])
-    bar = barring(rivals, count, free, clock_s)
+    choosable = [gpu for gpu in admitted if gpu.uuid in free and gpu.uuid not in apart]
+    rivals = competing(situation.ahead, within, [gpu.uuid for gpu in admitted])
+    bar = barring(rivals, count, free, situation.clock_s)
     narrowed = len(admitted) < len(scope)
     if count > len(choosable):
+        kept = sum(gpu.uuid in free and gpu.uuid in apart for gpu in admitted)
         users = [used[gpu.uuid] for gpu in admitted if gpu.uuid in used]
-        return Wait(_too_few(count, len(choosable), len(admitted), users, narrowed), bar)
+        reason = _too_few(count, len(choosable), len(admitted), users, kept, narrowed=narrowed)
+        return _hopeless(request, topology, admitted, count) or Wait(reason, bar)
     if bar:
-        return Wait(_queued(count, len(choosable), len(admitted), rivals, narrowed), bar)
+        reason = _queued(count, len(choosable), len(admitted), rivals, narrowed=narrowed)
+        return _hopeless(request, topology, admitted, count) or Wait(reason, bar)
 
-    choice = Choice(
+    unreserved = [gpu for gpu in scope if gpu.uuid in free]
+    choice = _choice(request, topology, unreserved, choosable, count, situation.neighbours)
+    found = _sufficient(request, choice, None)
+    if isinstance(found, str):
+        return _hopeless(request, topology, admitted, count) or Wait(found)
+    return Grant(_best(found, request.policy), found, choice)
+
+
+def _hopeless(request: Request, topology: Topology, admitted: Sequence[Gpu], count: int) -> Refuse | None:
+    """The refusal, if not even the idle machine has GPUs that are what the job needs together."""
+    if not request.is_choosy:
+        return None
+    found = _sufficient(request, _choice(request, topology, topology.gpus, admitted, count, ()), topology.name)
+    return Refuse(found) if isinstance(found, str) else None
+
+
+def _sufficient(request: Request, choice: Choice, machine: str | None) -> Placement | str:
+    """The placement if it will do, else what it lacks, or why there is none.
+
+    Args:
+        request: what is asked.
+        choice: what there is.
+        machine: its name, if all of it is idle.
+    """
+    placement = place(choice, request.policy)
+    if placement is None:
+        return unmet(request, choice.count, choice, machine)
+    least = request.utility.least
+    if request.policy != "topo_aware_p" or placement.utility is None or placement.utility >= least:
+        return placement
+    gpus = choice.named(placement.gpus)
+    best = f"the best there {'is' if machine is None else 'ever is'}, {gpus}, has {placement.utility:.2f}"
+    return f"{gpus_text(choice.count)} requested with a utility of {least:g}: {best}"
+
+
+def _choice(
+    request: Request,
+    topology: Topology,
+    free: Sequence[Gpu],
+    choosable: Sequence[Gpu],
+    count: int,
+    leases: Sequence[Lease],
+) -> Choice:
+    return Choice(
         topology,
-        free=[gpu.index for gpu in scope if gpu.uuid in free and not gpu.mig],  # no two instances work together
-        admitted=choosable,
+        free=[gpu.index for gpu in free],
+        admitted=[gpu.index for gpu in choosable],
         count=count,
         pattern=request.pattern,
         sensitive=request.bandwidth_sensitive,
         model=request.bandwidth_model,
+        needs=needs_of(request, topology, choosable, count, leases),
+        utility=UtilitySetting(request.utility.weights, expected_slowdown(request, topology, leases)),
     )
-    placement = place(choice, request.policy)
-    return Grant(_best(placement), placement, choice)
 
 
 def leased_uuids(topology: Topology, leases: Sequence[Lease], within: Lease | None = None) -> set[str]:
@@ -138,6 +201,13 @@ def leased_uuids(topology: Topology, leases: Sequence[Lease], within: Lease | No
     others = [lease for lease in leases if lease.id not in own and (within is None or lease.user_id in within.insiders)]
     leased = {uuid for lease in others for uuid in lease.uuids}
     return leased | {gpu.uuid for gpu in topology.gpus if gpu.mig and gpu.mig.card_uuid in leased}
+
+
+def used_outside(situation: Situation, leased: set[str]) -> dict[str, str]:
+    """Who uses what without a lease, by UUID; inside a lease nobody does."""
+    if situation.within:
+        return {}
+    return {use.uuid: use.who for use in situation.outside if use.uuid not in leased}
 
 
 def gpus_text(count: int) -> str:
@@ -156,33 +226,41 @@ def _too_many(request: Request, topology: Topology, scope: int, admitted: int, w
     return f"{asked} requested: {admitted} of {place_name}'s {scope} satisfy {options}"
 
 
-def _free(free: int, admitted: int, narrowed: bool) -> str:
+def _free(free: int, admitted: int, *, narrowed: bool) -> str:
     return f"{free} of {admitted}{' admitted' if narrowed else ''} {'is' if free == 1 else 'are'} free"
 
 
-def _queued(count: int, free: int, admitted: int, rivals: Sequence[Ticket], narrowed: bool) -> str:
+def _queued(count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, narrowed: bool) -> str:
     earlier = "an earlier request" if len(rivals) == 1 else f"{len(rivals)} earlier requests"
     wanted = gpus_text(sum(ticket.gpus for ticket in rivals))
     verb = "waits" if len(rivals) == 1 else "wait"
-    return f"{gpus_text(count)} requested: {_free(free, admitted, narrowed)}, but {earlier} for {wanted} {verb}"
+    found = _free(free, admitted, narrowed=narrowed)
+    return f"{gpus_text(count)} requested: {found}, but {earlier} for {wanted} {verb}"
 
 
-def _too_few(count: int, free: int, admitted: int, users: Sequence[str], narrowed: bool) -> str:
-    leased = admitted - free - len(users)
-    parts = [_free(free, admitted, narrowed)]
+def _too_few(count: int, free: int, admitted: int, users: Sequence[str], kept: int, *, narrowed: bool) -> str:
+    leased = admitted - free - len(users) - kept
+    parts = [_free(free, admitted, narrowed=narrowed)]
     if leased:
         parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
     if users:
         verb = "is" if len(users) == 1 else "are"
         parts.append(f"{len(users)} {verb} in use outside gpulaunch ({'; '.join(dict.fromkeys(users))})")
+    if kept:
+        parts.append(f"{kept} {'is' if kept == 1 else 'are'} next to a job to stay apart from")
     return f"{gpus_text(count)} requested: {', '.join(parts)}"
 
 
-def _best(placement: Placement) -> str:
+def _best(placement: Placement, policy: str) -> str:
     if placement.candidates == 1:
         return "the only choice"
+    if placement.utility is not None and not placement.by:
+        return f"utility {placement.utility:.2f}, by recursive bipartition"
     if not placement.by:
-        return f"lowest indices of {placement.candidates} candidates"
+        how = "lowest indices" if policy == "baseline" else f"the choice of policy {policy.replace('_', '-')}"
+        return f"{how} of {placement.candidates} candidates"
     first = placement.by[0]
-    value = getattr(placement.scores, first) or 0.0
+    value = getattr(placement.scores, first)
+    if value is None:
+        return f"as good as any of {placement.candidates} candidates"
     return f"best {first.replace('_', ' ')} of {placement.candidates} candidates: {value:.4g} GB/s"

@@ -1,11 +1,13 @@
 """What is asked of the machine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.naming import gpus_named
 from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.placement.utility import Weights
+from gpulaunch.core.workload.pattern import Pattern
 from gpulaunch.errors import UsageError, quoted
 
 _WIDEST_RANGE = 1024
@@ -24,28 +26,77 @@ class Constraint(NamedTuple):
     uuids: frozenset[str]
 
 
+class Wishes(NamedTuple):
+    """What the GPUs must be together, besides each for itself.
+
+    Attributes:
+        required: GPUs that must be among them; None for any.
+        nvlink: NVLink must connect them.
+        least_gb_per_s: least effective bandwidth; 0 for any.
+        one_numa_node: they must be next to the same CPUs.
+        single_node: they must be in one machine.
+        one_per_node: each must be in a machine of its own.
+        apart_from: names of jobs, or of their profiles, whose sockets, or machines if there are several, to avoid.
+        host_gb_per_s: what the process of each GPU moves in its socket's memory.
+    """
+
+    required: Constraint | None = None
+    nvlink: bool = False
+    least_gb_per_s: float = 0.0
+    one_numa_node: bool = False
+    single_node: bool = False
+    one_per_node: bool = False
+    apart_from: tuple[str, ...] = ()
+    host_gb_per_s: float = 0.0
+
+
+class UtilityTerms(NamedTuple):
+    """What the policies of topo-aware-sc17 ask besides.
+
+    Attributes:
+        least: under this utility, 0 to 1, topo_aware_p waits.
+        weights: of communication, interference and fragmentation.
+        slowdowns: by a job's profile: how much slower this job is beside it, and it beside this one; 0.1 is 10 %.
+    """
+
+    least: float = 0.0
+    weights: Weights = Weights()
+    slowdowns: Mapping[str, tuple[float, float]] = {}
+
+
 class Request(NamedTuple):
     """One job's wishes, complete: every default has been filled in.
 
     Attributes:
         gpus: how many, at least 1; None for every GPU that the constraints admit.
-        pattern: name of the communication pattern.
+        pattern: who talks to whom.
         bandwidth_sensitive: whether faster links make the job faster.
         policy: name of the placement policy.
         bandwidth_model: name of the effective-bandwidth model.
         constraints: each narrows the choice of GPUs.
+        wishes: what the chosen ones must be together.
+        utility: what the policies of topo-aware-sc17 ask besides.
         profile: name of the profile, or None.
+        name: that the user gave the job, or None.
         assumed: what of the above neither the user nor a profile said.
     """
 
     gpus: int | None
-    pattern: str
+    pattern: Pattern
     bandwidth_sensitive: bool
     policy: str
     bandwidth_model: str
     constraints: tuple[Constraint, ...] = ()
+    wishes: Wishes = Wishes()
+    utility: UtilityTerms = UtilityTerms()
     profile: str | None = None
+    name: str | None = None
     assumed: tuple[str, ...] = ()
+
+    @property
+    def is_choosy(self) -> bool:
+        """Whether it may wait although enough GPUs are free that would do, each for itself."""
+        return self.wishes != Wishes() or (self.policy == "topo_aware_p" and self.utility.least > 0)
 
 
 def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:
@@ -95,6 +146,28 @@ def exclude(topology: Topology, names: Iterable[str], option: str) -> Constraint
     """Admit all but the named GPUs."""
     excluded = select(topology, names, option)
     return Constraint(option, frozenset(gpu.uuid for gpu in topology.gpus if gpu not in excluded))
+
+
+def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
+    """Refuse what no GPUs of this machine could ever be together.
+
+    Args:
+        wishes: of the request.
+        topology: the machine.
+        count: how many GPUs; None for every one.
+
+    Raises:
+        UsageError: two wishes exclude each other, or nobody knows what one of them asks about.
+    """
+    if wishes.single_node and wishes.one_per_node and count != 1:
+        raise UsageError("--single-node and --one-per-node: GPUs in one machine are not each in a machine of its own")
+    if wishes.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
+        raise UsageError(f"--numa strict: which NUMA nodes the GPUs of {topology.name} are next to is not known")
+    if wishes.host_gb_per_s and not any(gpu.host_gb_per_s for gpu in topology.gpus):
+        raise UsageError(f"--host-bandwidth: what the host memory of {topology.name} carries is not known")
+    if wishes.required and count is not None and len(wishes.required.uuids) > count:
+        found = len(wishes.required.uuids)
+        raise UsageError(f"{wishes.required.text}: {found} GPUs are required, and {count} requested")
 
 
 def memory(topology: Topology, memory_bytes: int, option: str) -> Constraint:

@@ -13,13 +13,13 @@ from gpulaunch.core.hardware.naming import gpus_named
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
-from gpulaunch.core.placement.explain import explain
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 
 if TYPE_CHECKING:
+    from gpulaunch.core.explain import Explanation
     from gpulaunch.core.placement.measurement import Comparison
 
 Document = dict[str, Any]
@@ -31,7 +31,6 @@ def decision_document(
     gpus: Sequence[Gpu],
     environment: Mapping[str, str],
     command: Sequence[str],
-    explained: int = 0,
 ) -> Document:
     """What --dry-run --json prints.
 
@@ -41,10 +40,9 @@ def decision_document(
         gpus: granted, in rank order; empty unless granted.
         environment: what the job would be given.
         command: argv of the job.
-        explained: how many candidates to list; 0 for no such key.
     """
     grant = decision if isinstance(decision, Grant) else None
-    document: Document = {
+    return {
         "decision": "grant" if grant else "wait" if isinstance(decision, Wait) else "refuse",
         "reason": decision.reason,
         "gpus": [
@@ -54,12 +52,15 @@ def decision_document(
                 "uuid": gpu.uuid,
                 "model": gpu.model,
                 "numa_node": gpu.numa_node,
+                "node": gpu.node,
             }
             for gpu in gpus
         ],
         "policy": request.policy.replace("_", "-"),
         "bandwidth_model": request.bandwidth_model,
+        "pattern": request.pattern.name.replace("_", "-"),
         "scores": _scores(grant.placement.scores if grant else None),
+        "utility": grant.placement.utility if grant else None,
         "shared": False,
         "sm_percentage": None,
         "env": dict(environment),
@@ -67,13 +68,28 @@ def decision_document(
         "profile": request.profile,
         "assumed": list(request.assumed),
     }
-    if grant and explained:
-        explanation = explain(grant.choice, grant.placement, request.policy, explained)
-        document["why"] = explanation.reason
-        document["candidates"] = [
-            {"gpus": list(candidate), "scores": _scores(scores)} for candidate, scores in explanation.candidates
-        ]
-    return document
+
+
+def explanation_document(explanation: "Explanation") -> Document:
+    """What --explain adds to it."""
+    return {
+        "why": explanation.reason,
+        "candidates": [
+            {"gpus": list(candidate.gpus), "scores": _scores(candidate.scores)} for candidate in explanation.candidates
+        ],
+        "excluded": [
+            {"index": left_out.gpu.index, "name": left_out.gpu.name, "why": printable(left_out.why)}
+            for left_out in explanation.excluded
+        ],
+        "alternatives": [
+            {
+                "instead": printable(alternative.instead),
+                "gpus": list(alternative.gpus),
+                "effective_bandwidth_gb_per_s": alternative.effective_bandwidth,
+            }
+            for alternative in explanation.alternatives
+        ],
+    }
 
 
 def decision_lines(document: Document) -> list[str]:
@@ -86,11 +102,18 @@ def decision_lines(document: Document) -> list[str]:
         )
         lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
         known = [(name, value) for name, value in document["scores"].items() if value is not None]
-        lines += [f"{name.removesuffix('_gb_per_s').replace('_', ' ')}: {value:.4g} GB/s" for name, value in known]
+        lines += [_score_line(name, value) for name, value in known]
+        if document["utility"] is not None:
+            lines.append(f"utility: {document['utility']:.2f}")
         lines += [f"env: {name}={value}" for name, value in document["env"].items()]
     if document["assumed"]:
         lines.append(f"assumed: {', '.join(document['assumed']).replace('_', ' ')}")
     return lines
+
+
+def _score_line(name: str, value: float) -> str:
+    unit = " GB/s" if name.endswith("_gb_per_s") else ""
+    return f"{name.removesuffix('_gb_per_s').replace('_', ' ')}: {value:.4g}{unit}"
 
 
 def _scores(scores: Scores | None) -> dict[str, float | None]:
@@ -101,6 +124,8 @@ def _scores(scores: Scores | None) -> dict[str, float | None]:
         "aggregate_bandwidth_gb_per_s": known(scores.aggregate_bandwidth) if scores else None,
         "effective_bandwidth_gb_per_s": known(scores.effective_bandwidth) if scores else None,
         "preserved_bandwidth_gb_per_s": known(scores.preserved_bandwidth) if scores else None,
+        "fragmentation": known(scores.fragmentation) if scores else None,
+        "communication_cost": scores.communication_cost if scores else None,
     }
 
 
@@ -265,7 +290,9 @@ def topology_document(topology: Topology) -> Document:
                 "model": gpu.model,
                 "memory_bytes": gpu.memory_bytes or None,
                 "numa_node": gpu.numa_node,
+                "node": gpu.node,
                 "cpuset": format_cpuset(gpu.cpuset),
+                "host_gb_per_s": gpu.host_gb_per_s or None,
                 "compute_capability": gpu.compute_capability,
                 "pci_address": gpu.pci_address,
                 "pcie_generation": gpu.pcie_generation or None,
@@ -323,4 +350,4 @@ def measurement_document(topology: Topology, tool: str, comparisons: "Sequence[C
 
 def profile_document(profile: Profile, path: str) -> Document:
     """What `gpulaunch profiles show NAME --json` prints."""
-    return {**profile._asdict(), "path": path}
+    return {**profile._asdict(), "slowdowns": dict(profile.slowdowns), "path": path}

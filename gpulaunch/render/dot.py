@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from gpulaunch.core.hardware.cards import Card, card_links, cards
 from gpulaunch.core.hardware.levels import Level, machine_tree
 from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.hardware.topology import Topology, machines
 from gpulaunch.errors import printable
 from gpulaunch.render.machine import link_classes, link_name, socket_name, title
 
@@ -18,6 +18,7 @@ _COLOURS = {"nvlink": "#0b7a3b", "nvswitch": "#1585c9"}
 def topology_dot(topology: Topology) -> str:
     """The machine for `dot -Tsvg` and its kin: a cluster for each socket, edges for NVLinks and for PCIe levels.
 
+    Of several machines each is a cluster around its sockets, with an edge to the network.
     Cards have their index as node name. MIG instances hang below their card and are named like "1:0".
     """
     carried = ", ".join(f"{name} {bandwidth:.3g}" for name, bandwidth in link_classes(card_links(topology).values()))
@@ -27,8 +28,7 @@ def topology_dot(topology: Topology) -> str:
         f'  graph [label={_quoted(label)}, labelloc=t, fontname="Helvetica", nodesep=0.45, ranksep=1]',
         '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica"]',
         '  edge [fontname="Helvetica", fontsize=10]',
-        *(f"  {line}" for line in _level_lines(topology)),
-        *(f"  {line}" for line in _nvlink_lines(topology)),
+        *(f"  {line}" for line in _machine_lines(topology)),
         "}",
     ]
     return "\n".join(lines) + "\n"
@@ -40,10 +40,29 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _level_lines(topology: Topology) -> Iterator[str]:
-    by_index = {card.index: card for card in cards(topology)}
-    for i, socket in enumerate(machine_tree(topology).sockets):
-        yield f"subgraph cluster_{i} {{"
+def _machine_lines(topology: Topology) -> Iterator[str]:
+    parts = machines(topology)
+    if len(parts) == 1:
+        yield from _level_lines(topology, "cluster")
+        yield from _nvlink_lines(topology, "NVSwitch")
+        return
+    yield "compound=true"
+    yield f'network [fillcolor="#d5dae2", width={min(len(parts), 20)}]'
+    for node, part in parts.items():
+        name = f"cluster_node_{node}"
+        yield f"subgraph {name} {{"
+        yield f'  label="node {node}"; style=rounded; color="#4a5568"'
+        yield from (f"  {line}" for line in _level_lines(part, name))
+        yield from (f"  {line}" for line in _nvlink_lines(part, _quoted(f"NVSwitch of node {node}")))
+        yield "}"
+        first = machine_tree(part).sockets[0]
+        yield f'network -- {_quoted(_node(first))} [lhead={name}, color="#4a5568", penwidth=3]'
+
+
+def _level_lines(machine: Topology, name: str) -> Iterator[str]:
+    by_index = {card.index: card for card in cards(machine)}
+    for i, socket in enumerate(machine_tree(machine).sockets):
+        yield f"subgraph {name}_{i} {{"
         yield f'  label={_quoted(socket_name(socket))}; style="rounded,filled"; color="#f3f5f8"'
         yield from (f"  {line}" for line in _below(socket, by_index))
         yield "}"
@@ -77,19 +96,19 @@ def _node(level: Level) -> str:
     return f"{level.kind} {below}" if level.is_branch else below
 
 
-def _nvlink_lines(topology: Topology) -> Iterator[str]:
-    links = card_links(topology)
+def _nvlink_lines(machine: Topology, switch: str) -> Iterator[str]:
+    links = card_links(machine)
     direct = {pair: link for pair, link in links.items() if link.kind == "nvlink"}
     for (a, b), link in direct.items():
         label = f', xlabel="{link_name(link)}"' if len(direct) <= _MOST_LABELS else ""
         yield f'"{a}" -- "{b}" [{_style(link, link.nvlink_count)}{label}, constraint=false]'
     switched = {index: link for pair, link in links.items() if link.kind == "nvswitch" for index in pair}
     if switched:
-        yield 'NVSwitch [fillcolor="#cfe6f5"]'
-    for card in cards(topology):
+        yield f'{switch} [fillcolor="#cfe6f5"]'
+    for card in cards(machine):
         if card.index in switched:
             link = switched[card.index]
-            yield f'"{card.index}" -- NVSwitch [{_style(link, card.gpu.nvswitch_links)}, label="{link_name(link)}"]'
+            yield f'"{card.index}" -- {switch} [{_style(link, card.gpu.nvswitch_links)}, label="{link_name(link)}"]'
 
 
 def _style(link: Link, count: int) -> str:

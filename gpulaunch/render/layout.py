@@ -1,4 +1,4 @@
-"""Where everything lies in a picture of a machine: rows of GPUs that face each other, with their sockets outside.
+"""Where everything lies in a picture of machines: rows of GPUs that face each other, with their sockets outside.
 
 NVLinks have the space between two rows that face each other, PCIe that on the other sides, so neither crosses a GPU.
 """
@@ -6,7 +6,7 @@ NVLinks have the space between two rows that face each other, PCIe that on the o
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.cards import Card, several_models
+from gpulaunch.core.hardware.cards import Card, card_links, cards, several_models
 from gpulaunch.core.hardware.levels import Level, machine_tree
 from gpulaunch.core.hardware.link import Link
 from gpulaunch.core.hardware.topology import Topology
@@ -18,6 +18,7 @@ SOCKET_BAR, LEVEL_BAR, _BAR_GAP = 24, 16, 14
 FABRIC_BAR, _FABRIC_GAP = 30, 44
 CELL = 22  # height of a MIG instance
 SPINE = 16
+NODE_HEAD, NODE_GAP, STUB = 30, 24, 20  # above a machine of several, below it, and from the network to it
 _CHARACTER = 0.62  # width of a letter, as a share of the font's size
 
 
@@ -84,7 +85,11 @@ class Picture(NamedTuple):
 
 
 def laid_out(
-    topology: Topology, found: Sequence[Card], links: Mapping[tuple[int, int], Link], top: float = 0.0
+    topology: Topology,
+    found: Sequence[Card],
+    links: Mapping[tuple[int, int], Link],
+    top: float = 0.0,
+    shift: float = 0.0,
 ) -> Picture:
     """Places for everything in the picture of a machine.
 
@@ -93,13 +98,14 @@ def laid_out(
         found: its cards.
         links: of every two cards, the lower index first.
         top: how far down the uppermost row begins.
+        shift: how far to the right of the margin everything begins.
     """
     sockets = machine_tree(topology).sockets
     rows = _in_rows(sockets, _rows_wanted(found, links, sockets))
     depth = max(_depth(socket) for socket in sockets)
     size = _Size(72, 40, 10, 16) if len(found) > 16 else _Size(98, 64 if several_models(found) else 50, 26, 30)
     tall = size.height + max((14 + CELL * len(card.instances) for card in found if card.instances), default=0)
-    left: float = MARGIN + (SPINE + 12 if len(rows) > 2 else 0)
+    left: float = MARGIN + shift + (SPINE + 12 if len(rows) > 2 else 0)
     above = PAD + SOCKET_BAR + depth * (LEVEL_BAR + _BAR_GAP) + _BAR_GAP + 4
     boxes: dict[int, Box] = {}
     fabric: list[float] = []
@@ -123,6 +129,21 @@ def laid_out(
     spans = ((part, span(part, boxes)) for row in rows for part in row)
     short = any(not fits(socket_name(part), right - left, 11) for part, (left, right) in spans)
     return Picture(rows, boxes, depth, width, y - (26 if last_faces else 0), short, fabric)
+
+
+def laid_out_machines(parts: Mapping[int, Topology], top: float = 0.0) -> dict[int, Picture]:
+    """Places for everything in the pictures of machines, by their nodes, each below the one before it.
+
+    Several have the network at their left.
+    """
+    several = len(parts) > 1
+    pictures: dict[int, Picture] = {}
+    for node, part in parts.items():
+        begin = top + (NODE_HEAD if several else 0)
+        shift = SPINE + STUB + PAD if several else 0
+        pictures[node] = laid_out(part, cards(part), card_links(part), begin, shift)
+        top = pictures[node].bottom + PAD + NODE_GAP
+    return pictures
 
 
 def _fabric_top(y: float, between: float, *, faces: bool) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
-from gpulaunch.core.hardware.bandwidth import PathType
+from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PathType
 from gpulaunch.core.hardware.cards import Card
 from gpulaunch.core.hardware.link import Link
 from gpulaunch.render.element import add_element, add_text
@@ -36,6 +36,7 @@ STATES: dict[StateKind, tuple[str, str, str]] = {  # fill, stroke, meaning
 PLAIN = ("#ffffff", "#4b5563")
 NVLINK_COLOURS = ("#0b7a3b", "#1585c9", "#d9780f", "#a43fb8", "#8b5a2b")  # of the fastest first
 PCIE = "#8b93a0"
+NETWORK = "#4a5568"
 
 
 def nvlink_colours(links: Mapping[tuple[int, int], Link]) -> dict[float, str]:
@@ -70,7 +71,7 @@ def draw_legend(
 ) -> float:
     """What colours and lines mean; returns where it ends."""
     group = add_element(svg, "g", class_="legend")
-    rows = [_nvlink_items(found, links, colours), _pcie_items(links), _state_items(states)]
+    rows = [_nvlink_items(found, links, colours), _pcie_items(links), _network_items(links), _state_items(states)]
     for items in filter(None, rows):
         x: float = MARGIN
         for item in items:
@@ -110,9 +111,15 @@ def _nvlink_items(
 
 def _pcie_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:
     """The PCIe paths that GPUs use, or could use besides their NVLinks."""
-    present = {link.pcie_path for link in links.values()}
+    present = {link.pcie_path for link in links.values() if link.kind != "network"}
     texts = [f"{path} {_pcie_figures(path, links)} GB/s ({MEANINGS[path]})" for path in MEANINGS if path in present]
     return [_Item(text if i else f"PCIe: {text}", "" if i else PCIE, 2.0) for i, text in enumerate(texts)]
+
+
+def _network_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:
+    present = any(link.kind == "network" for link in links.values())
+    figures = _pcie_figures(NETWORK_PATH, links) if present else ""
+    return [_Item(f"network: {NETWORK_PATH} {figures} GB/s per direction", NETWORK, 4.0)] if present else []
 
 
 def _pcie_figures(path: PathType, links: Mapping[tuple[int, int], Link]) -> str:

@@ -1,4 +1,4 @@
-"""Values -> lines that show a machine: its link matrix, and below that its sockets and PCIe levels.
+"""Values -> lines that show a machine, or several: its link matrix, and below that its sockets and PCIe levels.
 
 Rich is not used: importing it takes longer than everything else that `gpulaunch topo` does. Colour adds to the words
 and never replaces them.
@@ -7,7 +7,7 @@ and never replaces them.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.hardware.bandwidth import PathType
+from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PathType
 from gpulaunch.core.hardware.cards import Card, card_links, cards, several_models
 from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.gpu import Gpu
@@ -20,6 +20,7 @@ from gpulaunch.errors import printable
 _MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
 _MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
 _MOST_SOCKETS = 8  # that have a line each
+_MOST_NODES = 8  # whose sockets are shown
 
 _BOLD, _DIM = "1", "2"
 _SHADES = ("1;32", "32", "36", "33", "35", "31")  # of the fastest links first
@@ -30,6 +31,7 @@ MEANINGS: dict[PathType, str] = {
     "PHB": "through a host bridge",
     "NODE": "between host bridges of a NUMA node",
     "SYS": "between NUMA nodes",
+    "NET": "over the network",
 }
 _TOGETHER: dict[PathType, str] = {
     "PIX": " on one PCIe switch",
@@ -63,7 +65,8 @@ def title(topology: Topology) -> str:
     what = f"{len(found)} x {models.pop()}" if len(models) == 1 else f"{len(found)} GPUs"
     size = f", {format_size(sizes.pop())}" if len(sizes) == 1 and not models else ""
     mig = f", {'' if split == len(found) else f'{split} of them '}in MIG mode" if split else ""
-    return f"{printable(topology.name)}: {what}{size}{mig}"
+    nodes = len({gpu.node for gpu in topology.gpus})
+    return f"{printable(topology.name)}: {what}{size}{mig}{f', on {nodes} nodes' if nodes > 1 else ''}"
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
@@ -80,6 +83,8 @@ def wrapped(text: str, width: int | None) -> list[str]:
 
 def topology_lines(topology: Topology, *, colour: bool, width: int | None = None) -> list[str]:
     """The link matrix as nvidia-smi topo -m lays it out, then NUMA nodes and PCIe levels as a tree, then a legend.
+
+    Of several machines the matrix says which node each GPU is in, and the tree has a part for each.
 
     Args:
         topology: the machine.
@@ -113,10 +118,17 @@ def _detail(
     """How much of each link can be shown."""
     if len(found) > _MOST_IN_MATRIX:
         return "sum"
-    cells = max((len(_cell(link, wide=True)) for link in links.values()), default=1)
-    columns = len("GPU") + len(found) * (2 + cells) + len("  NUMA")
-    fits = len(found) <= _MOST_WITH_BANDWIDTH and (width is None or columns <= width)
-    return "bandwidth" if fits else "name"
+    several = _several_nodes(found)
+
+    def fits(*, wide: bool) -> bool:
+        gap = 1 + wide
+        cells = max((len(_cell(link, wide=wide)) for link in links.values()), default=1)
+        columns = len("GPU") + len(found) * (gap + cells) + gap + len("NUMA") + several * (gap + len("node"))
+        return width is None or columns <= width
+
+    if len(found) <= _MOST_WITH_BANDWIDTH and fits(wide=True):
+        return "bandwidth"
+    return "sum" if several and not fits(wide=False) else "name"
 
 
 def _matrix(found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _Pen, *, wide: bool) -> list[str]:
@@ -125,9 +137,9 @@ def _matrix(found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _
     texts = {pair: _cell(link, wide=wide) for pair, link in links.items()}
     cells = max(map(len, texts.values()), default=1)
     gap = "  " if wide else " "
-    mixed = several_models(found)
+    mixed, several = several_models(found), _several_nodes(found)
     header = gap.join(str(card.index).ljust(cells) for card in found)
-    lines = [pen(f"GPU{gap}{header}{gap}NUMA{gap + 'model' if mixed else ''}", _BOLD)]
+    lines = [pen(f"GPU{gap}{header}{f'{gap}node' if several else ''}{gap}NUMA{gap + 'model' if mixed else ''}", _BOLD)]
     for card in found:
         pairs = [(min(card.index, other.index), max(card.index, other.index)) for other in found]
         row = [
@@ -138,9 +150,14 @@ def _matrix(found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _
         ]
         node = "?" if card.gpu.numa_node is None else str(card.gpu.numa_node)
         end = f"{node:<4}{gap}{_kind(card)}" if mixed else node
-        lines.append(f"{card.index:>3}{gap}{gap.join(row)}{gap}{end}")
+        home = f"{gap}{card.gpu.node:<4}" if several else ""
+        lines.append(f"{card.index:>3}{gap}{gap.join(row)}{home}{gap}{end}")
         lines += [f"{gpu.name:>5} MIG {_instance(gpu)}" for gpu in card.instances]
     return lines
+
+
+def _several_nodes(found: Sequence[Card]) -> bool:
+    return len({card.gpu.node for card in found}) > 1
 
 
 def _cell(link: Link, *, wide: bool) -> str:
@@ -169,7 +186,22 @@ def _summary(found: Sequence[Card], classes: Mapping[tuple[str, float], int], pe
     if len(classes) == 1:
         return [f"{len(found)} GPUs, every two of them joined by {text}" for text in texts.values()]
     pairs = sum(classes.values())
+    if _several_nodes(found):
+        return _summary_of_nodes(found, classes, texts)
     return [f"{len(found)} GPUs; of {pairs} pairs", *(f"{classes[key]:>6} have {text}" for key, text in texts.items())]
+
+
+def _summary_of_nodes(
+    found: Sequence[Card], classes: Mapping[tuple[str, float], int], texts: Mapping[tuple[str, float], str]
+) -> list[str]:
+    between = " or ".join(text for key, text in texts.items() if key[0] == NETWORK_PATH)
+    inside = {key: count for key, count in classes.items() if key[0] != NETWORK_PATH}
+    nodes = len({card.gpu.node for card in found})
+    return [
+        f"{nodes} nodes, every two of them joined by {between}",
+        *([f"within nodes, of {sum(inside.values())} pairs:"] if inside else []),
+        *(f"  {texts[key]} joins {count}" for key, count in inside.items()),
+    ]
 
 
 def _legend(classes: Mapping[tuple[str, float], int], links: Collection[Link], *, in_cells: bool) -> list[str]:
@@ -184,12 +216,46 @@ def _legend(classes: Mapping[tuple[str, float], int], links: Collection[Link], *
 
 def _tree_lines(topology: Topology, found: Sequence[Card]) -> list[str]:
     """Sockets and what is below them, and where NVLinks go that join no two GPUs."""
-    sockets = machine_tree(topology).sockets
-    if sockets[0].path == "SYS":  # nothing is known of them
-        return _fabric_lines(found)
-    alike = len(sockets) > _MOST_SOCKETS
-    lines = _alike_lines(sockets) if alike else [line for socket in sockets for line in _socket_lines(socket)]
+    tree = machine_tree(topology)
+    lines = _node_lines(tree.children) if tree.kind == "network" else _sockets_lines(tree)
     return [*lines, *_fabric_lines(found)]
+
+
+def _node_lines(nodes: Sequence[Level]) -> Iterator[str]:
+    """Each machine with its sockets; of many machines only how many GPUs they have, and the sockets of the first."""
+    if len(nodes) <= _MOST_NODES:
+        for node in nodes:
+            yield f"{node_name(node)}: {_gpus(node.cards)}"
+            yield from (f"  {line}" for line in _sockets_lines(node))
+        return
+    yield from _many_nodes_lines(nodes)
+    inside = _sockets_lines(nodes[0])
+    if inside:
+        yield f"{node_name(nodes[0])}:"
+        yield from (f"  {line}" for line in inside)
+
+
+def _many_nodes_lines(nodes: Sequence[Level]) -> Iterator[str]:
+    sizes: dict[int, list[Level]] = {}
+    for node in nodes:
+        sizes.setdefault(len(node.cards), []).append(node)
+    for count, members in sizes.items():
+        numbers = format_cpuset(frozenset(node.node for node in members if node.node is not None))
+        few = " to ".join(dict.fromkeys(_gpus(node.cards) for node in (members[0], members[-1])))
+        yield f"node{'s' * (len(members) > 1)} {numbers}: {count} GPU{'s' * (count > 1)} each ({few})"
+
+
+def node_name(level: Level) -> str:
+    """Of one machine of several: "node 0"."""
+    return f"node {level.node}"
+
+
+def _sockets_lines(machine: Level) -> list[str]:
+    sockets = machine.sockets
+    if sockets[0].path == "SYS":  # nothing is known of them
+        return []
+    alike = len(sockets) > _MOST_SOCKETS
+    return list(_alike_lines(sockets)) if alike else [line for socket in sockets for line in _socket_lines(socket)]
 
 
 def _fabric_lines(found: Sequence[Card]) -> list[str]:

@@ -8,7 +8,7 @@ from gpulaunch.core.hardware.cards import Card, card_links, cards, several_model
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.levels import Level
 from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.hardware.topology import Topology, machines
 from gpulaunch.core.size import format_size
 from gpulaunch.errors import printable
 from gpulaunch.render.element import PALE, add_element, add_text, as_number
@@ -17,22 +17,25 @@ from gpulaunch.render.layout import (
     FABRIC_BAR,
     LEVEL_BAR,
     MARGIN,
+    NODE_HEAD,
     PAD,
     SOCKET_BAR,
     SPINE,
+    STUB,
     Box,
     Curve,
     Picture,
     cut,
     fits,
     hides_switch,
-    laid_out,
+    laid_out_machines,
     nvlink_curves,
     offset,
     shortened,
     span,
 )
 from gpulaunch.render.legend import (
+    NETWORK,
     NVLINK_COLOURS,
     PCIE,
     PLAIN,
@@ -51,6 +54,8 @@ _FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
 def topology_svg(topology: Topology, states: Mapping[int, GpuState] | None = None) -> str:
     """A picture of the machine: sockets with their PCIe levels, GPUs, NVLinks, and who has which GPU.
 
+    Several machines stand one below the other, each in a frame, with the network beside them.
+
     Args:
         topology: the machine.
         states: of GPUs by their index; one that is not listed is drawn without a state.
@@ -60,26 +65,24 @@ def topology_svg(topology: Topology, states: Mapping[int, GpuState] | None = Non
         of a GPU is of class "gpu" and of its state's, the line of an NVLink of class "nvlink".
     """
     states = states or {}
-    found, links = cards(topology), card_links(topology)
-    picture = laid_out(topology, found, links)
-    width = max(picture.width, 560.0) + 2 * MARGIN
+    found, links, parts = cards(topology), card_links(topology), machines(topology)
+    width = max(560.0, *(picture.width for picture in laid_out_machines(parts).values())) + 2 * MARGIN
+    width += PAD if len(parts) > 1 else 0
     heading = _paragraph(title(topology), int((width - 2 * MARGIN) / (18 * 0.63)))
-    picture = laid_out(topology, found, links, top=34 + 24.0 * len(heading))
+    pictures = laid_out_machines(parts, top=34 + 24.0 * len(heading))
     colours = nvlink_colours(links)
     svg = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": _FONT, "role": "img"})
     add_element(svg, "title", text=title(topology))
     ground = add_element(svg, "rect", width="100%", height="100%", fill="#ffffff")
     for i, line in enumerate(heading):
         add_text(svg, MARGIN, 36 + 24 * i, line, 18, weight="bold")
-    for row, sockets in enumerate(picture.rows):
-        for socket in sockets:
-            _draw_socket(svg, picture, socket, row)
-    _draw_fabric(svg, picture, found, links, colours)
-    _draw_nvlinks(svg, picture, links, colours)
+    if len(parts) > 1:
+        _draw_network(svg, pictures)
     mixed = several_models(found)
-    for box in picture.boxes.values():
-        _draw_card(svg, box, states, mixed=mixed)
-    bottom = draw_legend(svg, picture.bottom + 34, width, found, links, colours, states)
+    for node, part in parts.items():
+        _draw_machine(svg, pictures[node], part, colours, states, mixed=mixed)
+    end = max(picture.bottom for picture in pictures.values()) + (PAD if len(parts) > 1 else 0)
+    bottom = draw_legend(svg, end + 34, width, found, links, colours, states)
     for line in _paragraph(f"Source: {printable(topology.source)}", int((width - 2 * MARGIN) / 5.6)):
         bottom += 14
         add_text(svg, MARGIN, bottom, line, 9.5, fill=PALE)
@@ -98,6 +101,51 @@ def topology_svg(topology: Topology, states: Mapping[int, GpuState] | None = Non
 def _paragraph(text: str, most: int) -> list[str]:
     """Lines of at most so many characters; a word that is longer is cut."""
     return [shortened(line, most) for line in wrapped(text, most)]
+
+
+def _draw_network(svg: ET.Element, pictures: Mapping[int, Picture]) -> None:
+    """A frame with a name for each machine, and the bar at their left that joins them."""
+    right = max(picture.width for picture in pictures.values()) + MARGIN + PAD
+    left = MARGIN + SPINE + STUB
+    group = add_element(svg, "g", class_="network")
+    frames = {node: (_top(picture), picture.bottom + PAD) for node, picture in pictures.items()}
+    ends = [end for frame in frames.values() for end in frame]
+    bar = add_element(
+        group, "rect", x=MARGIN, y=min(ends), width=SPINE, height=max(ends) - min(ends), rx=6, fill=NETWORK
+    )
+    add_element(bar, "title", text="network")
+    for node, (top, bottom) in frames.items():
+        y = (top + bottom) / 2
+        frame: dict[str, Any] = {"x": left, "y": top, "width": right - left, "height": bottom - top, "rx": 12}
+        own = add_element(group, "g", class_="node")
+        add_element(own, "line", x1=MARGIN + SPINE, y1=y, x2=left, y2=y, stroke=NETWORK, stroke_width=4)
+        add_element(own, "rect", **frame, fill="none", stroke=NETWORK, stroke_width=1.5)
+        add_text(own, left + PAD, top + 20, f"node {node}", 13, weight="bold")
+
+
+def _top(picture: Picture) -> float:
+    """Where the frame of a machine begins."""
+    first = min(picture.boxes.values(), key=lambda box: box.y)
+    return first.y - offset(picture.depth, 0) - SOCKET_BAR - PAD - NODE_HEAD
+
+
+def _draw_machine(
+    svg: ET.Element,
+    picture: Picture,
+    machine: Topology,
+    colours: Mapping[float, str],
+    states: Mapping[int, GpuState],
+    *,
+    mixed: bool,
+) -> None:
+    links = card_links(machine)
+    for row, sockets in enumerate(picture.rows):
+        for socket in sockets:
+            _draw_socket(svg, picture, socket, row)
+    _draw_fabric(svg, picture, cards(machine), links, colours)
+    _draw_nvlinks(svg, picture, links, colours)
+    for box in picture.boxes.values():
+        _draw_card(svg, box, states, mixed=mixed)
 
 
 def _draw_socket(svg: ET.Element, picture: Picture, socket: Level, row: int) -> None:

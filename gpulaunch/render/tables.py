@@ -3,16 +3,17 @@
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpulaunch.core.decide import Grant
+from gpulaunch.core.decide import Decision, Grant
+from gpulaunch.core.explain import Explanation
 from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.placement.explain import explain
+from gpulaunch.core.hardware.naming import gpus_named
 from gpulaunch.core.placement.measurement import Comparison, kinds, model_errors
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
@@ -20,6 +21,9 @@ from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.render.documents import Document, age
+
+if TYPE_CHECKING:
+    from gpulaunch.core.hardware.gpu import Gpu
 
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
 
@@ -151,27 +155,61 @@ def findings_table(findings: Sequence[Document]) -> Table:
     return table
 
 
-def explanation_table(request: Request, grant: Grant, limit: int) -> Group:
-    """The best candidates with their scores, and why the winner won."""
-    explanation = explain(grant.choice, grant.placement, request.policy, limit)
-    ranks = grant.choice.named(grant.placement.gpus)
-    columns = ("effective", "preserved", "aggregate")
+def explanation_table(request: Request, decision: Decision, explanation: Explanation) -> Group:
+    """Who was left out, the best candidates with their scores, why the winner won or what would work instead."""
+    parts: list[Table | Text] = []
+    if explanation.excluded:
+        table = _table("left out", "because")
+        for why, gpus in _by_reason(explanation).items():
+            table.add_row(gpus, _cut(why))
+        parts += [table, Text()]
+    if isinstance(decision, Grant):
+        parts += _grant_parts(request, decision, explanation)
+    else:
+        parts += _alternative_parts(request, explanation)
+    return Group(*parts)
+
+
+def _by_reason(explanation: Explanation) -> dict[str, str]:
+    """The GPUs that were left out, as people name them, by the reason that they share."""
+    reasons: dict[str, list[Gpu]] = {}
+    for left_out in explanation.excluded:
+        reasons.setdefault(left_out.why, []).append(left_out.gpu)
+    return {why: gpus_named(gpus) for why, gpus in reasons.items()}
+
+
+def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
+    columns = ("effective", "preserved", "aggregate", "fragmentation", "distance")
     table = _table("", "GPUs", *columns, right=columns)
-    for place, (candidate, scores) in enumerate(explanation.candidates):
+    choice = grant.choice
+    for place, candidate in enumerate(explanation.candidates):
         style = "bold green" if place == 0 else ""
-        table.add_row(">" if place == 0 else "", grant.choice.named(candidate), *_score_cells(scores), style=style)
+        gpus = choice.named(sorted(candidate.gpus))
+        table.add_row(">" if place == 0 else "", gpus, *_score_cells(candidate.scores), style=style)
     assumed = f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
-    sensitive = "bandwidth-sensitive" if grant.choice.sensitive else "not bandwidth-sensitive"
-    return Group(
+    sensitive = "bandwidth-sensitive" if choice.sensitive else "not bandwidth-sensitive"
+    pattern = request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
+    return [
         Text(f"{_candidates(grant.placement.candidates)}, bandwidths in GB/s", "bold"),
         table,
-        Text(f"{explanation.reason}"),
+        Text(explanation.reason),
         Text(
             f"policy {request.policy.replace('_', '-')}, bandwidth model {request.bandwidth_model}, pattern"
-            f" {request.pattern.replace('_', '-')}, {sensitive}{assumed}; in rank order: {ranks}",
+            f" {printable(pattern)}, {sensitive}{assumed}; in rank order: {choice.named(grant.placement.gpus)}",
             "dim",
         ),
-    )
+    ]
+
+
+def _alternative_parts(request: Request, explanation: Explanation) -> list[Table | Text]:
+    if not explanation.alternatives:
+        return [Text("nothing that asks for less would be granted now", "dim")]
+    table = _table("instead", "GPUs", "effective, GB/s", right=("effective, GB/s",))
+    for alternative in explanation.alternatives:
+        gpus = ",".join(map(str, alternative.gpus))
+        asked = f" of {request.wishes.least_gb_per_s:g}" if request.wishes.least_gb_per_s else ""
+        table.add_row(printable(alternative.instead), gpus, _figure(alternative.effective_bandwidth) + asked)
+    return [Text("what would be granted now:", "bold"), table]
 
 
 def _candidates(count: int) -> str:
@@ -179,8 +217,8 @@ def _candidates(count: int) -> str:
 
 
 def _score_cells(scores: Scores) -> list[str]:
-    values = (scores.effective_bandwidth, scores.preserved_bandwidth, scores.aggregate_bandwidth)
-    return ["-" if value is None else f"{value:.4g}" for value in values]
+    bandwidths = (scores.effective_bandwidth, scores.preserved_bandwidth, scores.aggregate_bandwidth)
+    return [*map(_figure, bandwidths), f"{scores.fragmentation:.2f}", str(scores.communication_cost)]
 
 
 def measurement_table(comparisons: Sequence[Comparison]) -> Group:
@@ -227,7 +265,10 @@ def profiles_table(profiles: Sequence[Profile]) -> Group:
 def profile_table(profile: Profile, path: str) -> Group:
     """One profile, a line for each thing known."""
     table = _table("what", "value")
-    for name, value in profile._asdict().items():
+    beside = ", ".join(f"{slowdown * 100:g} % beside {other}" for other, slowdown in profile.slowdowns)
+    places = {name: "yes" for name in ("single_node", "one_per_node") if getattr(profile, name)}
+    known = {**profile._asdict(), "single_node": None, "one_per_node": None, **places, "slowdowns": beside or None}
+    for name, value in known.items():
         if value is not None and name not in ("name", "description", "memory_is_reservation"):
             shown = format_size(value) if name.endswith("_bytes") else str(value)
             if name == "memory_bytes" and profile.memory_is_reservation:

@@ -11,10 +11,13 @@ Sources:
 
 from typing import Literal, NamedTuple
 
-PathType = Literal["NVL", "PIX", "PXB", "PHB", "NODE", "SYS"]
+PathType = Literal["NVL", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]
 
 PCIE_PATHS: tuple[PathType, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """PCIe path types from near to far, as nvidia-smi topo names them."""
+
+NETWORK_PATH: PathType = "NET"
+"""Between GPUs of different machines: farther than any PCIe path, and what it carries is only ever stated."""
 
 
 STAGED_PATH: PathType = "NODE"

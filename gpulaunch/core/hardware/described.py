@@ -1,11 +1,11 @@
 """A described machine: the document of profiles/machines/NAME.toml -> Topology."""
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
-from typing import Any
+from itertools import combinations, product
+from typing import Any, NamedTuple
 
 from gpulaunch.core.fields import FieldTable, OneOrEach, Path, checked, each
-from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
+from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.core.hardware.cpuset import parse_cpuset
 from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
 from gpulaunch.core.hardware.link import Wire, wired
@@ -13,6 +13,7 @@ from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.errors import FieldError
 
 MAX_GPUS = 1024
+"""In all machines of a description together."""
 
 _NVLINKS: Path = ("nvlink", "links")
 
@@ -25,6 +26,7 @@ _MACHINE: FieldTable = {
     "pcie": dict,
     "numa": list,
     "mig": list,
+    "network": dict,
     "measurement": dict,
     "measured": list,
 }
@@ -48,7 +50,8 @@ _PCIE: FieldTable = {
     "groups": dict,
     "peer_to_peer": bool,
 }
-_NUMA: FieldTable = {"node": (0, 1 << 20), "gpus": list, "cpuset": str}
+_NUMA: FieldTable = {"node": (0, 1 << 20), "gpus": list, "cpuset": str, "memory_gb_per_s": (0.001, 1e6)}
+_NETWORK: FieldTable = {"nodes": (1, MAX_GPUS), "bandwidth_gb_per_s": (0.001, 1e6), "source": str}
 _MEASUREMENT: FieldTable = {"tool": str, "date": str}
 _MEASURED: FieldTable = {
     "gpus": list,
@@ -60,8 +63,18 @@ _MEASURED: FieldTable = {
 _MIG: FieldTable = {"gpu": (0, MAX_GPUS), "profile": str, "memory_mib": (0, 1 << 30), "instances": list}
 
 
+class _NumaNode(NamedTuple):
+    """What a GPU has from its NUMA node; the fields are called as in Gpu."""
+
+    numa_node: int | None
+    cpuset: frozenset[int]
+    host_gb_per_s: float
+
+
 def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
-    """Build the topology that a machine file describes.
+    """Build the topology that a machine file describes: one machine, or as many alike as its network joins.
+
+    GPUs, and the cards that MIG instances are of, are counted on from one machine to the next.
 
     Args:
         document: parsed TOML; the keys are explained in docs/machines.md.
@@ -76,17 +89,22 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
         raise FieldError(("name",), f"name: {machine['name']!r} is not made of letters, digits, '.', '_' and '-'")
     cards = _cards(machine)
     _check_versions(machine, cards)
-    pcie = machine["pcie"]
-    paths = _pcie_paths(pcie.get("groups", {}), len(cards))
-    nvlinks = _nvlinks(machine.get("nvlink", {}).get("links", []), len(cards))
+    network = _network(machine, len(cards))
+    pcie, count = machine["pcie"], len(cards)
+    paths = _pcie_paths(pcie.get("groups", {}), count)
+    nvlinks = _nvlinks(machine.get("nvlink", {}).get("links", []), count)
 
     def wire(a: int, b: int) -> Wire:
+        if a // count != b // count:
+            return Wire(NETWORK_PATH, 0, network["bandwidth_gb_per_s"], peer_to_peer=False)
+        pair = a % count, b % count
         return Wire(
-            paths.get((a, b), "SYS"), nvlinks.get((a, b), 0), pcie.get("bandwidth_gb_per_s"), pcie.get("peer_to_peer")
+            paths.get(pair, "SYS"), nvlinks.get(pair, 0), pcie.get("bandwidth_gb_per_s"), pcie.get("peer_to_peer")
         )
 
-    gpus = _with_instances(machine, cards)
-    return Topology(machine["name"], gpus, wired(gpus, wire), machine["source"], digest, measurements(machine))
+    gpus = _with_instances(machine, _on_each_node(machine["name"], cards, network["nodes"]))
+    source = f"{machine['source']}; network: {network['source']}" if "source" in network else machine["source"]
+    return Topology(machine["name"], gpus, wired(gpus, wire), source, digest, measurements(machine))
 
 
 def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
@@ -130,12 +148,32 @@ def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
     return [
         Gpu(
             index=index,
-            uuid=f"GPU-{machine['name']}-{index}",
-            numa_node=nodes[index][0] if index in nodes else None,
-            cpuset=nodes[index][1] if index in nodes else frozenset(),
+            uuid="",
+            **(nodes[index]._asdict() if index in nodes else {}),
             **{name: column[index] for name, column in fields.items()},
         )
         for index in range(common["count"])
+    ]
+
+
+def _network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:
+    """What joins machines of so many cards: one alone unless the document says otherwise."""
+    if "network" not in machine:
+        return {"nodes": 1}
+    network = checked(machine["network"], _NETWORK, required=("nodes", "bandwidth_gb_per_s"), where=("network",))
+    total = network["nodes"] * count
+    if total > MAX_GPUS:
+        asked = f"{network['nodes']} machines of {count} GPUs each are {total} GPUs"
+        raise FieldError(("network", "nodes"), f"nodes: {asked}, more than {MAX_GPUS}")
+    return network
+
+
+def _on_each_node(machine: str, cards: Sequence[Gpu], nodes: int) -> list[Gpu]:
+    """The cards of one machine on each of so many."""
+    places = [(node, card) for node in range(nodes) for card in cards]
+    return [
+        card._replace(index=index, uuid=f"GPU-{machine}-{index}", node=node)
+        for index, (node, card) in enumerate(places)
     ]
 
 
@@ -147,9 +185,9 @@ def _check_versions(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> None:
                 raise FieldError(_NVLINKS, f"GPU {index} has NVLinks, and their version is 0")
 
 
-def _numa_nodes(entries: Sequence[object], count: int) -> dict[int, tuple[int | None, frozenset[int]]]:
-    """NUMA node and CPUs of each card that is in one."""
-    node_of: dict[int, tuple[int | None, frozenset[int]]] = {}
+def _numa_nodes(entries: Sequence[object], count: int) -> dict[int, _NumaNode]:
+    """The NUMA node of each card that is in one."""
+    node_of: dict[int, _NumaNode] = {}
     for i, entry in enumerate(entries):
         node = checked(entry, _NUMA, required=("gpus",), where=("numa", i))
         try:
@@ -161,19 +199,33 @@ def _numa_nodes(entries: Sequence[object], count: int) -> dict[int, tuple[int | 
         for index in _indices(node["gpus"], count, ("numa", i, "gpus")):
             if index in node_of:
                 raise FieldError(("numa", i, "gpus"), f"GPU {index} is in two NUMA nodes")
-            node_of[index] = (node.get("node"), cpuset)
+            node_of[index] = _NumaNode(node.get("node"), cpuset, node.get("memory_gb_per_s", 0.0))
+        _check_memory(node, node_of, ("numa", i, "memory_gb_per_s"))
     return node_of
+
+
+def _check_memory(node: Mapping[str, Any], node_of: Mapping[int, _NumaNode], path: Path) -> None:
+    """Jobs share the memory of a NUMA node, so it must be known which one it is, and what it carries."""
+    stated = node.get("memory_gb_per_s", 0.0)
+    if stated and "node" not in node:
+        raise FieldError(path, f"memory_gb_per_s: {stated:g} is stated without the number of its node")
+    same = (found.host_gb_per_s for found in node_of.values() if found.numa_node == node.get("node"))
+    other = next((found for found in same if found != stated), None)
+    if other is not None:
+        raise FieldError(path[:2], f"memory_gb_per_s: {stated:g} for node {node['node']}, and {other:g} before")
 
 
 def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """The cards, with those in MIG mode replaced by their instances, which are GPUs of their own."""
+    count = machine["gpus"]["count"]
     instances: dict[int, Gpu] = {}
-    split = set()
+    split: set[int] = set()
     for i, entry in enumerate(machine.get("mig", [])):
         part = checked(entry, _MIG, required=("gpu", "profile", "memory_mib", "instances"), where=("mig", i))
-        (card,) = _indices([part["gpu"]], len(cards), ("mig", i, "gpu"))
-        split.add(card)
-        for number in part["instances"]:
+        (first,) = _indices([part["gpu"]], count, ("mig", i, "gpu"))
+        same = range(first, len(cards), count)  # that card of every machine
+        split.update(same)
+        for card, number in product(same, part["instances"]):
             if type(number) is not int or not 0 <= number < 100 or mig_index(card, number) in instances:
                 raise FieldError(("mig", i, "instances"), f"{number!r} is no instance number of its own, 0 to 99")
             mig = Mig(card, cards[card].uuid, number, part["profile"])

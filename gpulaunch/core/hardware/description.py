@@ -10,29 +10,53 @@ from gpulaunch.core.hardware.cards import Card, card_links, cards
 from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.hardware.topology import Topology, machines
+from gpulaunch.errors import UsageError
 
 
 def machine_document(topology: Topology) -> dict[str, Any]:
     """What a machine file says of this topology.
 
-    A description has no UUIDs and PCI addresses, counts its GPUs from 0, and says of peer-to-peer only what is true of
-    all pairs. Characters that its name cannot have are "-" in it.
+    A description has no UUIDs and PCI addresses, counts its GPUs from 0, machine by machine, and says of peer-to-peer
+    only what is true of all pairs. Characters that its name cannot have are "-" in it.
+
+    Raises:
+        UsageError: there are several machines, and they are not alike or not joined alike.
     """
-    found = cards(topology)
+    parts = machines(topology)
+    (first, sections), *others = ((node, _sections(part)) for node, part in parts.items())
+    other = next((node for node, found in others if found != sections), None)
+    if other is not None:
+        raise UsageError(f"nodes {first} and {other} differ, and a machine file has one description for all")
+    sections |= {
+        "network": _network(topology, len(parts)) if others else None,
+        "measured": [{**measured._asdict(), "ring": list(measured.ring)} for measured in topology.measured],
+    }
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", topology.name) or "machine"
+    return {"name": name, "source": topology.source} | {key: value for key, value in sections.items() if value}
+
+
+def _sections(machine: Topology) -> dict[str, Any]:
+    """What is said of one machine."""
+    found = cards(machine)
     gpus = [card.gpu for card in found]
     place = {card.index: i for i, card in enumerate(found)}
-    links = {(place[a], place[b]): link for (a, b), link in card_links(topology).items()}
-    sections = {
+    links = {(place[a], place[b]): link for (a, b), link in card_links(machine).items()}
+    return {
         "gpus": _gpus(found),
         "nvlink": _nvlink(gpus, links),
         "pcie": _pcie(gpus, links),
         "numa": _numa(gpus),
         "mig": _instances(found),
-        "measured": [{**measured._asdict(), "ring": list(measured.ring)} for measured in topology.measured],
     }
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", topology.name) or "machine"
-    return {"name": name, "source": topology.source} | {key: value for key, value in sections.items() if value}
+
+
+def _network(topology: Topology, nodes: int) -> dict[str, Any]:
+    figures = sorted({link.pcie_gb_per_s for link in topology.links if link.kind == "network"})
+    if len(figures) > 1:
+        carried = " and ".join(f"{figure:g}" for figure in (figures[0], figures[-1]))
+        raise UsageError(f"network: its links carry {carried} GB/s, and a machine file has one figure for all")
+    return {"nodes": nodes, "bandwidth_gb_per_s": figures[0]}
 
 
 def _gpus(found: Sequence[Card]) -> dict[str, Any]:
@@ -104,13 +128,16 @@ def _groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, list[li
 
 
 def _numa(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
-    entries: dict[tuple[int | None, str], list[int]] = {}
+    entries: dict[tuple[int | None, str, float], list[int]] = {}
     for i, gpu in enumerate(gpus):
         if gpu.numa_node is not None or gpu.cpuset:
-            entries.setdefault((gpu.numa_node, format_cpuset(gpu.cpuset)), []).append(i)
+            entries.setdefault((gpu.numa_node, format_cpuset(gpu.cpuset), gpu.host_gb_per_s), []).append(i)
     return [
-        ({} if node is None else {"node": node}) | {"gpus": places} | ({"cpuset": cpuset} if cpuset else {})
-        for (node, cpuset), places in entries.items()
+        ({} if node is None else {"node": node})
+        | {"gpus": places}
+        | ({"cpuset": cpuset} if cpuset else {})
+        | ({"memory_gb_per_s": memory} if memory else {})
+        for (node, cpuset, memory), places in entries.items()
     ]
 
 

@@ -38,6 +38,8 @@ class Gpu(NamedTuple):
         cpu_nvlinks: how many of them end in a CPU, as on POWER.
         nvlink_gb_per_s: what one of them carries per direction, as driver or description say; 0 if neither does.
         pci_address: "domain:bus:device", or None if unknown.
+        host_gb_per_s: what the memory of its NUMA node carries; 0 if unknown.
+        node: number of the machine that it is in, where a description has several; NUMA nodes and CPUs are that one's.
         mig: what instance of which card it is; None for a card.
     """
 
@@ -55,6 +57,8 @@ class Gpu(NamedTuple):
     cpu_nvlinks: int = 0
     nvlink_gb_per_s: float = 0.0
     pci_address: str | None = None
+    host_gb_per_s: float = 0.0
+    node: int = 0
     mig: Mig | None = None
 
     @property

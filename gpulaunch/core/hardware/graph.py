@@ -11,6 +11,7 @@ Attributes = Mapping[str, Any]
 
 _MOST_DIGITS = 9  # of an index
 _MOST_SHOWN = 40  # characters of a node's name
+_MOST_REASON = 100  # characters of what networkx says is wrong, which may quote the file
 
 
 class Graph(Protocol):
@@ -87,13 +88,55 @@ def read_edges(graph: Graph, fields: FieldTable) -> dict[tuple[int, int], Attrib
     return found
 
 
-def _index(node: object) -> int:
+def read_graphml(text: str, origin: str) -> Graph:
+    """The graph of a GraphML document.
+
+    Args:
+        text: the document; of several graphs in it the first counts.
+        origin: where it comes from, such as its path, for errors.
+
+    Raises:
+        UsageError: it is no GraphML, or has what networkx cannot read: hyperedges, some edges directed and some not.
+    """
+    from xml.etree.ElementTree import ParseError
+
+    import networkx as nx
+
+    try:
+        graph: Graph = nx.parse_graphml(text)
+    except ParseError as problem:
+        reason = str(problem).rpartition(": line")[0]
+        raise UsageError(f"{origin}:{problem.position[0]}: no XML that can be read: {reason}") from None
+    except (nx.NetworkXException, AttributeError, LookupError, RecursionError, TypeError, ValueError) as problem:
+        reason = str(problem)[:_MOST_REASON]
+        raise UsageError(f"{origin}: no GraphML that networkx can read: {reason}") from None
+    return graph
+
+
+def read_weights(graph: Graph) -> tuple[list[int], list[tuple[int, int, object]]]:
+    """The nodes of a graph of ranks, and each edge with its weight; of a directed or parallel edge each one.
+
+    An edge without the attribute "weight" has the default that a GraphML document states for it, else 1.
+
+    Raises:
+        UsageError: a node is no rank, or two are the same.
+    """
+    ranks = {node: _index(node, "a rank") for node in graph.nodes}
+    if len(set(ranks.values())) < len(ranks):
+        raise UsageError("two of its nodes are the same rank")
+    defaults = graph.graph.get("edge_default")
+    usual = defaults.get("weight", 1.0) if isinstance(defaults, Mapping) else 1.0
+    edges = graph.edges(data="weight", default=usual)
+    return [*ranks.values()], [(ranks[one], ranks[other], _plain(weight)) for one, other, weight in edges]
+
+
+def _index(node: object, meaning: str = "the index of a GPU") -> int:
     """A node's name as an index; text files of graphs have it as text."""
     if isinstance(node, str) and node.isascii() and node.isdecimal() and len(node) <= _MOST_DIGITS:
         return int(node)
     index = _plain(node)
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 10**_MOST_DIGITS:
-        raise UsageError(f"node {_short(node)}: it must be the index of a GPU: 0, 1, 2 ...")
+        raise UsageError(f"node {_short(node)}: it must be {meaning}: 0, 1, 2 ...")
     return index
 
 

@@ -1,18 +1,18 @@
-"""The machine as the multi-level graph of topo-aware-sc17 4.1.2: machine, sockets, host bridges, switches, GPUs."""
+"""The machine as the multi-level graph of topo-aware-sc17 4.1.2: network, machines, sockets, host bridges ... GPUs."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
+from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.hardware.topology import Topology, machines
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.graph import Attributes, Graph
 
 T = TypeVar("T")
 
-LevelKind = Literal["machine", "socket", "host bridge", "switch", "card", "GPU"]
+LevelKind = Literal["network", "machine", "socket", "host bridge", "switch", "card", "GPU"]
 
 
 class Level(NamedTuple):
@@ -26,7 +26,9 @@ class Level(NamedTuple):
         children: by their first card; none for a GPU.
         numa_node: of all GPUs below; None if they have none in common.
         cpuset: CPUs next to all GPUs below; empty if they do not have the same ones.
-        nvlinks: of a machine: the pairs of GPUs, the lower index first, that NVLinks join, also through an NVSwitch.
+        node: number of the machine that all GPUs below are in; None of a network.
+        nvlinks: of a machine or network: the pairs of GPUs, the lower index first, that NVLinks join, also through an
+            NVSwitch.
     """
 
     kind: LevelKind
@@ -36,6 +38,7 @@ class Level(NamedTuple):
     children: "tuple[Level, ...]" = ()
     numa_node: int | None = None
     cpuset: frozenset[int] = frozenset()
+    node: int | None = None
     nvlinks: frozenset[tuple[int, int]] = frozenset()
 
     @property
@@ -45,7 +48,12 @@ class Level(NamedTuple):
 
     @property
     def sockets(self) -> "tuple[Level, ...]":
-        """Of a machine: what hangs below it; itself if it is one socket, or if of no GPU it is known where it is."""
+        """Of a machine: what hangs below it; itself if it is one socket, or if of no GPU it is known where it is.
+
+        Of a network those of all its machines.
+        """
+        if self.kind == "network":
+            return tuple(socket for machine in self.children for socket in machine.sockets)
         known = any(child.is_branch or child.numa_node is not None for child in self.children)
         return self.children if known and self.path == "SYS" else (self,)
 
@@ -58,18 +66,27 @@ _KINDS: dict[PathType, LevelKind] = {
     "SYS": "machine",
 }
 
-_WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20}
+_WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20, "NET": 40}
 """Of an edge by the level that it leads up to; each exceeds the sum of the nearer ones, so nearer is always shorter."""
 
 _NVLINK_WEIGHT = 1
 
 
 def machine_tree(topology: Topology) -> Level:
-    """The levels of a machine, as its PCIe paths tell.
+    """The levels of a machine, as its PCIe paths tell; of several machines a network with those below it.
 
     GPUs belong together at a level if steps of that path type or nearer lead from one to the other. On a real machine
     each step alone does; a made-up table of paths need not be so consistent, and gets a tree all the same.
     """
+    below = tuple(_machine(part) for part in machines(topology).values())
+    if len(below) == 1:
+        return below[0]
+    # CPUs and NUMA nodes of the same numbers in two machines are not the same ones
+    network = _level("network", NETWORK_PATH, below)._replace(numa_node=None, cpuset=frozenset())
+    return network._replace(nvlinks=frozenset(pair for machine in below for pair in machine.nvlinks))
+
+
+def _machine(topology: Topology) -> Level:
     groups = [_leaf(gpu) for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)]
     groups = _joined(groups, _same_card(topology), "card", "PIX")
     for path in PCIE_PATHS:
@@ -83,7 +100,7 @@ def machine_tree(topology: Topology) -> Level:
 
 
 def _leaf(gpu: Gpu) -> Level:
-    return Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset)
+    return Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset, gpu.node)
 
 
 def _same_card(topology: Topology) -> list[tuple[int, int]]:
@@ -119,6 +136,7 @@ def _level(kind: LevelKind, path: PathType, children: tuple[Level, ...]) -> Leve
         children=children,
         numa_node=_common((child.numa_node for child in children), None),
         cpuset=_common((child.cpuset for child in children), frozenset()),
+        node=_common((child.node for child in children), None),
     )
 
 
@@ -132,7 +150,7 @@ def distance(tree: Level, a: int, b: int) -> int:
     """How far apart two GPUs are: the length of the shorter of their NVLink and their way through the tree.
 
     Only the order of distances means something. One edge costs 1 to a switch and 20 from a socket to the machine, as
-    in the paper, and something between at the levels between.
+    in the paper, something between at the levels between, and 40 from a machine to the network.
 
     Args:
         tree: from machine_tree.
@@ -170,16 +188,21 @@ def level_edges(tree: Level) -> Iterator[tuple[Level, Level, int]]:
 def to_networkx(tree: Level) -> "Graph":
     """The multi-level graph for networkx, with scalar attributes only.
 
-    Nodes are the GPUs' indices and, above them, texts such as "socket 0,1,2,3"; each has `kind`, and where it is known
-    `numa_node`. Edges have `kind` ("level" or "nvlink") and `weight`: their length, as distance() counts it.
+    Nodes are the GPUs' indices and, above them, texts such as "socket 0,1,2,3"; each has `kind`, where it is known
+    `numa_node`, and below a network `node`, the number of its machine. Edges have `kind`
+    ("level" or "nvlink") and `weight`: their length, as distance() counts it.
     """
     from gpulaunch.core.hardware.graph import make_graph
 
+    several = tree.kind == "network"
     edges: list[tuple[int | str, int | str, Attributes]] = [
         (_node(level), _node(child), {"kind": "level", "weight": weight}) for level, child, weight in level_edges(tree)
     ]
     edges += [(a, b, {"kind": "nvlink", "weight": _NVLINK_WEIGHT}) for a, b in sorted(tree.nvlinks)]
-    nodes = ((_node(level), {"kind": level.kind, "numa_node": level.numa_node}) for level in _levels(tree))
+    nodes = (
+        (_node(level), {"kind": level.kind, "numa_node": level.numa_node} | ({"node": level.node} if several else {}))
+        for level in _levels(tree)
+    )
     return make_graph(nodes, edges)
 
 

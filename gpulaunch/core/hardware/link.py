@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.hardware.bandwidth import PathType, nvlink_figures, pcie_bandwidth
+from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PathType, nvlink_figures, pcie_bandwidth
 from gpulaunch.core.hardware.gpu import Gpu
 
-LinkKind = Literal["nvlink", "nvswitch", "pcie"]
+LinkKind = Literal["nvlink", "nvswitch", "pcie", "network"]
 
 
 class Link(NamedTuple):
@@ -17,12 +17,12 @@ class Link(NamedTuple):
         kind: what their best direct connection is made of.
         nvlink_count: NVLinks between the two, or into the switch that joins them.
         nvlink_version: major version of those; 0 if there are none.
-        pcie_path: how they meet over PCIe, whether they need to or not.
+        pcie_path: how they meet over the host, whether they need to or not: over PCIe, or "NET" between machines.
         pcie_generation: of the slower end; 0 if unknown.
         pcie_width: lanes of the narrower end; 0 if unknown.
         nvlink_gb_per_s: nominal NVLink bandwidth per direction; 0 without NVLink.
         nvlink_planned_gb_per_s: the same as NCCL plans with it.
-        pcie_gb_per_s: PCIe bandwidth per direction.
+        pcie_gb_per_s: bandwidth over the host per direction: that of PCIe, or between machines that of the network.
         peer_to_peer: whether one can read the other's memory over PCIe; None if unknown.
     """
 
@@ -60,9 +60,10 @@ class Wire(NamedTuple):
     """How two cards are joined, before it is known what that carries.
 
     Attributes:
-        pcie_path: how they meet over PCIe.
+        pcie_path: how they meet over the host; "NET" if they are in different machines.
         direct_nvlinks: NVLinks that join the two without a switch.
-        pcie_gb_per_s: PCIe bandwidth where the machine's description states it, else it is computed.
+        pcie_gb_per_s: bandwidth over the host where the machine's description states it, as it must of a network; else
+            it is computed.
         peer_to_peer: whether they can over PCIe; None if unknown, which counts as yes.
     """
 
@@ -88,9 +89,13 @@ def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire]) -> tuple[Link, 
 
 
 def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
-    """The link of two GPUs, with every bandwidth that follows from what they are; the order does not matter."""
+    """The link of two GPUs, with every bandwidth that follows from what they are; the order does not matter.
+
+    No NVSwitch joins two machines.
+    """
     a, b = sorted((a, b), key=lambda gpu: gpu.index)
-    count = wire.direct_nvlinks or min(a.nvswitch_links, b.nvswitch_links)
+    apart = wire.pcie_path == NETWORK_PATH
+    count = wire.direct_nvlinks or (0 if apart else min(a.nvswitch_links, b.nvswitch_links))
     version = min(a.nvlink_version, b.nvlink_version) if count else 0
     reported = min(a.nvlink_gb_per_s, b.nvlink_gb_per_s)
     nominal, planned = nvlink_figures(version, a.compute_capability, reported) if count else (0.0, 0.0)
@@ -102,7 +107,7 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
     return Link(
         a=a.index,
         b=b.index,
-        kind="pcie" if not count else "nvlink" if wire.direct_nvlinks else "nvswitch",
+        kind="network" if apart else "pcie" if not count else "nvlink" if wire.direct_nvlinks else "nvswitch",
         nvlink_count=count,
         nvlink_version=version,
         pcie_path=wire.pcie_path,

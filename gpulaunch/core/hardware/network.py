@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from gpulaunch.core.fields import FieldTable
-from gpulaunch.core.hardware.bandwidth import PCIE_PATHS
+from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PCIE_PATHS
 from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.core.hardware.gpu import Gpu, Mig
 from gpulaunch.core.hardware.graph import Attributes, Graph, make_graph, read_attributes, read_edges, read_nodes
@@ -40,23 +40,25 @@ _GPU_FIELDS: FieldTable = {
     "cpu_nvlinks": (0, 999),
     "nvlink_gb_per_s": (0.0, 1e6),
     "pci_address": str,
+    "host_gb_per_s": (0.0, 1e6),
+    "node": (0, 1 << 20),
     "mig_card": (0, 1 << 20),
     "mig_card_uuid": str,
     "mig_instance": (0, 99),
     "mig_profile": str,
 }
 _LINK_FIELDS: FieldTable = {
-    "kind": ("nvlink", "nvswitch", "pcie"),
+    "kind": ("nvlink", "nvswitch", "pcie", "network"),
     "nvlink_count": (0, 999),
     "nvlink_version": (0, 99),
-    "pcie_path": PCIE_PATHS,
+    "pcie_path": (*PCIE_PATHS, NETWORK_PATH),
     "pcie_generation": (0, 99),
     "pcie_width": (0, 99),
     "nvlink_gb_per_s": (0.0, 1e6),
     "nvlink_planned_gb_per_s": (0.0, 1e6),
     "pcie_gb_per_s": (0.001, 1e6),
     "peer_to_peer": bool,
-    "path": ("NVL", *PCIE_PATHS),
+    "path": ("NVL", *PCIE_PATHS, NETWORK_PATH),
     "bandwidth_gb_per_s": (0.001, 1e6),
     "weight": (0.001, 1e6),
 }
@@ -85,6 +87,7 @@ def read_network(graph: Graph) -> Network:
         raise UsageError("graph: it has no node, so no GPU")
     gpus = tuple(_gpu_of(index, values, name) for index, values in nodes.items())
     _refuse_twins(gpus)
+    _refuse_wrong_memory(gpus)
     edges = read_edges(graph, _LINK_FIELDS)
     links = tuple(_link_of(a, b, edges.get((a.index, b.index), {})) for a, b in combinations(gpus, 2))
     digest = facts.get("digest")
@@ -123,6 +126,18 @@ def _refuse_twins(gpus: Sequence[Gpu]) -> None:
             raise UsageError(f"node {gpu.index}: uuid: {quoted(gpu.uuid)} is that of node {twin}")
 
 
+def _refuse_wrong_memory(gpus: Sequence[Gpu]) -> None:
+    """Jobs share the memory of a NUMA node, so it must be known which one it is, and what it carries."""
+    first: dict[tuple[int, int | None], Gpu] = {}
+    for gpu in gpus:
+        where, stated = f"node {gpu.index}: host_gb_per_s: {gpu.host_gb_per_s:g}", gpu.host_gb_per_s
+        if stated and gpu.numa_node is None:
+            raise UsageError(f"{where} is stated without numa_node")
+        other = first.setdefault((gpu.node, gpu.numa_node), gpu)
+        if other.host_gb_per_s != stated:
+            raise UsageError(f"{where} contradicts {other.host_gb_per_s:g} of node {other.index} in its NUMA node")
+
+
 def _link_attributes(link: Link) -> Attributes:
     bandwidth = link.bandwidth_gb_per_s
     values = link._asdict() | {"path": link.path, "bandwidth_gb_per_s": bandwidth, "weight": bandwidth}
@@ -131,7 +146,8 @@ def _link_attributes(link: Link) -> Attributes:
 
 def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
     """What the edge says, and the rest as it follows from that and from the GPUs."""
-    path = values.get("path", "SYS")
+    _refuse_wrong_network(a, b, values)
+    path = values.get("path", "SYS" if a.node == b.node else NETWORK_PATH)
     count = values.get("nvlink_count", 1 if path == "NVL" else None)
     if count is not None or a.card == b.card:
         a, b = (gpu._replace(nvswitch_links=0) for gpu in (a, b))
@@ -141,7 +157,10 @@ def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
         each = values.get("nvlink_gb_per_s", stated or 0.0) / count
         a, b = (gpu._replace(nvlink_version=version, nvlink_gb_per_s=each or gpu.nvlink_gb_per_s) for gpu in (a, b))
     near = values.get("pcie_path", "SYS" if path == "NVL" else path)
-    wire = Wire(near, count or 0, values.get("pcie_gb_per_s", None if count else stated), values.get("peer_to_peer"))
+    over_host = values.get("pcie_gb_per_s", None if count else stated)
+    if near == NETWORK_PATH and over_host is None:
+        raise UsageError(f"edge {a.index}-{b.index}: weight is missing: GB/s of the network between two machines")
+    wire = Wire(near, count or 0, over_host, values.get("peer_to_peer", False if near == NETWORK_PATH else None))
     link = connect(a, b, wire)
     if stated and count and "nvlink_gb_per_s" not in values:
         link = link._replace(nvlink_gb_per_s=stated)
@@ -150,9 +169,22 @@ def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
     return link
 
 
+def _refuse_wrong_network(a: Gpu, b: Gpu, values: Attributes) -> None:
+    """The network joins GPUs of different machines, nothing else does, and a card is in one machine."""
+    where, nodes = f"edge {a.index}-{b.index}", f"nodes {a.node} and {b.node} of its GPUs"
+    apart = a.node != b.node
+    if apart and a.card == b.card:
+        raise UsageError(f"{where}: card {a.card}, which both are of, contradicts {nodes}")
+    if apart and values.get("nvlink_count"):
+        raise UsageError(f"{where}: nvlink_count: {values['nvlink_count']} contradicts {nodes}")
+    for name, word in (("kind", "network"), ("path", NETWORK_PATH), ("pcie_path", NETWORK_PATH)):
+        if name in values and (values[name] == word) != apart:
+            raise UsageError(f"{where}: {name}: '{values[name]}' contradicts {nodes}")
+
+
 def _refuse_contradiction(link: Link, values: Attributes) -> None:
     where = f"edge {link.a}-{link.b}"
-    if (link.kind == "pcie") != (link.nvlink_count == 0):
+    if (link.kind in ("pcie", "network")) != (link.nvlink_count == 0):
         raise UsageError(f"{where}: kind: '{link.kind}' contradicts nvlink_count {link.nvlink_count}")
     if (link.nvlink_gb_per_s > 0) != (link.nvlink_count > 0):
         raise UsageError(

@@ -22,7 +22,7 @@ class Measured(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """All GPUs of a machine and a link for every two of them.
+    """All GPUs of a machine, or of several that a network joins, and a link for every two of them.
 
     Attributes:
         name: of a described machine, or the host's.
@@ -67,7 +67,8 @@ class Topology(NamedTuple):
         Less will do: nodes 0, 1, 2 ... without attributes, edges with `nvlink_count` or with `path` alone ("NVL" alone
         is one NVLink), and with `weight` for their bandwidth. Two nodes without an edge are a path "SYS" apart.
         NVLinks of unknown version are taken for version 3 (25 GB/s each per direction), and everything else follows
-        as in a described machine.
+        as in a described machine. Two nodes whose own `node` differs are in different machines, and need an edge with
+        `weight`.
 
         Args:
             graph: undirected, one edge at most for two nodes; a node is an index or its decimal text.
@@ -78,6 +79,25 @@ class Topology(NamedTuple):
         from gpulaunch.core.hardware.network import read_network
 
         return cls(*read_network(graph))
+
+
+def machines(topology: Topology) -> dict[int, Topology]:
+    """Each machine on its own, by the number of its node in ascending order: its GPUs, and the links among them.
+
+    The topology itself if it is one machine, as all are but some that are described.
+    """
+    node_of = {gpu.index: gpu.node for gpu in topology.gpus}
+    numbers = sorted(set(node_of.values()))
+    if len(numbers) < 2:
+        return {min(numbers, default=0): topology}
+    gpus: dict[int, list[Gpu]] = {number: [] for number in numbers}
+    links: dict[int, list[Link]] = {number: [] for number in numbers}
+    for gpu in topology.gpus:
+        gpus[gpu.node].append(gpu)
+    for link in topology.links:
+        if node_of[link.a] == node_of[link.b]:
+            links[node_of[link.a]].append(link)
+    return {n: topology._replace(gpus=tuple(gpus[n]), links=tuple(links[n])) for n in numbers}
 
 
 def counts_as_cuda(topology: Topology) -> bool:

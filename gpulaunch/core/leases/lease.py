@@ -37,6 +37,8 @@ class Lease(NamedTuple):
         engine: id of the Docker Engine that runs the job's container, which may outlive both processes; None for a job
             that is a process here.
         container: id of the container, if it was there before the lease; else it has the lease's id on its label.
+        host_gb_per_s: what the process of each GPU moves in the memory of its socket; 0 if unknown.
+        apart_from: names of jobs, or of their profiles, that must not come next to it.
     """
 
     id: str
@@ -54,6 +56,8 @@ class Lease(NamedTuple):
     boot_id: str
     engine: str | None = None
     container: str | None = None
+    host_gb_per_s: float = 0.0
+    apart_from: tuple[str, ...] = ()
 
     @property
     def insiders(self) -> tuple[int, int]:
@@ -80,7 +84,15 @@ _LEASE: FieldTable = {
     "started_at": str,
     "boot_id": str,
 }
-_OPTIONAL = {"table": list, "profile": str, "name": str, "engine": str, "container": str}
+_OPTIONAL: FieldTable = {
+    "table": list,
+    "profile": str,
+    "name": str,
+    "engine": str,
+    "container": str,
+    "host_gb_per_s": (0.0, 1e6),
+    "apart_from": list,
+}
 
 
 def parse_lease(document: object, user_id: int) -> Lease:
@@ -109,4 +121,6 @@ def parse_lease(document: object, user_id: int) -> Lease:
         boot_id=lease["boot_id"],
         engine=lease.get("engine"),
         container=lease.get("container"),
+        host_gb_per_s=lease.get("host_gb_per_s", 0.0),
+        apart_from=texts_of(lease, "apart_from") if "apart_from" in lease else (),
     )

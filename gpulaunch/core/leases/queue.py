@@ -31,7 +31,9 @@ def competing(tickets: Iterable[Ticket], within: Lease | None, uuids: Collection
 def barring(ahead: Sequence[Ticket], gpus: int, free: Collection[str], clock_s: float) -> Ticket | None:
     """The last of the earlier tickets that a request may not pass; None if it may start.
 
-    A request passes a ticket that is not older than its limit, cannot start on what is free, and wants more GPUs.
+    A request passes a ticket that is not older than its limit, and that either cannot start on what is free and wants
+    more GPUs, or is choosy: what is free may be enough for it and yet not what it needs, which only its own launcher
+    can tell, so it would bar everybody.
 
     Args:
         ahead: competing tickets that come first.
@@ -44,4 +46,5 @@ def barring(ahead: Sequence[Ticket], gpus: int, free: Collection[str], clock_s: 
 
 def _may_pass(ticket: Ticket, gpus: int, free: Collection[str], clock_s: float) -> bool:
     could_start = sum(uuid in free for uuid in ticket.uuids) >= ticket.gpus
-    return clock_s < ticket.passable_until_s and not could_start and gpus < ticket.gpus
+    is_smaller = gpus < ticket.gpus and not could_start
+    return clock_s < ticket.passable_until_s and (ticket.choosy or is_smaller)

@@ -31,13 +31,15 @@ class Ticket(NamedTuple):
         within: id of the lease that the GPUs are to be taken from, or None.
         uuids: the GPUs that would do.
         gpus: how many of them are needed.
-        passable_until_s: until then a smaller request may pass while this one cannot start; seconds since boot.
+        passable_until_s: until then a smaller request may pass while this one cannot start, and if it is choosy any
+            request may; seconds since boot.
         launcher: the gpulaunch process.
         command: the job's, as given; undecodable bytes are surrogates.
         profile: name, or None.
         name: that the user gave the job, or None.
         since: ISO 8601, UTC.
         boot_id: of the kernel that the process runs under.
+        choosy: whether it may wait although enough GPUs are free, because they are not what it needs together.
     """
 
     id: str
@@ -54,6 +56,7 @@ class Ticket(NamedTuple):
     name: str | None
     since: str
     boot_id: str
+    choosy: bool = False
 
     def to_document(self) -> dict[str, Any]:
         """What is written to the record."""
@@ -75,7 +78,7 @@ _TICKET: FieldTable = {
     "since": str,
     "boot_id": str,
 }
-_OPTIONAL = {"table": list, "within": str, "profile": str, "name": str}
+_OPTIONAL = {"table": list, "within": str, "profile": str, "name": str, "choosy": bool}
 
 
 def parse_ticket(document: object, user_id: int) -> Ticket:
@@ -102,4 +105,5 @@ def parse_ticket(document: object, user_id: int) -> Ticket:
         name=ticket.get("name"),
         since=ticket["since"],
         boot_id=ticket["boot_id"],
+        choosy=ticket.get("choosy", False),
     )

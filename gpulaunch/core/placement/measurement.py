@@ -12,7 +12,8 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.core.placement.scores import Fabric, cut_bandwidth, mapa_equation, mapa_terms, ring_counts, ring_links
+from gpulaunch.core.placement.effective import cut, mapa_equation, mapa_terms, ring_counts, ring_links
+from gpulaunch.core.placement.fabric import UNIT, Fabric
 
 MOST_GPUS = 5
 """Of a set that is measured: up to so many mapa-sc21 goes."""
@@ -81,7 +82,7 @@ def samples(topology: Topology, idle: Sequence[int], *, every_pair: bool = False
     found: dict[object, Sample] = {}
     for size in [*sizes, *([len(idle)] if len(idle) > MOST_GPUS else [])]:
         for gpus in combinations(sorted(idle), size):
-            sample = Sample(gpus, ring_links(fabric, gpus))
+            sample = Sample(gpus, ring_links(fabric, _positions(fabric, gpus)))
             found.setdefault((gpus if every_pair and size == 2 else size, sample.ring), sample)
     return list(found.values())
 
@@ -104,7 +105,7 @@ def slow_links(topology: Topology, figures: Sequence[Figure]) -> list[str]:
             classes.setdefault(figure.sample.ring, []).append(figure)
     lines = []
     for (name,), members in classes.items():
-        planned = cut_bandwidth(fabric, members[0].sample.gpus) or 0.0
+        planned = _cut_gb_per_s(fabric, members[0].sample.gpus)
         usual = median(figure.all_reduce_gb_per_s for figure in members)
         if usual < FAR_UNDER * planned:
             lines.append(f"links of class {name} carry {usual:.4g} GB/s, far under the {planned:.4g} planned with")
@@ -118,15 +119,23 @@ def slow_links(topology: Topology, figures: Sequence[Figure]) -> list[str]:
     return lines
 
 
+def _positions(fabric: Fabric, gpus: Sequence[int]) -> list[int]:
+    return [fabric.position[gpu] for gpu in gpus]
+
+
+def _cut_gb_per_s(fabric: Fabric, gpus: Sequence[int]) -> float:
+    return cut(fabric, _positions(fabric, gpus)) / UNIT
+
+
 def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
     """Every figure beside `cut`, Eq. 2 as published, and Eq. 2 fitted anew."""
     fabric = Fabric(topology)
-    counts = [ring_counts(fabric, figure.sample.gpus) for figure in figures]
+    counts = [ring_counts(fabric, _positions(fabric, figure.sample.gpus)) for figure in figures]
     refits = refit_equation(counts, [figure.all_reduce_gb_per_s for figure in figures])
     return [
         Comparison(
             figure,
-            cut_bandwidth(fabric, figure.sample.gpus) or 0.0,
+            _cut_gb_per_s(fabric, figure.sample.gpus),
             mapa_equation(*count),
             None
             if refits is None

@@ -1,198 +1,141 @@
-"""How to choose: each policy is one function from a choice to the scores that decide it, in order of weight.
+"""How to choose: each policy is one function from a choice to an order of its candidates.
 
-The candidates of a choice are all sets of its free GPUs of the right size. The first score is maximised, the next one
-breaks its ties, and so on; what is still equal then is decided by the lowest indices, so nothing is left to chance.
+Most policies name the scores that decide: the first is maximised, the next one breaks its ties, and so on; what is
+still equal then is decided by the lowest indices, so nothing is left to chance. The others make one set by an
+algorithm of their own, which then comes before all others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from itertools import combinations, islice
-from math import comb
-from typing import Literal, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.core.placement.scores import (
-    BANDWIDTH_MODELS,
-    Fabric,
-    Scores,
-    aggregate_bandwidth,
-    internal_bandwidth,
-    mapped,
-    preserved_bandwidth,
-)
-from gpulaunch.errors import FailedError
-
-MAX_CANDIDATES = 20_000
-"""So many sets are weighed in seconds; 8 of 16 GPUs are 12,870."""
-
-ScoreName = Literal["aggregate_bandwidth", "effective_bandwidth", "preserved_bandwidth"]
-Candidate = tuple[int, ...]
+from gpulaunch.core.placement.choice import Choice
+from gpulaunch.core.placement.scores import ScoreName
 
 
-class Choice:
-    """One placement to be decided.
-
-    Args:
-        topology: the machine.
-        free: indices of all GPUs that are free; what is preserved is counted over these.
-        admitted: those of them that the request admits.
-        count: how many GPUs, 1 to len(admitted).
-        pattern: name of the communication pattern.
-        sensitive: whether the job's speed depends on its links; a single GPU has none.
-        model: name of the effective-bandwidth model.
-    """
-
-    def __init__(
-        self,
-        topology: Topology,
-        *,
-        free: Sequence[int],
-        admitted: Sequence[int],
-        count: int,
-        pattern: str,
-        sensitive: bool,
-        model: str,
-    ) -> None:
-        self.free = tuple(sorted(free))
-        self.admitted = tuple(sorted(admitted))
-        self.count = count
-        self.pattern = pattern
-        self.sensitive = sensitive and count > 1
-        self.model = model
-        self.topology = topology
-
-    @cached_property
-    def fabric(self) -> Fabric:
-        """The machine's links."""
-        return Fabric(self.topology)
-
-    @cached_property
-    def _names(self) -> dict[int, str]:
-        return {gpu.index: gpu.name for gpu in self.topology.gpus}
-
-    def named(self, gpus: Sequence[int]) -> str:
-        """GPUs by index as people name them, in their order."""
-        return ",".join(self._names[gpu] for gpu in gpus)
-
-    def candidates(self) -> Iterator[Candidate]:
-        """All sets of the right size, in order of their indices."""
-        return combinations(self.admitted, self.count)
-
-    def scores(self, candidate: Candidate) -> Scores:
-        """All scores of a candidate."""
-        return Scores(
-            aggregate_bandwidth(self.fabric, candidate, self.pattern),
-            BANDWIDTH_MODELS[self.model](self.fabric, candidate),
-            preserved_bandwidth(self.fabric, self.free, candidate),
-        )
-
-    def weigh(self, candidate: Candidate, score: ScoreName) -> float:
-        """One score as the policies compare it: rounded, so that the order of a sum makes no difference.
-
-        A pattern without edges counts every pair instead, so that such jobs stay compact too.
-        """
-        value: float | None
-        if score == "effective_bandwidth":
-            value = BANDWIDTH_MODELS[self.model](self.fabric, candidate)
-        elif score == "preserved_bandwidth":
-            value = preserved_bandwidth(self.fabric, self.free, candidate)
-        else:
-            value = aggregate_bandwidth(self.fabric, candidate, self.pattern)
-            if value is None:
-                value = internal_bandwidth(self.fabric, candidate)
-        return round(value or 0.0, 6)
-
-
-class Placement(NamedTuple):
-    """The chosen GPUs.
+class Order(NamedTuple):
+    """How a policy orders the candidates of a choice.
 
     Attributes:
-        gpus: indices in rank order.
-        scores: of the set.
-        by: the scores that decided, in order of weight.
-        candidates: how many sets there were.
+        by: the scores that decide, in order of weight.
+        made: the set that the policy made itself, GPUs by index in rank order or not; None if it only compares.
+        ranks: whether `made` is in rank order.
+        utility: how useful GPUs are to the job, by index in rank order, 0 to 1; None if the policy knows none.
     """
 
-    gpus: tuple[int, ...]
-    scores: Scores
     by: tuple[ScoreName, ...]
-    candidates: int
+    made: tuple[int, ...] | None = None
+    ranks: bool = False
+    utility: Callable[[tuple[int, ...]], float] | None = None
 
 
-def baseline(choice: Choice) -> tuple[ScoreName, ...]:  # noqa: ARG001
+def baseline(choice: Choice) -> Order:  # noqa: ARG001
     """The lowest indices, as docker run --gpus N takes them: no score (mapa-sc21 4)."""
-    return ()
+    return Order(())
 
 
-def greedy(choice: Choice) -> tuple[ScoreName, ...]:  # noqa: ARG001
+def fcfs(choice: Choice) -> Order:
+    """The first GPUs that are free, socket after socket (topo-aware-sc17 5.2)."""
+    return Order((), _filled(choice, choice.sockets(choice.groups[0])))
+
+
+def best_fit(choice: Choice) -> Order:
+    """Bin packing: the socket with the fewest free GPUs first, then the next (topo-aware-sc17 5.2).
+
+    Where the job must stay in a group, such as a machine of several, likewise in the one with the fewest.
+    """
+    group = min(choice.groups, key=choice.free_beside)
+    return Order((), _filled(choice, sorted(choice.sockets(group), key=choice.free_beside)))
+
+
+def _filled(choice: Choice, sockets: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(gpu for socket in sockets for gpu in socket)[: choice.count]
+
+
+def greedy(choice: Choice) -> Order:  # noqa: ARG001
     """Aggregate bandwidth; nothing is kept for others (mapa-sc21 4)."""
-    return ("aggregate_bandwidth",)
+    return Order(("aggregate_bandwidth",))
 
 
-def preserve(choice: Choice) -> tuple[ScoreName, ...]:
+def preserve(choice: Choice) -> Order:
     """Sensitive jobs: effective, preserved, aggregate bandwidth. Insensitive ones: preserved, aggregate.
 
     The rule of mapa-sc21 Algorithm 1, with ties chosen instead of left to the order of enumeration: insensitive jobs
-    stay compact, and sensitive ones spoil no more than they must.
+    stay compact, sensitive ones spoil no more than they must, and what no link tells apart fills a socket that others
+    have begun.
     """
-    if choice.sensitive:
-        return ("effective_bandwidth", "preserved_bandwidth", "aggregate_bandwidth")
-    return ("preserved_bandwidth", "aggregate_bandwidth")
+    after: tuple[ScoreName, ...] = ("preserved_bandwidth", "aggregate_bandwidth", "fragmentation")
+    return Order(("effective_bandwidth", *after) if choice.sensitive else after)
 
 
-POLICIES: dict[str, Callable[[Choice], tuple[ScoreName, ...]]] = {
+def preserve_paper(choice: Choice) -> Order:
+    """mapa-sc21 Algorithm 1 as it is printed: one score, and of equals the first that enumeration meets.
+
+    Its comparisons are strict, and it enumerates in order of indices. The set that it starts with, {}, must count as
+    worse than any: read literally it would refuse sets below Eq. 2 at (0,0,0), and any set for insensitive jobs.
+    """
+    return Order(("effective_bandwidth",) if choice.sensitive else ("preserved_bandwidth",))
+
+
+def topo_aware(choice: Choice) -> Order:
+    """Recursive bipartition of machine and job, by communication, interference and fragmentation (topo-aware-sc17 4).
+
+    docs/decisions/topo-aware.md says what of the paper is read differently, and why.
+    """
+    from gpulaunch.core.placement.topo_aware import place_tasks, placement_costs
+    from gpulaunch.core.placement.utility import job_utility
+
+    weights, slowdown = choice.utility
+    edges = choice.pattern.edges(choice.count)
+
+    def useful(gpus: tuple[int, ...]) -> float:
+        return job_utility(placement_costs(edges, gpus, *_tree_of(choice, gpus), slowdown), weights)
+
+    made = [
+        place_tasks(edges, choice.count, group, *_tree_of(choice, group), slowdown, weights) for group in choice.groups
+    ]
+    best = max(made, key=useful)
+    return Order(("effective_bandwidth", "fragmentation"), best, ranks=True, utility=useful)
+
+
+def _tree_of(
+    choice: Choice, gpus: Sequence[int]
+) -> tuple[Callable[[int, int], int], dict[int, int], dict[int, int], dict[int, int]]:
+    """Of the machines of these GPUs: distances, the socket of each GPU, GPUs of each in all, and free ones."""
+    fabric = choice.fabric
+    node = {gpu.index: gpu.node for gpu in choice.topology.gpus}
+    nodes = {node[gpu] for gpu in gpus}
+    socket_of = {gpu: socket for gpu, socket in zip(fabric.gpus, fabric.socket, strict=True) if node[gpu] in nodes}
+    totals = dict(Counter(socket_of.values()))
+    frees = dict.fromkeys(totals, 0) | Counter(socket_of[gpu] for gpu in choice.free if gpu in socket_of)
+
+    def distance(a: int, b: int) -> int:
+        return fabric.distance(fabric.position[a], fabric.position[b])
+
+    return distance, socket_of, totals, frees
+
+
+def best_effort(choice: Choice) -> Order:
+    """What the Kubernetes device plugin does: the best set of the best partition of all free GPUs into such sets.
+
+    Source: NVIDIA go-gpuallocator, besteffort_policy.go; see best_partition for the departures.
+    """
+    from gpulaunch.core.placement.best_effort import best_of_partition
+
+    return Order(
+        ("aggregate_bandwidth",),
+        best_of_partition(choice.topology, choice.groups[0], choice.count, choice.needs.required),
+    )
+
+
+POLICIES: dict[str, Callable[[Choice], Order]] = {
     "baseline": baseline,
+    "fcfs": fcfs,
+    "best_fit": best_fit,
     "greedy": greedy,
     "preserve": preserve,
+    "preserve_paper": preserve_paper,
+    "topo_aware": topo_aware,
+    "topo_aware_p": topo_aware,  # decide() makes it wait where the utility is too small
+    "best_effort": best_effort,
 }
-
-
-def place(choice: Choice, policy: str) -> Placement:
-    """The best candidate by a policy, mapped to ranks.
-
-    Each score is computed only for the candidates that the scores before it left tied.
-
-    Args:
-        choice: what is to be decided.
-        policy: a key of POLICIES.
-
-    Raises:
-        FailedError: there are more than MAX_CANDIDATES sets.
-    """
-    by = POLICIES[policy](choice)
-    count = comb(len(choice.admitted), choice.count)
-    if not by:
-        return _placement(choice, choice.admitted[: choice.count], by, count)
-    if count > MAX_CANDIDATES:
-        asked = f"{choice.count} of {len(choice.admitted)} GPUs"
-        raise FailedError(
-            f"{asked} are {count} candidates: more than {MAX_CANDIDATES}, the most that policy {policy} can weigh",
-            "narrow the choice with --only, or take --policy baseline",
-        )
-    tied = list(choice.candidates())
-    for score in by:
-        if len(tied) == 1:
-            break
-        weights = [choice.weigh(candidate, score) for candidate in tied]
-        best = max(weights)
-        tied = [candidate for candidate, weight in zip(tied, weights, strict=True) if weight == best]
-    return _placement(choice, tied[0], by, count)
-
-
-def _placement(choice: Choice, winner: Candidate, by: tuple[ScoreName, ...], candidates: int) -> Placement:
-    return Placement(mapped(choice.fabric, winner, choice.pattern), choice.scores(winner), by, candidates)
-
-
-def ranking(choice: Choice, policy: str, limit: int) -> list[tuple[Candidate, Scores]]:
-    """The best candidates by a policy, best first, with all their scores: what --explain shows.
-
-    Args:
-        choice: what is to be decided.
-        policy: a key of POLICIES.
-        limit: how many to return.
-    """
-    by = POLICIES[policy](choice)
-    candidates = choice.candidates()
-    if by:  # without a score the order of enumeration is the order, and there may be too many to list
-        candidates = iter(sorted(candidates, key=lambda candidate: [-choice.weigh(candidate, score) for score in by]))
-    return [(candidate, choice.scores(candidate)) for candidate in islice(candidates, limit)]

@@ -5,14 +5,32 @@ from typing import Any, NamedTuple
 
 from gpulaunch.core.fields import FieldTable, checked
 from gpulaunch.core.workload.pattern import PATTERNS
+from gpulaunch.errors import FieldError
 
-_PROFILE: FieldTable = {"name": str, "description": str, "gpus": (1, 1 << 20), "communication": dict, "resources": dict}
+_PROFILE: FieldTable = {
+    "name": str,
+    "description": str,
+    "gpus": (1, 1 << 20),
+    "communication": dict,
+    "placement": dict,
+    "collocation": dict,
+    "resources": dict,
+}
 _COMMUNICATION: FieldTable = {
     "pattern": tuple(PATTERNS),
     "bandwidth_sensitive": bool,
     "collective_calls_per_iteration": (0, 1 << 62),
     "source": str,
 }
+_PLACEMENT: FieldTable = {
+    "min_bandwidth_gb_per_s": (0.001, 1e6),
+    "min_utility": (0.0, 1.0),
+    "single_node": bool,
+    "one_per_node": bool,
+    "host_gb_per_s": (0.001, 1e6),
+}
+_COLLOCATION: FieldTable = {"slowdown_percentage": dict, "source": str}
+_SLOWDOWN = (0.0, 1e4)
 _RESOURCES: FieldTable = {
     "memory_mib": (1, 1 << 30),
     "memory_is_reservation": bool,
@@ -27,7 +45,7 @@ _RESOURCES: FieldTable = {
 
 
 class Profile(NamedTuple):
-    """A job's communication and its use of one GPU; None where nothing is known.
+    """A job's communication, what it needs of a placement, and its use of one GPU; None where nothing is known.
 
     Attributes:
         name: how the command line calls it.
@@ -37,6 +55,14 @@ class Profile(NamedTuple):
         bandwidth_sensitive: whether faster links make it faster.
         collective_calls_per_iteration: of one GPU.
         communication_source: where these three come from.
+        min_bandwidth_gb_per_s: least effective bandwidth that it is to start with.
+        min_utility: under this utility, 0 to 1, topo_aware_p lets it wait.
+        single_node: all its GPUs must be in one machine.
+        one_per_node: each must be in a machine of its own.
+        host_gb_per_s: what the process of each GPU moves in its socket's memory.
+        slowdowns: name of another profile, and how much longer this job takes beside that one on the same socket, for
+            each that is known: its time there divided by its time alone, less 1.
+        collocation_source: where they come from.
         memory_bytes: most device memory it held on one GPU.
         memory_is_reservation: that figure is what an allocator set aside, not what the job needs.
         sm_utilization_percentage: average share of time, 0-100, in which a kernel ran.
@@ -55,6 +81,13 @@ class Profile(NamedTuple):
     bandwidth_sensitive: bool | None = None
     collective_calls_per_iteration: int | None = None
     communication_source: str | None = None
+    min_bandwidth_gb_per_s: float | None = None
+    min_utility: float | None = None
+    single_node: bool = False
+    one_per_node: bool = False
+    host_gb_per_s: float | None = None
+    slowdowns: tuple[tuple[str, float], ...] = ()
+    collocation_source: str | None = None
     memory_bytes: int | None = None
     memory_is_reservation: bool = False
     sm_utilization_percentage: float | None = None
@@ -74,6 +107,7 @@ def parse_profile(document: Mapping[str, Any]) -> Profile:
     """
     top = checked(document, _PROFILE, required=("name",))
     communication = _section(top, "communication", _COMMUNICATION)
+    placement = _placement(top)
     resources = _section(top, "resources", _RESOURCES)
     memory_mib = resources.get("memory_mib")
     return Profile(
@@ -84,6 +118,13 @@ def parse_profile(document: Mapping[str, Any]) -> Profile:
         bandwidth_sensitive=communication.get("bandwidth_sensitive"),
         collective_calls_per_iteration=communication.get("collective_calls_per_iteration"),
         communication_source=communication.get("source"),
+        min_bandwidth_gb_per_s=placement.get("min_bandwidth_gb_per_s"),
+        min_utility=placement.get("min_utility"),
+        single_node=placement.get("single_node", False),
+        one_per_node=placement.get("one_per_node", False),
+        host_gb_per_s=placement.get("host_gb_per_s"),
+        slowdowns=_slowdowns(top),
+        collocation_source=top.get("collocation", {}).get("source"),
         memory_bytes=None if memory_mib is None else memory_mib << 20,
         memory_is_reservation=resources.get("memory_is_reservation", False),
         sm_utilization_percentage=resources.get("sm_utilization_percentage"),
@@ -94,6 +135,23 @@ def parse_profile(document: Mapping[str, Any]) -> Profile:
         measured_on=resources.get("measured_on"),
         resources_source=resources.get("source"),
     )
+
+
+def _placement(top: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the job needs: whoever writes the profile decides that, so it has no source."""
+    placement = checked(top.get("placement", {}), _PLACEMENT, where=("placement",))
+    if placement.get("single_node") and placement.get("one_per_node"):
+        problem = "true, and so is single_node: GPUs in one machine are not each in a machine of its own"
+        raise FieldError(("placement", "one_per_node"), f"one_per_node: {problem}")
+    return placement
+
+
+def _slowdowns(top: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Slowdowns as fractions, as topo-aware-sc17 4.2 and 5.1 measure them."""
+    percentages = _section(top, "collocation", _COLLOCATION).get("slowdown_percentage", {})
+    where = ("collocation", "slowdown_percentage")
+    checked(percentages, dict.fromkeys(percentages, _SLOWDOWN), where=where)
+    return tuple((other, percentage / 100) for other, percentage in percentages.items())
 
 
 def _section(top: Mapping[str, Any], name: str, fields: FieldTable) -> Mapping[str, Any]:

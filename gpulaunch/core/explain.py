@@ -1,0 +1,208 @@
+"""Why this decision: who was left out, what set the winner apart, and what would work instead."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from gpulaunch.core.decide import (
+    Decision,
+    Grant,
+    Situation,
+    admitted_gpus,
+    decide,
+    gpus_text,
+    leased_uuids,
+    used_outside,
+)
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.needs import kept_apart
+from gpulaunch.core.placement.fabric import UNIT
+from gpulaunch.core.placement.place import Candidate, ranking
+from gpulaunch.core.request import Request, UtilityTerms, Wishes
+
+
+class Excluded(NamedTuple):
+    """A GPU that was not to be chosen.
+
+    Attributes:
+        gpu: which.
+        why: such as "leased by alice's train.py" or "--exclude 3".
+    """
+
+    gpu: Gpu
+    why: str
+
+
+class Alternative(NamedTuple):
+    """A request that would be granted now.
+
+    Attributes:
+        instead: what to change, such as "drop --min-bandwidth 40".
+        gpus: what it would get, by index in rank order.
+        effective_bandwidth: of those, GB/s; None if there is none.
+    """
+
+    instead: str
+    gpus: tuple[int, ...]
+    effective_bandwidth: float | None
+
+
+class Explanation(NamedTuple):
+    """What there is to say about a decision.
+
+    Attributes:
+        excluded: GPUs that could not be chosen, each with its reason.
+        candidates: the best ones side by side, the winner first; empty unless granted.
+        reason: what made the winner win, or why there is none.
+        alternatives: the nearest things that would work; empty if granted.
+    """
+
+    excluded: list[Excluded]
+    candidates: list[Candidate]
+    reason: str
+    alternatives: list[Alternative]
+
+
+def explain(
+    request: Request, situation: Situation, decision: Decision, limit: int, user_name: Callable[[int], str]
+) -> Explanation:
+    """Explain a decision that was made in this situation.
+
+    Args:
+        request: what was asked.
+        situation: what it met.
+        decision: the answer.
+        limit: how many candidates to list.
+        user_name: login name of a user id.
+    """
+    left_out = excluded(request, situation, user_name)
+    if not isinstance(decision, Grant):
+        most = len(situation.topology.gpus) - len(left_out)
+        return Explanation(left_out, [], decision.reason, alternatives(request, situation, most))
+    ranked = list(islice(ranking(decision.choice, request.policy), max(limit, 2)))
+    return Explanation(left_out, ranked[:limit], _reason(request, decision, ranked), [])
+
+
+def excluded(request: Request, situation: Situation, user_name: Callable[[int], str]) -> list[Excluded]:
+    """Every GPU of the machine that this request cannot get now, with the first reason that there is."""
+    topology, within = situation.topology, situation.within
+    leased = leased_uuids(topology, situation.leases, within)
+    holder = {uuid: lease for lease in situation.leases for uuid in lease.uuids}
+    used = used_outside(situation, leased)
+    apart = kept_apart(request, topology, situation.neighbours)
+    admitted = {gpu.uuid for gpu in admitted_gpus(request, topology, within)}
+
+    def why(gpu: Gpu) -> str:
+        if within and gpu.uuid not in within.uuids:
+            return f"not of lease {within.id}"
+        for constraint in request.constraints:
+            if gpu.uuid not in constraint.uuids:
+                return constraint.text
+        if gpu.uuid not in admitted:
+            return "a MIG instance, and whole GPUs would do"
+        if gpu.uuid in leased:
+            lease = holder.get(gpu.uuid) or (holder.get(gpu.mig.card_uuid) if gpu.mig else None)
+            return f"leased by {user_name(lease.user_id)} ({lease.id})" if lease else "leased"
+        if gpu.uuid in used:
+            return f"in use outside gpulaunch: {used[gpu.uuid]}"
+        return "next to a job to stay apart from" if gpu.uuid in apart else ""
+
+    return [Excluded(gpu, reason) for gpu in topology.gpus if (reason := why(gpu))]
+
+
+# ---------------------------------------------------------------------- what made the winner win
+
+
+def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
+    winner = grant.choice.named(sorted(ranked[0].gpus))
+    if grant.placement.candidates == 1:
+        return f"{winner} is the only set of free GPUs that fits"
+    if request.policy == "baseline":
+        return f"{winner} has the lowest indices, which is all that this policy looks at"
+    if not grant.placement.by:
+        return f"{winner} is what policy {request.policy.replace('_', '-')} makes; it compares no candidates"
+    return _without_rival(grant, winner) if len(ranked) == 1 else _against(grant, winner, ranked[0], ranked[1])
+
+
+def _against(grant: Grant, winner: str, first: Candidate, second: Candidate) -> str:
+    """The first score in which the winner beats the runner-up."""
+    choice, by = grant.choice, grant.placement.by
+    tied: list[str] = []
+    figures = [choice.scores_by(choice.mask(candidate.gpus), by) for candidate in (first, second)]
+    for name, mine, other in zip(by, *figures, strict=True):
+        after = f", after a tie in {', '.join(tied)}" if tied else ""
+        if mine > other and name == "fragmentation":
+            return f"{winner} leaves less of its sockets free{after}: {-mine / UNIT:.3g} against {-other / UNIT:.3g}"
+        if mine > other:
+            return f"{winner} has the most {_word(name)}: {mine / UNIT:.4g} GB/s against {other / UNIT:.4g}{after}"
+        tied.append(_word(name))
+    return f"{winner} ties with {choice.named(sorted(second.gpus))} in {', '.join(tied)}, and has lower indices"
+
+
+def _without_rival(grant: Grant, winner: str) -> str:
+    if grant.choice.too_many:
+        return (
+            f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} candidates are too many"
+        )
+    if grant.choice.musts:
+        return f"{winner} is the only candidate that has what the job needs, or those that have it are alike"
+    return f"all {grant.placement.candidates} candidates are alike, and {winner} has the lowest indices"
+
+
+def _word(name: str) -> str:
+    return name.replace("_", " ")
+
+
+# ---------------------------------------------------------------------- what would work instead
+
+
+def alternatives(request: Request, situation: Situation, most: int) -> list[Alternative]:
+    """Each wish or constraint whose absence alone would do, then fewer GPUs; each is a request that is granted now.
+
+    Args:
+        request: what was not granted.
+        situation: what it met.
+        most: so many GPUs could be chosen, each for itself.
+    """
+    found = []
+    for instead, lesser in _lesser(request):
+        decision = decide(lesser, situation)
+        if isinstance(decision, Grant):
+            found.append(_alternative(instead, decision))
+    asked = request.gpus or len(admitted_gpus(request, situation.topology, situation.within))
+    for count in range(min(asked - 1, most), 0, -1) if not request.pattern.ranks else ():
+        decision = decide(request._replace(gpus=count), situation)
+        if isinstance(decision, Grant):
+            return [*found, _alternative(f"ask for {gpus_text(count)}", decision)]
+    return found
+
+
+def _alternative(instead: str, grant: Grant) -> Alternative:
+    return Alternative(instead, grant.placement.gpus, grant.placement.scores.effective_bandwidth)
+
+
+def _lesser(request: Request) -> Iterator[tuple[str, Request]]:
+    """The request without one of the things that narrow it, for each of them."""
+    wishes = request.wishes
+    nothing = Wishes()
+    for field, option in _OPTIONS.items():
+        if getattr(wishes, field) != getattr(nothing, field):
+            without = wishes._replace(**{field: getattr(nothing, field)})
+            yield f"drop {option}", request._replace(wishes=without)
+    if request.policy == "topo_aware_p" and request.utility.least:
+        yield "drop --min-utility", request._replace(utility=request.utility._replace(least=UtilityTerms().least))
+    for constraint in request.constraints:
+        others = tuple(other for other in request.constraints if other is not constraint)
+        yield f"drop {constraint.text}", request._replace(constraints=others)
+
+
+_OPTIONS = {
+    "required": "--require",
+    "nvlink": "--nvlink",
+    "least_gb_per_s": "--min-bandwidth",
+    "one_numa_node": "--numa strict",
+    "single_node": "--single-node",
+    "one_per_node": "--one-per-node",
+    "apart_from": "--apart-from",
+    "host_gb_per_s": "--host-bandwidth",
+}

@@ -1,0 +1,213 @@
+"""How fast the collectives of a set of GPUs can be: the effective bandwidth of mapa-sc21 3.4, by three models.
+
+Here GPUs are positions in a Fabric, and bandwidths whole numbers of 1e-6 GB/s.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import combinations, pairwise
+
+from gpulaunch.core.placement.fabric import UNIT, Fabric
+from gpulaunch.core.placement.mapping import EXACT_RANKS, Traffic, best_mapping
+from gpulaunch.core.workload.pattern import PATTERNS
+
+THETA = (
+    16.396, 4.536, 1.556, -20.694, -9.467, 7.615, -7.973, 12.733, -4.195, -8.413, 62.851, 27.418, -5.114, -46.973,
+)  # fmt: skip
+"""Coefficients of Eq. 2 (mapa-sc21 Table 2), fitted to rings of 2-5 GPUs on a DGX-1 V100."""
+
+
+def mapa_equation(x: int, y: int, z: int) -> float:
+    """Predicted effective bandwidth in GB/s of a ring with x double NVLinks, y single NVLinks and z PCIe edges.
+
+    Source: mapa-sc21 Eq. 2 with Table 2. It has no intercept and is not monotone.
+
+    Example:
+        >>> round(mapa_equation(2, 1, 0), 2)
+        57.86
+    """
+    return sum(theta * term for theta, term in zip(THETA, mapa_terms(x, y, z), strict=True))
+
+
+def mapa_terms(x: int, y: int, z: int) -> tuple[float, ...]:
+    """What the coefficients of Eq. 2 are multiplied with, in their order."""
+    return (
+        x, y, z,
+        1 / (x + 1), 1 / (y + 1), 1 / (z + 1),
+        x * y, y * z, z * x,
+        1 / (x * y + 1), 1 / (y * z + 1), 1 / (z * x + 1),
+        x * y * z, 1 / (x * y * z + 1),
+    )  # fmt: skip
+
+
+def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """The fastest all-reduce that the links of at least two GPUs allow: a ring, or NVSwitch's own.
+
+    docs/bandwidth.md holds it against published measurements.
+
+    Cost: cubic in the number of GPUs.
+    """
+    parts = nvlink_parts(fabric, gpus)
+    if len(parts) > 1:
+        return _widest_join(fabric, parts)
+    return max(_joined_bandwidth(fabric, gpus), nvls_bandwidth(fabric, gpus))
+
+
+def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Bus bandwidth of an all-reduce computed in the NVSwitch that joins the GPUs (NVLink SHARP); 0 if one cannot.
+
+    Each of n GPUs sends all its data up once, and the n-th part of the sum that is its to spread: 1 + 1/n times the
+    data, where a ring sends 2(n-1)/n times. So it pays from five GPUs of Hopper on, and from six of Blackwell.
+
+    Source: the count of nccl issue 2140; with it one efficiency fits 5 to 8 GPUs of H200, and 6 to 8 of B200
+    (docs/bandwidth.md). NCCL plans without the 1/n (src/graph/tuning.cc), by which four GPUs would gain, and do not.
+    """
+    n = len(gpus)
+    return round(min(fabric.nvls[gpu] for gpu in gpus) * 2 * (n - 1) / (n + 1))
+
+
+def ring_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Bus bandwidth of a ring all-reduce of at least two GPUs: their narrowest cut.
+
+    GPUs that NVLink connects, through each other or through NVSwitch: the minimum cut of that graph, with the figures
+    that NCCL plans with. Otherwise the ring must leave NVLink, and the best PCIe path that joins the parts decides
+    (the narrowest edge of a widest spanning tree over them). Where a ring with a hop of whatever is faster for each
+    two GPUs beats that, as a wide slot of generation 5 beats a single NVLink, it is that ring.
+    """
+    parts = nvlink_parts(fabric, gpus)
+    return _widest_join(fabric, parts) if len(parts) > 1 else _joined_bandwidth(fabric, gpus)
+
+
+def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """The same of GPUs that NVLink connects."""
+    joined = _widest_join(fabric, [[gpu] for gpu in gpus])
+    kinds, kind, into_switch = fabric.kinds, fabric.kind, fabric.into_switch
+    rows = tuple(
+        (*(kinds[kind[a][b]].planned if kinds[kind[a][b]].direct else 0 for b in gpus), into_switch[a]) for a in gpus
+    )
+    if not any(into_switch[a] for a in gpus) and min(map(sum, rows)) <= joined:  # no cut is wider than one GPU's links
+        return joined
+    return max(_minimum_cut(rows), joined)
+
+
+def nvlink_parts(fabric: Fabric, gpus: Sequence[int]) -> list[list[int]]:
+    """The GPUs, split into parts that NVLink connects."""
+    kinds, kind = fabric.kinds, fabric.kind
+    parts: list[list[int]] = []
+    left = list(gpus)
+    while left:
+        part = [left.pop(0)]
+        for a in part:  # it grows
+            row = kind[a]
+            found = [b for b in left if kinds[row[b]].count]
+            if found:
+                part += found
+                left = [b for b in left if b not in found]
+        parts.append(part)
+    return parts
+
+
+def _widest_join(fabric: Fabric, parts: list[list[int]]) -> int:
+    """Narrowest edge of a widest spanning tree over the parts (Prim)."""
+    kinds, kind = fabric.kinds, fabric.kind
+    reach = dict.fromkeys(range(1, len(parts)), 0)
+    added, narrowest = 0, 1 << 62
+    while reach:
+        for i in reach:
+            widest = max(kinds[kind[a][b]].hop for a in parts[added] for b in parts[i])
+            reach[i] = max(reach[i], widest)
+        added = max(reach, key=reach.__getitem__)
+        narrowest = min(narrowest, reach.pop(added))
+    return narrowest
+
+
+@lru_cache(maxsize=4096)
+def _minimum_cut(rows: tuple[tuple[int, ...], ...]) -> int:
+    """Global minimum cut with GPUs on both sides (Stoer and Wagner 1997).
+
+    Args:
+        rows: for each GPU its bandwidth to every GPU, then to the switch. Every search starts at the switch, so that it
+            is never the side that is cut off: with direct NVLinks besides, its links can be fewer than any GPU's.
+    """
+    n = len(rows)
+    switch = {a: row[n] for a, row in enumerate(rows) if row[n]}
+    weight: dict[int, dict[int, int]] = {n: dict(switch)} if switch else {}
+    weight |= {a: {b: w for b, w in enumerate(row) if w} for a, row in enumerate(rows)}
+    best = 1 << 62
+    while len(weight) > (2 if switch else 1):
+        order = [next(iter(weight))]
+        pull = dict.fromkeys(weight, 0)
+        del pull[order[0]]
+        while pull:
+            for neighbour, w in weight[order[-1]].items():
+                if neighbour in pull:
+                    pull[neighbour] += w
+            order.append(max(pull, key=pull.__getitem__))
+            del pull[order[-1]]
+        last, before = order[-1], order[-2]
+        best = min(best, sum(weight[last].values()))
+        for neighbour, w in weight.pop(last).items():
+            del weight[neighbour][last]
+            if neighbour != before:
+                weight[before][neighbour] = weight[neighbour][before] = weight[before].get(neighbour, 0) + w
+    return best
+
+
+def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
+    """How many double NVLinks (or more), single NVLinks and PCIe paths the best ring of at least two GPUs has.
+
+    That is the ring with the largest sum of w; of equals the one with the most double links, then the most single ones.
+    """
+    traffic = _ring_traffic(fabric, len(gpus))
+    total = traffic.best_total(sorted(gpus)) if len(gpus) <= EXACT_RANKS else best_mapping(traffic, gpus).total
+    doubles, singles = divmod(total % _COUNTS, _MANY)
+    return doubles, singles, len(traffic.edges) - doubles - singles
+
+
+_MANY = 1 << 12  # more than a ring has links
+_COUNTS = _MANY * _MANY
+
+
+@lru_cache(maxsize=8)
+def _ring_traffic(fabric: Fabric, ranks: int) -> Traffic:
+    """A ring whose total is the sum of w, then the number of double links, then that of single ones."""
+    worth = [kind.weight * _COUNTS + (_MANY if kind.count > 1 else kind.count) for kind in fabric.kinds]
+    return Traffic(fabric, PATTERNS["ring"].edges(ranks), worth=worth)
+
+
+def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
+    """Names of the links of the best ring of at least two GPUs, slowest last: what kind of set they are."""
+    kind = fabric.kind
+    links = tuple(kind[a][b] for a, b in combinations(gpus, 2))
+    if links not in fabric.rings:
+        ring = best_mapping(_ring_traffic(fabric, len(gpus)), gpus).gpus
+        hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
+        steps = sorted((fabric.kinds[kind[a][b]] for a, b in hops), key=lambda link: (-link.weight, link.name))
+        fabric.rings[links] = tuple(link.name for link in steps)
+    return fabric.rings[links]
+
+
+def mapa(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Effective bandwidth by Eq. 2 over the edges of the set's best ring, at least two GPUs.
+
+    The best ring is the one with the largest aggregate bandwidth, which is sounder than the order that flatters Eq. 2
+    most. Two or more NVLinks count as double. Outside a DGX-1 V100 this is an extrapolation.
+
+    Source: mapa-sc21 3.4.3.
+    """
+    return round(mapa_equation(*ring_counts(fabric, gpus)) * UNIT)
+
+
+def measured(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Effective bandwidth of at least two GPUs as `gpulaunch topo --measure` found it on this machine.
+
+    Of a set of a kind that was measured the median of its kind, of any other the cut over links that carry what their
+    class was measured to carry.
+
+    Source: mapa-sc21 3.4 defines the effective bandwidth so.
+    """
+    known = fabric.measured.get(ring_links(fabric, gpus))
+    return cut(fabric.calibrated, gpus) if known is None else round(known * UNIT)
+
+
+BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], int]] = {"cut": cut, "mapa": mapa, "measured": measured}

@@ -1,0 +1,135 @@
+"""The links of a topology laid out for placement: by position instead of index, by kind instead of one by one."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+from gpulaunch.core.hardware.bandwidth import nvls_efficiency
+from gpulaunch.core.hardware.levels import Level, machine_tree
+from gpulaunch.core.hardware.levels import distance as length
+from gpulaunch.core.hardware.link import Link
+from gpulaunch.core.hardware.topology import Topology
+
+UNIT = 1_000_000
+"""Bandwidths are compared as whole numbers of 1e-6 GB/s, so that the order of a sum makes no difference."""
+
+
+class Kind(NamedTuple):
+    """What all links of one kind are to placement; bandwidths in 1e-6 GB/s per direction.
+
+    Attributes:
+        weight: nominal bandwidth of the best direct connection: w of mapa-sc21 3.2.
+        planned: what NCCL plans with over NVLink, direct or through a switch; 0 without NVLink.
+        hop: what one step of a ring carries here: the faster of NVLink and PCIe.
+        count: NVLinks.
+        direct: whether those lead from GPU to GPU, not into a switch.
+        name: of the class of links, such as "NV2 50".
+    """
+
+    weight: int
+    planned: int
+    hop: int
+    count: int  # type: ignore[assignment]  # the field's own word; nobody asks a kind for tuple.count
+    direct: bool
+    name: str
+
+
+class Fabric:
+    """The links of a topology. Position i is the i-th GPU by ascending index.
+
+    GPUs whose kinds of links to all others are the same are interchangeable: where PCIe is slower than the NVLink
+    beside it, it makes no difference.
+
+    Attributes:
+        topology: what is laid out.
+        gpus: index of the GPU at each position.
+        position: the inverse.
+        kinds: all kinds of links; the last is that of a GPU to itself, which carries nothing.
+        kind: for each two positions the place in `kinds` of their link.
+        into_switch: planned bandwidth of each GPU's NVLinks into a switch, 1e-6 GB/s; 0 without.
+        nvls: the same while the switch computes the sum; 0 where it cannot.
+        rings: what was found of best rings: kinds of all links of a set -> names of its ring's.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.gpus = tuple(gpu.index for gpu in topology.gpus)
+        self.position = {index: i for i, index in enumerate(self.gpus)}
+        count = len(self.gpus)
+        places: dict[Kind, int] = {}
+        seen: dict[tuple[object, ...], int] = {}  # links are many, and alike
+        self.kind = [[0] * count for _ in range(count)]
+        self.into_switch = [0] * count
+        instances = {gpu.index for gpu in topology.gpus if gpu.mig}
+        for link in topology.links:
+            usable = not instances or not (link.a in instances or link.b in instances)
+            alike = (usable, *link[2:])
+            place = seen.get(alike)
+            if place is None:
+                place = seen[alike] = places.setdefault(_kind(link, usable=usable), len(places))
+            a, b = self.position[link.a], self.position[link.b]
+            self.kind[a][b] = self.kind[b][a] = place
+            if link.kind == "nvswitch":
+                per_link = link.nvlink_planned_gb_per_s / link.nvlink_count
+                for i in (a, b):
+                    self.into_switch[i] = round(topology.gpus[i].nvswitch_links * per_link * UNIT)
+        self.rings: dict[tuple[int, ...], tuple[str, ...]] = {}
+        self.kinds = (*places, Kind(0, 0, 0, 0, False, ""))
+        for i in range(count):
+            self.kind[i][i] = len(places)
+        self.nvls = [
+            0.0 if gpu.mig or not speed else speed * nvls_efficiency(gpu.compute_capability)
+            for gpu, speed in zip(topology.gpus, self.into_switch, strict=True)
+        ]
+
+    @cached_property
+    def tree(self) -> Level:
+        """The levels of the machine."""
+        return machine_tree(self.topology)
+
+    @cached_property
+    def socket(self) -> list[int]:
+        """Number of the socket of each position."""
+        numbers = {gpu: number for number, socket in enumerate(self.tree.sockets) for gpu in socket.gpus}
+        return [numbers[gpu] for gpu in self.gpus]
+
+    @cached_property
+    def socket_size(self) -> list[int]:
+        """How many GPUs each socket has."""
+        return [len(socket.gpus) for socket in self.tree.sockets]
+
+    def distance(self, a: int, b: int) -> int:
+        """Length of the shortest path of two positions in the machine's levels (topo-aware-sc17 4.1.2)."""
+        return length(self.tree, self.gpus[a], self.gpus[b])
+
+    @cached_property
+    def measured(self) -> dict[tuple[str, ...], float]:
+        """Measured all-reduce bandwidth in GB/s by the links of a set's best ring."""
+        return dict(self.topology.measured)
+
+    @cached_property
+    def calibrated(self) -> "Fabric":
+        """The same with the measured bandwidth of each class of links in place of the planned one."""
+        return Fabric(self.topology._replace(links=tuple(map(self._as_measured, self.topology.links)), measured=()))
+
+    def _as_measured(self, link: Link) -> Link:
+        bandwidth = self.measured.get((link.name,))
+        if bandwidth is None:
+            return link
+        return (
+            link._replace(nvlink_planned_gb_per_s=bandwidth)
+            if link.nvlink_count
+            else link._replace(pcie_gb_per_s=bandwidth)
+        )
+
+
+def _kind(link: Link, *, usable: bool) -> Kind:
+    """The kind of a link; one of a MIG instance is of no use, since no two of those work together."""
+    planned = link.nvlink_planned_gb_per_s if link.nvlink_count else 0.0
+    return Kind(
+        weight=round(link.bandwidth_gb_per_s * UNIT) if usable else 0,
+        planned=round(planned * UNIT),
+        hop=round(max(planned, link.pcie_gb_per_s) * UNIT),
+        count=link.nvlink_count,
+        direct=link.kind == "nvlink",
+        name=link.name,
+    )

@@ -1,0 +1,115 @@
+"""How many links of each kind a set of GPUs has: what bounds all its scores, and is itself quick to know.
+
+The counts of a set are packed into one number, some bits for each kind, so that adding numbers adds all counts. On a
+machine of few kinds of links thousands of sets have but hundreds of different histograms, and what follows from one is
+computed once.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import combinations
+from operator import getitem
+from typing import TypeVar
+
+MOST_IN_TABLE = 16
+"""Up to so many GPUs the histograms of all sets are tabulated: 65,536 in 6 ms."""
+
+_CHUNK = 8
+_LOW = (1 << _CHUNK) - 1
+
+T = TypeVar("T")
+
+
+class Histogram:
+    """Histograms of the sets of some GPUs; a mask has bit n-1-i for the i-th of n.
+
+    Args:
+        kind: of the link of each two.
+        kinds: how many there are.
+        table: tabulate all sets at once, if they are not too many.
+    """
+
+    def __init__(self, kind: Sequence[Sequence[int]], kinds: int, *, table: bool) -> None:
+        self._size = len(kind)
+        self._kinds = kinds
+        self._bits = (self._size * self._size).bit_length()
+        one = [1 << self._bits * number for number in range(kinds)]
+        self._rows = [[one[number] for number in row] for row in reversed(kind)]  # place i of a mask's bit i
+        for row in self._rows:
+            row.reverse()
+        self._full = (1 << self._size) - 1
+        self._packed: dict[int, int] | list[int] = (
+            _tabulated(self._rows) if table and self._size <= MOST_IN_TABLE else {}
+        )
+        self._known: dict[tuple[str, int], object] = {}
+        self._from_each = [sum(row) - row[i] for i, row in enumerate(self._rows)]
+        self._all = sum(self._from_each)  # twice: each link has two ends
+
+    def packed(self, mask: int) -> int:
+        """The histogram of a set's links."""
+        if isinstance(self._packed, list):
+            return self._packed[mask]
+        if mask not in self._packed:
+            bits = _bits(mask)
+            self._packed[mask] = sum(self._rows[a][b] for a, b in combinations(bits, 2))
+        return self._packed[mask]
+
+    def packed_rest(self, mask: int) -> int:
+        """The histogram of the links among all GPUs that are not in the set."""
+        if isinstance(self._packed, list):
+            return self._packed[self._full ^ mask]
+        return self._all // 2 - sum(self._from_each[i] for i in _bits(mask)) + self.packed(mask)
+
+    def of_each(self, mask: int) -> list[int]:
+        """For each GPU of a set the histogram of its own links to the others."""
+        tables = self._tables
+        if len(tables[0]) == 1:
+            return [tables[i][0][mask] for i in _bits(mask)]
+        parts = [mask >> start & _LOW for start in range(0, self._size, _CHUNK)]
+        return [sum(map(getitem, tables[i], parts)) for i in _bits(mask)]
+
+    @cached_property
+    def _tables(self) -> list[list[list[int]]]:
+        """For each GPU and each few bits of a mask the histogram of its links to those."""
+        return [
+            [_subset_sums(row[start : start + _CHUNK]) for start in range(0, self._size, _CHUNK)]
+            for row in ([*row[:i], 0, *row[i + 1 :]] for i, row in enumerate(self._rows))
+        ]
+
+    def derived(self, name: str, packed: int, make: Callable[[list[int]], T]) -> T:
+        """What follows from a histogram, made once.
+
+        Args:
+            name: of what is made.
+            packed: the histogram.
+            make: from the number of links of each kind.
+        """
+        key = (name, packed)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = make(self._counts(packed))
+        return found  # type: ignore[return-value]  # what was made under this name
+
+    def _counts(self, packed: int) -> list[int]:
+        low = (1 << self._bits) - 1
+        return [packed >> self._bits * number & low for number in range(self._kinds)]
+
+
+def _tabulated(rows: Sequence[Sequence[int]]) -> list[int]:
+    """For each mask the sum over its pairs, by doubling: with GPU i come its links to every set of the ones before."""
+    table = [0]
+    for i, row in enumerate(rows):
+        table += [known + more for known, more in zip(table, _subset_sums(row[:i]), strict=True)]
+    return table
+
+
+def _subset_sums(values: Sequence[int]) -> list[int]:
+    """For each mask the sum of its values."""
+    sums = [0]
+    for value in values:
+        sums += [known + value for known in sums]
+    return sums
+
+
+def _bits(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]

@@ -1,0 +1,209 @@
+"""How useful a placement is to a job and to the whole machine: costs and utility of topo-aware-sc17 4.3 and 4.4.
+
+Each cost is brought to 0..1, 0 being the best that there is and 1 the worst, before costs meet in a utility.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import combinations
+from math import comb, isfinite, sqrt
+from typing import NamedTuple
+
+from gpulaunch.errors import UsageError
+
+NOISE = 0.02
+"""Slowdowns below are taken for noise of measurement."""
+
+WORST_SLOWDOWN = 1.0
+"""What counts as the worst for a job's own utility: from twice the time on, one after the other is as fast as both."""
+
+LEAST_WORST_SLOWDOWN = 0.1
+"""What counts as the worst where a choice is to be made, unless there is worse among the choices."""
+
+COST_FLOOR = 0.01
+"""Costs below make no difference: the published code's MIN_COST."""
+
+MAX_SETS = 3_000
+"""Up to so many sets of GPUs the range of the communication cost is found by trying all: 6 of 14."""
+
+ALL_SEEDS = 16
+"""Up to so many GPUs, sets grow around each."""
+
+
+class Weights(NamedTuple):
+    """How much each cost matters; they sum to 1. Equal ones are the paper's (5.2.1)."""
+
+    communication: float = 1 / 3
+    interference: float = 1 / 3
+    fragmentation: float = 1 / 3
+
+
+class Costs(NamedTuple):
+    """The costs of a placement, each 0 (the best there is) to 1 (the worst)."""
+
+    communication: float
+    interference: float
+    fragmentation: float
+
+
+def weights_of(communication: float, interference: float, fragmentation: float) -> Weights:
+    """Weights from any three numbers of 0 or more that are not all 0, made to sum to 1.
+
+    Raises:
+        UsageError: one is negative or no number, or all are 0.
+
+    Example:
+        >>> weights_of(2, 1, 1)
+        Weights(communication=0.5, interference=0.25, fragmentation=0.25)
+    """
+    asked = Weights(communication, interference, fragmentation)
+    for name, value in zip(Weights._fields, asked, strict=True):
+        if not (isfinite(value) and value >= 0):
+            raise UsageError(f"weight of {name}: asked for {value:g}, a weight is 0 or more")
+    total = sum(asked)
+    if not total:
+        raise UsageError("weights of communication, interference and fragmentation: all are 0, one must be more")
+    return Weights(*(value / total for value in asked))
+
+
+def communication_cost(distance: Callable[[int, int], int], gpus: Iterable[int]) -> int:
+    """Sum of the distances over all pairs of the chosen GPUs; 0 for a single one.
+
+    Source: topo-aware-sc17 Eq. 3. Departure: as printed its bounds go over all free GPUs; what is meant are the
+        pairs of the chosen ones.
+    """
+    return sum(distance(a, b) for a, b in combinations(gpus, 2))
+
+
+def communication_range(distance: Callable[[int, int], int], gpus: Collection[int], count: int) -> tuple[int, int]:
+    """The least and the largest communication cost of that many of the GPUs.
+
+    Found by trying all sets if there are no more than MAX_SETS; else by letting a set grow around each GPU, by the
+    nearest or by the farthest GPU each time. On the described machines of 16 GPUs that finds the least, and the largest
+    but for 2 %. Of more than ALL_SEEDS GPUs, one is tried of all that have the same distances to the others.
+
+    Args:
+        distance: of two GPUs.
+        gpus: all that the machine has, also those that are busy, so that a cost means the same at any time.
+        count: how many, 1 to len(gpus).
+
+    Cost: some ms; it depends on the machine alone, so it may be kept.
+    """
+    if comb(len(gpus), count) <= MAX_SETS:
+        costs = [communication_cost(distance, chosen) for chosen in combinations(gpus, count)]
+        return min(costs), max(costs)
+    rows = {a: {b: distance(a, b) for b in gpus} for a in gpus}
+    alike = {tuple(sorted(row.values())): gpu for gpu, row in rows.items()}
+    seeds = gpus if len(gpus) <= ALL_SEEDS else alike.values()
+    return min(_grown(rows, seed, count, 1) for seed in seeds), max(_grown(rows, seed, count, -1) for seed in seeds)
+
+
+def _grown(rows: Mapping[int, Mapping[int, int]], seed: int, count: int, sign: int) -> int:
+    """Cost of a set that grew by whatever costs least (sign 1) or most (-1)."""
+    added = dict(rows[seed])
+    del added[seed]
+    cost = 0
+    for _ in range(count - 1):
+        nearest = min(added, key=lambda gpu: sign * added[gpu])
+        cost += added.pop(nearest)
+        row = rows[nearest]
+        added = {gpu: far + row[gpu] for gpu, far in added.items()}
+    return cost
+
+
+def relative(cost: float, least: float, most: float) -> float:
+    """Where a cost lies between the least and the largest there is: 0..1; 0 where all are the same.
+
+    Source: Eq. 1 divides by the worst case alone. Departure: the best is taken off first, as the published code does
+        for two and three GPUs. Else a job of three on a machine with two GPUs in each socket, which nothing can keep
+        together, would find little use in any placement, and be postponed for ever.
+
+    Example:
+        >>> relative(28.5, 1, 56)
+        0.5
+    """
+    return min(1.0, max(0.0, (cost - least) / (most - least))) if most > least else 0.0
+
+
+def fragmentation(
+    free_by_socket: Mapping[int, int], total_by_socket: Mapping[int, int], sockets: Sequence[int]
+) -> float:
+    """Mean share of the GPUs that stay free, over the sockets that a placement touches; lower is fuller, 0..1.
+
+    Args:
+        free_by_socket: free GPUs of each socket before the placement.
+        total_by_socket: all its GPUs.
+        sockets: the socket of each chosen GPU.
+
+    Source: topo-aware-sc17 Eq. 5. Departures: it is counted over the placement's own sockets, since over all of a
+        machine with equal sockets every placement has the same; and after the placement, as the published code does.
+
+    Example:
+        >>> fragmentation({0: 1, 1: 2}, {0: 2, 1: 2}, [0])
+        0.0
+    """
+    touched = sorted(set(sockets))
+    left = [(free_by_socket[socket] - sockets.count(socket)) / total_by_socket[socket] for socket in touched]
+    return sum(left) / len(left)
+
+
+def interference(slowdowns: Sequence[float]) -> float:
+    """Mean slowdown of the running jobs that a placement affects, and of the new one; 0 if there are none.
+
+    Args:
+        slowdowns: of each job: its time with the others, divided by its time alone, less 1. Those under 2 % count as 0.
+
+    Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as interference grows, so
+        that minimising it would seek interference.
+
+    Example:
+        >>> interference([0.3, 0.01, 0.0])
+        0.09999999999999999
+    """
+    return sum(slowdown for slowdown in slowdowns if slowdown >= NOISE) / len(slowdowns) if slowdowns else 0.0
+
+
+def worst_slowdown(slowdowns: Iterable[float]) -> float:
+    """The slowdown that counts as 1 in a choice: the largest of all choices, but 10 % at least.
+
+    Source: topo-aware-sc17 Eq. 1 divides interference by that of the worst scenario. Departure: the 10 %, without which
+        2 % here and none there would matter as much as 30 %. With it, at equal weights, 5 % weighs as much as a socket
+        left half empty, and the first decision of the paper's timeline (5.2.2) comes out as it tells.
+    """
+    return max((LEAST_WORST_SLOWDOWN, *slowdowns))
+
+
+def utility(costs: Costs, weights: Weights) -> float:
+    """Use of a placement to the whole system, by which the best is chosen: 0.1 if all is at its worst, up to 1.
+
+    The inverse of the weighted mean of the costs' roots. One cost at its worst brings it under 0.3 at equal weights,
+    however good the others are; a cost of weight 0 makes no difference.
+
+    Source: topo-aware-sc17 Eq. 2, in the form that its thresholds of 0.3 and 0.5 need. Departures: as printed, over raw
+        costs, U divides by 0 for a single GPU, exceeds 1, and is hardly under 0.66, so that nothing would ever wait.
+        The published code divides by the sum of each cost, of 0.01 at least, to the power of its weight; a weight
+        of 0 adds a constant 1 there and drowns the rest. Here the power is 1/2 for all, as it is there at equal
+        weights without fragmentation, and the weights are factors.
+
+    Example:
+        >>> utility(Costs(0, 0, 0), Weights())
+        1.0
+    """
+    roots = [weight * sqrt(max(cost, COST_FLOOR)) for cost, weight in zip(costs, weights, strict=True)]
+    return min(1.0, sqrt(COST_FLOOR) / sum(roots))
+
+
+def job_utility(costs: Costs, weights: Weights) -> float:
+    """Use of a placement to the job itself, which its minimum utility is compared with: 0.1..1.
+
+    Fragmentation is none of the job's business, so half its weight goes to each of the others. At equal weights a
+    threshold of 0.5 wants a cost of less than 0.09 if there is but one, and 0.3 one of less than 0.32: a slowdown of
+    9 or of 32 %.
+
+    Source: the published code of topo-aware-sc17.
+
+    Example:
+        >>> round(job_utility(Costs(1, 0, 0), Weights()), 2)
+        0.18
+    """
+    half = weights.fragmentation / 2
+    return utility(costs, Weights(weights.communication + half, weights.interference + half, 0.0))
