@@ -278,6 +278,7 @@ class Case(NamedTuple):
         by = SCORES.get((self.policy, self.sensitive and bool(edges)), ())
         model = None if self.pattern.collective else self.model
         slowest_first = "aggregate" not in by or ("effective" in by and by.index("effective") < by.index("aggregate"))
+        slowest_first |= self.needs.least_gb_per_s > 0  # a mapping that is fast enough comes first
         sets = list(combinations(sorted(machine.at[gpu] for gpu in self.admitted), self.count))
         collective = machine.bandwidth(self.model, sets) if edges and self.pattern.collective else {}
         found = []
@@ -566,6 +567,18 @@ def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
     pattern = PATTERNS[rng.choice(("ring", "all_to_all")) if count < 5 else "all_to_all"]
     asked = Case(Machine(topology), free, free, count, "preserve", "cut", sensitive, pattern)
     assert shown(place(asked.choice(), "preserve")) == wanted(asked.ranked()[0])
+
+
+def test_set_that_many_nvlinks_leave_in_parts() -> None:
+    """Three GPUs in a triangle of single NVLinks and a fourth beside one of them are faster than four on one bridge."""
+    gpus = tuple(Gpu(index, f"GPU-{index}", "test", 1 << 34, **CARDS["H100"]) for index in range(8))
+    path = {**dict.fromkeys(combinations(range(4, 8), 2), "PHB"), (2, 3): "PIX"}
+    links = wired(gpus, lambda a, b: Wire(path.get((a, b), "SYS"), int(b < 3)))
+    machine = Machine(Topology("test", gpus, links, "a test"))
+    case = Case(machine, [*range(8)], [*range(8)], 4, "preserve_paper", "cut", sensitive=True, pattern=PATTERNS["ring"])
+    placement = place(case.choice(), "preserve_paper")
+    assert (placement.gpus, placement.scores.effective_bandwidth) == ((0, 1, 2, 3), 48)
+    assert shown(placement) == wanted(case.ranked()[0])
 
 
 def dgx1_choice(count: int, *, pattern: str = "ring", sensitive: bool, free: Iterable[int] = range(8)) -> Choice:

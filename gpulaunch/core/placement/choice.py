@@ -148,7 +148,7 @@ class Choice:
     def scale(self) -> Scale:
         """What weighs the candidates."""
         positions = [self.fabric.position[gpu] for gpu in self.free]
-        many = len(self._sets or ()) * self.count**2 > 1 << len(self.free)
+        many = 8 * len(self._sets or ()) * self.count > 1 << len(self.free)
         return Scale(self.fabric, positions, self.count, self.pattern, self.model, many=many)
 
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[Ranked]:
@@ -161,7 +161,7 @@ class Choice:
         """
         order = (*self.musts, *by)
         minimum = round(self.needs.least_gb_per_s * UNIT)
-        scores = [self.scale.score(name, by, minimum) for name in order]
+        scores = [self.scale.score(name, order, minimum) for name in order]
         if self._sets is None:
             bits = [mask_of([place], len(self.free)) for place in sorted(self._limits.admitted)]
             return iter([climbed(self._seeds(), bits, scores)])
@@ -211,7 +211,7 @@ class Choice:
     def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
         """The scores of a set in full."""
         minimum = round(self.needs.least_gb_per_s * UNIT)
-        scores = [self.scale.score(name, by, minimum) for name in by]
+        scores = [self.scale.score(name, (*self.musts, *by), minimum) for name in by]
         return tuple((score.bound, *score.stages)[-1](mask) for score in scores)
 
     def meets(self, figures: Sequence[int]) -> bool:

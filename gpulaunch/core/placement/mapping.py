@@ -257,6 +257,9 @@ def _arranged(kind: Sequence[Sequence[int]], gpus: Sequence[int]) -> tuple[list[
     """An order of a set, and the kinds of its links in it, that sets with the same links mostly share."""
     rows = [[kind[a][b] for b in gpus] for a in gpus]
     profiles = [sorted(row) for row in rows]
+    number = {profile: i for i, profile in enumerate(sorted(set(map(tuple, profiles))))}
+    seen = [number[tuple(profile)] for profile in profiles]
+    profiles = [sorted(link * len(gpus) + seen[other] for other, link in enumerate(row)) for row in rows]
     order: list[int] = []
     left = set(range(len(gpus)))
     while left:

@@ -88,7 +88,10 @@ def _ordered(choice: Choice, order: Order) -> Iterator[Candidate]:
 def _mapped(choice: Choice, order: Order, mask: int) -> Candidate:
     scale = choice.scale
     mapping = best_mapping(
-        scale.traffic, scale.positions(mask), slowest_first=slowest_decides(order.by), effort=MAPPING_EFFORT
+        scale.traffic,
+        scale.positions(mask),
+        slowest_first=slowest_decides((*choice.musts, *order.by)),
+        effort=MAPPING_EFFORT,
     )
     return _candidate(choice, mask, mapping)
 

@@ -285,8 +285,8 @@ class Scale:
 
 def slowest_decides(by: Sequence[ScoreName]) -> bool:
     """Whether of a set's mappings the one with the fastest slowest edge is better, not the one with the largest sum."""
-    first = next((name for name in by if name in ("effective_bandwidth", "aggregate_bandwidth")), None)
-    return first != "aggregate_bandwidth"
+    of_mapping = ("adequate_bandwidth", "effective_bandwidth", "aggregate_bandwidth")
+    return next((name for name in by if name in of_mapping), None) != "aggregate_bandwidth"
 
 
 def _at_most(minimum: int, weigh: Weigh) -> Weigh:
