@@ -1,82 +1,120 @@
 """What a set's links, counted by kind, allow at most: bounds of its scores, in 1e-6 GB/s.
 
-In every function `counts` is the number of links of each kind among the GPUs of a set.
+In every function `counts` is the number of links of each kind, among the GPUs of a set or from one of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import gcd
 
 from gpulaunch.core.placement.fabric import Fabric
 from gpulaunch.core.placement.mapping import Traffic
 
+Order = list[tuple[int, int]]
+"""Kinds with their figures, the largest first."""
 
-def most_cut(fabric: Fabric, counts: Sequence[int], size: int) -> int:
-    """At least the effective bandwidth of a set of this size by the model `cut`.
 
-    With NVLinks enough to connect it no cut is wider than what its GPUs have on average, in whole links; a ring or a
-    tree over whatever is faster for each two GPUs is as fast as the last of its links.
+class CutBounds:
+    """Bounds of the model `cut`, for sets of one size.
+
+    Args:
+        fabric: the links.
+        size: GPUs of a set, at least 2.
     """
-    joined = most_joined(fabric, counts, size)
-    if _wired(fabric, counts) < size - 1:
-        return joined
-    direct = sum(count * kind.planned for count, kind in zip(counts, fabric.kinds, strict=True) if kind.direct)
-    step = gcd(*(kind.planned for kind in fabric.kinds if kind.direct)) or 1
-    nvls = round(max(fabric.nvls) * 2 * (size - 1) / (size + 1))
-    return max(2 * direct // size // step * step + max(fabric.into_switch), joined, nvls)
+
+    def __init__(self, fabric: Fabric, size: int) -> None:
+        kinds = list(enumerate(fabric.kinds))
+        self._size = size
+        self._wired = [place for place, kind in kinds if kind.count]
+        self._direct = [(place, kind.planned) for place, kind in kinds if kind.direct]
+        self._over_pcie = _widest_first((place, kind.hop) for place, kind in kinds if not kind.count)
+        self._hops = _widest_first((place, kind.hop) for place, kind in kinds)
+        self._step = gcd(*(planned for _, planned in self._direct)) or 1
+        self._switched = max(fabric.into_switch)
+        self._nvls = round(max(fabric.nvls) * 2 * (size - 1) / (size + 1))
+
+    def most(self, counts: Sequence[int]) -> int:
+        """At least the effective bandwidth of a set.
+
+        With NVLinks enough to connect it no cut is wider than what its GPUs have on average, in whole links; a ring or
+        a tree over whatever is faster for each two GPUs is as fast as the last of its links.
+        """
+        joined = self.most_joined(counts)
+        if self._wires(counts) < self._size - 1:
+            return joined
+        narrowest = 2 * self.links_of_gpu(counts) // self._size // self._step * self._step
+        return max(narrowest + self._switched, joined, self._nvls)
+
+    def most_joined(self, counts: Sequence[int]) -> int:
+        """At least what a set carries that no cut of NVLinks bounds: the widest links that join all its parts.
+
+        With NVLinks too few to connect it so many parts must be joined over PCIe, and the last of those links decides.
+        """
+        wires = self._wires(counts)
+        if wires < self._size - 1:
+            return _nth(self._over_pcie, counts, self._size - 1 - wires)
+        return max(_nth(self._hops, counts, self._size - 1), _nth(self._over_pcie, counts, 1))
+
+    def _wires(self, counts: Sequence[int]) -> int:
+        return sum([counts[place] for place in self._wired])
+
+    def links_of_gpu(self, counts: Sequence[int]) -> int:
+        """What direct NVLinks carry together: no cut is wider than those of one GPU."""
+        return sum([counts[place] * planned for place, planned in self._direct])
 
 
-def most_joined(fabric: Fabric, counts: Sequence[int], size: int) -> int:
-    """At least what a set carries that a cut of NVLinks does not bound: the widest links that join all its parts.
+class TrafficBounds:
+    """Bounds of a pattern's mappings.
 
-    With NVLinks too few to connect it so many parts must be joined over PCIe, and the last of those links decides.
+    Args:
+        traffic: the pattern over the links.
     """
-    over_pcie = _widest_first(counts, [0 if kind.count else kind.hop for kind in fabric.kinds])
-    wired = _wired(fabric, counts)
-    if wired < size - 1:
-        return over_pcie[size - 2 - wired]
-    return max(_widest_first(counts, [kind.hop for kind in fabric.kinds])[size - 2], over_pcie[0])
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._shares = [traffic.shares[share] for share in sorted(share for _, _, share in traffic.edges)]
+        self._equal = len(traffic.shares) == 1
+        self._worth = _widest_first(enumerate(traffic.gain[0]))
+        self._speed = _widest_first(enumerate(traffic.speed[0])) if traffic.speed else []
+        self._fastest = _widest_first(enumerate(traffic.speed[-1])) if traffic.speed else []
+
+    def most_total(self, counts: Sequence[int]) -> int:
+        """At least the total of any mapping: the heaviest edges on the best links."""
+        if self._equal:
+            return self.most_of(counts, len(self._shares))
+        worths = _first(self._worth, counts, len(self._shares))
+        return sum(int(worth * share) + 1 for worth, share in zip(worths, self._shares, strict=False))
+
+    def most_of(self, counts: Sequence[int], edges: int) -> int:
+        """The most that so many edges could add to a total."""
+        total = 0
+        for place, worth in self._worth:
+            taken = min(edges, counts[place])
+            total += taken * worth
+            edges -= taken
+        return total
+
+    def most_slowest(self, counts: Sequence[int]) -> int:
+        """At least the speed of the slowest edge of any mapping: the heaviest edges on the fastest links."""
+        speeds = _first(self._speed, counts, len(self._shares))
+        return min((round(speed / share) for speed, share in zip(speeds, self._shares, strict=False)), default=0)
+
+    def speeds(self, counts: Sequence[int], degrees: Sequence[int]) -> tuple[int, ...]:
+        """How fast ranks with so many edges are on a GPU with these links: at most the last of their links."""
+        return tuple(_nth(self._fastest, counts, degree) for degree in degrees)
 
 
-def _wired(fabric: Fabric, counts: Sequence[int]) -> int:
-    return sum(count for count, kind in zip(counts, fabric.kinds, strict=True) if kind.count)
+def _widest_first(figures: Iterable[tuple[int, int]]) -> Order:
+    return sorted(figures, key=lambda figure: -figure[1])
 
 
-def most_aggregate(traffic: Traffic, counts: Sequence[int]) -> int:
-    """At least the aggregate bandwidth of any mapping: the heaviest edges on the fastest links."""
-    weights = _widest_first(counts, traffic.gain[0])
-    edges = sorted(share for _, _, share in traffic.edges)
-    if len(traffic.gain) == 1:
-        return sum(weights[: len(edges)])
-    shares = [traffic.shares[share] for share in edges]
-    return sum(int(weight * share) + 1 for weight, share in zip(weights, shares, strict=False))
+def _nth(order: Order, counts: Sequence[int], number: int) -> int:
+    """The figure of the number-th best link; 0 if there are not so many."""
+    for place, figure in order:
+        number -= counts[place]
+        if number <= 0:
+            return figure
+    return 0
 
 
-def most_slowest(traffic: Traffic, counts: Sequence[int]) -> int:
-    """At least the speed of the slowest edge of any mapping: the heaviest edges on the fastest links."""
-    if not traffic.speed:
-        return 0
-    speeds = _widest_first(counts, traffic.speed[0])
-    edges = sorted(share for _, _, share in traffic.edges)
-    return min(round(speed / traffic.shares[share]) for speed, share in zip(speeds, edges, strict=False))
-
-
-def links_of_gpu(fabric: Fabric, counts: Sequence[int]) -> int:
-    """What the direct NVLinks of one GPU carry together: no cut is wider."""
-    return sum(count * kind.planned for count, kind in zip(counts, fabric.kinds, strict=True) if kind.direct)
-
-
-def widest(traffic: Traffic, counts: Sequence[int], edges: int) -> int:
-    """The most that so many edges could add to a total."""
-    return sum(_widest_first(counts, traffic.gain[0])[:edges])
-
-
-def nth_speeds(traffic: Traffic, counts: Sequence[int], degrees: Sequence[int]) -> tuple[int, ...]:
-    """How fast ranks with so many edges are on a GPU with these links: at most the last of their links."""
-    speeds = _widest_first(counts, traffic.speed[-1]) if traffic.speed else [0] * sum(counts)
-    return tuple(speeds[degree - 1] for degree in degrees)
-
-
-def _widest_first(counts: Sequence[int], figures: Sequence[int]) -> list[int]:
-    """The figure of each link, descending."""
-    order = sorted(range(len(counts)), key=lambda kind: -figures[kind])
-    return [figures[kind] for kind in order for _ in range(counts[kind])]
+def _first(order: Order, counts: Sequence[int], number: int) -> list[int]:
+    """The figures of the best links."""
+    return [figure for place, figure in order for _ in range(counts[place])][:number]

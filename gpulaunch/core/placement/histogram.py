@@ -8,7 +8,7 @@ computed once.
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import combinations
-from operator import getitem
+from operator import getitem, mul
 from typing import TypeVar
 
 MOST_IN_TABLE = 16
@@ -34,14 +34,14 @@ class Histogram:
         self._kinds = kinds
         self._bits = (self._size * self._size).bit_length()
         one = [1 << self._bits * number for number in range(kinds)]
-        self._rows = [[one[number] for number in row] for row in reversed(kind)]  # place i of a mask's bit i
-        for row in self._rows:
-            row.reverse()
+        self._kind = [row[::-1] for row in kind[::-1]]  # of a mask's bit i
+        self._rows = [[one[number] for number in row] for row in self._kind]
         self._full = (1 << self._size) - 1
         self._packed: dict[int, int] | list[int] = (
             _tabulated(self._rows) if table and self._size <= MOST_IN_TABLE else {}
         )
         self._known: dict[tuple[str, int], object] = {}
+        self._unpacked: dict[int, list[int]] = {}
         self._from_each = [sum(row) - row[i] for i, row in enumerate(self._rows)]
         self._all = sum(self._from_each)  # twice: each link has two ends
 
@@ -53,12 +53,6 @@ class Histogram:
             bits = _bits(mask)
             self._packed[mask] = sum(self._rows[a][b] for a, b in combinations(bits, 2))
         return self._packed[mask]
-
-    def packed_rest(self, mask: int) -> int:
-        """The histogram of the links among all GPUs that are not in the set."""
-        if isinstance(self._packed, list):
-            return self._packed[self._full ^ mask]
-        return self._all // 2 - sum(self._from_each[i] for i in _bits(mask)) + self.packed(mask)
 
     def of_each(self, mask: int) -> list[int]:
         """For each GPU of a set the histogram of its own links to the others."""
@@ -90,9 +84,41 @@ class Histogram:
             found = self._known[key] = make(self._counts(packed))
         return found  # type: ignore[return-value]  # what was made under this name
 
+    def _packed_rest(self, mask: int) -> int:
+        """The histogram of the links among all GPUs that are not in the set."""
+        return self._all // 2 - sum(self._from_each[i] for i in _bits(mask)) + self.packed(mask)
+
     def _counts(self, packed: int) -> list[int]:
-        low = (1 << self._bits) - 1
-        return [packed >> self._bits * number & low for number in range(self._kinds)]
+        counts = self._unpacked.get(packed)
+        if counts is None:
+            low, bits = (1 << self._bits) - 1, self._bits
+            counts = self._unpacked[packed] = [packed >> bits * number & low for number in range(self._kinds)]
+        return counts
+
+    def sums(self, figures: Sequence[int]) -> tuple[Callable[[int], int], Callable[[int], int]]:
+        """Two functions of a mask: the sum of figures over the links of the set, and over those of all other GPUs.
+
+        Args:
+            figures: for each kind of link.
+        """
+        full = self._full
+        if isinstance(self._packed, list):
+            table = _tabulated([[figures[number] for number in row] for row in self._kind])
+            return table.__getitem__, lambda mask: table[full ^ mask]
+        name = f"sum of {figures}"
+
+        def total(counts: Sequence[int]) -> int:
+            return sum(map(mul, counts, figures))
+
+        return (
+            lambda mask: self.derived(name, self.packed(mask), total),
+            lambda mask: self.derived(name, self._packed_rest(mask), total),
+        )
+
+    @property
+    def every(self) -> int:
+        """The mask of all GPUs."""
+        return self._full
 
 
 def _tabulated(rows: Sequence[Sequence[int]]) -> list[int]:

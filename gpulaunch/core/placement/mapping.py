@@ -187,7 +187,10 @@ class Traffic:
 
     def near_best(self, gpus: Sequence[int], *, slowest_first: bool) -> Mapping:
         """A mapping that no swap of two GPUs and no reversal of a stretch improves; see best_mapping."""
-        order, links = _arranged(self.fabric.kind, gpus)
+        kind = self.fabric.kind
+        if len({kind[a][b] for a, b in combinations(gpus, 2)}) == 1:
+            return self.figures(gpus)
+        order, links = _arranged(kind, gpus)
         key = (slowest_first, *links)
         if key not in self._orders:
             self._orders[key] = _improved(self, [gpus[i] for i in order], slowest_first=slowest_first)

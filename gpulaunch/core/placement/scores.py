@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.placement import bounds
+from gpulaunch.core.placement.bounds import CutBounds, TrafficBounds
 from gpulaunch.core.placement.candidates import places_of
 from gpulaunch.core.placement.effective import BANDWIDTH_MODELS, nvlink_parts
 from gpulaunch.core.placement.fabric import UNIT, Fabric
@@ -117,9 +117,9 @@ class Scale:
             minimum: what is adequate, 1e-6 GB/s.
         """
         if name == "nvlink":
-            return Score(self._may_be_joined, (self._is_joined,))
+            return Score(lambda _: 1, (lambda mask: int(len(nvlink_parts(self.fabric, self.positions(mask))) == 1),))
         if name == "preserved_bandwidth":
-            return Score(self._preserved)
+            return Score(self._weights[1])
         if name == "fragmentation":
             return Score(lambda _: 0, (lambda mask: -round(self.fragmentation(mask) * UNIT),))
         slowest_first = slowest_decides(by)
@@ -130,128 +130,106 @@ class Scale:
             return effective
         return Score(_at_most(minimum, effective.bound), tuple(_at_most(minimum, stage) for stage in effective.stages))
 
+    @cached_property
+    def _weights(self) -> tuple[Weigh, Weigh]:
+        """The sum of w over all pairs of a candidate, and of the GPUs that it leaves free (mapa-sc21 Eq. 3)."""
+        return self._histogram.sums([kind.weight for kind in self.fabric.kinds])
+
     def _aggregate(self, *, slowest_first: bool) -> Score:
-        packed, derived = self._histogram.packed, self._histogram.derived
         if not self.edges or self.traffic.alike:  # without edges every pair counts, so that such jobs stay compact, too
-            return Score(lambda mask: derived("weight", packed(mask), self._weight))
-        return Score(
-            lambda mask: derived("aggregate", packed(mask), self._most_aggregate),
-            (self._aggregate_by_degree, lambda mask: self._total(mask, slowest_first=slowest_first)),
-        )
-
-    def _most_aggregate(self, counts: Sequence[int]) -> int:
-        return bounds.most_aggregate(self.traffic, counts)
-
-    def _aggregate_by_degree(self, mask: int) -> int:
-        """The rank with the most edges sits somewhere, and has the links there; the others have the best of all."""
-        most = self._histogram.derived("aggregate", self._histogram.packed(mask), self._most_aggregate)
-        degree = self._degrees[1]
-        if degree < self.count - 1:  # else the other edges are few
-            return most
-        own = max(
-            self._histogram.derived("row", row, lambda counts: bounds.widest(self.traffic, counts, degree))
-            for row in self._histogram.of_each(mask)
-        )
-        others = self._histogram.derived(
-            "others",
-            self._histogram.packed(mask),
-            lambda counts: bounds.widest(self.traffic, counts, len(self.edges) - degree),
-        )
-        return min(most, own + others)
-
-    def _total(self, mask: int, *, slowest_first: bool) -> int:
-        gpus = self.positions(mask)
-        if self.count > EXACT_RANKS:
-            return self.traffic.near_best(gpus, slowest_first=slowest_first).total
-        return self.traffic.best_total(gpus, self.traffic.best_slowest(gpus) if slowest_first else 0)
+            return Score(self._weights[0])
+        return Score(self._most_total, (self._most_total_by_degree, lambda mask: self._total(mask, slowest_first)))
 
     def _effective(self, *, slowest_first: bool) -> Score:
-        packed, derived = self._histogram.packed, self._histogram.derived
         if not self.edges:
             return Score(lambda _: 0)
         if not self.collective:
-            return Score(
-                lambda mask: derived("slowest", packed(mask), self._most_slowest),
-                (self._most_by_degree, lambda mask: self._slowest(mask, slowest_first=slowest_first)),
-            )
+            by_degree = self._most_slowest_by_degree
+            return Score(self._most_slowest, (by_degree, lambda mask: self._slowest(mask, slowest_first)))
         if self._model != "cut":
             return Score(lambda _: _NO_BOUND, (self._modelled,))
-        return Score(
-            lambda mask: derived("cut", packed(mask), lambda counts: bounds.most_cut(self.fabric, counts, self.count)),
-            (self._narrowest, self._modelled),
-        )
+        return Score(self._most_cut, (self._most_cut_by_gpu, self._modelled))
 
-    def _narrowest(self, mask: int) -> int:
+    # ------------------------------------------------------------------ of collectives
+
+    @cached_property
+    def _cut_bounds(self) -> CutBounds:
+        return CutBounds(self.fabric, self.count)
+
+    def _most_cut(self, mask: int) -> int:
+        return self._histogram.derived("cut", self._histogram.packed(mask), self._cut_bounds.most)
+
+    def _most_cut_by_gpu(self, mask: int) -> int:
         """No cut is wider than the links of the GPU with the fewest."""
-        packed, derived = self._histogram.packed, self._histogram.derived
-        most = derived("cut", packed(mask), lambda counts: bounds.most_cut(self.fabric, counts, self.count))
-        if self._switched:
+        derived = self._histogram.derived
+        most = self._most_cut(mask)
+        if any(self.fabric.into_switch):
             return most
-        widths = [
-            derived("links", row, lambda counts: bounds.links_of_gpu(self.fabric, counts))
-            for row in self._histogram.of_each(mask)
-        ]
-        joined = derived("joined", packed(mask), lambda counts: bounds.most_joined(self.fabric, counts, self.count))
-        return min(most, max(min(widths), joined))
-
-    @cached_property
-    def _switched(self) -> bool:
-        return any(self.fabric.into_switch)
-
-    def _most_slowest(self, counts: Sequence[int]) -> int:
-        return min(bounds.most_slowest(self.traffic, counts), self._most_anywhere)
-
-    def _most_by_degree(self, mask: int) -> int:
-        """The rank with the most edges sits somewhere, and each GPU has a rank with at least the fewest."""
-        ends = [
-            self._histogram.derived("ends", row, lambda counts: bounds.nth_speeds(self.traffic, counts, self._degrees))
-            for row in self._histogram.of_each(mask)
-        ]
-        return min(max(most for _, most in ends), *(least for least, _ in ends))
-
-    @cached_property
-    def _degrees(self) -> tuple[int, int]:
-        """The fewest and the most edges of a rank."""
-        degrees = Counter(rank for a, b, _ in self.edges for rank in (a, b)).values()
-        return min(degrees), max(degrees)
-
-    @cached_property
-    def _most_anywhere(self) -> int:
-        """How fast the rank with the most edges would be, with all free GPUs around it."""
-        rows = self._histogram.of_each((1 << len(self.free)) - 1)
-        return max(
-            self._histogram.derived("ends", row, lambda counts: bounds.nth_speeds(self.traffic, counts, self._degrees))[
-                1
-            ]
-            for row in rows
-        )
+        bounds = self._cut_bounds
+        narrowest = min([derived("links", row, bounds.links_of_gpu) for row in self._histogram.of_each(mask)])
+        return min(most, max(narrowest, derived("joined", self._histogram.packed(mask), bounds.most_joined)))
 
     def _modelled(self, mask: int) -> int:
         if mask not in self._cuts:
             self._cuts[mask] = BANDWIDTH_MODELS[self._model](self.fabric, self.positions(mask))
         return self._cuts[mask]
 
-    def _slowest(self, mask: int, *, slowest_first: bool) -> int:
+    # ------------------------------------------------------------------ of mappings
+
+    @cached_property
+    def _traffic_bounds(self) -> TrafficBounds:
+        return TrafficBounds(self.traffic)
+
+    @cached_property
+    def _degrees(self) -> tuple[int, int]:
+        """The fewest and the most edges of a rank."""
+        return min(self.traffic.degree), max(self.traffic.degree)
+
+    def _most_total(self, mask: int) -> int:
+        return self._histogram.derived("total", self._histogram.packed(mask), self._traffic_bounds.most_total)
+
+    def _most_total_by_degree(self, mask: int) -> int:
+        """The rank with the most edges sits somewhere, and has the links there; the others have the best of all."""
+        degree, bounds, derived = self._degrees[1], self._traffic_bounds, self._histogram.derived
+        if degree < self.count - 1:  # else the other edges are few
+            return self._most_total(mask)
+        rows = self._histogram.of_each(mask)
+        own = max(derived("row", row, lambda counts: bounds.most_of(counts, degree)) for row in rows)
+        edges = len(self.edges) - degree
+        rest = derived("rest", self._histogram.packed(mask), lambda counts: bounds.most_of(counts, edges))
+        return min(self._most_total(mask), own + rest)
+
+    def _total(self, mask: int, slowest_first: bool) -> int:
+        gpus = self.positions(mask)
+        if self.count > EXACT_RANKS:
+            return self.traffic.near_best(gpus, slowest_first=slowest_first).total
+        return self.traffic.best_total(gpus, self.traffic.best_slowest(gpus) if slowest_first else 0)
+
+    def _most_slowest(self, mask: int) -> int:
+        packed = self._histogram.packed(mask)
+        return min(self._histogram.derived("slowest", packed, self._traffic_bounds.most_slowest), self._most_anywhere)
+
+    def _most_slowest_by_degree(self, mask: int) -> int:
+        """The rank with the most edges sits somewhere, and each GPU has a rank with at least the fewest."""
+        ends = self._ends(mask)
+        return min(self._most_slowest(mask), max(most for _, most in ends), *(least for least, _ in ends))
+
+    @cached_property
+    def _most_anywhere(self) -> int:
+        """How fast the rank with the most edges would be, with all free GPUs around it."""
+        return max(most for _, most in self._ends(self._histogram.every))
+
+    def _ends(self, mask: int) -> list[tuple[int, ...]]:
+        """Of each GPU how fast the ranks with the fewest and with the most edges would be on it."""
+        derived, speeds = self._histogram.derived, self._traffic_bounds.speeds
+        rows = self._histogram.of_each(mask)
+        return [derived("ends", row, lambda counts: speeds(counts, self._degrees)) for row in rows]
+
+    def _slowest(self, mask: int, slowest_first: bool) -> int:
         gpus = self.positions(mask)
         if self.count > EXACT_RANKS:
             return self.traffic.near_best(gpus, slowest_first=slowest_first).slowest
         return self.traffic.best_slowest(gpus, 0 if slowest_first else self.traffic.best_total(gpus))
-
-    def _preserved(self, mask: int) -> int:
-        return self._histogram.derived("weight", self._histogram.packed_rest(mask), self._weight)
-
-    def _weight(self, counts: Sequence[int]) -> int:
-        return sum(count * kind.weight for count, kind in zip(counts, self.fabric.kinds, strict=True))
-
-    def _may_be_joined(self, mask: int) -> int:
-        return self._histogram.derived("enough", self._histogram.packed(mask), self._enough_nvlinks)
-
-    def _enough_nvlinks(self, counts: Sequence[int]) -> int:
-        wired = sum(count for count, kind in zip(counts, self.fabric.kinds, strict=True) if kind.count)
-        return int(wired >= self.count - 1)
-
-    def _is_joined(self, mask: int) -> int:
-        return int(len(nvlink_parts(self.fabric, self.positions(mask))) == 1)
 
     # ------------------------------------------------------------------ figures to report
 
@@ -277,7 +255,7 @@ class Scale:
         return Scores(
             aggregate_bandwidth=mapping.total / UNIT if self.edges else None,
             effective_bandwidth=effective,
-            preserved_bandwidth=self._preserved(mask) / UNIT,
+            preserved_bandwidth=self._weights[1](mask) / UNIT,
             fragmentation=self.fragmentation(mask),
             communication_cost=communication_cost(self.fabric.distance, gpus),
         )
