@@ -122,3 +122,28 @@ def test_too_many_to_partition() -> None:
         best_of_partition(topology, range(17), 2)
     assert problem.value.message == "17 GPUs are free: policy best-effort can partition at most 16"
     assert problem.value.hint == "narrow the choice with --only, or take --policy preserve"
+
+
+def test_a_required_gpu_of_another_machine() -> None:
+    """Of several machines the policy partitions the one that has the required GPU."""
+    topology, _ = load_described_machine("minsky-cluster")
+    gpus = [gpu.index for gpu in topology.gpus]
+    nodes = tuple(frozenset(range(first, first + 4)) for first in range(0, 20, 4))
+
+    def taken(*required: int) -> Gpus | None:
+        needs = Needs(required=frozenset(required), within=nodes)
+        choice = Choice(
+            topology,
+            free=gpus,
+            admitted=gpus,
+            count=2,
+            pattern=PATTERNS["ring"],
+            sensitive=True,
+            model="cut",
+            needs=needs,
+        )
+        placement = place(choice, "best_effort")
+        return placement and placement.gpus
+
+    assert taken(6) == (6, 7)
+    assert taken(1, 6) is None

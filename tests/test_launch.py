@@ -543,7 +543,7 @@ def test_explain_of_more_candidates_than_can_be_listed(launcher: Launcher) -> No
     options = ("--topology", str(big), "-n", "16", "--policy", "baseline", "--explain")
     done = launcher.run(*options, "--", "echo", "ran")
     assert (done.stdout, done.returncode) == ("ran\n", 0)
-    assert done.stderr.startswith("601080390 candidates, best first")
+    assert done.stderr.startswith("601080390 candidates, what the policy takes first")
 
 
 def test_what_others_named_their_jobs_breaks_no_table(launcher: Launcher) -> None:

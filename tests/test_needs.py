@@ -582,3 +582,15 @@ def test_nothing_wished() -> None:
     """A request without wishes needs nothing on one machine."""
     assert needs_of(PLAIN, DGX1, DGX1.gpus, 2, [lease(DGX1, (0,), host_gb_per_s=5.0)]) == Needs()
     assert not PLAIN.is_choosy
+
+
+def test_a_preference_for_one_machine_gives_way() -> None:
+    """That a job stays in one machine is no need: what is required of it in two machines it gets."""
+    required = only(CLUSTER, ["0", "4"], "--require 0,4")
+    assert answer(asking(2, required=required), CLUSTER) == (Grant, [0, 4])
+    together = answer(asking(2, required=required, single_node=True), CLUSTER)
+    assert together[0] is Refuse
+    busy = [lease(CLUSTER, (first,), host_gb_per_s=100.0) for first in range(0, 20, 2)]
+    assert beside(asking(3, host_gb_per_s=70.0), CLUSTER, *busy)[0] is Wait
+    some = [lease(CLUSTER, (first,), host_gb_per_s=100.0) for first in range(0, 20, 4)]
+    assert beside(asking(2, host_gb_per_s=70.0), CLUSTER, *some) == (Grant, [2, 6])

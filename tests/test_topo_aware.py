@@ -182,6 +182,7 @@ def test_small_graphs():
 def test_weights_sum_to_one():
     """Weights are proportions."""
     assert weights_of(3, 0, 1) == (0.75, 0.0, 0.25)
+    assert weights_of(1e308, 1e308, 0) == (0.5, 0.5, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -216,14 +216,16 @@ def gpus_text(count: int) -> str:
 
 
 def _too_many(request: Request, topology: Topology, scope: int, admitted: int, within: Lease | None) -> str:
-    asked = "every GPU" if request.gpus is None else gpus_text(request.gpus)
+    asked = f"{'every GPU' if request.gpus is None else gpus_text(request.gpus)} requested"
+    if request.pattern.ranks:
+        asked = f"pattern {request.pattern.name} has {request.pattern.ranks} ranks"
     place_name = f"lease {within.id}" if within else topology.name
     if admitted == scope:
-        return f"{asked} requested: {place_name} has {scope}"
+        return f"{asked}: {place_name} has {scope}"
     options = ", ".join(constraint.text for constraint in request.constraints)
     if not options:
-        return f"{asked} requested: {admitted} of {place_name}'s {scope} are whole GPUs, the others MIG instances"
-    return f"{asked} requested: {admitted} of {place_name}'s {scope} satisfy {options}"
+        return f"{asked}: {admitted} of {place_name}'s {scope} are whole GPUs, the others MIG instances"
+    return f"{asked}: {admitted} of {place_name}'s {scope} satisfy {options}"
 
 
 def _free(free: int, admitted: int, *, narrowed: bool) -> str:
@@ -257,8 +259,9 @@ def _best(placement: Placement, policy: str) -> str:
     if placement.utility is not None and not placement.by:
         return f"utility {placement.utility:.2f}, by recursive bipartition"
     if not placement.by:
-        how = "lowest indices" if policy == "baseline" else f"the choice of policy {policy.replace('_', '-')}"
-        return f"{how} of {placement.candidates} candidates"
+        if policy == "baseline":
+            return f"lowest indices of {placement.candidates} candidates"
+        return f"what policy {policy.replace('_', '-')} makes of {placement.candidates} candidates"
     first = placement.by[0]
     value = getattr(placement.scores, first)
     if value is None:

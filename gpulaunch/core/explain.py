@@ -120,7 +120,9 @@ def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
     if request.policy == "baseline":
         return f"{winner} has the lowest indices, which is all that this policy looks at"
     if not grant.placement.by:
-        return f"{winner} is what policy {request.policy.replace('_', '-')} makes; it compares no candidates"
+        utility = grant.placement.utility
+        useful = "" if utility is None else f", of utility {utility:.2f} to the job"
+        return f"{winner} is what policy {request.policy.replace('_', '-')} makes{useful}; it compares no candidates"
     return _without_rival(grant, winner) if len(ranked) == 1 else _against(grant, winner, ranked[0], ranked[1])
 
 

@@ -29,20 +29,28 @@ def needs_of(
         leases: all live ones.
     """
     wishes = request.wishes
-    required = wishes.required.uuids if wishes.required else ()
+    asked = wishes.required.uuids if wishes.required else ()
+    required = frozenset(gpu.index for gpu in topology.gpus if gpu.uuid in asked)
     at_most = [*_host_bounds(request, topology, leases)]
     if wishes.one_per_node:
         at_most += [(nodes, 1) for nodes in _groups(topology, numa=False)]
     return Needs(
-        required=frozenset(gpu.index for gpu in topology.gpus if gpu.uuid in required),
-        within=_within(request, topology, choosable, count),
+        required=required,
+        within=_within(request, topology, choosable, count, required, at_most),
         at_most=tuple(at_most),
         nvlink=wishes.nvlink,
         least_gb_per_s=wishes.least_gb_per_s,
     )
 
 
-def _within(request: Request, topology: Topology, choosable: Sequence[Gpu], count: int) -> tuple[frozenset[int], ...]:
+def _within(
+    request: Request,
+    topology: Topology,
+    choosable: Sequence[Gpu],
+    count: int,
+    required: frozenset[int],
+    at_most: Sequence[tuple[frozenset[int], int]],
+) -> tuple[frozenset[int], ...]:
     wishes = request.wishes
     if wishes.one_numa_node:
         return _groups(topology, numa=True)
@@ -50,8 +58,14 @@ def _within(request: Request, topology: Topology, choosable: Sequence[Gpu], coun
     if len(nodes) == 1 or wishes.one_per_node:
         return ()
     indices = {gpu.index for gpu in choosable}
-    fits = any(len(node & indices) >= count for node in nodes)
+    fits = any(required <= node and _room(node & indices, at_most) >= count for node in nodes)
     return nodes if wishes.single_node or fits else ()
+
+
+def _room(gpus: frozenset[int], at_most: Sequence[tuple[frozenset[int], int]]) -> int:
+    """How many of some GPUs may be taken."""
+    bound = [min(len(gpus & group), most) for group, most in at_most]
+    return sum(bound) + sum(not any(gpu in group for group, _ in at_most) for gpu in gpus)
 
 
 def _groups(topology: Topology, *, numa: bool) -> tuple[frozenset[int], ...]:

@@ -74,7 +74,7 @@ def _edge(line: str) -> tuple[int, int, float]:
         raise FieldError((), f"{_short(line)} is no edge: two ranks and perhaps a weight, such as '0 1 2.5'")
     a, b = map(_rank, fields[:2])
     try:
-        return a, b, float(fields[2]) if len(fields) == 3 else 1.0
+        return a, b, float(fields[2].replace("_", "no digit")) if len(fields) == 3 else 1.0
     except ValueError:
         raise FieldError((), f"edge {a}-{b}: weight: {_short(fields[2])} is not a number") from None
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.core.container.life import Standing
@@ -96,10 +97,7 @@ def decision_lines(document: Document) -> list[str]:
     """What --dry-run prints for people."""
     lines = [f"{document['decision']}: {document['reason']}"]
     if document["decision"] == "grant":
-        lines.append(
-            "gpus: "
-            + ", ".join(f"{gpu['name']} ({printable(gpu['model'])}, {gpu['uuid']})" for gpu in document["gpus"])
-        )
+        lines.append(f"gpus: {_by_model(document['gpus'])}")
         lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
         known = [(name, value) for name, value in document["scores"].items() if value is not None]
         lines += [_score_line(name, value) for name, value in known]
@@ -109,6 +107,12 @@ def decision_lines(document: Document) -> list[str]:
     if document["assumed"]:
         lines.append(f"assumed: {', '.join(document['assumed']).replace('_', ' ')}")
     return lines
+
+
+def _by_model(gpus: Sequence[Document]) -> str:
+    """Such as "0,2,3 (Tesla V100-SXM2-16GB)"; in rank order, so models may come again."""
+    runs = [(model, [gpu["name"] for gpu in run]) for model, run in groupby(gpus, key=lambda gpu: gpu["model"])]
+    return ", ".join(f"{','.join(names)} ({printable(model)})" for model, names in runs)
 
 
 def _score_line(name: str, value: float) -> str:

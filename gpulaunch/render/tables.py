@@ -179,7 +179,7 @@ def _by_reason(explanation: Explanation) -> dict[str, str]:
 
 
 def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
-    columns = ("effective", "preserved", "aggregate", "fragmentation", "distance")
+    columns = ("effective", "preserved", "aggregate", "fragmentation", "cost")
     table = _table("", "GPUs", *columns, right=columns)
     choice = grant.choice
     for place, candidate in enumerate(explanation.candidates):
@@ -190,7 +190,7 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
     sensitive = "bandwidth-sensitive" if choice.sensitive else "not bandwidth-sensitive"
     pattern = request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
     return [
-        Text(f"{_candidates(grant.placement.candidates)}, bandwidths in GB/s", "bold"),
+        Text(f"{_candidates(grant)}, bandwidths in GB/s", "bold"),
         table,
         Text(explanation.reason),
         Text(
@@ -212,8 +212,11 @@ def _alternative_parts(request: Request, explanation: Explanation) -> list[Table
     return [Text("what would be granted now:", "bold"), table]
 
 
-def _candidates(count: int) -> str:
-    return "1 candidate" if count == 1 else f"{count} candidates, best first"
+def _candidates(grant: Grant) -> str:
+    count = grant.placement.candidates
+    if count == 1:
+        return "1 candidate"
+    return f"{count} candidates, {'best' if grant.placement.by else 'what the policy takes'} first"
 
 
 def _score_cells(scores: Scores) -> list[str]:

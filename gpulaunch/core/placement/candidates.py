@@ -79,6 +79,16 @@ def sets(
     return masks if len(masks) <= MOST_SETS else None
 
 
+def is_allowed(mask: int, free: int, limits: Limits) -> bool:
+    """Whether nothing rules a set out, of so many free GPUs."""
+    held = frozenset(places_of(mask, free))
+    return (
+        limits.required <= held <= limits.admitted | limits.required
+        and (not limits.within or any(held <= group for group in limits.within))
+        and all(len(held & group) <= most for group, most in limits.at_most)
+    )
+
+
 def how_many(limits: Limits, count: int) -> int:
     """How many sets there are, alike or not, if none is ruled out by at_most."""
     groups = [group & limits.admitted for group in limits.within] or [limits.admitted]

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.core.placement.candidates import Limits, how_many, mask_of, sets
+from gpulaunch.core.placement.candidates import Limits, how_many, is_allowed, mask_of, sets
 from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.scores import Scale, ScoreName
 from gpulaunch.core.placement.search import Ranked, climbed, ranked
@@ -96,8 +96,14 @@ class Choice:
     @cached_property
     def groups(self) -> list[tuple[int, ...]]:
         """Where a policy that makes one set itself may take it: the admitted GPUs of each group that has enough."""
-        groups = [tuple(gpu for gpu in self.admitted if gpu in group) for group in self.needs.within]
-        return [group for group in groups if len(group) >= self.count] or [self.admitted]
+        if not self.needs.within:
+            return [self.admitted]
+        groups = [
+            tuple(gpu for gpu in self.admitted if gpu in group)
+            for group in self.needs.within
+            if self.needs.required <= group
+        ]
+        return [group for group in groups if len(group) >= self.count]
 
     def sockets(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
         """GPUs by index, socket after socket."""
@@ -163,8 +169,9 @@ class Choice:
         minimum = round(self.needs.least_gb_per_s * UNIT)
         scores = [self.scale.score(name, order, minimum) for name in order]
         if self._sets is None:
+            seeds = [mask for mask in self._seeds() if self._is_allowed(mask)]
             bits = [mask_of([place], len(self.free)) for place in sorted(self._limits.admitted)]
-            return iter([climbed(self._seeds(), bits, scores)])
+            return iter([climbed(seeds, bits, scores, self._is_allowed)] if seeds else [])
         return ranked(self._sets, scores, known=len(self.musts))
 
     @cached_property
@@ -174,24 +181,29 @@ class Choice:
         talks = bool(self.pattern.edges(self.count))
         return (*nvlink, "adequate_bandwidth") if self.needs.least_gb_per_s and talks else nvlink
 
+    def _is_allowed(self, mask: int) -> bool:
+        return is_allowed(mask, len(self.free), self._limits)
+
     def _seeds(self) -> list[int]:
         """Sets to begin with where there are too many: the lowest GPUs, and what grows by links from some of them."""
-        kind, kinds = self.fabric.kind, self.fabric.kinds
-        position = self.fabric.position
-        required = sorted(self.needs.required)
         groups = [sorted(group.intersection(self.admitted)) for group in self.needs.within] or [list(self.admitted)]
-        found = []
-        for group in groups:
-            for first in [None, *group[:: max(1, len(group) // _SEEDS)]]:
-                grown = [*required, *([first] if first is not None and first not in required else [])]
-                left = [gpu for gpu in group if gpu not in grown]
-                while len(grown) < self.count and left:
-                    rows = [kind[position[gpu]] for gpu in grown] if first is not None else []
-                    best = max(left, key=lambda gpu: (sum(kinds[row[position[gpu]]].weight for row in rows), -gpu))
-                    grown.append(best)
-                    left.remove(best)
-                found.append(mask_of([self.free.index(gpu) for gpu in grown], len(self.free)))
-        return found
+        grown = [
+            self._grown(group, first) for group in groups for first in (None, *group[:: max(1, len(group) // _SEEDS)])
+        ]
+        return [self.mask(gpus) for gpus in grown if len(gpus) == self.count]
+
+    def _grown(self, group: Sequence[int], first: int | None) -> list[int]:
+        """GPUs of a group, of which as many as may be are near the first and each other; None: the lowest."""
+        kind, kinds, position = self.fabric.kind, self.fabric.kinds, self.fabric.position
+        grown = sorted(self.needs.required if first is None else self.needs.required | {first})
+        while len(grown) < self.count:
+            full = [held for held, most in self.needs.at_most if len(held.intersection(grown)) >= most]
+            left = [gpu for gpu in group if gpu not in grown and not any(gpu in held for held in full)]
+            if not left:
+                break
+            rows = [kind[position[gpu]] for gpu in grown] if first is not None else []
+            grown.append(max(left, key=lambda gpu: (sum(kinds[row[position[gpu]]].weight for row in rows), -gpu)))
+        return grown
 
     def mask(self, gpus: Sequence[int]) -> int:
         """GPUs by index as a mask."""

@@ -36,7 +36,7 @@ def baseline(choice: Choice) -> Order:  # noqa: ARG001
 
 def fcfs(choice: Choice) -> Order:
     """The first GPUs that are free, socket after socket (topo-aware-sc17 5.2)."""
-    return Order((), _filled(choice, choice.sockets(choice.groups[0])))
+    return Order((), next((_filled(choice, choice.sockets(group)) for group in choice.groups), None))
 
 
 def best_fit(choice: Choice) -> Order:
@@ -44,8 +44,9 @@ def best_fit(choice: Choice) -> Order:
 
     Where the job must stay in a group, such as a machine of several, likewise in the one with the fewest.
     """
-    group = min(choice.groups, key=choice.free_beside)
-    return Order((), _filled(choice, sorted(choice.sockets(group), key=choice.free_beside)))
+    groups = sorted(choice.groups, key=choice.free_beside)
+    filled = (_filled(choice, sorted(choice.sockets(group), key=choice.free_beside)) for group in groups)
+    return Order((), next(filled, None))
 
 
 def _filled(choice: Choice, sockets: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -94,7 +95,7 @@ def topo_aware(choice: Choice) -> Order:
     made = [
         place_tasks(edges, choice.count, group, *_tree_of(choice, group), slowdown, weights) for group in choice.groups
     ]
-    best = max(made, key=useful)
+    best = max(made, key=useful, default=None)
     return Order(("effective_bandwidth", "fragmentation"), best, ranks=True, utility=useful)
 
 
@@ -118,14 +119,13 @@ def _tree_of(
 def best_effort(choice: Choice) -> Order:
     """What the Kubernetes device plugin does: the best set of the best partition of all free GPUs into such sets.
 
-    Source: NVIDIA go-gpuallocator, besteffort_policy.go; see best_partition for the departures.
+    Source: NVIDIA go-gpuallocator, besteffort_policy.go; see best_of_partition for the departures.
     """
     from gpulaunch.core.placement.best_effort import best_of_partition
 
-    return Order(
-        ("aggregate_bandwidth",),
-        best_of_partition(choice.topology, choice.groups[0], choice.count, choice.needs.required),
-    )
+    groups = (group for group in choice.groups if choice.needs.required.issubset(group))
+    made = (best_of_partition(choice.topology, group, choice.count, choice.needs.required) for group in groups)
+    return Order(("aggregate_bandwidth",), next(made, None))
 
 
 POLICIES: dict[str, Callable[[Choice], Order]] = {

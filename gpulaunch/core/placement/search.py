@@ -4,7 +4,7 @@ Every candidate waits under what its scores could be at most. Whoever comes firs
 and waits again if it is worse than it seemed; who comes first with nothing left to weigh is the next best.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
@@ -51,13 +51,16 @@ def ranked(masks: Sequence[int], scores: Sequence[Score], known: int = 0) -> Ite
             heapreplace(waiting, (*figures, mask, done + 1))
 
 
-def climbed(start: Sequence[int], swaps: Sequence[int], scores: Sequence[Score]) -> Ranked:
+def climbed(
+    start: Sequence[int], swaps: Sequence[int], scores: Sequence[Score], allowed: Callable[[int], bool]
+) -> Ranked:
     """The best of the sets that a chain of better and better single swaps leads to.
 
     Args:
-        start: sets to begin with.
+        start: sets to begin with, at least one.
         swaps: bits of the GPUs that may be swapped in and out.
         scores: in order of weight.
+        allowed: whether a set may be chosen.
     """
     best = max((_weighed(mask, scores) for mask in start), key=_order)
     improved = True
@@ -65,7 +68,7 @@ def climbed(start: Sequence[int], swaps: Sequence[int], scores: Sequence[Score])
         improved = False
         for out in [bit for bit in swaps if best.mask & bit]:
             for into in [bit for bit in swaps if not best.mask & bit]:
-                if best.mask & out:
+                if best.mask & out and allowed(best.mask ^ out ^ into):
                     other = _weighed(best.mask ^ out ^ into, scores, best.figures)
                     if _order(other) > _order(best):
                         best, improved = other, True

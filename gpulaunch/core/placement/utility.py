@@ -59,10 +59,11 @@ def weights_of(communication: float, interference: float, fragmentation: float) 
     for name, value in zip(Weights._fields, asked, strict=True):
         if not (isfinite(value) and value >= 0):
             raise UsageError(f"weight of {name}: asked for {value:g}, a weight is 0 or more")
-    total = sum(asked)
-    if not total:
+    largest = max(asked)
+    if not largest:
         raise UsageError("weights of communication, interference and fragmentation: all are 0, one must be more")
-    return Weights(*(value / total for value in asked))
+    shares = [value / largest for value in asked]  # their sum is finite
+    return Weights(*(share / sum(shares) for share in shares))
 
 
 def communication_cost(distance: Callable[[int, int], int], gpus: Iterable[int]) -> int:
