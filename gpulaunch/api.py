@@ -116,7 +116,7 @@ def allocate(
     *,
     profile: str | None = None,
     policy: str | None = None,
-    pattern: "str | Graph | None" = None,
+    pattern: "str | os.PathLike[str] | Graph | None" = None,
     sensitive: bool | None = None,
     bandwidth_model: str | None = None,
     memory: int | str | None = None,
@@ -186,7 +186,7 @@ def allocate(
         "gpus": gpus,
         "profile": profile,
         "policy": policy,
-        "pattern": pattern if isinstance(pattern, str) else None,
+        "pattern": os.fspath(pattern) if isinstance(pattern, str | os.PathLike) else None,
         "sensitive": sensitive,
         "bandwidth_model": bandwidth_model,
         "memory": memory,
@@ -214,7 +214,7 @@ def allocate(
         if value is not None
     }
     own_name = None if name is None else str(name)
-    graph = None if pattern is None or isinstance(pattern, str) else graph_pattern(pattern, "graph")
+    graph = None if pattern is None or isinstance(pattern, str | os.PathLike) else graph_pattern(pattern, "graph")
     launch = read_launch(Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning, pattern=graph)
     table = table_of(launch, _log.warning)
     held = acquire(launch, table, Told(_log.warning, _waiting), lambda _: _ThisProcess())

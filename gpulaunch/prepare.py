@@ -215,6 +215,8 @@ def _request(
     pattern = graph or _pattern(settings, profile)
     gpus = settings.get("gpus", profile.gpus).value
     sensitive = settings.get("bandwidth_sensitive", profile.bandwidth_sensitive).value
+    if pattern == PATTERNS["none"]:
+        sensitive = False  # without traffic nothing is to be assumed
     assumed = [what for what, value in (("pattern", pattern), ("bandwidth_sensitive", sensitive)) if value is None]
     pattern = pattern or PATTERNS["all_to_all"]
     count = (pattern.ranks or 1) if gpus is None else None if gpus == "all" else gpus
@@ -246,6 +248,8 @@ def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int
     required = settings.get("require")
     least = settings.get("min_bandwidth", profile.min_bandwidth_gb_per_s)
     host = settings.get("host_bandwidth", profile.host_gb_per_s)
+    if host.origin == "profile" and not any(gpu.host_gb_per_s for gpu in topology.gpus):
+        host = Setting(None, "")  # a profile is for many machines, and hardly any says what its memory carries
     wishes = requests.Wishes(
         required=requests.only(topology, required.value, required.origin) if required.value else None,
         nvlink=bool(settings.get("nvlink").value),
@@ -261,10 +265,10 @@ def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int
 
 
 def _utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
-    if policy not in ("topo_aware", "topo_aware_p"):
-        return requests.UtilityTerms()
     least = settings.get("min_utility", profile.min_utility).value
     weights = settings.get("utility_weights").value
+    if policy not in ("topo_aware", "topo_aware_p"):
+        return requests.UtilityTerms()
     return requests.UtilityTerms(
         least=least or 0.0,
         weights=weights or Weights(),

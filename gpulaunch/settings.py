@@ -84,11 +84,13 @@ def _duration(text: str) -> float:
 def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
-            number = float(text)
+            number = float(text if text.isascii() and "_" not in text else "no number")
         except ValueError:
-            raise UsageError(f"{quoted(text)} is no number of {unit}") from None
+            raise UsageError(
+                f"{quoted(text)} is no number of {unit}" if unit else f"{quoted(text)} is no number"
+            ) from None
         if not least <= number <= most:
-            raise UsageError(f"{number:g} is not within {least:g} to {most:g} {unit}".rstrip())
+            raise UsageError(f"{number:g} is not within {least:g} to {most:.7g} {unit}".rstrip())
         return number
 
     return parse
@@ -127,12 +129,12 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "exclude": _names,
     "require": _names,
     "nvlink": _switch,
-    "min_bandwidth": _number(0.001, 1e6, "GB/s"),
+    "min_bandwidth": _number(0.0, 1e6, "GB/s"),
     "numa": _one_of(("any", "strict"), "way to treat NUMA nodes"),
     "single_node": _switch,
     "one_per_node": _switch,
     "apart_from": _names,
-    "host_bandwidth": _number(0.001, 1e6, "GB/s"),
+    "host_bandwidth": _number(0.0, 1e6, "GB/s"),
     "min_utility": _number(0.0, 1.0, ""),
     "utility_weights": _weights,
     "bind_cpu": _switch,

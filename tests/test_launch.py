@@ -296,13 +296,52 @@ def test_explain_says_why_the_winner_won(launcher: Launcher) -> None:
     """--explain lists the best candidates on stderr, since stdout is the job's, and the reason."""
     done = launcher.run(*VGG, "--explain", "--policy", "greedy", *SHOW)
     assert done.stdout == "0,2,3\n"
-    assert "0,2,3 ties with 1,2,3 in aggregate bandwidth, and has lower indices" in done.stderr
+    assert "0,2-3 ties with 1-3 in aggregate bandwidth, and has lower indices" in done.stderr
     with held(launcher, *DGX, "-n", "1", "--only", "0"):
         done = launcher.run(
             *DGX, "-n", "2", "--pattern", "ring", "--explain", "--dry-run", "--only", "1,2,3", "--", "x"
         )
-        reason = "2,3 has the most preserved bandwidth: 311 GB/s against 286, after a tie in effective bandwidth"
+        reason = "2-3 has the most preserved bandwidth: 311 GB/s against 286, after a tie in effective bandwidth"
         assert reason in done.stdout
+
+
+def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: Launcher) -> None:
+    """--explain names those who have the GPUs, and what the idle machine would give if that is faster."""
+    bridged = ("--topology", "a100-pcie-4gpu")
+    with held(launcher, *bridged, "-n", "2", "--only", "1,2", "--name", "first"):
+        (lease,) = json.loads(launcher.run("status", *bridged, "--json").stdout)["leases"]
+        document = json.loads(launcher.run(*bridged, "-n", "2", "--explain", "--dry-run", "--json", "--", "x").stdout)
+        why = f"leased by {lease['user']}: first ({lease['id']})"
+        assert document["excluded"] == [{"index": index, "name": str(index), "why": why} for index in (1, 2)]
+        assert [candidate["gpus"] for candidate in document["candidates"]] == [[0, 3]]
+        assert document["if_idle"] == {
+            "instead": "--min-bandwidth 240 --wait",
+            "gpus": [0, 1],
+            "effective_bandwidth_gb_per_s": 240.0,
+        }
+        done = launcher.run(*bridged, "-n", "2", "--explain", *SHOW)
+        assert done.stdout == "0,3\n"
+        assert (
+            "the idle machine would give 0,1 with 240 GB/s: --min-bandwidth 240 --wait waits for as much" in done.stderr
+        )
+
+
+def test_explain_says_what_would_work_instead(launcher: Launcher) -> None:
+    """Where nothing is granted, --explain lists the lesser requests that would be, with what they would get."""
+    bridged = ("--topology", "a100-pcie-4gpu")
+    with held(launcher, *bridged, "-n", "2", "--only", "1,2"):
+        asked = (*bridged, "-n", "2", "--nvlink", "--explain")
+        done = launcher.run(*asked, "--dry-run", "--json", "--", "x")
+        document = json.loads(done.stdout)
+        assert (done.returncode, document["decision"], document["candidates"]) == (75, "wait", [])
+        assert document["reason"] == "2 GPUs requested joined by NVLink: no 2 of the 2 free are"
+        assert document["alternatives"] == [
+            {"instead": "drop --nvlink", "gpus": [0, 3], "effective_bandwidth_gb_per_s": 12.0},
+            {"instead": "ask for 1 GPU", "gpus": [0], "effective_bandwidth_gb_per_s": None},
+        ]
+        refused = launcher.run(*asked, "--", "x")
+        assert refused.returncode == 75
+        assert "drop --nvlink               12  0,3" in refused.stderr
 
 
 BIG_MACHINE = """

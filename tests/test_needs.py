@@ -231,7 +231,7 @@ def test_required_that_cannot_be_together() -> None:
             "too few are left elsewhere",
             5,
             {"name": "noisy"},
-            (Wait, "5 GPUs requested: 4 of 8 are free, 1 is leased, 3 are next to a job to stay apart from"),
+            (Wait, "5 GPUs requested: 4 of 8 are to be had, 1 is leased, 3 are next to a job to stay apart from"),
         ),
         ("they want to be apart from this one", 2, {"apart_from": ("me",)}, (Grant, [4, 7])),
         ("or from its profile", 2, {"apart_from": ("other", "mine")}, (Grant, [4, 7])),

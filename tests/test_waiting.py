@@ -384,7 +384,7 @@ def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
         for ticket in queue:
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", ticket.pop("since"))
         command = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7']
-        common = {"user": USER, "command": command, "within": None, "stopped": False}
+        common = {"user": USER, "command": command, "within": None, "stopped": False, "choosy": False}
         assert queue == [
             common | {"gpus": 3, "position": 1, "pid": first.pid, "profile": "vgg16", "name": "mine"},
             common | {"gpus": 8, "position": 2, "pid": second.pid, "profile": None, "name": None},

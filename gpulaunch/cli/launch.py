@@ -67,29 +67,32 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
     """
     if "json" in given and "dry_run" not in given:
         raise UsageError("--json needs --dry-run, since stdout belongs to the job", "see 'gpulaunch status --json'")
-    tell = tell_of(given)
+    tell, explained = tell_of(given), "explain" in given
     if "dry_run" in given:
         decision, situation = preview(launch, tell)
-        return _dry_run(launch, decision, situation, explained="explain" in given, as_json="json" in given)
+        return _dry_run(launch, decision, situation, explained=explained, as_json="json" in given)
 
     def waiting(reason: str, seen: Snapshot) -> None:
         if "quiet" not in given:
             _say_who_has_what(launch, reason, seen)
+        _explain_why_not(launch, given)
 
     def granted(held: Held[Any]) -> None:
-        if "explain" in given:
-            with suppress(OSError, SystemExit):  # rich exits on a broken pipe; no stderr stops a job
-                _explain(launch, held.grant, held.situation, sys.stderr)
+        if explained:
+            _explain_on_stderr(launch, held.grant, held.situation)
         if "verbose" in given:
-            gpus = held.grant.choice.named(held.grant.placement.gpus)
-            say("info", f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}")
+            _say_granted(launch, held)
 
     outcome = launching.run(launch, Told(tell, waiting), granted)
     if isinstance(outcome, launching.Ended):
         return exit_like(outcome.status)
-    if "explain" in given:
-        _explain(launch, *preview(launch, _silent), sys.stderr)
+    _explain_why_not(launch, given)
     return _not_now(outcome, given)
+
+
+def _say_granted(launch: Launch, held: Held[Any]) -> None:
+    gpus = held.grant.choice.named(held.grant.placement.gpus)
+    say("info", f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}")
 
 
 def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
@@ -143,6 +146,16 @@ def _explanation(launch: Launch, decision: Decision, situation: Situation) -> "E
     from gpulaunch.core.explain import explain
 
     return explain(launch.request, situation, decision, _EXPLAINED, user_name)
+
+
+def _explain_why_not(launch: Launch, given: Mapping[str, Given]) -> None:
+    if "explain" in given:
+        _explain_on_stderr(launch, *preview(launch, _silent))
+
+
+def _explain_on_stderr(launch: Launch, decision: Decision, situation: Situation) -> None:
+    with suppress(OSError, SystemExit):  # rich exits on a broken pipe; no stderr stops a job
+        _explain(launch, decision, situation, sys.stderr)
 
 
 def _explain(launch: Launch, decision: Decision, situation: Situation, stream: TextIO) -> None:

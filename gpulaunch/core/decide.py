@@ -242,7 +242,8 @@ def _queued(count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, n
 
 def _too_few(count: int, free: int, admitted: int, users: Sequence[str], kept: int, *, narrowed: bool) -> str:
     leased = admitted - free - len(users) - kept
-    parts = [_free(free, admitted, narrowed=narrowed)]
+    found = _free(free, admitted, narrowed=narrowed)
+    parts = [found.replace(" free", " to be had") if kept else found]
     if leased:
         parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
     if users:
@@ -256,12 +257,12 @@ def _too_few(count: int, free: int, admitted: int, users: Sequence[str], kept: i
 def _best(placement: Placement, policy: str) -> str:
     if placement.candidates == 1:
         return "the only choice"
-    if placement.utility is not None and not placement.by:
+    if placement.made and placement.utility is not None:
         return f"utility {placement.utility:.2f}, by recursive bipartition"
-    if not placement.by:
-        if policy == "baseline":
-            return f"lowest indices of {placement.candidates} candidates"
+    if placement.made:
         return f"what policy {policy.replace('_', '-')} makes of {placement.candidates} candidates"
+    if not placement.by:
+        return f"lowest indices of {placement.candidates} candidates"
     first = placement.by[0]
     value = getattr(placement.scores, first)
     if value is None:

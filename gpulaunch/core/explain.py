@@ -15,7 +15,8 @@ from gpulaunch.core.decide import (
     used_outside,
 )
 from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.needs import kept_apart
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.needs import kept_apart, to_avoid
 from gpulaunch.core.placement.fabric import UNIT
 from gpulaunch.core.placement.place import Candidate, ranking
 from gpulaunch.core.request import Request, UtilityTerms, Wishes
@@ -55,12 +56,14 @@ class Explanation(NamedTuple):
         candidates: the best ones side by side, the winner first; empty unless granted.
         reason: what made the winner win, or why there is none.
         alternatives: the nearest things that would work; empty if granted.
+        if_idle: what the idle machine would give, if that is faster than what is granted.
     """
 
     excluded: list[Excluded]
     candidates: list[Candidate]
     reason: str
     alternatives: list[Alternative]
+    if_idle: Alternative | None = None
 
 
 def explain(
@@ -80,7 +83,20 @@ def explain(
         most = len(situation.topology.gpus) - len(left_out)
         return Explanation(left_out, [], decision.reason, alternatives(request, situation, most))
     ranked = list(islice(ranking(decision.choice, request.policy), max(limit, 2)))
-    return Explanation(left_out, ranked[:limit], _reason(request, decision, ranked), [])
+    reason = _reason(request, decision, ranked)
+    return Explanation(left_out, ranked[:limit], reason, [], _if_idle(request, situation, decision))
+
+
+def _if_idle(request: Request, situation: Situation, grant: Grant) -> Alternative | None:
+    """What a job that cares for links would get for waiting until nobody else is there."""
+    found = grant.placement.scores.effective_bandwidth
+    if found is None or not grant.choice.sensitive:
+        return None
+    idle = decide(request, Situation(situation.topology, within=situation.within))
+    best = idle.placement.scores.effective_bandwidth if isinstance(idle, Grant) else None
+    if not isinstance(idle, Grant) or best is None or best <= found:
+        return None
+    return _alternative(f"--min-bandwidth {best:.4g} --wait", idle)
 
 
 def excluded(request: Request, situation: Situation, user_name: Callable[[int], str]) -> list[Excluded]:
@@ -102,27 +118,34 @@ def excluded(request: Request, situation: Situation, user_name: Callable[[int], 
             return "a MIG instance, and whole GPUs would do"
         if gpu.uuid in leased:
             lease = holder.get(gpu.uuid) or (holder.get(gpu.mig.card_uuid) if gpu.mig else None)
-            return f"leased by {user_name(lease.user_id)} ({lease.id})" if lease else "leased"
+            return f"leased by {_whose(lease, user_name)}" if lease else "leased"
         if gpu.uuid in used:
             return f"in use outside gpulaunch: {used[gpu.uuid]}"
-        return "next to a job to stay apart from" if gpu.uuid in apart else ""
+        return f"beside {', '.join(_whose(lease, user_name) for lease in avoided)}" if gpu.uuid in apart else ""
 
+    avoided = to_avoid(request, situation.neighbours)
     return [Excluded(gpu, reason) for gpu in topology.gpus if (reason := why(gpu))]
+
+
+def _whose(lease: Lease, user_name: Callable[[int], str]) -> str:
+    job = lease.name or lease.profile
+    return f"{user_name(lease.user_id)}: {job} ({lease.id})" if job else f"{user_name(lease.user_id)} ({lease.id})"
 
 
 # ---------------------------------------------------------------------- what made the winner win
 
 
 def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
-    winner = grant.choice.named(sorted(ranked[0].gpus))
+    winner = grant.choice.set_named(ranked[0].gpus)
     if grant.placement.candidates == 1:
-        return f"{winner} is the only set of free GPUs that fits"
-    if request.policy == "baseline":
-        return f"{winner} has the lowest indices, which is all that this policy looks at"
-    if not grant.placement.by:
+        group = " in one NUMA node" if request.wishes.one_numa_node else " in one machine"
+        return f"{winner} is the only set of free GPUs that fits{group if grant.choice.needs.within else ''}"
+    if grant.placement.made:
         utility = grant.placement.utility
         useful = "" if utility is None else f", of utility {utility:.2f} to the job"
         return f"{winner} is what policy {request.policy.replace('_', '-')} makes{useful}; it compares no candidates"
+    if not grant.placement.by:
+        return f"{winner} has the lowest indices, which is all that this policy looks at"
     return _without_rival(grant, winner) if len(ranked) == 1 else _against(grant, winner, ranked[0], ranked[1])
 
 
@@ -138,7 +161,7 @@ def _against(grant: Grant, winner: str, first: Candidate, second: Candidate) -> 
         if mine > other:
             return f"{winner} has the most {_word(name)}: {mine / UNIT:.4g} GB/s against {other / UNIT:.4g}{after}"
         tied.append(_word(name))
-    return f"{winner} ties with {choice.named(sorted(second.gpus))} in {', '.join(tied)}, and has lower indices"
+    return f"{winner} ties with {choice.set_named(second.gpus)} in {', '.join(tied)}, and has lower indices"
 
 
 def _without_rival(grant: Grant, winner: str) -> str:
@@ -146,8 +169,8 @@ def _without_rival(grant: Grant, winner: str) -> str:
         return (
             f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} candidates are too many"
         )
-    if grant.choice.musts:
-        return f"{winner} is the only candidate that has what the job needs, or those that have it are alike"
+    if grant.choice.musts or grant.choice.needs.at_most:
+        return f"of {grant.placement.candidates} candidates {winner} alone has what the job needs, or sets just like it"
     return f"all {grant.placement.candidates} candidates are alike, and {winner} has the lowest indices"
 
 

@@ -101,18 +101,23 @@ def kept_apart(request: Request, topology: Topology, leases: Sequence[Lease]) ->
 
     Beside is: on the same socket, or in the same machine if there are several.
     """
-    own = {request.name, request.profile} - {None}
-    others = [
-        lease
-        for lease in leases
-        if {lease.name, lease.profile}.intersection(request.wishes.apart_from) or own.intersection(lease.apart_from)
-    ]
+    others = to_avoid(request, leases)
     if not others:
         return set()
     taken = set(chain.from_iterable(lease.uuids for lease in others))
     several = len(_groups(topology, numa=False)) > 1
     places = {_place(gpu, several=several) for gpu in topology.gpus if gpu.uuid in taken}
     return {gpu.uuid for gpu in topology.gpus if _place(gpu, several=several) in places}
+
+
+def to_avoid(request: Request, leases: Sequence[Lease]) -> list[Lease]:
+    """The leases of jobs that this one is to stay apart from, and of those that are to stay apart from it."""
+    own = {request.name, request.profile} - {None}
+    return [
+        lease
+        for lease in leases
+        if {lease.name, lease.profile}.intersection(request.wishes.apart_from) or own.intersection(lease.apart_from)
+    ]
 
 
 def _place(gpu: Gpu, *, several: bool) -> tuple[int, int | None]:
@@ -156,11 +161,13 @@ def unmet(request: Request, count: int, choice: Choice, machine: str | None) -> 
         verb = "is" if len(missing) == 1 else "are"
         state = "free" if machine is None else "admitted"
         return f"{asked} with {wishes.required.text}: {choice.named(missing)} {verb} not {state}"
+    so = _together(request)
     if wishes.least_gb_per_s:
         best = choice.best_effective()
         if best is not None:
-            return f"{asked} with {wishes.least_gb_per_s:g} GB/s at least: the best of the {among} reach {best:.4g}"
-    return f"{asked}{_together(request)}: no {count} of the {among} {'is' if count == 1 else 'are'}"
+            least = f"{wishes.least_gb_per_s:g} GB/s at least"
+            return f"{asked}{so}{',' if so else ''} with {least}: the best of the {among} reach {best:.4g}"
+    return f"{asked}{so}: " + (f"none of the {among} is" if count == 1 else f"no {count} of the {among} are")
 
 
 def _together(request: Request) -> str:
@@ -174,4 +181,4 @@ def _together(request: Request) -> str:
         "each in a machine of its own" if wishes.one_per_node else "",
         f"with {wishes.host_gb_per_s:g} GB/s of host memory each" if wishes.host_gb_per_s else "",
     ]
-    return " " + ", ".join(filter(None, words))
+    return "".join(f"{' ' if i == 0 else ', '}{word}" for i, word in enumerate(filter(None, words)))

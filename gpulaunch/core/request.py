@@ -164,7 +164,10 @@ def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
     if wishes.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
         raise UsageError(f"--numa strict: which NUMA nodes the GPUs of {topology.name} are next to is not known")
     if wishes.host_gb_per_s and not any(gpu.host_gb_per_s for gpu in topology.gpus):
-        raise UsageError(f"--host-bandwidth: what the host memory of {topology.name} carries is not known")
+        raise UsageError(
+            f"--host-bandwidth: what the host memory of {topology.name} carries is not known",
+            "a machine file says it in [[numa]]: memory_gb_per_s",
+        )
     if wishes.required and count is not None and len(wishes.required.uuids) > count:
         found = len(wishes.required.uuids)
         raise UsageError(f"{wishes.required.text}: {found} GPUs are required, and {count} requested")

@@ -20,7 +20,7 @@ from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 
 if TYPE_CHECKING:
-    from gpulaunch.core.explain import Explanation
+    from gpulaunch.core.explain import Alternative, Explanation
     from gpulaunch.core.placement.measurement import Comparison
 
 Document = dict[str, Any]
@@ -82,14 +82,16 @@ def explanation_document(explanation: "Explanation") -> Document:
             {"index": left_out.gpu.index, "name": left_out.gpu.name, "why": printable(left_out.why)}
             for left_out in explanation.excluded
         ],
-        "alternatives": [
-            {
-                "instead": printable(alternative.instead),
-                "gpus": list(alternative.gpus),
-                "effective_bandwidth_gb_per_s": alternative.effective_bandwidth,
-            }
-            for alternative in explanation.alternatives
-        ],
+        "alternatives": [_alternative(alternative) for alternative in explanation.alternatives],
+        "if_idle": _alternative(explanation.if_idle) if explanation.if_idle else None,
+    }
+
+
+def _alternative(alternative: "Alternative") -> Document:
+    return {
+        "instead": printable(alternative.instead),
+        "gpus": list(alternative.gpus),
+        "effective_bandwidth_gb_per_s": alternative.effective_bandwidth,
     }
 
 
@@ -206,6 +208,7 @@ def _ticket_document(position: int, ticket: Ticket, user: str, *, stopped: bool)
         "name": ticket.name,
         "within": ticket.within,
         "stopped": stopped,
+        "choosy": ticket.choosy,
     }
 
 

@@ -130,7 +130,7 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
 
 
 def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
-    stopped = "stopped, so others pass: " if ticket["stopped"] else ""
+    stopped = "stopped, so others pass: " if ticket["stopped"] else "choosy, so others may pass: " * ticket["choosy"]
     since = age(ticket["since"], now)
     profile = printable(ticket["profile"] or "")
     return [printable(ticket["user"]), since, ticket["id"], Text(profile), _cut(stopped + _doing(ticket))]
@@ -180,12 +180,12 @@ def _by_reason(explanation: Explanation) -> dict[str, str]:
 
 def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
     columns = ("effective", "preserved", "aggregate", "fragmentation", "cost")
-    table = _table("", "GPUs", *columns, right=columns)
+    table = _table("", *columns, "GPUs", right=columns)
     choice = grant.choice
     for place, candidate in enumerate(explanation.candidates):
         style = "bold green" if place == 0 else ""
-        gpus = choice.named(sorted(candidate.gpus))
-        table.add_row(">" if place == 0 else "", gpus, *_score_cells(candidate.scores), style=style)
+        gpus = _cut(choice.set_named(candidate.gpus))
+        table.add_row(">" if place == 0 else "", *_score_cells(candidate.scores), gpus, style=style)
     assumed = f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
     sensitive = "bandwidth-sensitive" if choice.sensitive else "not bandwidth-sensitive"
     pattern = request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
@@ -193,6 +193,7 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         Text(f"{_candidates(grant)}, bandwidths in GB/s", "bold"),
         table,
         Text(explanation.reason),
+        *_idle_part(explanation),
         Text(
             f"policy {request.policy.replace('_', '-')}, bandwidth model {request.bandwidth_model}, pattern"
             f" {printable(pattern)}, {sensitive}{assumed}; in rank order: {choice.named(grant.placement.gpus)}",
@@ -201,14 +202,28 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
     ]
 
 
+def _idle_part(explanation: Explanation) -> list[Text]:
+    idle = explanation.if_idle
+    if idle is None:
+        return []
+    gpus = ",".join(map(str, idle.gpus))
+    return [
+        Text(
+            f"the idle machine would give {gpus} with {_figure(idle.effective_bandwidth)} GB/s:"
+            f" {idle.instead} waits for as much",
+            "yellow",
+        )
+    ]
+
+
 def _alternative_parts(request: Request, explanation: Explanation) -> list[Table | Text]:
     if not explanation.alternatives:
         return [Text("nothing that asks for less would be granted now", "dim")]
-    table = _table("instead", "GPUs", "effective, GB/s", right=("effective, GB/s",))
+    table = _table("instead", "effective, GB/s", "GPUs", right=("effective, GB/s",))
     for alternative in explanation.alternatives:
         gpus = ",".join(map(str, alternative.gpus))
         asked = f" of {request.wishes.least_gb_per_s:g}" if request.wishes.least_gb_per_s else ""
-        table.add_row(printable(alternative.instead), gpus, _figure(alternative.effective_bandwidth) + asked)
+        table.add_row(printable(alternative.instead), _figure(alternative.effective_bandwidth) + asked, _cut(gpus))
     return [Text("what would be granted now:", "bold"), table]
 
 
@@ -216,7 +231,8 @@ def _candidates(grant: Grant) -> str:
     count = grant.placement.candidates
     if count == 1:
         return "1 candidate"
-    return f"{count} candidates, {'best' if grant.placement.by else 'what the policy takes'} first"
+    compared = grant.placement.by and not grant.placement.made
+    return f"{count} candidates, {'best' if compared else 'what the policy takes'} first"
 
 
 def _score_cells(scores: Scores) -> list[str]:
@@ -282,4 +298,4 @@ def profile_table(profile: Profile, path: str) -> Group:
 
 
 def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"

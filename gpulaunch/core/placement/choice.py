@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from gpulaunch.core.hardware.naming import gpu_names
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.candidates import Limits, how_many, is_allowed, mask_of, sets
 from gpulaunch.core.placement.fabric import UNIT, Fabric
@@ -89,9 +90,13 @@ class Choice:
         return Fabric(self.topology)
 
     def named(self, gpus: Sequence[int]) -> str:
-        """GPUs by index as people name them, in their order."""
+        """GPUs by index as people name them, in their order: "3,0,1"."""
         names = {gpu.index: gpu.name for gpu in self.topology.gpus}
         return ",".join(names[gpu] for gpu in gpus)
+
+    def set_named(self, gpus: Sequence[int]) -> str:
+        """The same without an order: "0-1,3"."""
+        return gpu_names(gpu for gpu in self.topology.gpus if gpu.index in gpus)
 
     @cached_property
     def groups(self) -> list[tuple[int, ...]]:

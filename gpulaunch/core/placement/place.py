@@ -32,6 +32,7 @@ class Placement(NamedTuple):
         scores: of them.
         by: the scores that decided, in order of weight.
         candidates: how many sets there were.
+        made: whether the policy made the set itself, and compared none.
         utility: to the job, 0 to 1, of topo-aware-sc17; None by other policies.
     """
 
@@ -39,6 +40,7 @@ class Placement(NamedTuple):
     scores: Scores
     by: tuple[ScoreName, ...]
     candidates: int
+    made: bool = False
     utility: float | None = None
 
 
@@ -59,6 +61,7 @@ def place(choice: Choice, policy: str) -> Placement | None:
         best.scores,
         () if made else order.by,
         choice.candidates,
+        made,
         order.utility(best.gpus) if order.utility else None,
     )
 

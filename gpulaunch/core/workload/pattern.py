@@ -209,6 +209,8 @@ def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Patte
     from gpulaunch.core.hardware.graph import read_weights
 
     subject = origin or f"pattern {printable(name)}"
+    if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
+        raise UsageError(f"{subject}: a {type(graph).__name__} is no name, path or networkx graph")
     try:
         nodes, edges = read_weights(graph)
         return given_pattern(name, edges, nodes)
