@@ -13,9 +13,10 @@ from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.core.placement.candidates import mask_of
 from gpulaunch.core.placement.effective import BANDWIDTH_MODELS, cut, mapa, mapa_equation, measured, ring_bandwidth
 from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.mapping import EXACT_RANKS, Traffic, best_mapping
+from gpulaunch.core.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.core.placement.mapping import Mapping as Mapped
 from gpulaunch.core.placement.scores import Scale, Scores
+from gpulaunch.core.placement.traffic import Traffic
 from gpulaunch.core.workload.pattern import PATTERNS, Edge
 from gpulaunch.host.catalog import load_described_machine
 
@@ -102,7 +103,7 @@ def scores(
     free, gpus = sorted(range(len(fabric.gpus)) if free is None else free), sorted(gpus)
     scale = Scale(fabric, free, len(gpus), PATTERNS[pattern], model, many=False)
     mask = mask_of([free.index(gpu) for gpu in gpus], len(free))
-    return scale.scores(mask, best_mapping(scale.traffic, gpus))
+    return scale.scores(mask, Mapper(scale.traffic).best(gpus))
 
 
 @pytest.fixture(scope="module")
@@ -419,14 +420,14 @@ def test_mapping_is_the_best_of_all(pattern: str, seed: int, *, slowest_first: b
     traffic = Traffic(fabric, edges, speeds)
     gpus = sorted(rng.sample(range(count), ranks))
     merit = (lambda m: (m.slowest, m.total)) if slowest_first else (lambda m: (m.total, m.slowest))
-    assert best_mapping(traffic, gpus, slowest_first=slowest_first) == max(every_mapping(traffic, gpus), key=merit)
+    assert Mapper(traffic).best(gpus, slowest_first=slowest_first) == max(every_mapping(traffic, gpus), key=merit)
 
 
 def test_lighter_edges_are_waited_for_less() -> None:
     """An edge of a tenth of the weight is ten times as fast on the same link: the heavy one gets the NVLink."""
     fabric = Fabric(machine(3, gpu=V100, nvlinks={(1, 2): 1}, path="PHB"))
     traffic = Traffic(fabric, ((0, 1, 1.0), (1, 2, 10.0)), [kind.hop for kind in fabric.kinds])
-    mapping = best_mapping(traffic, range(3), slowest_first=True)
+    mapping = Mapper(traffic).best(range(3), slowest_first=True)
     assert mapping == ((0, 1, 2), 20 * UNIT, 25 * UNIT + 1 * UNIT)  # 20 planned, and 10 / 0.1 over PCIe
 
 
@@ -434,7 +435,7 @@ def test_lighter_edges_are_waited_for_less() -> None:
 def test_patterns_that_treat_ranks_alike_keep_index_order(dgx1: Fabric, pattern: str) -> None:
     """Where every rank talks to all others or to none, the GPUs stay in index order."""
     traffic = Traffic(dgx1, PATTERNS[pattern].edges(4))
-    assert best_mapping(traffic, (0, 1, 3, 6)).gpus == (0, 1, 3, 6)
+    assert Mapper(traffic).best((0, 1, 3, 6)).gpus == (0, 1, 3, 6)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +475,7 @@ def test_mapping_of_many_ranks(pattern: str, seed: int, *, slowest_first: bool) 
     fabric = Fabric(machine(ranks, gpu=V100, nvlinks=nvlinks, pcie=random_pcie(rng, ranks)))
     edges = random_edges(rng, ranks) if pattern == "given" else PATTERNS[pattern].edges(ranks)
     traffic = Traffic(fabric, edges, [kind.hop for kind in fabric.kinds])
-    got = best_mapping(traffic, range(ranks), slowest_first=slowest_first)
+    got = Mapper(traffic).best(range(ranks), slowest_first=slowest_first)
 
     def merit(gpus: Sequence[int]) -> tuple[int, int]:
         figures = traffic.figures(gpus)

@@ -222,8 +222,9 @@ def _alternative_parts(request: Request, explanation: Explanation) -> list[Table
     table = _table("instead", "effective, GB/s", "GPUs", right=("effective, GB/s",))
     for alternative in explanation.alternatives:
         gpus = ",".join(map(str, alternative.gpus))
-        asked = f" of {request.wishes.least_gb_per_s:g}" if request.wishes.least_gb_per_s else ""
-        table.add_row(printable(alternative.instead), _figure(alternative.effective_bandwidth) + asked, _cut(gpus))
+        found, least = alternative.effective_bandwidth, request.wishes.least_gb_per_s
+        figure = f"{_figure(found)} of {least:g}" if least and found is not None else _figure(found)
+        table.add_row(printable(alternative.instead), figure, _cut(gpus))
     return [Text("what would be granted now:", "bold"), table]
 
 

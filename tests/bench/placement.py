@@ -25,10 +25,11 @@ from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement import candidates, mapping
 from gpulaunch.core.placement.choice import Choice
 from gpulaunch.core.placement.fabric import Fabric
-from gpulaunch.core.placement.mapping import Mapping, Traffic, best_mapping
+from gpulaunch.core.placement.mapping import Mapper
 from gpulaunch.core.placement.place import MAPPING_EFFORT, place
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.placement.scores import Scale
+from gpulaunch.core.placement.traffic import Mapping, Traffic
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 from gpulaunch.host.catalog import load_described_machine
 
@@ -344,9 +345,9 @@ def mapped_gaps(topology: Topology, pattern: Pattern, ranks: int, sets: int) -> 
     for _ in range(sets):
         gpus = sorted(rng.sample(free, ranks))
         traffic = Traffic(fabric, pattern.edges(ranks), speeds[0] if speeds else None)
-        got = figures(best_mapping(traffic, gpus, slowest_first=True, effort=MAPPING_EFFORT), pattern)
+        got = figures(Mapper(traffic).best(gpus, slowest_first=True, effort=MAPPING_EFFORT), pattern)
         with instead(mapping, "EXACT_RANKS", ranks):
-            best = figures(best_mapping(traffic, gpus, slowest_first=True), pattern)
+            best = figures(Mapper(traffic).best(gpus, slowest_first=True), pattern)
         if pattern.name in ("ring", "chain"):
             slowest_edge, total = walked(traffic, gpus, closed=pattern.name == "ring")
             held_karp = (total, 0) if pattern.collective else (slowest_edge, total)

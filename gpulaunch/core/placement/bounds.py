@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import gcd
 
 from gpulaunch.core.placement.fabric import Fabric
-from gpulaunch.core.placement.mapping import Traffic
+from gpulaunch.core.placement.traffic import Traffic
 
 Order = list[tuple[int, int]]
 """Kinds with their figures, the largest first."""

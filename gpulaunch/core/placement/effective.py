@@ -8,7 +8,8 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 
 from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.mapping import EXACT_RANKS, Traffic, best_mapping
+from gpulaunch.core.placement.mapping import EXACT_RANKS, Mapper
+from gpulaunch.core.placement.traffic import Traffic
 from gpulaunch.core.workload.pattern import PATTERNS
 
 THETA = (
@@ -158,10 +159,10 @@ def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
 
     That is the ring with the largest sum of w; of equals the one with the most double links, then the most single ones.
     """
-    traffic = _ring_traffic(fabric, len(gpus))
-    total = traffic.best_total(sorted(gpus)) if len(gpus) <= EXACT_RANKS else best_mapping(traffic, gpus).total
+    mapper = _ring_mapper(fabric, len(gpus))
+    total = mapper.best_total(sorted(gpus)) if len(gpus) <= EXACT_RANKS else mapper.best(gpus).total
     doubles, singles = divmod(total % _COUNTS, _MANY)
-    return doubles, singles, len(traffic.edges) - doubles - singles
+    return doubles, singles, len(mapper.traffic.edges) - doubles - singles
 
 
 _MANY = 1 << 12  # more than a ring has links
@@ -169,10 +170,10 @@ _COUNTS = _MANY * _MANY
 
 
 @lru_cache(maxsize=8)
-def _ring_traffic(fabric: Fabric, ranks: int) -> Traffic:
+def _ring_mapper(fabric: Fabric, ranks: int) -> Mapper:
     """A ring whose total is the sum of w, then the number of double links, then that of single ones."""
     worth = [kind.weight * _COUNTS + (_MANY if kind.count > 1 else kind.count) for kind in fabric.kinds]
-    return Traffic(fabric, PATTERNS["ring"].edges(ranks), worth=worth)
+    return Mapper(Traffic(fabric, PATTERNS["ring"].edges(ranks), worth=worth))
 
 
 def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
@@ -180,7 +181,7 @@ def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
     kind = fabric.kind
     links = tuple(kind[a][b] for a, b in combinations(gpus, 2))
     if links not in fabric.rings:
-        ring = best_mapping(_ring_traffic(fabric, len(gpus)), gpus).gpus
+        ring = _ring_mapper(fabric, len(gpus)).best(gpus).gpus
         hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
         steps = sorted((fabric.kinds[kind[a][b]] for a, b in hops), key=lambda link: (-link.weight, link.name))
         fabric.rings[links] = tuple(link.name for link in steps)

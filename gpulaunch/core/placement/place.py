@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpulaunch.core.placement.choice import Choice
-from gpulaunch.core.placement.mapping import Mapping, best_mapping
 from gpulaunch.core.placement.policies import POLICIES, Order
 from gpulaunch.core.placement.scores import ScoreName, Scores, slowest_decides
+from gpulaunch.core.placement.traffic import Mapping
 
 MAPPING_EFFORT = 300
 """Beginnings that are tried for a better mapping of more ranks than the search for the best can do: 10 ms or so."""
@@ -90,8 +90,7 @@ def _ordered(choice: Choice, order: Order) -> Iterator[Candidate]:
 
 def _mapped(choice: Choice, order: Order, mask: int) -> Candidate:
     scale = choice.scale
-    mapping = best_mapping(
-        scale.traffic,
+    mapping = scale.mapper.best(
         scale.positions(mask),
         slowest_first=slowest_decides((*choice.musts, *order.by)),
         effort=MAPPING_EFFORT,

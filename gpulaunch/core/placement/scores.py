@@ -14,7 +14,8 @@ from gpulaunch.core.placement.candidates import places_of
 from gpulaunch.core.placement.effective import BANDWIDTH_MODELS, nvlink_parts
 from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.histogram import Histogram
-from gpulaunch.core.placement.mapping import EXACT_RANKS, Mapping, Traffic
+from gpulaunch.core.placement.mapping import EXACT_RANKS, Mapper
+from gpulaunch.core.placement.traffic import Mapping, Traffic
 from gpulaunch.core.placement.utility import communication_cost, fragmentation
 from gpulaunch.core.workload.pattern import Pattern
 
@@ -99,6 +100,11 @@ class Scale:
         kinds = range(len(self.fabric.kinds) - 1)
         speeds = None if self.collective else [*map(self._pair_speed, kinds), 0]
         return Traffic(self.fabric, self.edges, speeds)
+
+    @cached_property
+    def mapper(self) -> Mapper:
+        """Finds the pattern's best mappings."""
+        return Mapper(self.traffic)
 
     def _pair_speed(self, kind: int) -> int:
         pair = next(
@@ -202,8 +208,8 @@ class Scale:
     def _total(self, mask: int, slowest_first: bool) -> int:
         gpus = self.positions(mask)
         if self.count > EXACT_RANKS:
-            return self.traffic.near_best(gpus, slowest_first=slowest_first).total
-        return self.traffic.best_total(gpus, self.traffic.best_slowest(gpus) if slowest_first else 0)
+            return self.mapper.near_best(gpus, slowest_first=slowest_first).total
+        return self.mapper.best_total(gpus, self.mapper.best_slowest(gpus) if slowest_first else 0)
 
     def _most_slowest(self, mask: int) -> int:
         packed = self._histogram.packed(mask)
@@ -228,8 +234,8 @@ class Scale:
     def _slowest(self, mask: int, slowest_first: bool) -> int:
         gpus = self.positions(mask)
         if self.count > EXACT_RANKS:
-            return self.traffic.near_best(gpus, slowest_first=slowest_first).slowest
-        return self.traffic.best_slowest(gpus, 0 if slowest_first else self.traffic.best_total(gpus))
+            return self.mapper.near_best(gpus, slowest_first=slowest_first).slowest
+        return self.mapper.best_slowest(gpus, 0 if slowest_first else self.mapper.best_total(gpus))
 
     # ------------------------------------------------------------------ figures to report
 

@@ -1,0 +1,151 @@
+"""An exact search over the mappings of ranks to the GPUs of one set, by branch and bound.
+
+Ranks are placed one after the other, and a beginning is given up as soon as even the best links for all that is left
+would not beat what was found. Of ranks that are alike to the pattern, and of GPUs that are alike to the links, only one
+order is tried.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, combinations
+
+from gpulaunch.core.placement.traffic import Traffic
+
+_NO_END = 1 << 62
+
+
+class RankSearch:
+    """The mappings to one set; inside, GPUs are places in it.
+
+    Args:
+        traffic: of as many ranks as there are GPUs.
+        gpus: positions in the fabric.
+        floor: edges may not be slower, 1e-6 GB/s.
+    """
+
+    def __init__(self, traffic: Traffic, gpus: Sequence[int], floor: int) -> None:
+        self._gpus = gpus
+        self._traffic = traffic
+        self._count = len(gpus)
+        kind = [[traffic.fabric.kind[a][b] for b in gpus] for a in gpus]
+        self._gain = [[[gains[link] for link in row] for row in kind] for gains in traffic.gain]
+        self._fast: list[list[list[bool]]] | None = None
+        self._degree = [self._count] * self._count
+        if traffic.speed and floor:
+            self._fast = [[[speeds[link] >= floor for link in row] for row in kind] for speeds in traffic.speed]
+            self._degree = [sum(row) - row[gpu] for gpu, row in enumerate(self._fast[-1])]
+        self._lower_twins = [
+            sum(1 << other for other in range(gpu) if _alike(kind, gpu, other)) for gpu in range(self._count)
+        ]
+        self._rows: dict[tuple[int, int], list[int]] = {}
+        self._pairs: dict[int, list[int]] = {}
+        self._order = [0] * self._count
+
+    def best(self) -> int:
+        """The largest total; -1 if every mapping has an edge that is too slow."""
+        self._run(least=0, enough=self._most(0, 0), eager=True)
+        return self._found
+
+    def reaches(self, total: int) -> bool:
+        """Whether there is a mapping of at least so much."""
+        self._run(least=total, enough=total, eager=True)
+        return self._found >= total
+
+    def first(self, total: int) -> list[int]:
+        """The first mapping by positions that has at least this total; there is one."""
+        self._run(least=total, enough=total, eager=False)
+        return [self._gpus[i] for i in self._best_order]
+
+    def better(self, total: int, effort: int) -> list[int] | None:
+        """The best mapping of at least this total that so many beginnings lead to; None if they lead to none."""
+        self._run(least=total, enough=self._most(0, 0), eager=True, effort=effort)
+        return [self._gpus[i] for i in self._best_order] if self._found >= total else None
+
+    def _run(self, *, least: int, enough: int, eager: bool, effort: int = _NO_END) -> None:
+        """Search for more and more than `least`, until it is enough.
+
+        Args:
+            least: totals below are of no interest.
+            enough: where to stop.
+            eager: try first what adds most, not what comes first.
+            effort: how many beginnings to try at most.
+        """
+        self._found = least - 1
+        self._left = effort
+        self._enough = enough
+        self._eager = eager
+        self._extend(0, 0, 0)
+
+    def _extend(self, rank: int, used: int, total: int) -> None:
+        if rank == self._count:
+            if total > self._found:
+                self._found = total
+                self._best_order = list(self._order)
+            return
+        if total + self._most(rank, used) <= self._found:
+            return
+        steps = self._steps(rank, used)
+        if self._eager and len(steps) > 1:
+            steps.sort(reverse=True)
+        self._left -= 1
+        for gain, lower in steps:
+            self._order[rank] = -lower
+            self._extend(rank + 1, used | 1 << -lower, total + gain)
+            if self._found >= self._enough or self._left < 0:
+                return
+
+    def _most(self, rank: int, used: int) -> int:
+        """The most that the open edges could add: over the best links left from each GPU, and the best pairs left."""
+        ends, among = self._traffic.open[rank]
+        pairs = self._pairs.get(used)
+        if pairs is None:
+            pairs = self._pairs[used] = self._best_pairs(used)
+        most = pairs[among]
+        for end, edges in ends:
+            key = (self._order[end], used)
+            links = self._rows.get(key)
+            if links is None:
+                links = self._rows[key] = self._best_links(*key)
+            most += links[edges]
+        return most
+
+    def _best_links(self, gpu: int, used: int) -> list[int]:
+        """Sums of the best one, two ... links from a GPU to those that are not used."""
+        free = [gain for other, gain in enumerate(self._gain[0][gpu]) if not used >> other & 1]
+        free.sort(reverse=True)
+        return [0, *accumulate(free)]
+
+    def _best_pairs(self, used: int) -> list[int]:
+        """Sums of the best one, two ... links among those that are not used."""
+        gain = self._gain[0]
+        links = [gain[a][b] for a, b in combinations(self._free(used), 2)]
+        links.sort(reverse=True)
+        return [0, *accumulate(links)]
+
+    def _free(self, used: int) -> list[int]:
+        return [gpu for gpu in range(self._count) if not used >> gpu & 1]
+
+    def _steps(self, rank: int, used: int) -> list[tuple[int, int]]:
+        """What placing this rank adds on each GPU where that is allowed; the GPU is negative, so that lower is more.
+
+        Of ranks that are alike the later ones get higher GPUs, so enough of those must be left.
+        """
+        traffic, order, fast = self._traffic, self._order, self._fast
+        earlier, degree = traffic.earlier[rank], traffic.degree[rank]
+        twin = traffic.twin[rank]
+        first = order[twin] + 1 if twin >= 0 else 0
+        free = self._free(used)
+        if rank == 0 and traffic.turns:
+            free = free[: 1 + traffic.later_twins[0]]
+        steps = []
+        for gpu in free[: len(free) - traffic.later_twins[rank]]:
+            if gpu < first or self._lower_twins[gpu] & ~used or self._degree[gpu] < degree:
+                continue
+            if fast and not all(fast[share][gpu][order[other]] for other, share in earlier):
+                continue
+            steps.append((sum([self._gain[share][gpu][order[other]] for other, share in earlier]), -gpu))
+        return steps
+
+
+def _alike(kind: list[list[int]], a: int, b: int) -> bool:
+    """Whether two places have the same links to all others."""
+    return all(kind[a][k] == kind[b][k] for k in range(len(kind)) if k not in (a, b))

@@ -1,0 +1,161 @@
+"""A job's pattern over the links of a machine: what an edge adds, how fast it is, and which ranks are alike.
+
+Of a mapping of ranks to GPUs two figures count. Its *total* is the aggregate bandwidth: the sum of w over the pattern's
+edges, each counted for what it weighs relative to the heaviest (mapa-sc21 Eq. 1). Its *slowest* is the speed of the
+edge that keeps the others waiting: what its link carries, divided by the same relative weight. Both are whole numbers
+of 1e-6 GB/s.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from gpulaunch.core.placement.fabric import Fabric
+from gpulaunch.core.workload.pattern import Edge
+
+
+class Mapping(NamedTuple):
+    """The GPUs by rank.
+
+    Attributes:
+        gpus: positions in a Fabric, in rank order.
+        slowest: speed of the slowest edge, 1e-6 GB/s; 0 without speeds.
+        total: aggregate bandwidth, 1e-6 GB/s.
+    """
+
+    gpus: tuple[int, ...]
+    slowest: int
+    total: int
+
+
+class Traffic:
+    """A pattern's edges over the links of a machine.
+
+    Args:
+        fabric: the links.
+        edges: of the pattern, for the number of ranks that are to be placed.
+        speeds: what a link of each kind carries for two GPUs, 1e-6 GB/s; None if no edge is waited for.
+        worth: what a link of each kind adds to a total; None for w.
+
+    Attributes:
+        ranks: how many.
+        shares: the weights of edges, relative to the heaviest, descending.
+        edges: rank, higher rank, place in `shares`.
+        gain: for each share what an edge adds to the total, by kind of link.
+        speed: for each share how fast an edge is, by kind of link; None without speeds.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        edges: Sequence[Edge],
+        speeds: Sequence[int] | None = None,
+        worth: Sequence[int] | None = None,
+    ) -> None:
+        self.fabric = fabric
+        self.ranks = 1 + max((b for _, b, _ in edges), default=-1)
+        worth = worth or [kind.weight for kind in fabric.kinds]
+        self._given = (fabric, edges, speeds, worth)
+        heaviest = max((weight for _, _, weight in edges), default=1.0)
+        self.shares = sorted({weight / heaviest for _, _, weight in edges}, reverse=True)
+        self.edges = [(a, b, self.shares.index(weight / heaviest)) for a, b, weight in edges]
+        self.gain = [[round(link * share) for link in worth] for share in self.shares]
+        self.speed = [[round(speed / share) for speed in speeds] for share in self.shares] if speeds else None
+
+    @cached_property
+    def earlier(self) -> list[list[tuple[int, int]]]:
+        """For each rank its neighbours of lower rank, with the share of their edge."""
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self.ranks)]
+        for a, b, share in self.edges:
+            found[b].append((a, share))
+        return found
+
+    @cached_property
+    def open(self) -> list[tuple[list[tuple[int, int]], int]]:
+        """For each number of placed ranks: those with edges to the others, and how many; and the edges among these."""
+        found = []
+        for placed in range(self.ranks + 1):
+            ends = Counter(a for a, b, _ in self.edges if a < placed <= b)
+            found.append((sorted(ends.items()), sum(placed <= a for a, _, _ in self.edges)))
+        return found
+
+    @cached_property
+    def twin(self) -> list[int]:
+        """For each rank the next lower one that the pattern does not tell from it; -1 if there is none."""
+        rows = [dict.fromkeys(range(self.ranks), -1) for _ in range(self.ranks)]
+        for a, b, share in self.edges:
+            rows[a][b] = rows[b][a] = share
+        return [
+            next(
+                (
+                    before
+                    for before in reversed(range(rank))
+                    if all(rows[rank][k] == rows[before][k] for k in range(self.ranks) if k not in (rank, before))
+                ),
+                -1,
+            )
+            for rank in range(self.ranks)
+        ]
+
+    @cached_property
+    def later_twins(self) -> list[int]:
+        """For each rank how many higher ones the pattern does not tell from it."""
+        found = [0] * self.ranks
+        for rank in range(self.ranks):
+            before = self.twin[rank]
+            while before >= 0:
+                found[before] += 1
+                before = self.twin[before]
+        return found
+
+    @cached_property
+    def degree(self) -> list[int]:
+        """How many edges each rank has."""
+        ends = Counter(rank for a, b, _ in self.edges for rank in (a, b))
+        return [ends[rank] for rank in range(self.ranks)]
+
+    @cached_property
+    def connected_order(self) -> list[int]:
+        """The ranks, so that each but the first has as many edges to the ones before as can be.
+
+        Which links are used shows early then, and a search that is only after figures ends sooner.
+        """
+        order = [max(range(self.ranks), key=lambda rank: (self.degree[rank], -rank))]
+        while len(order) < self.ranks:
+            pulls = Counter(
+                rank
+                for a, b, _ in self.edges
+                for rank, other in ((a, b), (b, a))
+                if other in order and rank not in order
+            )
+            left = (rank for rank in range(self.ranks) if rank not in order)
+            order.append(max(left, key=lambda rank: (pulls[rank], self.degree[rank], -rank)))
+        return order
+
+    @cached_property
+    def connected(self) -> "Traffic":
+        """The same with the ranks renumbered in that order."""
+        fabric, edges, speeds, worth = self._given
+        place = {rank: i for i, rank in enumerate(self.connected_order)}
+        moved = [(min(place[a], place[b]), max(place[a], place[b]), weight) for a, b, weight in edges]
+        return Traffic(fabric, moved, speeds, worth)
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether the pattern tells no rank from any other."""
+        return all(self.twin[rank] == rank - 1 for rank in range(self.ranks))
+
+    @cached_property
+    def turns(self) -> bool:
+        """Whether every rank could as well be the next one."""
+        edges = set(self.edges)
+        moved = {((a + 1) % self.ranks, (b + 1) % self.ranks, share) for a, b, share in edges}
+        return edges == {(min(a, b), max(a, b), share) for a, b, share in moved}
+
+    def figures(self, gpus: Sequence[int]) -> Mapping:
+        """A mapping with its figures."""
+        kind = self.fabric.kind
+        links = [(share, kind[gpus[a]][gpus[b]]) for a, b, share in self.edges]
+        slowest = min(self.speed[share][link] for share, link in links) if self.speed and links else 0
+        return Mapping(tuple(gpus), slowest, sum(self.gain[share][link] for share, link in links))
