@@ -242,7 +242,8 @@ def _take(
         holder = prepare(record)
         with table.locked() as locked:
             seen = _see(launch, locked.read(_number(turn)))
-            if seen != look.seen and look.quick:
+            more = any(lease not in seen.leases for lease in look.seen.leases)  # GPUs are free: that may take longer
+            if seen != look.seen and look.quick and not more and not launch.request.is_choosy:
                 look = _decide(launch, seen, look.outside)
             if isinstance(look.decision, Grant) and _still_stands(launch, look.decision, look.seen, seen):
                 lease = _lease(launch, look.decision, record, holder)

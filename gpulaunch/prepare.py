@@ -252,8 +252,8 @@ def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int
         host = Setting(None, "")  # a profile is for many machines, and hardly any says what its memory carries
     wishes = requests.Wishes(
         required=requests.only(topology, required.value, required.origin) if required.value else None,
-        nvlink=bool(settings.get("nvlink").value),
-        least_gb_per_s=least.value or 0.0,
+        nvlink=count != 1 and bool(settings.get("nvlink").value),
+        least_gb_per_s=(count != 1 and least.value) or 0.0,
         one_numa_node=settings.get("numa").value == "strict",
         single_node=several and bool(settings.get("single_node", profile.single_node or None).value),
         one_per_node=bool(settings.get("one_per_node", profile.one_per_node or None).value),

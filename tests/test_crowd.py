@@ -373,7 +373,7 @@ def meet_and_publish(self, draft, record):
 
 table._flock, table.LockedTable.publish = meet_and_flock, meet_and_publish
 if broken == "the order":
-    decide.barring = lambda *_: None
+    decide.barring = lambda *_, **__: None
 main()
 """
 

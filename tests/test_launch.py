@@ -336,12 +336,14 @@ def test_explain_says_what_would_work_instead(launcher: Launcher) -> None:
         assert (done.returncode, document["decision"], document["candidates"]) == (75, "wait", [])
         assert document["reason"] == "2 GPUs requested joined by NVLink: no 2 of the 2 free are"
         assert document["alternatives"] == [
-            {"instead": "drop --nvlink", "gpus": [0, 3], "effective_bandwidth_gb_per_s": 12.0},
-            {"instead": "ask for 1 GPU", "gpus": [0], "effective_bandwidth_gb_per_s": None},
-        ]
+            {"instead": "drop --nvlink", "gpus": [0, 3], "effective_bandwidth_gb_per_s": 12.0}
+        ]  # one GPU would do, too, but has no link at all
         refused = launcher.run(*asked, "--", "x")
         assert refused.returncode == 75
         assert "drop --nvlink               12  0,3" in refused.stderr
+    with held(launcher, *DGX, "-n", "6"):
+        document = json.loads(launcher.run(*DGX, "-n", "3", "--explain", "--dry-run", "--json", "--", "x").stdout)
+        assert [(one["instead"], len(one["gpus"])) for one in document["alternatives"]] == [("ask for 2 GPUs", 2)]
 
 
 BIG_MACHINE = """

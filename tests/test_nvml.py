@@ -116,6 +116,8 @@ def test_topology_of_a_dgx1(launcher):
             "model": "Tesla V100-SXM2-16GB",
             "memory_bytes": 16160 << 20,
             "numa_node": 0 if i < 4 else 1,
+            "node": 0,
+            "host_gb_per_s": None,
             "cpuset": "0-9,20-29" if i < 4 else "10-19,30-39",
             "compute_capability": "7.0",
             "pci_address": f"ffff:{0x06 + 4 * i:02x}:00",

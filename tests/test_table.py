@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -215,15 +216,15 @@ def test_a_release_that_fails_keeps_the_jobs_status(launcher: Launcher) -> None:
 
 
 def test_a_long_decision_blocks_nobody(launcher: Launcher, tmp_path: Path) -> None:
-    """While one launcher decides for seconds about a large machine, others get the host-wide lock."""
-    big = tmp_path / "big.toml"
-    big.write_text(
-        'name = "big"\nsource = "made up"\n[gpus]\ncount = 16\nmodel = "GPU"\nmemory_mib = 1\n'
-        "[pcie]\ngeneration = 3\nwidth = 16\n[pcie.groups]\nPIX = [[0, 1], [2, 3]]\n"
-    )
-    slow = launcher.start("--topology", str(big), "-n", "8", "--policy", "greedy", "--pattern", "ring", "--", "true")
+    """While one launcher decides for seconds, others get the host-wide lock."""
+    chance = random.Random(8)  # all edges weigh differently, which takes longest to search
+    pairs = {(chance.randrange(b), b) for b in range(1, 8)} | {(a, b) for b in range(8) for a in range(b) if a + b == 7}
+    graph = tmp_path / "own.edges"
+    graph.write_text("".join(f"{a} {b} {chance.uniform(1, 10)}\n" for a, b in sorted(pairs)))
+    slow = launcher.start("--topology", "torus-2d-16", "--pattern", str(graph), "--", "true")
     with slow:
-        assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+        for _ in range(3):
+            assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
         assert slow.poll() is None, "the slow decision was not slow enough to show anything"
         slow.send_signal(2)
         slow.communicate(timeout=30)

@@ -128,7 +128,7 @@ def decide(request: Request, situation: Situation) -> Decision:
     free = {gpu.uuid: gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used}
     choosable = [gpu for gpu in admitted if gpu.uuid in free and gpu.uuid not in apart]
     rivals = competing(situation.ahead, within, [gpu.uuid for gpu in admitted])
-    bar = barring(rivals, count, free, situation.clock_s)
+    bar = barring(rivals, count, free, situation.clock_s, choosy=request.is_choosy)
     narrowed = len(admitted) < len(scope)
     if count > len(choosable):
         kept = sum(gpu.uuid in free and gpu.uuid in apart for gpu in admitted)
@@ -144,13 +144,15 @@ def decide(request: Request, situation: Situation) -> Decision:
     found = _sufficient(request, choice, None)
     if isinstance(found, str):
         return _hopeless(request, topology, admitted, count) or Wait(found)
-    return Grant(_best(found, request.policy), found, choice)
+    return Grant(_best(found, request.policy, choice), found, choice)
 
 
 def _hopeless(request: Request, topology: Topology, admitted: Sequence[Gpu], count: int) -> Refuse | None:
     """The refusal, if not even the idle machine has GPUs that are what the job needs together."""
     if not request.is_choosy:
         return None
+    if request.policy != "topo_aware_p":
+        request = request._replace(policy="baseline")  # whichever set it would be
     found = _sufficient(request, _choice(request, topology, topology.gpus, admitted, count, ()), topology.name)
     return Refuse(found) if isinstance(found, str) else None
 
@@ -191,7 +193,9 @@ def _choice(
         sensitive=request.bandwidth_sensitive,
         model=request.bandwidth_model,
         needs=needs_of(request, topology, choosable, count, leases),
-        utility=UtilitySetting(request.utility.weights, expected_slowdown(request, topology, leases)),
+        utility=UtilitySetting(
+            request.utility.weights, expected_slowdown(request, topology, leases), request.utility.least
+        ),
     )
 
 
@@ -254,17 +258,19 @@ def _too_few(count: int, free: int, admitted: int, users: Sequence[str], kept: i
     return f"{gpus_text(count)} requested: {', '.join(parts)}"
 
 
-def _best(placement: Placement, policy: str) -> str:
+def _best(placement: Placement, policy: str, choice: Choice) -> str:
+    of_all = f"{placement.candidates} candidates"
     if placement.candidates == 1:
         return "the only choice"
-    if placement.made and placement.utility is not None:
-        return f"utility {placement.utility:.2f}, by recursive bipartition"
     if placement.made:
-        return f"what policy {policy.replace('_', '-')} makes of {placement.candidates} candidates"
+        useful = "" if placement.utility is None else f", utility {placement.utility:.2f}"
+        return f"what policy {policy.replace('_', '-')} makes of {of_all}{useful}"
     if not placement.by:
-        return f"lowest indices of {placement.candidates} candidates"
-    first = placement.by[0]
-    value = getattr(placement.scores, first)
+        return f"lowest indices of {of_all}"
+    value = getattr(placement.scores, placement.by[0])
     if value is None:
-        return f"as good as any of {placement.candidates} candidates"
-    return f"best {first.replace('_', ' ')} of {placement.candidates} candidates: {value:.4g} GB/s"
+        return f"as good as any of {of_all}"
+    word = placement.by[0].replace("_", " ")
+    if choice.too_many:
+        return f"a good {word}, of {of_all} too many to compare: {value:.4g} GB/s"
+    return f"best {word} of {of_all}: {value:.4g} GB/s"

@@ -21,6 +21,8 @@ from gpulaunch.core.placement.fabric import UNIT
 from gpulaunch.core.placement.place import Candidate, ranking
 from gpulaunch.core.request import Request, UtilityTerms, Wishes
 
+_FEWER = 16  # so many smaller counts are tried
+
 
 class Excluded(NamedTuple):
     """A GPU that was not to be chosen.
@@ -84,6 +86,8 @@ def explain(
         return Explanation(left_out, [], decision.reason, alternatives(request, situation, most))
     ranked = list(islice(ranking(decision.choice, request.policy), max(limit, 2)))
     reason = _reason(request, decision, ranked)
+    if decision.choice.scale.mapper.gave_up:
+        reason += "; there were too many mappings to try them all"
     return Explanation(left_out, ranked[:limit], reason, [], _if_idle(request, situation, decision))
 
 
@@ -195,7 +199,9 @@ def alternatives(request: Request, situation: Situation, most: int) -> list[Alte
         if isinstance(decision, Grant):
             found.append(_alternative(instead, decision))
     asked = request.gpus or len(admitted_gpus(request, situation.topology, situation.within))
-    for count in range(min(asked - 1, most), 0, -1) if not request.pattern.ranks else ():
+    links_matter = request.wishes.nvlink or request.wishes.least_gb_per_s  # of a single GPU they do not
+    fewer = range(min(asked - 1, most), 1 if links_matter else 0, -1)
+    for count in fewer[:_FEWER] if not request.pattern.ranks else ():
         decision = decide(request._replace(gpus=count), situation)
         if isinstance(decision, Grant):
             return [*found, _alternative(f"ask for {gpus_text(count)}", decision)]

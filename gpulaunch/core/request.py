@@ -163,6 +163,9 @@ def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
         raise UsageError("--single-node and --one-per-node: GPUs in one machine are not each in a machine of its own")
     if wishes.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
         raise UsageError(f"--numa strict: which NUMA nodes the GPUs of {topology.name} are next to is not known")
+    several = len({gpu.node for gpu in topology.gpus}) > 1
+    if wishes.apart_from and not several and all(gpu.numa_node is None for gpu in topology.gpus):
+        raise UsageError(f"--apart-from: which NUMA nodes the GPUs of {topology.name} are next to is not known")
     if wishes.host_gb_per_s and not any(gpu.host_gb_per_s for gpu in topology.gpus):
         raise UsageError(
             f"--host-bandwidth: what the host memory of {topology.name} carries is not known",

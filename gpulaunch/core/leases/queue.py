@@ -28,23 +28,26 @@ def competing(tickets: Iterable[Ticket], within: Lease | None, uuids: Collection
     return sorted(found, key=lambda ticket: ticket.number)
 
 
-def barring(ahead: Sequence[Ticket], gpus: int, free: Collection[str], clock_s: float) -> Ticket | None:
+def barring(
+    ahead: Sequence[Ticket], gpus: int, free: Collection[str], clock_s: float, *, choosy: bool = False
+) -> Ticket | None:
     """The last of the earlier tickets that a request may not pass; None if it may start.
 
     A request passes a ticket that is not older than its limit, and that either cannot start on what is free and wants
     more GPUs, or is choosy: what is free may be enough for it and yet not what it needs, which only its own launcher
-    can tell, so it would bar everybody.
+    can tell, so it would bar everybody. But who is choosy, too, may want the same, and comes after it.
 
     Args:
         ahead: competing tickets that come first.
         gpus: how many the request wants.
         free: UUIDs of the GPUs that nobody uses.
         clock_s: seconds since boot.
+        choosy: whether the request is.
     """
-    return next((ticket for ticket in reversed(ahead) if not _may_pass(ticket, gpus, free, clock_s)), None)
+    return next((t for t in reversed(ahead) if not _may_pass(t, gpus, free, clock_s, choosy=choosy)), None)
 
 
-def _may_pass(ticket: Ticket, gpus: int, free: Collection[str], clock_s: float) -> bool:
+def _may_pass(ticket: Ticket, gpus: int, free: Collection[str], clock_s: float, *, choosy: bool) -> bool:
     could_start = sum(uuid in free for uuid in ticket.uuids) >= ticket.gpus
     is_smaller = gpus < ticket.gpus and not could_start
-    return clock_s < ticket.passable_until_s and (ticket.choosy or is_smaller)
+    return clock_s < ticket.passable_until_s and (is_smaller or (ticket.choosy and not choosy))

@@ -4,9 +4,11 @@ In every function `counts` is the number of links of each kind, among the GPUs o
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import gcd
 
-from gpulaunch.core.placement.fabric import Fabric
+from gpulaunch.core.placement.effective import mapa_equation
+from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.traffic import Traffic
 
 Order = list[tuple[int, int]]
@@ -62,6 +64,30 @@ class CutBounds:
         return sum([counts[place] * planned for place, planned in self._direct])
 
 
+def most_mapa(fabric: Fabric, edges: int, counts: Sequence[int]) -> int:
+    """At least Eq. 2 of any ring with so many edges over these links."""
+    doubles = singles = slow = 0
+    for count, kind in zip(counts, fabric.kinds, strict=True):
+        if kind.count > 1:
+            doubles += count
+        elif kind.count:
+            singles += count
+        else:
+            slow += count
+    return _most_of_rings(edges, min(doubles, edges), min(singles, edges), min(slow, edges))
+
+
+@lru_cache(maxsize=4096)
+def _most_of_rings(edges: int, doubles: int, singles: int, slow: int) -> int:
+    mixes = (
+        (x, y, edges - x - y)
+        for x in range(doubles + 1)
+        for y in range(min(singles, edges - x) + 1)
+        if edges - x - y <= slow
+    )
+    return round(max(mapa_equation(*mix) for mix in mixes) * UNIT)
+
+
 class TrafficBounds:
     """Bounds of a pattern's mappings.
 
@@ -74,7 +100,7 @@ class TrafficBounds:
         self._equal = len(traffic.shares) == 1
         self._worth = _widest_first(enumerate(traffic.gain[0]))
         self._speed = _widest_first(enumerate(traffic.speed[0])) if traffic.speed else []
-        self._fastest = _widest_first(enumerate(traffic.speed[-1])) if traffic.speed else []
+        self._profiles = [[traffic.shares[share] for share in profile] for profile in traffic.profiles]
 
     def most_total(self, counts: Sequence[int]) -> int:
         """At least the total of any mapping: the heaviest edges on the best links."""
@@ -97,9 +123,15 @@ class TrafficBounds:
         speeds = _first(self._speed, counts, len(self._shares))
         return min((round(speed / share) for speed, share in zip(speeds, self._shares, strict=False)), default=0)
 
-    def speeds(self, counts: Sequence[int], degrees: Sequence[int]) -> tuple[int, ...]:
-        """How fast ranks with so many edges are on a GPU with these links: at most the last of their links."""
-        return tuple(_nth(self._fastest, counts, degree) for degree in degrees)
+    def speeds(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """For each kind of rank how fast its slowest edge is at most, on a GPU with these links; 0 if too few."""
+        links = _first(self._speed, counts, max(map(len, self._profiles)))
+        return tuple(
+            min([round(speed / share) for speed, share in zip(links, shares, strict=False)])
+            if len(shares) <= len(links)
+            else 0
+            for shares in self._profiles
+        )
 
 
 def _widest_first(figures: Iterable[tuple[int, int]]) -> Order:

@@ -40,10 +40,12 @@ class UtilitySetting(NamedTuple):
     Attributes:
         weights: of communication, interference and fragmentation.
         slowdown: by index what a GPU's neighbours and this job would suffer, 0.1 is 10 %; none where it is missing.
+        least: under this utility the job would wait.
     """
 
     weights: Weights = Weights()
     slowdown: Mapping[int, float] = {}
+    least: float = 0.0
 
 
 class Choice:

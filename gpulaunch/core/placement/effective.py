@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 
 from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.mapping import EXACT_RANKS, Mapper
+from gpulaunch.core.placement.mapping import Mapper
 from gpulaunch.core.placement.traffic import Traffic
 from gpulaunch.core.workload.pattern import PATTERNS
 
@@ -160,7 +160,7 @@ def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
     That is the ring with the largest sum of w; of equals the one with the most double links, then the most single ones.
     """
     mapper = _ring_mapper(fabric, len(gpus))
-    total = mapper.best_total(sorted(gpus)) if len(gpus) <= EXACT_RANKS else mapper.best(gpus).total
+    _, total = mapper.figures(sorted(gpus), slowest_first=False)
     doubles, singles = divmod(total % _COUNTS, _MANY)
     return doubles, singles, len(mapper.traffic.edges) - doubles - singles
 

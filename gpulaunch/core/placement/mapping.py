@@ -2,12 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import TypeVar
 
 from gpulaunch.core.placement.rank_search import RankSearch
 from gpulaunch.core.placement.traffic import Mapping, Traffic
 
 EXACT_RANKS = 8
 """Up to so many ranks the best mapping is found; beyond that, a mapping that no swap and no reversal improves."""
+
+
+EFFORT = 300_000
+"""So many beginnings of mappings are tried for one decision, in about 3 s; from then on good mappings have to do."""
+
+MOST_EDGES_COUNTED = 2_000_000
+"""So many edges are counted, a pattern's for every swap or reversal, to improve one mapping of many ranks: 0.2 s."""
+
+T = TypeVar("T")
 
 
 class Mapper:
@@ -20,47 +30,80 @@ class Mapper:
     def __init__(self, traffic: Traffic) -> None:
         self.traffic = traffic
         self._kind = traffic.fabric.kind
-        self._known: dict[object, int] = {}
+        self._left = EFFORT
+        self._known: dict[object, tuple[int, int]] = {}
         self._orders: dict[object, list[int]] = {}
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether so many mappings were tried that from then on good ones had to do."""
+        return self._left < 0
 
     def best(self, gpus: Sequence[int], *, slowest_first: bool = False, effort: int = 0) -> Mapping:
         """The best mapping to a set of GPUs; of equals the one with the lowest positions, rank by rank.
 
         Args:
-            gpus: positions, ascending.
+            gpus: positions, ascending; as many as there are ranks.
             slowest_first: compare the slowest edge before the total, not after it.
-            effort: beyond EXACT_RANKS so many beginnings are tried to better what swaps led to; about 10 us each.
+            effort: beyond EXACT_RANKS so many beginnings are tried to better what swaps led to.
 
         Source: mapa-sc21 3.3, which leaves the choice among isomorphic matches to Eq. 1.
         """
-        traffic, kind = self.traffic, self._kind
-        if not traffic.edges:
+        kind = self._kind
+        if not self.traffic.edges:
             return Mapping(tuple(gpus), 0, 0)
-        if traffic.alike or len({kind[a][b] for a, b in combinations(gpus, 2)}) == 1:
-            return traffic.figures(gpus)
+        if self.traffic.alike or len({kind[a][b] for a, b in combinations(gpus, 2)}) == 1:
+            return self.traffic.figures(gpus)
+        if len(gpus) <= EXACT_RANKS:
+            slowest, total = self.figures(gpus, slowest_first=slowest_first)
+            found = None if self.gave_up else self._search(gpus, slowest, lambda search: search.first(total))
+            if found and not self.gave_up:
+                return self.traffic.figures(found)
+        near = self.near_best(gpus, slowest_first=slowest_first)
+        return self._bettered(gpus, near, effort, slowest_first=slowest_first) if effort else near
+
+    def figures(self, gpus: Sequence[int], *, slowest_first: bool) -> tuple[int, int]:
+        """Slowest edge and total of the best mapping to a set; see best."""
         if len(gpus) > EXACT_RANKS:
-            found = self.near_best(gpus, slowest_first=slowest_first)
-            return _bettered(traffic, gpus, found, effort, slowest_first=slowest_first) if effort else found
+            return self.near_best(gpus, slowest_first=slowest_first)[1:]
+        _, links = _arranged(self._kind, gpus)
+        key = (slowest_first, *links)  # sets whose links are alike have the same figures
+        if key not in self._known:
+            found = None if self.gave_up else self._figures(gpus, slowest_first=slowest_first)
+            self._known[key] = found or self.near_best(gpus, slowest_first=slowest_first)[1:]
+        return self._known[key]
+
+    def _figures(self, gpus: Sequence[int], *, slowest_first: bool) -> tuple[int, int] | None:
         if slowest_first:
-            slowest = self.best_slowest(gpus)
-            total = self.best_total(gpus, slowest)
+            slowest = self._fastest_floor(gpus, 0)
+            total = self._search(gpus, slowest, lambda search: search.best(), connected=True)
         else:
-            total = self.best_total(gpus)
-            slowest = self.best_slowest(gpus, total)
-        return traffic.figures(RankSearch(traffic, gpus, slowest).first(total))
+            total = self._search(gpus, 0, lambda search: search.best(), connected=True)
+            slowest = self._fastest_floor(gpus, total)
+        return None if self.gave_up else (slowest, total)
 
-    def best_total(self, gpus: Sequence[int], floor: int = 0) -> int:
-        """Largest total of all mappings to a set, none of whose edges is slower than floor; -1 if there is none.
+    def _search(self, gpus: Sequence[int], floor: int, ask: Callable[[RankSearch], T], *, connected: bool = False) -> T:
+        """What an exact search says, which may give up."""
+        search = RankSearch(self.traffic.connected if connected else self.traffic, gpus, floor, self._left)
+        answer = ask(search)
+        self._left = search.left
+        return answer
 
-        Args:
-            gpus: positions, ascending; as many as there are ranks, at most EXACT_RANKS.
-            floor: 1e-6 GB/s.
-        """
-        return self._remembered("total", gpus, floor, lambda: RankSearch(self.traffic.connected, gpus, floor).best())
-
-    def best_slowest(self, gpus: Sequence[int], total: int = 0) -> int:
-        """The fastest slowest edge of all mappings to a set whose total is not less than that given; see best_total."""
-        return self._remembered("slowest", gpus, total, lambda: self._fastest_floor(gpus, total))
+    def _fastest_floor(self, gpus: Sequence[int], total: int) -> int:
+        """The fastest slowest edge of all mappings to a set whose total is not less than that given."""
+        if not self.traffic.speed:
+            return 0
+        kinds = {self._kind[a][b] for a, b in combinations(gpus, 2)}
+        floors = sorted({speeds[kind] for speeds in self.traffic.speed for kind in kinds})
+        low, high = 0, len(floors)  # floors[low] is reached, floors[high] is not: the lowest is by any mapping
+        while high - low > 1 and not self.gave_up:
+            middle = (low + high) // 2
+            floor = floors[middle]
+            if self._search(gpus, floor, lambda search: search.reaches(total), connected=True):
+                low = middle
+            else:
+                high = middle
+        return floors[low]
 
     def near_best(self, gpus: Sequence[int], *, slowest_first: bool) -> Mapping:
         """A mapping that no swap of two GPUs and no reversal of a stretch improves; see best."""
@@ -73,36 +116,20 @@ class Mapper:
             self._orders[key] = _improved(self.traffic, [gpus[i] for i in order], slowest_first=slowest_first)
         return self.traffic.figures([gpus[order[i]] for i in self._orders[key]])
 
-    def _remembered(self, what: str, gpus: Sequence[int], bound: int, search: Callable[[], int]) -> int:
-        """Sets whose links are alike have the same figures; in what order the GPUs come makes no difference."""
-        key = (what, bound, *_arranged(self._kind, gpus)[1])
-        if key not in self._known:
-            self._known[key] = search()
-        return self._known[key]
-
-    def _fastest_floor(self, gpus: Sequence[int], total: int) -> int:
-        if not self.traffic.speed:
-            return 0
-        kind = self._kind
-        kinds = {kind[a][b] for a, b in combinations(gpus, 2)}
-        floors = sorted({speeds[k] for speeds in self.traffic.speed for k in kinds}, reverse=True)
-        return next((floor for floor in floors if RankSearch(self.traffic.connected, gpus, floor).reaches(total)), 0)
-
-
-def _bettered(traffic: Traffic, gpus: Sequence[int], start: Mapping, effort: int, *, slowest_first: bool) -> Mapping:
-    """The best that a search which gives up can add to a mapping."""
-    found = start
-    while True:
-        better = None
-        if slowest_first and traffic.speed:
-            better = RankSearch(traffic.connected, gpus, found.slowest + 1).better(0, effort)
-        better = better or RankSearch(traffic.connected, gpus, found.slowest if slowest_first else 0).better(
-            found.total + 1, effort
-        )
-        if better is None:
-            return found
-        by_rank = dict(zip(traffic.connected_order, better, strict=True))
-        found = traffic.figures([by_rank[rank] for rank in range(traffic.ranks)])
+    def _bettered(self, gpus: Sequence[int], start: Mapping, effort: int, *, slowest_first: bool) -> Mapping:
+        """The best that a search which gives up can add to a mapping."""
+        traffic, found = self.traffic, start
+        while True:
+            better = None
+            if slowest_first and traffic.speed:
+                better = RankSearch(traffic.connected, gpus, found.slowest + 1, effort).better(0)
+            if better is None:
+                floor = found.slowest if slowest_first else 0
+                better = RankSearch(traffic.connected, gpus, floor, effort).better(found.total + 1)
+            if better is None:
+                return found
+            by_rank = dict(zip(traffic.connected_order, better, strict=True))
+            found = traffic.figures([by_rank[rank] for rank in range(traffic.ranks)])
 
 
 def _arranged(kind: Sequence[Sequence[int]], gpus: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -135,14 +162,16 @@ def _improved(traffic: Traffic, gpus: Sequence[int], *, slowest_first: bool) -> 
     order = [place[gpu] for gpu in _grown(traffic, gpus)]
     order = max(order, list(range(len(gpus))), key=merit)
     best = merit(order)
+    tries = MOST_EDGES_COUNTED // len(edges)
     improved = True
-    while improved:
+    while improved and tries > 0:
         improved = False
         for i, j in combinations(range(len(gpus)), 2):
             swapped = list(order)
             swapped[i], swapped[j] = swapped[j], swapped[i]
             turned = [*order[:i], *order[i : j + 1][::-1], *order[j + 1 :]]
-            for other in (swapped, turned):
+            tries -= 2
+            for other in (swapped, turned) if tries > 0 else ():
                 figures = merit(other)
                 if figures > best:
                     best, order, improved = figures, other, True

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from gpulaunch.core.placement.choice import Choice
 from gpulaunch.core.placement.scores import ScoreName
+from gpulaunch.core.placement.utility import Weights
 
 
 class Order(NamedTuple):
@@ -83,14 +84,35 @@ def topo_aware(choice: Choice) -> Order:
 
     docs/decisions/topo-aware.md says what of the paper is read differently, and why.
     """
+    return _bipartitioned(choice, choice.utility.weights)
+
+
+def topo_aware_p(choice: Choice) -> Order:
+    """The same, of which decide() puts off what is of too little use to the job (topo-aware-sc17 Algorithm 1).
+
+    Where the set that is best for the whole system is of too little use, the one that is best for the job is taken:
+    else a job might wait for ever for what is there.
+    """
+    weights = choice.utility.weights
+    order = _bipartitioned(choice, weights)
+    if order.made is None or order.utility is None or order.utility(order.made) >= choice.utility.least:
+        return order
+    own = Weights(
+        weights.communication + weights.fragmentation / 2, weights.interference + weights.fragmentation / 2, 0
+    )
+    other = _bipartitioned(choice, own)
+    return other if other.made and order.utility(other.made) > order.utility(order.made) else order
+
+
+def _bipartitioned(choice: Choice, weights: Weights) -> Order:
     from gpulaunch.core.placement.topo_aware import place_tasks, placement_costs
     from gpulaunch.core.placement.utility import job_utility
 
-    weights, slowdown = choice.utility
+    slowdown, own = choice.utility.slowdown, choice.utility.weights
     edges = choice.pattern.edges(choice.count)
 
     def useful(gpus: tuple[int, ...]) -> float:
-        return job_utility(placement_costs(edges, gpus, *_tree_of(choice, gpus), slowdown), weights)
+        return job_utility(placement_costs(edges, gpus, *_tree_of(choice, gpus), slowdown), own)
 
     made = [
         place_tasks(edges, choice.count, group, *_tree_of(choice, group), slowdown, weights) for group in choice.groups
@@ -136,6 +158,6 @@ POLICIES: dict[str, Callable[[Choice], Order]] = {
     "preserve": preserve,
     "preserve_paper": preserve_paper,
     "topo_aware": topo_aware,
-    "topo_aware_p": topo_aware,  # decide() makes it wait where the utility is too small
+    "topo_aware_p": topo_aware_p,
     "best_effort": best_effort,
 }

@@ -6,11 +6,9 @@ order is tried.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, combinations
+from itertools import combinations
 
 from gpulaunch.core.placement.traffic import Traffic
-
-_NO_END = 1 << 62
 
 
 class RankSearch:
@@ -20,9 +18,14 @@ class RankSearch:
         traffic: of as many ranks as there are GPUs.
         gpus: positions in the fabric.
         floor: edges may not be slower, 1e-6 GB/s.
+        effort: how many beginnings to try at most; about 10 us each.
+
+    Attributes:
+        left: what is left of that; negative if the search gave up.
     """
 
-    def __init__(self, traffic: Traffic, gpus: Sequence[int], floor: int) -> None:
+    def __init__(self, traffic: Traffic, gpus: Sequence[int], floor: int, effort: int) -> None:
+        self.left = effort
         self._gpus = gpus
         self._traffic = traffic
         self._count = len(gpus)
@@ -36,41 +39,42 @@ class RankSearch:
         self._lower_twins = [
             sum(1 << other for other in range(gpu) if _alike(kind, gpu, other)) for gpu in range(self._count)
         ]
-        self._rows: dict[tuple[int, int], list[int]] = {}
-        self._pairs: dict[int, list[int]] = {}
+        self._rows: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self._sums: dict[tuple[int, int], int] = {}
         self._order = [0] * self._count
 
     def best(self) -> int:
-        """The largest total; -1 if every mapping has an edge that is too slow."""
+        """The largest total that was found; -1 if every mapping has an edge that is too slow."""
         self._run(least=0, enough=self._most(0, 0), eager=True)
         return self._found
 
     def reaches(self, total: int) -> bool:
-        """Whether there is a mapping of at least so much."""
+        """Whether a mapping of at least so much was found."""
         self._run(least=total, enough=total, eager=True)
         return self._found >= total
 
-    def first(self, total: int) -> list[int]:
-        """The first mapping by positions that has at least this total; there is one."""
+    def first(self, total: int) -> list[int] | None:
+        """The first mapping by positions that has at least this total; None if none was found."""
         self._run(least=total, enough=total, eager=False)
+        return self._gpus_by_rank() if self._found >= total else None
+
+    def better(self, total: int) -> list[int] | None:
+        """The best mapping of at least this total that was found, or None."""
+        self._run(least=total, enough=self._most(0, 0), eager=True)
+        return self._gpus_by_rank() if self._found >= total else None
+
+    def _gpus_by_rank(self) -> list[int]:
         return [self._gpus[i] for i in self._best_order]
 
-    def better(self, total: int, effort: int) -> list[int] | None:
-        """The best mapping of at least this total that so many beginnings lead to; None if they lead to none."""
-        self._run(least=total, enough=self._most(0, 0), eager=True, effort=effort)
-        return [self._gpus[i] for i in self._best_order] if self._found >= total else None
-
-    def _run(self, *, least: int, enough: int, eager: bool, effort: int = _NO_END) -> None:
+    def _run(self, *, least: int, enough: int, eager: bool) -> None:
         """Search for more and more than `least`, until it is enough.
 
         Args:
             least: totals below are of no interest.
             enough: where to stop.
             eager: try first what adds most, not what comes first.
-            effort: how many beginnings to try at most.
         """
         self._found = least - 1
-        self._left = effort
         self._enough = enough
         self._eager = eager
         self._extend(0, 0, 0)
@@ -86,40 +90,41 @@ class RankSearch:
         steps = self._steps(rank, used)
         if self._eager and len(steps) > 1:
             steps.sort(reverse=True)
-        self._left -= 1
+        self.left -= 1
         for gain, lower in steps:
             self._order[rank] = -lower
             self._extend(rank + 1, used | 1 << -lower, total + gain)
-            if self._found >= self._enough or self._left < 0:
+            if self._found >= self._enough or self.left < 0:
                 return
 
     def _most(self, rank: int, used: int) -> int:
-        """The most that the open edges could add: over the best links left from each GPU, and the best pairs left."""
+        """The most that the open edges could add: over the best links left from each GPU, and the best pairs left.
+
+        Heavier edges get better links.
+        """
         ends, among = self._traffic.open[rank]
-        pairs = self._pairs.get(used)
-        if pairs is None:
-            pairs = self._pairs[used] = self._best_pairs(used)
-        most = pairs[among]
-        for end, edges in ends:
-            key = (self._order[end], used)
-            links = self._rows.get(key)
-            if links is None:
-                links = self._rows[key] = self._best_links(*key)
-            most += links[edges]
+        most = self._sums.get((rank, used))
+        if most is None:
+            free = self._free(used)
+            links = [self._gain[0][a][b] for a, b in combinations(free, 2)]
+            most = self._sums[rank, used] = self._best_sum(links, among)
+        for end, shares in ends:
+            gpu = self._order[end]
+            key = (gpu, used, shares)
+            found = self._rows.get(key)
+            if found is None:
+                row = self._gain[0][gpu]
+                found = self._rows[key] = self._best_sum([row[other] for other in self._free(used)], shares)
+            most += found
         return most
 
-    def _best_links(self, gpu: int, used: int) -> list[int]:
-        """Sums of the best one, two ... links from a GPU to those that are not used."""
-        free = [gain for other, gain in enumerate(self._gain[0][gpu]) if not used >> other & 1]
-        free.sort(reverse=True)
-        return [0, *accumulate(free)]
-
-    def _best_pairs(self, used: int) -> list[int]:
-        """Sums of the best one, two ... links among those that are not used."""
-        gain = self._gain[0]
-        links = [gain[a][b] for a, b in combinations(self._free(used), 2)]
-        links.sort(reverse=True)
-        return [0, *accumulate(links)]
+    def _best_sum(self, gains: list[int], shares: tuple[int, ...]) -> int:
+        """The most that edges of these shares, heaviest first, could add over some links."""
+        gains.sort(reverse=True)
+        if not shares or not shares[-1]:  # all edges weigh the same
+            return sum(gains[: len(shares)])
+        weights = self._traffic.shares
+        return sum([int(gain * weights[share]) + 1 for gain, share in zip(gains, shares, strict=False)])
 
     def _free(self, used: int) -> list[int]:
         return [gpu for gpu in range(self._count) if not used >> gpu & 1]

@@ -5,19 +5,19 @@ Inside, all scores are whole numbers of which more is better: bandwidths in 1e-6
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.placement.bounds import CutBounds, TrafficBounds
+from gpulaunch.core.placement.bounds import CutBounds, TrafficBounds, most_mapa
 from gpulaunch.core.placement.candidates import places_of
 from gpulaunch.core.placement.effective import BANDWIDTH_MODELS, nvlink_parts
 from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.histogram import Histogram
-from gpulaunch.core.placement.mapping import EXACT_RANKS, Mapper
+from gpulaunch.core.placement.mapping import Mapper
 from gpulaunch.core.placement.traffic import Mapping, Traffic
 from gpulaunch.core.placement.utility import communication_cost, fragmentation
-from gpulaunch.core.workload.pattern import Pattern
+from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 
 ScoreName = Literal[
     "nvlink", "adequate_bandwidth", "effective_bandwidth", "preserved_bandwidth", "aggregate_bandwidth", "fragmentation"
@@ -150,8 +150,10 @@ class Scale:
         if not self.edges:
             return Score(lambda _: 0)
         if not self.collective:
-            by_degree = self._most_slowest_by_degree
-            return Score(self._most_slowest, (by_degree, lambda mask: self._slowest(mask, slowest_first)))
+            by_gpu = self._most_slowest_by_gpu
+            return Score(self._most_slowest, (by_gpu, lambda mask: self._slowest(mask, slowest_first)))
+        if self._model == "mapa":
+            return Score(self._most_mapa, (self._modelled,))
         if self._model != "cut":
             return Score(lambda _: _NO_BOUND, (self._modelled,))
         return Score(self._most_cut, (self._most_cut_by_gpu, self._modelled))
@@ -175,6 +177,10 @@ class Scale:
         narrowest = min([derived("links", row, bounds.links_of_gpu) for row in self._histogram.of_each(mask)])
         return min(most, max(narrowest, derived("joined", self._histogram.packed(mask), bounds.most_joined)))
 
+    def _most_mapa(self, mask: int) -> int:
+        most = partial(most_mapa, self.fabric, len(PATTERNS["ring"].edges(self.count)))
+        return self._histogram.derived("mapa", self._histogram.packed(mask), most)
+
     def _modelled(self, mask: int) -> int:
         if mask not in self._cuts:
             self._cuts[mask] = BANDWIDTH_MODELS[self._model](self.fabric, self.positions(mask))
@@ -186,17 +192,12 @@ class Scale:
     def _traffic_bounds(self) -> TrafficBounds:
         return TrafficBounds(self.traffic)
 
-    @cached_property
-    def _degrees(self) -> tuple[int, int]:
-        """The fewest and the most edges of a rank."""
-        return min(self.traffic.degree), max(self.traffic.degree)
-
     def _most_total(self, mask: int) -> int:
         return self._histogram.derived("total", self._histogram.packed(mask), self._traffic_bounds.most_total)
 
     def _most_total_by_degree(self, mask: int) -> int:
         """The rank with the most edges sits somewhere, and has the links there; the others have the best of all."""
-        degree, bounds, derived = self._degrees[1], self._traffic_bounds, self._histogram.derived
+        degree, bounds, derived = max(self.traffic.degree), self._traffic_bounds, self._histogram.derived
         if degree < self.count - 1:  # else the other edges are few
             return self._most_total(mask)
         rows = self._histogram.of_each(mask)
@@ -206,36 +207,29 @@ class Scale:
         return min(self._most_total(mask), own + rest)
 
     def _total(self, mask: int, slowest_first: bool) -> int:
-        gpus = self.positions(mask)
-        if self.count > EXACT_RANKS:
-            return self.mapper.near_best(gpus, slowest_first=slowest_first).total
-        return self.mapper.best_total(gpus, self.mapper.best_slowest(gpus) if slowest_first else 0)
+        return self.mapper.figures(self.positions(mask), slowest_first=slowest_first)[1]
 
     def _most_slowest(self, mask: int) -> int:
         packed = self._histogram.packed(mask)
         return min(self._histogram.derived("slowest", packed, self._traffic_bounds.most_slowest), self._most_anywhere)
 
-    def _most_slowest_by_degree(self, mask: int) -> int:
-        """The rank with the most edges sits somewhere, and each GPU has a rank with at least the fewest."""
-        ends = self._ends(mask)
-        return min(self._most_slowest(mask), max(most for _, most in ends), *(least for least, _ in ends))
+    def _most_slowest_by_gpu(self, mask: int) -> int:
+        """Every rank sits on some GPU, and every GPU has some rank."""
+        speeds = self._speeds(mask)
+        return min(self._most_slowest(mask), _slowest_rank(speeds), *map(max, speeds))
 
     @cached_property
     def _most_anywhere(self) -> int:
-        """How fast the rank with the most edges would be, with all free GPUs around it."""
-        return max(most for _, most in self._ends(self._histogram.every))
+        """How fast every rank could be, with all free GPUs around it."""
+        return _slowest_rank(self._speeds(self._histogram.every))
 
-    def _ends(self, mask: int) -> list[tuple[int, ...]]:
-        """Of each GPU how fast the ranks with the fewest and with the most edges would be on it."""
+    def _speeds(self, mask: int) -> list[tuple[int, ...]]:
+        """Of each GPU how fast each kind of rank would be on it."""
         derived, speeds = self._histogram.derived, self._traffic_bounds.speeds
-        rows = self._histogram.of_each(mask)
-        return [derived("ends", row, lambda counts: speeds(counts, self._degrees)) for row in rows]
+        return [derived("speeds", row, speeds) for row in self._histogram.of_each(mask)]
 
     def _slowest(self, mask: int, slowest_first: bool) -> int:
-        gpus = self.positions(mask)
-        if self.count > EXACT_RANKS:
-            return self.mapper.near_best(gpus, slowest_first=slowest_first).slowest
-        return self.mapper.best_slowest(gpus, 0 if slowest_first else self.mapper.best_total(gpus))
+        return self.mapper.figures(self.positions(mask), slowest_first=slowest_first)[0]
 
     # ------------------------------------------------------------------ figures to report
 
@@ -265,6 +259,12 @@ class Scale:
             fragmentation=self.fragmentation(mask),
             communication_cost=communication_cost(self.fabric.distance, gpus),
         )
+
+
+def _slowest_rank(speeds: list[tuple[int, ...]]) -> int:
+    """Of what every kind of rank could reach on the best GPU for it the least."""
+    found: list[int] = [max(rank) for rank in zip(*speeds, strict=True)]
+    return min(found)
 
 
 def slowest_decides(by: Sequence[ScoreName]) -> bool:

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from gpulaunch.core.placement.scores import Score, Weigh
 
+MOST_TRIES = 2_000_000
+"""Times the cube of the set's size: so many exchanges are tried. What it costs to weigh a set grows like that."""
+
 
 class Ranked(NamedTuple):
     """A candidate in its place.
@@ -63,12 +66,14 @@ def climbed(
         allowed: whether a set may be chosen.
     """
     best = max((_weighed(mask, scores) for mask in start), key=_order)
+    tries = max(MOST_TRIES // best.mask.bit_count() ** 3, len(swaps))
     improved = True
-    while improved:
+    while improved and tries > 0:
         improved = False
         for out in [bit for bit in swaps if best.mask & bit]:
             for into in [bit for bit in swaps if not best.mask & bit]:
-                if best.mask & out and allowed(best.mask ^ out ^ into):
+                if tries > 0 and best.mask & out and allowed(best.mask ^ out ^ into):
+                    tries -= 1
                     other = _weighed(best.mask ^ out ^ into, scores, best.figures)
                     if _order(other) > _order(best):
                         best, improved = other, True

@@ -59,7 +59,8 @@ class Traffic:
         self._given = (fabric, edges, speeds, worth)
         heaviest = max((weight for _, _, weight in edges), default=1.0)
         self.shares = sorted({weight / heaviest for _, _, weight in edges}, reverse=True)
-        self.edges = [(a, b, self.shares.index(weight / heaviest)) for a, b, weight in edges]
+        place = {share: i for i, share in enumerate(self.shares)}
+        self.edges = [(a, b, place[weight / heaviest]) for a, b, weight in edges]
         self.gain = [[round(link * share) for link in worth] for share in self.shares]
         self.speed = [[round(speed / share) for speed in speeds] for share in self.shares] if speeds else None
 
@@ -72,12 +73,19 @@ class Traffic:
         return found
 
     @cached_property
-    def open(self) -> list[tuple[list[tuple[int, int]], int]]:
-        """For each number of placed ranks: those with edges to the others, and how many; and the edges among these."""
+    def open(self) -> list[tuple[list[tuple[int, tuple[int, ...]]], tuple[int, ...]]]:
+        """For each number of placed ranks the shares of edges that are open, heaviest first.
+
+        Those of each placed rank to the others, and those among the others.
+        """
         found = []
         for placed in range(self.ranks + 1):
-            ends = Counter(a for a, b, _ in self.edges if a < placed <= b)
-            found.append((sorted(ends.items()), sum(placed <= a for a, _, _ in self.edges)))
+            ends: dict[int, list[int]] = {}
+            for a, b, share in self.edges:
+                if a < placed <= b:
+                    ends.setdefault(a, []).append(share)
+            among = tuple(sorted(share for a, _, share in self.edges if placed <= a))
+            found.append(([(end, tuple(sorted(shares))) for end, shares in sorted(ends.items())], among))
         return found
 
     @cached_property
@@ -114,6 +122,15 @@ class Traffic:
         """How many edges each rank has."""
         ends = Counter(rank for a, b, _ in self.edges for rank in (a, b))
         return [ends[rank] for rank in range(self.ranks)]
+
+    @cached_property
+    def profiles(self) -> list[tuple[int, ...]]:
+        """The kinds of ranks by the shares of their edges, heaviest first; each kind once."""
+        found: dict[int, list[int]] = {}
+        for a, b, share in self.edges:
+            found.setdefault(a, []).append(share)
+            found.setdefault(b, []).append(share)
+        return sorted({tuple(sorted(shares)) for shares in found.values()})
 
     @cached_property
     def connected_order(self) -> list[int]:
