@@ -56,6 +56,9 @@ class Histogram:
 
     def of_each(self, mask: int) -> list[int]:
         """For each GPU of a set the histogram of its own links to the others."""
+        if not isinstance(self._packed, list):
+            bits = _bits(mask)
+            return [sum([self._rows[i][other] for other in bits if other != i]) for i in bits]
         tables = self._tables
         if len(tables[0]) == 1:
             return [tables[i][0][mask] for i in _bits(mask)]

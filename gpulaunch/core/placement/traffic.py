@@ -160,8 +160,8 @@ class Traffic:
 
     @cached_property
     def alike(self) -> bool:
-        """Whether the pattern tells no rank from any other."""
-        return all(self.twin[rank] == rank - 1 for rank in range(self.ranks))
+        """Whether the pattern tells no rank from any other: every two have an edge, and all weigh the same."""
+        return len(self.shares) == 1 and len(self.edges) == self.ranks * (self.ranks - 1) // 2
 
     @cached_property
     def turns(self) -> bool:
