@@ -6,14 +6,17 @@ from itertools import combinations
 
 import pytest
 
+from gpulaunch.core.decide import Grant, Situation, decide
+from gpulaunch.core.explain import explain
 from gpulaunch.core.hardware.bandwidth import PathType
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.link import Wire, wired
 from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.core.placement import candidates
+from gpulaunch.core.placement import candidates, mapping, search
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.place import Placement, place
 from gpulaunch.core.placement.policies import POLICIES
+from gpulaunch.core.request import Request
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FailedError
 
@@ -124,3 +127,33 @@ def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert best is not None
     assert found is not None
     assert found.scores.effective_bandwidth >= 0.9 * best.scores.effective_bandwidth
+
+
+def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision that has tried as many mappings as it may goes on with good ones, and its explanation says so."""
+    topology = machine(12, 3)
+    request = Request(7, PATTERNS["stencil_3d"], bandwidth_sensitive=True, policy="greedy", bandwidth_model="cut")
+
+    def decided() -> tuple[float, str]:
+        situation = Situation(topology)
+        decision = decide(request, situation)
+        assert isinstance(decision, Grant)
+        assert len(set(decision.placement.gpus)) == 7
+        return decision.placement.scores.aggregate_bandwidth or 0.0, explain(
+            request, situation, decision, 1, str
+        ).reason
+
+    best, reason = decided()
+    assert "too many mappings" not in reason
+    monkeypatch.setattr(mapping, "EFFORT", 20)
+    good, reason = decided()
+    assert reason.endswith("; there were too many mappings to try them all")
+    assert 0.9 * best <= good <= best
+
+
+def test_exchanges_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hardly any exchange allowed the answer is still a set that has what is needed."""
+    monkeypatch.setattr(search, "MOST_TRIES", 1)
+    placement = placed(machine(40, 2), 8, needs=Needs(within=HALVES))
+    assert placement is not None
+    assert any(set(placement.gpus) <= half for half in HALVES)

@@ -383,7 +383,7 @@ def patient(least: float, gpus: int = 2, **slowdowns: tuple[float, float]) -> Re
 def test_least_utility() -> None:
     """By topo-aware-p a job waits where its utility would be too small, and by topo-aware it does not."""
     busy = (0, 2)
-    want = "2 GPUs requested with a utility of 0.5: the best there is, 1,3, has 0.18"
+    want = "2 GPUs requested with a utility of 0.5: the best found, 1,3, has 0.18"
     assert answer(patient(0.5), MINSKY, busy) == (Wait, want)
     assert answer(patient(0.5)._replace(policy="topo_aware"), MINSKY, busy) == (Grant, [1, 3])
     assert answer(patient(0.1), MINSKY, busy) == (Grant, [1, 3])
@@ -395,7 +395,7 @@ def test_least_utility_beside_others() -> None:
     request = patient(0.5, 1, noisy=(0.4, 0.3))
     one, other = (lease(MINSKY, (gpu,), profile="noisy") for gpu in (0, 2))
     assert beside(request, MINSKY, one) == (Grant, [2])
-    want = "1 GPU requested with a utility of 0.5: the best there is, 1, has 0.29"
+    want = "1 GPU requested with a utility of 0.5: the best found, 1, has 0.29"
     assert beside(request, MINSKY, one, other) == (Wait, want)
     assert beside(patient(0.5, 1, quiet=(0.4, 0.3)), MINSKY, one, other) == (Grant, [1])
 
@@ -413,7 +413,7 @@ def test_least_utility_that_never_comes() -> None:
     across = patient(0.5)._replace(constraints=(only(MINSKY, ["0", "2"], "--only 0,2"),))
     assert answer(across, MINSKY) == (
         Refuse,
-        "2 GPUs requested with a utility of 0.5: the best there ever is, 0,2, has 0.18",
+        "2 GPUs requested with a utility of 0.5: the best found on the idle machine, 0,2, has 0.18",
     )
 
 

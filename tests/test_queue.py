@@ -162,6 +162,23 @@ def test_barring(
     assert (bar and bar.number) == want, sentence
 
 
+@pytest.mark.parametrize(
+    ("sentence", "ahead", "gpus", "free", "want"),
+    [
+        ("one that is as choosy comes after it", [CHOOSY], 4, ALL, 1),
+        ("unless it is smaller, and the other cannot start", [CHOOSY], 3, (0, 1, 2), None),
+        ("it passes whom others pass", [PASSABLE], 3, (0, 1, 2), None),
+        ("and nobody whom they do not", [ticket(1, gpus=8)], 1, ALL, 1),
+    ],
+)
+def test_the_choosy_keep_their_order(
+    sentence: str, ahead: list[Ticket], gpus: int, free: Sequence[int], want: int | None
+) -> None:
+    """Two requests that wait for better GPUs may want the same ones, so the later of them does not pass the earlier."""
+    bar = barring(ahead, gpus, uuids(free), 0, choosy=True)
+    assert (bar and bar.number) == want, sentence
+
+
 # ---------------------------------------------------------------------------------------------- decisions
 
 BIG = ticket(1, gpus=8)
