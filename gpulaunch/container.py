@@ -11,7 +11,7 @@ from gpulaunch.core.container.gpus import CDI_KIND, PROFILE_LABEL, VISIBLE, Aske
 from gpulaunch.core.container.launch import ContainerLaunch
 from gpulaunch.core.container.life import Container
 from gpulaunch.core.container.ways import NO_WAY, WAYS
-from gpulaunch.core.decide import gpus_text
+from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.host.catalog import Label

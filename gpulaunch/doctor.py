@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from gpulaunch.container import choose_way
 from gpulaunch.core.container.command import read_command
 from gpulaunch.core.container.ways import NO_WAY, WAYS
-from gpulaunch.core.decide import gpus_text
 from gpulaunch.core.hardware.cpuset import format_cpuset
+from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.host.container_ways import offer_of
 from gpulaunch.host.containers import QUESTION_S

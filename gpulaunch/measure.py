@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gpulaunch.api import allocate
-from gpulaunch.core.decide import gpus_text, leased_uuids
+from gpulaunch.core.decide import leased_uuids
 from gpulaunch.core.hardware.description import machine_document
+from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.measurement import Figure, Sample, kinds, others_of_class, samples, slow_links
 from gpulaunch.core.request import visible

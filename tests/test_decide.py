@@ -5,9 +5,10 @@ from itertools import combinations
 
 import pytest
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, decide, gpus_text
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, decide
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.link import Wire, connect
+from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.queue import barring, competing
@@ -212,11 +213,6 @@ def used_outside(situation: Situation, leased: set[str]) -> dict[str, str]:
     if situation.within:
         return {}
     return {use.uuid: use.who for use in situation.outside if use.uuid not in leased}
-
-
-def gpus_text(count: int) -> str:
-    """A number of GPUs in words that fit it."""
-    return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 def _too_many(request: Request, topology: Topology, scope: int, admitted: int, within: Lease | None) -> str:

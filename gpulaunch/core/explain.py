@@ -10,11 +10,11 @@ from gpulaunch.core.decide import (
     Situation,
     admitted_gpus,
     decide,
-    gpus_text,
     leased_uuids,
     used_outside,
 )
 from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.needs import kept_apart, to_avoid
 from gpulaunch.core.placement.fabric import UNIT
@@ -29,7 +29,7 @@ class Excluded(NamedTuple):
 
     Attributes:
         gpu: which.
-        why: such as "leased by alice's train.py" or "--exclude 3".
+        why: such as "leased by alice: train (c3d9528f5152)" or "--exclude 3".
     """
 
     gpu: Gpu
@@ -40,7 +40,7 @@ class Alternative(NamedTuple):
     """A request that would be granted now.
 
     Attributes:
-        instead: what to change, such as "drop --min-bandwidth 40".
+        instead: what to change, such as "drop --min-bandwidth".
         gpus: what it would get, by index in rank order.
         effective_bandwidth: of those, GB/s; None if there is none.
     """

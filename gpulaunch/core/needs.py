@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.placement.choice import Choice, Needs
@@ -153,7 +154,7 @@ def unmet(request: Request, count: int, choice: Choice, machine: str | None) -> 
         choice: what there was to choose from.
         machine: its name, if it was all idle; None if it is what is free now.
     """
-    asked = f"{count} GPU{'' if count == 1 else 's'} requested"
+    asked = f"{gpus_text(count)} requested"
     among = f"{len(choice.admitted)} free" if machine is None else f"{len(choice.admitted)} that {machine} has"
     wishes = request.wishes
     missing = sorted(choice.needs.required.difference(choice.admitted))

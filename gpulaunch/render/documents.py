@@ -6,11 +6,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.core.container.life import Standing
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait, gpus_text
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_named
+from gpulaunch.core.hardware.naming import gpus_named, gpus_text
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket

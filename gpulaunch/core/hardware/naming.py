@@ -17,3 +17,8 @@ def gpus_named(gpus: Iterable[Gpu]) -> str:
     """The same with the word for them: "GPU 3", "GPUs 0,2-3"."""
     known = list(gpus)
     return f"GPU{'' if len(known) == 1 else 's'} {gpu_names(known)}"
+
+
+def gpus_text(count: int) -> str:
+    """A number of GPUs in words that fit it."""
+    return f"{count} GPU{'' if count == 1 else 's'}"

@@ -218,14 +218,9 @@ class Choice:
 
     def allows(self, gpus: Sequence[int]) -> bool:
         """Whether a set of GPUs by index has what the job needs."""
-        chosen = set(gpus)
-        if not self.needs.required <= chosen <= set(self.admitted):
-            return False
-        if self.needs.within and not any(chosen <= group for group in self.needs.within):
-            return False
-        if any(len(chosen & group) > most for group, most in self.needs.at_most):
-            return False
-        return self.meets(self.scores_by(self.mask(gpus), self.musts))
+        mask = self.mask(gpus)
+        required = self.needs.required.issubset(gpus)  # also such as are not free, of which the limits know nothing
+        return required and self._is_allowed(mask) and self.meets(self.scores_by(mask, self.musts))
 
     def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
         """The scores of a set in full."""

@@ -10,7 +10,6 @@ from gpulaunch.core.placement.traffic import Mapping, Traffic
 EXACT_RANKS = 8
 """Up to so many ranks the best mapping is found; beyond that, a mapping that no swap and no reversal improves."""
 
-
 EFFORT = 300_000
 """So many beginnings of mappings are tried for one decision, in about 3 s; from then on good mappings have to do."""
 

@@ -198,7 +198,7 @@ class Scale:
     def _most_total_by_degree(self, mask: int) -> int:
         """The rank with the most edges sits somewhere, and has the links there; the others have the best of all."""
         degree, bounds, derived = max(self.traffic.degree), self._traffic_bounds, self._histogram.derived
-        if degree < self.count - 1:  # else the other edges are few
+        if degree < self.count - 1:  # with so many other edges it bounds no better
             return self._most_total(mask)
         rows = self._histogram.of_each(mask)
         own = max(derived("row", row, lambda counts: bounds.most_of(counts, degree)) for row in rows)

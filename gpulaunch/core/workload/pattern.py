@@ -7,6 +7,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulaunch.core.fields import FieldTable, checked
+from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.errors import FieldError, UsageError, printable
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ class Pattern(NamedTuple):
         if not self.given:
             return _built_in(self.name, ranks)
         if ranks != self.ranks:
-            asked = f"{ranks} GPU{'s' if ranks != 1 else ''} requested"
-            raise UsageError(f"{asked}: pattern {printable(self.name)} has {self.ranks} ranks", f"-n {self.ranks}")
+            raise UsageError(
+                f"{gpus_text(ranks)} requested: pattern {printable(self.name)} has {self.ranks} ranks",
+                f"-n {self.ranks}",
+            )
         return self.given
 
 
