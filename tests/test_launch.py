@@ -326,6 +326,28 @@ def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: La
         )
 
 
+def test_preserve_paper_goes_by_the_papers_model_unless_another_is_named(launcher: Launcher) -> None:
+    """Eq. 2 is preserve-paper's own model, the slowest cut everybody else's; --bandwidth-model overrules both."""
+
+    def shown(*options: str) -> tuple[str, float]:
+        asked = (*DGX, "-n", "3", "--pattern", "ring", *options)
+        document = json.loads(launcher.run(*asked, "--dry-run", "--json", "--", "x").stdout)
+        return document["bandwidth_model"], document["scores"]["effective_bandwidth_gb_per_s"]
+
+    eq2 = ("mapa", 57.857167)  # of two double links and a single one
+    assert shown("--policy", "preserve") == ("cut", 60.0)
+    assert shown("--policy", "preserve-paper") == eq2
+    assert shown("--policy", "preserve-paper", "--bandwidth-model", "cut") == ("cut", 60.0)
+    assert shown("--policy", "preserve", "--bandwidth-model", "mapa") == eq2
+
+
+def test_one_gpu_needs_no_nvlink_to_itself(launcher: Launcher) -> None:
+    """--nvlink is about the links within a job: one GPU is granted on a machine that has none."""
+    asked = ("--topology", "pcie-8gpu-workstation", "--nvlink")
+    assert launcher.run(*asked, "-n", "1", *SHOW).stdout == "0\n"
+    assert launcher.run(*asked, "-n", "2", *SHOW).returncode == 2
+
+
 def test_explain_says_what_would_work_instead(launcher: Launcher) -> None:
     """Where nothing is granted, --explain lists the lesser requests that would be, with what they would get."""
     bridged = ("--topology", "a100-pcie-4gpu")
