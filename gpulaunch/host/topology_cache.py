@@ -17,6 +17,7 @@ from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.core.hardware.gpu import Gpu, Mig
 from gpulaunch.core.hardware.link import Link
 from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.host import slow_lock
 from gpulaunch.host.roster import Roster
 from gpulaunch.host.system import boot_id
 
@@ -69,12 +70,9 @@ def forget() -> None:
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Let one launcher find out while the others wait for what it finds; not for ever, and not where it cannot be."""
-    from filelock import FileLock, Timeout  # late: it costs more than everything else here
-
-    with ExitStack() as held:
-        # filelock 3.20 raises NotImplementedError where the file system has no flock
-        with suppress(OSError, Timeout, NotImplementedError):
-            held.enter_context(FileLock(f"{_path()}.lock", timeout=LOCK_TIMEOUT_S))
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(slow_lock.held(f"{_path()}.lock", LOCK_TIMEOUT_S))
         yield
 
 

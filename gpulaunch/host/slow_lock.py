@@ -1,0 +1,26 @@
+"""A lock around what takes long, such as reading a machine or starting a daemon. Only this file imports filelock.
+
+The host-wide lock of the allocation table is another one: under it nobody may do anything that takes long.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+
+@contextmanager
+def held(path: str, timeout_s: float) -> Iterator[bool]:
+    """Hold the lock that a file stands for; tells whether it could be had in time.
+
+    Args:
+        path: of the file, which is made if it is not there.
+        timeout_s: the longest wait.
+    """
+    from filelock import FileLock, Timeout  # late: it costs more than most launches
+
+    with ExitStack() as stack:
+        got = False
+        # filelock 3.20 raises NotImplementedError where the file system has no flock
+        with suppress(OSError, Timeout, NotImplementedError):
+            stack.enter_context(FileLock(path, timeout=timeout_s))
+            got = True
+        yield got
