@@ -16,6 +16,7 @@ from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease, parse_lease
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
+from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
 from gpulaunch.core.size import format_size, parse_size
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.core.workload.profile import Profile
@@ -97,7 +98,7 @@ def test_smallest_profile(tmp_path: Path) -> None:
     assert load_profile(profile_file(tmp_path, 'name = "job"')) == Profile(name="job")
 
 
-TOP_KEYS = "name, description, gpus, communication, placement, collocation, resources"
+TOP_KEYS = "name, description, gpus, communication, placement, collocation, resources, sharing, sm_curve, counters"
 COMMUNICATION_KEYS = "pattern, bandwidth_sensitive, collective_calls_per_iteration, source"
 SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d, none"
 
@@ -281,6 +282,101 @@ def test_mistakes_in_what_a_profile_needs(tmp_path: Path, sentence: str, old: st
     """A mistake in what a job needs of its GPUs is named with path, line, key and what was expected."""
     assert WISHES.count(old) == 1, sentence
     assert complaint(load_profile, profile_file(tmp_path, WISHES.replace(old, new))) == want, sentence
+
+
+SHARES = """\
+name = "job"
+
+[sharing]
+share = true
+sm_percentage = 40
+
+[sm_curve]
+sm_percentage = [10, 50.5, 100]
+throughput = [1, 4, 3.5]
+source = "measured"
+
+[counters]
+llc_accesses_per_kilo_instruction = 120
+llc_hit_rate_percentage = 75
+bytes_per_access = 128
+source = "counted"
+
+[resources]
+memory_mib = 1024
+sm_utilization_percentage = 30
+memory_bandwidth_utilization_percentage = 20
+power_w = 100
+source = "sampled"
+"""
+
+
+def test_what_a_profile_says_about_sharing(tmp_path: Path) -> None:
+    """A profile says whether and how the job shares, its throughput over SMs and its counters; all is one demand."""
+    profile = load_profile(profile_file(tmp_path, SHARES))
+    curve = (CurvePoint(10, 1), CurvePoint(50.5, 4), CurvePoint(100, 3.5))
+    assert (profile.share, profile.sm_percentage, profile.missing_demand) == (True, 40, [])
+    assert profile.demand == Demand("job", 30, 20, 1 << 30, 100, curve, Counters(120, 0.75, 128))
+
+
+def test_what_a_demand_lacks(tmp_path: Path) -> None:
+    """A profile without one of the three figures has no demand, and says which it lacks."""
+    for key, name in (
+        ("memory_mib = 1024", "maximum memory"),
+        ("sm_utilization_percentage = 30", "average SM utilization"),
+        ("memory_bandwidth_utilization_percentage = 20", "average memory-bandwidth utilization"),
+    ):
+        profile = load_profile(profile_file(tmp_path, SHARES.replace(f"{key}\n", "")))
+        assert (profile.demand, profile.missing_demand) == (None, [name])
+    assert load_profile(profile_file(tmp_path, SHARES.replace("bytes_per_access = 128\n", ""))).counters == Counters(
+        120, 0.75, 32
+    )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "want"),
+    [
+        ("no percentage", "sm_percentage = 40", "sm_percentage = 0", "5: sm_percentage: 0 is not within 1 to 100"),
+        (
+            "a part of a percent",
+            "sm_percentage = 40",
+            "sm_percentage = 40.5",
+            "5: sm_percentage: 40.5 is not a whole number",
+        ),
+        ("shares that fall", "[10, 50.5, 100]", "[10, 100, 50.5]", "8: sm_percentage: the shares do not ascend"),
+        ("a share twice", "[10, 50.5, 100]", "[10, 10, 100]", "8: sm_percentage: the shares do not ascend"),
+        ("fewer throughputs", "[1, 4, 3.5]", "[1, 4]", "9: throughput: 2 values for 3 shares"),
+        ("no points", "[1, 4, 3.5]", "[]", "9: throughput: 0 values, 1 to 100 are needed"),
+        (
+            "more than all SMs",
+            "[10, 50.5, 100]",
+            "[10, 50, 101]",
+            "8: sm_percentage: 101 is no number above 0, 100 at most",
+        ),
+        ("no throughput", "[1, 4, 3.5]", "[0, 4, 3.5]", "9: throughput: 0 is no number above 0, 1e+15 at most"),
+        ("text in a curve", "[1, 4, 3.5]", '[1, "4", 3.5]', "9: throughput: '4' is no number above 0, 1e+15 at most"),
+        (
+            "a curve without shares",
+            "sm_percentage = [10, 50.5, 100]\n",
+            "",
+            "7: key 'sm_percentage' is missing in sm_curve",
+        ),
+        ("a curve from nowhere", 'source = "measured"\n', "", "7: key 'source' is missing in sm_curve"),
+        ("more hits than accesses", "= 75", "= 101", "14: llc_hit_rate_percentage: 101 is not within 0.0 to 100.0"),
+        (
+            "half the counters",
+            "llc_hit_rate_percentage = 75\n",
+            "",
+            "12: key 'llc_hit_rate_percentage' is missing in counters",
+        ),
+    ],
+)
+def test_mistakes_in_what_a_profile_says_about_sharing(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
+    """A mistake in what sharing depends on is named with path, line, key and what was expected."""
+    assert SHARES.count(old) == 1, sentence
+    assert complaint(load_profile, profile_file(tmp_path, SHARES.replace(old, new))) == want, sentence
 
 
 @pytest.mark.parametrize("shape", SHAPES.split(", "))

@@ -22,6 +22,8 @@ from gpulaunch.errors import printable
 if TYPE_CHECKING:
     from gpulaunch.core.explain import Alternative, Explanation
     from gpulaunch.core.placement.measurement import Comparison
+    from gpulaunch.core.sharing.joining import Joining
+    from gpulaunch.core.sharing.share import Share
 
 Document = dict[str, Any]
 
@@ -32,6 +34,7 @@ def decision_document(
     gpus: Sequence[Gpu],
     environment: Mapping[str, str],
     command: Sequence[str],
+    share: "Share | None" = None,
 ) -> Document:
     """What --dry-run --json prints.
 
@@ -41,6 +44,7 @@ def decision_document(
         gpus: granted, in rank order; empty unless granted.
         environment: what the job would be given.
         command: argv of the job.
+        share: what its lease would say, if it shares.
     """
     grant = decision if isinstance(decision, Grant) else None
     return {
@@ -62,12 +66,47 @@ def decision_document(
         "pattern": request.pattern.name.replace("_", "-"),
         "scores": _scores(grant.placement.scores if grant else None),
         "utility": grant.placement.utility if grant else None,
-        "shared": False,
-        "sm_percentage": None,
+        "shared": share is not None,
+        "sm_percentage": share.sm_percentage if share else None,
+        "sharing": _sharing(grant) if grant and request.sharing else None,
         "env": dict(environment),
         "argv": [printable(argument) for argument in command],
         "profile": request.profile,
         "assumed": list(request.assumed),
+    }
+
+
+def _sharing(grant: Grant) -> Document:
+    """With whom the GPUs are shared, or will be, and what speaks for and against it."""
+    none: Document = {"residents": []} if grant.joining is None else _joining(grant.joining)
+    return {**none, "own_because": grant.own_because}
+
+
+def _joining(joining: "Joining") -> Document:
+    sums, part = joining.verdict.sums, joining.part
+    return {
+        "uuids": list(joining.group),
+        "residents": [
+            {
+                "lease": lease.id,
+                "name": lease.name,
+                "profile": lease.profile,
+                "sm_percentage": lease.share.sm_percentage if lease.share else None,
+            }
+            for lease in joining.residents
+        ],
+        "problem": joining.problem,
+        "notes": list(joining.verdict.notes),
+        "sm_utilization_percentage": sums.sm_percentage,
+        "memory_bandwidth_utilization_percentage": sums.memory_bandwidth_percentage,
+        "memory_bytes": sums.memory_bytes,
+        "power_w": sums.power_w,
+        "predicted_power_w": sums.predicted_power_w,
+        "interference": sums.interference,
+        "sm_percentage": part.sm_percentage if part else None,
+        "optimum_sm_percentages": list(part.optimum.sm_percentages) if part else [],
+        "left_sm_percentage": part.left if part else None,
+        "why": part.reason if part else None,
     }
 
 
@@ -84,6 +123,7 @@ def explanation_document(explanation: "Explanation") -> Document:
         ],
         "alternatives": [_alternative(alternative) for alternative in explanation.alternatives],
         "if_idle": _alternative(explanation.if_idle) if explanation.if_idle else None,
+        "share_groups": [{"gpus": gpus, **_joining(joining)} for joining, gpus in explanation.sharing],
     }
 
 
@@ -103,12 +143,23 @@ def decision_lines(document: Document) -> list[str]:
         lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
         known = [(name, value) for name, value in document["scores"].items() if value is not None]
         lines += [_score_line(name, value) for name, value in known]
+        lines += _sharing_lines(document)
         if document["utility"] is not None:
             lines.append(f"utility: {document['utility']:.2f}")
         lines += [f"env: {name}={value}" for name, value in document["env"].items()]
     if document["assumed"]:
         lines.append(f"assumed: {', '.join(document['assumed']).replace('_', ' ')}")
     return lines
+
+
+def _sharing_lines(document: Document) -> list[str]:
+    sharing = document["sharing"]
+    if sharing is None:
+        return []
+    if not document["shared"]:
+        return [f"not shared: {sharing['own_because']}"]
+    beside = [printable(f"{one['name'] or one['profile'] or 'a job'} ({one['lease']})") for one in sharing["residents"]]
+    return [f"shared: {document['sm_percentage']} % of the SMs, with {', '.join(beside) or 'nobody yet'}"]
 
 
 def _by_model(gpus: Sequence[Document]) -> str:
@@ -161,8 +212,9 @@ def status_document(
     gpus = []
     for gpu in topology.gpus:
         own = {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}  # a card may have been split while it was leased
-        holders = [lease.id for lease in leases if own.intersection(lease.uuids)]
-        state = "leased" if holders else "outside" if gpu.uuid in used else "free"
+        holders = [lease for lease in leases if own.intersection(lease.uuids)]
+        shared = any(lease.share for lease in holders)
+        state = "shared" if shared else "leased" if holders else "outside" if gpu.uuid in used else "free"
         gpus.append(
             {
                 "index": gpu.index,
@@ -171,7 +223,7 @@ def status_document(
                 "model": gpu.model,
                 "free": state == "free",
                 "state": state,
-                "leases": holders,
+                "leases": [lease.id for lease in holders],
                 "outside": used.get(gpu.uuid) if state == "outside" else None,
             }
         )
@@ -226,8 +278,9 @@ def _lease_document(
         "gpus": [index_of.get(uuid) for uuid in lease.uuids],
         "gpu_names": [name_of.get(uuid) for uuid in lease.uuids],
         "uuids": list(lease.uuids),
-        "shared": False,
-        "sm_percentage": None,
+        "shared": lease.share is not None,
+        "sm_percentage": lease.share.sm_percentage if lease.share else None,
+        "share_memory_bytes": lease.share.client.demand.memory_bytes if lease.share else None,
         "profile": lease.profile,
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,
@@ -357,4 +410,10 @@ def measurement_document(topology: Topology, tool: str, comparisons: "Sequence[C
 
 def profile_document(profile: Profile, path: str) -> Document:
     """What `gpulaunch profiles show NAME --json` prints."""
-    return {**profile._asdict(), "slowdowns": dict(profile.slowdowns), "path": path}
+    return {
+        **profile._asdict(),
+        "slowdowns": dict(profile.slowdowns),
+        "sm_curve": [point._asdict() for point in profile.sm_curve],
+        "counters": profile.counters._asdict() if profile.counters else None,
+        "path": path,
+    }

@@ -11,9 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.core.decide import Decision, Grant
+from gpulaunch.core.duration import format_duration
 from gpulaunch.core.explain import Explanation
 from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.naming import gpus_named
+from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.placement.measurement import Comparison, kinds, model_errors
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
@@ -67,9 +69,11 @@ def status_table(document: Document, now: datetime) -> Group:
     free = [gpu for gpu in gpus if gpu["free"]]
     lines: list[Table | Text] = []
     if document["leases"]:
-        table = _table("GPUs", "user", "since", "lease", "profile", "command", right=("since",))
+        shares = ["share"] if any(lease["shared"] for lease in document["leases"]) else []
+        table = _table("GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",))
         for lease in document["leases"]:
-            table.add_row(*_lease_cells(lease, now))
+            held, *others = _lease_cells(lease, now)
+            table.add_row(held, *([_share_cell(lease)] if shares else []), *others)
         lines += [table, Text()]
         lines += [
             Text(
@@ -129,6 +133,12 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     return [gpus, printable(lease["user"]), since, lease["id"], Text(profile), _cut(inside + _doing(lease))]
 
 
+def _share_cell(lease: Document) -> str:
+    if not lease["shared"]:
+        return "all"
+    return f"{lease['sm_percentage']} % SMs, {format_size(lease['share_memory_bytes'])}"
+
+
 def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
     stopped = "stopped, so others pass: " if ticket["stopped"] else "choosy, so others may pass: " * ticket["choosy"]
     since = age(ticket["since"], now)
@@ -163,11 +173,45 @@ def explanation_table(request: Request, decision: Decision, explanation: Explana
         for why, gpus in _by_reason(explanation).items():
             table.add_row(gpus, _cut(why))
         parts += [table, Text()]
+    parts += _sharing_parts(request, decision, explanation)
     if isinstance(decision, Grant):
         parts += _grant_parts(request, decision, explanation)
     else:
         parts += _alternative_parts(request, explanation)
     return Group(*parts)
+
+
+def _sharing_parts(request: Request, decision: Decision, explanation: Explanation) -> list[Table | Text]:
+    """The share groups that there are, what all would use together there, and whether the job may come."""
+    if request.sharing is None:
+        return []
+    columns = ("SM %", "memory BW %", "memory")
+    table = _table("", "GPUs", "jobs there", *columns, "verdict", right=columns)
+    chosen = decision.joining if isinstance(decision, Grant) else None
+    for joining, gpus in explanation.sharing:
+        sums, mark = joining.verdict.sums, ">" if joining == chosen else ""
+        jobs = "\n".join(map(_resident, joining.residents)) or "none yet"
+        figures = (_figure(sums.sm_percentage), _figure(sums.memory_bandwidth_percentage))
+        verdict = Text(printable(joining.problem or "may come"), "red" if joining.problem else "green")
+        for note in joining.verdict.notes:
+            verdict.append(f"; {note}", "yellow")
+        table.add_row(mark, gpus, jobs, *figures, format_size(sums.memory_bytes), verdict)
+    parts: list[Table | Text] = [Text(f"sharing for {request.sharing.client.objective.name}", "bold"), table]
+    if isinstance(decision, Grant) and decision.own_because:
+        parts.append(Text(f"not shared: {printable(decision.own_because)}", "yellow"))
+    if chosen and chosen.part:
+        optimum = " / ".join(f"{percentage} %" for percentage in chosen.part.optimum.sm_percentages)
+        given = request.sharing.sm_percentage
+        percentage = f"{given} % of the SMs, as asked for" if given else f"{chosen.part.sm_percentage} % of the SMs"
+        parts.append(Text(f"{percentage}: {chosen.part.reason}"))
+        left = f"; the jobs that are there leave {chosen.part.left} %" if chosen.residents else ""
+        parts.append(Text(f"best for all together would be {optimum}: {chosen.part.optimum.reason}{left}", "dim"))
+    return [*parts, Text()]
+
+
+def _resident(lease: Lease) -> str:
+    percentage = f" {lease.share.sm_percentage} %" if lease.share else ""
+    return printable(f"{lease.name or lease.profile or lease.command[0]} ({lease.id}){percentage}")
 
 
 def _by_reason(explanation: Explanation) -> dict[str, str]:
@@ -288,6 +332,8 @@ def profile_table(profile: Profile, path: str) -> Group:
     beside = ", ".join(f"{slowdown * 100:g} % beside {other}" for other, slowdown in profile.slowdowns)
     places = {name: "yes" for name in ("single_node", "one_per_node") if getattr(profile, name)}
     known = {**profile._asdict(), "single_node": None, "one_per_node": None, **places, "slowdowns": beside or None}
+    known["sm_curve"] = ", ".join(f"{p.sm_percentage:g} %: {p.throughput:g}" for p in profile.sm_curve) or None
+    known["counters"] = _counters(profile)
     for name, value in known.items():
         if value is not None and name not in ("name", "description", "memory_is_reservation"):
             shown = format_size(value) if name.endswith("_bytes") else str(value)
@@ -298,5 +344,121 @@ def profile_table(profile: Profile, path: str) -> Group:
     return Group(Text(f"{printable(profile.name)}: {printable(profile.description)}", "bold"), table)
 
 
+def _counters(profile: Profile) -> str | None:
+    if profile.counters is None:
+        return None
+    accesses, hits, size = profile.counters
+    return f"{accesses:g} LLC accesses per kilo instruction of {size} B each, {hits * 100:g} % hits"
+
+
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def plan_table(document: Document) -> Group:
+    """What to run together, who runs alone and why, and how to divide the tasks of repeated jobs.
+
+    Args:
+        document: from plan_document.
+    """
+    right = ("GPU", "start", "time", "STP", "ANTT", "energy")
+    groups = _table("group", *right, "jobs (share of SMs)", right=("group", *right))
+    for group in document["groups"]:
+        groups.add_row(str(group["group"]), str(group["gpu"]), *_group_cells(group["predicted"]), _members(group))
+    notes = [
+        Text(f"group {group['group']}: {printable(note)}", "yellow")
+        for group in document["groups"]
+        for note in group["notes"]
+    ]
+    estimated = " (estimated)" if document["idle_power_estimated"] else ""
+    idle = "" if document["idle_power_w"] is None else f"; idle GPU: {document['idle_power_w']:.0f} W{estimated}"
+    return Group(
+        *_plan_title(document),
+        Text(),
+        groups,
+        *notes,
+        *_alone_parts(document["groups"]),
+        *_configuration_parts(document["configurations"]),
+        Text(),
+        Text(f"all predicted from the figures of each job alone{idle}", "dim"),
+    )
+
+
+def _plan_title(document: Document) -> list[Text]:
+    jobs = len({job["name"] for group in document["groups"] for job in group["jobs"]})
+    counts = f"{_counted(jobs, 'job')} in {_counted(len(document['groups']), 'group')}"
+    gpus = f"{_counted(document['gpus'], 'GPU')} ({printable(document['gpu_model'])})"
+    return [
+        Text(f"{counts} on {gpus}", "bold"),
+        Text(f"predicted:           {_cost(document['predicted'])}"),
+        Text(f"one after the other: {_cost(document['sequential'])}"),
+        Text(f"objective {document['objective']}: {_gains(document['predicted'])}", "bold green"),
+    ]
+
+
+def _cost(cost: Document) -> str:
+    return f"{format_duration(cost['time_s'])}, energy {_energy(cost['energy_j'])}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _gains(predicted: Document) -> str:
+    names = ("throughput", "energy_efficiency", "product")
+    return ", ".join(f"{name.replace('_', ' ')} {_ratio(predicted[name])}" for name in names)
+
+
+def _group_cells(predicted: Document) -> list[str]:
+    times = [format_duration(predicted[key]) for key in ("start_s", "time_s")]
+    return [*times, f"{predicted['stp']:.2f}", f"{predicted['antt']:.2f}", _energy(predicted["energy_j"])]
+
+
+def _members(group: Document) -> str:
+    return ", ".join(map(_member, group["jobs"]))
+
+
+def _member(job: Document) -> str:
+    part = f" {job['workflow']}/{job['workflows']}" if job["workflows"] > 1 else ""
+    tasks = f" x{job['tasks']}" if job["tasks"] > 1 else ""
+    share = "alone" if job["sm_percentage"] is None else f"{job['sm_percentage']} %"
+    return f"{job['name']}{part}{tasks} ({share})"
+
+
+def _alone_parts(groups: Sequence[Document]) -> list[Table | Text]:
+    table = _table("alone", "because")
+    for group in groups:
+        if group["why_alone"]:
+            table.add_row(group["jobs"][0]["name"], group["why_alone"])
+    return [Text(), table] if table.row_count else []
+
+
+def _configuration_parts(configurations: Sequence[Document]) -> list[Table | Text]:
+    columns = ("tasks x workflows", "time", "throughput", "efficiency", "product")
+    table = _table("", "job", *columns, right=columns)
+    limits = _table("most workflows", "because")
+    for entry in configurations:
+        choices = entry["choices"]
+        if entry["limits"]:
+            limits.add_row(f"{entry['job']}: {choices[-1]['workflows']}", "; ".join(map(printable, entry["limits"])))
+        for choice in choices if len(choices) > 1 else []:
+            best = choice["workflows"] == entry["best"]["workflows"]
+            name = entry["job"] if choice is choices[0] else ""
+            table.add_row(">" if best else "", name, *_choice_cells(choice), style="bold green" if best else "")
+    title = Text("all tasks of one job on one GPU:", "bold")
+    parts: list[Table | Text] = [Text(), title, table] if table.row_count else []
+    return [*parts, Text(), limits] if limits.row_count else parts
+
+
+def _choice_cells(choice: Document) -> list[str]:
+    predicted = choice["predicted"]
+    ratios = [_ratio(predicted[name]) for name in ("throughput", "energy_efficiency", "product")]
+    return [f"{choice['tasks']} x {choice['workflows']}", format_duration(predicted["time_s"]), *ratios]
+
+
+def _energy(energy_j: float | None) -> str:
+    return "unknown" if energy_j is None else f"{_figure(energy_j / 1000)} kJ"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

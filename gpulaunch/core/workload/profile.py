@@ -1,9 +1,11 @@
 """What is known about a job before it runs: the document of profiles/workloads/NAME.toml -> Profile."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gpulaunch.core.fields import FieldTable, checked
+from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError
 
@@ -15,6 +17,9 @@ _PROFILE: FieldTable = {
     "placement": dict,
     "collocation": dict,
     "resources": dict,
+    "sharing": dict,
+    "sm_curve": dict,
+    "counters": dict,
 }
 _COMMUNICATION: FieldTable = {
     "pattern": tuple(PATTERNS),
@@ -39,6 +44,16 @@ _RESOURCES: FieldTable = {
     "power_w": (0.0, 1e5),
     "energy_j": (0.0, 1e15),
     "duration_s": (0.0, 1e9),
+    "measured_on": str,
+    "source": str,
+}
+_SHARING: FieldTable = {"share": bool, "sm_percentage": (1, 100)}
+_SM_CURVE: FieldTable = {"sm_percentage": list, "throughput": list, "measured_on": str, "source": str}
+_MOST_POINTS = 100
+_COUNTERS: FieldTable = {
+    "llc_accesses_per_kilo_instruction": (0.0, 1e6),
+    "llc_hit_rate_percentage": (0.0, 100.0),
+    "bytes_per_access": (1, 1024),
     "measured_on": str,
     "source": str,
 }
@@ -72,6 +87,12 @@ class Profile(NamedTuple):
         duration_s: of one run.
         measured_on: GPU of the resource figures.
         resources_source: where they come from.
+        share: whether it is to share GPUs when the command line does not say.
+        sm_percentage: share of SMs that it is to have then, 1-100.
+        sm_curve: throughput over the share of SMs, by ascending share; empty if nobody has measured it.
+        sm_curve_source: where that comes from.
+        counters: for the off-SM bandwidth model.
+        counters_source: where they come from.
     """
 
     name: str
@@ -97,6 +118,34 @@ class Profile(NamedTuple):
     duration_s: float | None = None
     measured_on: str | None = None
     resources_source: str | None = None
+    share: bool | None = None
+    sm_percentage: int | None = None
+    sm_curve: tuple[CurvePoint, ...] = ()
+    sm_curve_source: str | None = None
+    counters: Counters | None = None
+    counters_source: str | None = None
+
+    @property
+    def missing_demand(self) -> list[str]:
+        """Figures without which nobody can tell whether the job may share a GPU."""
+        figures = {
+            "average SM utilization": self.sm_utilization_percentage,
+            "average memory-bandwidth utilization": self.memory_bandwidth_utilization_percentage,
+            "maximum memory": self.memory_bytes,
+        }
+        return [name for name, value in figures.items() if value is None]
+
+    @property
+    def demand(self) -> Demand | None:
+        """What the job uses of one GPU; None while any figure is missing."""
+        sm, bandwidth, memory = (
+            self.sm_utilization_percentage,
+            self.memory_bandwidth_utilization_percentage,
+            self.memory_bytes,
+        )
+        if sm is None or bandwidth is None or memory is None:
+            return None
+        return Demand(self.name, sm, bandwidth, memory, self.power_w, self.sm_curve, self.counters)
 
 
 def parse_profile(document: Mapping[str, Any]) -> Profile:
@@ -109,6 +158,7 @@ def parse_profile(document: Mapping[str, Any]) -> Profile:
     communication = _section(top, "communication", _COMMUNICATION)
     placement = _placement(top)
     resources = _section(top, "resources", _RESOURCES)
+    sharing = checked(top.get("sharing", {}), _SHARING, where=("sharing",))
     memory_mib = resources.get("memory_mib")
     return Profile(
         name=top["name"],
@@ -134,6 +184,12 @@ def parse_profile(document: Mapping[str, Any]) -> Profile:
         duration_s=resources.get("duration_s"),
         measured_on=resources.get("measured_on"),
         resources_source=resources.get("source"),
+        share=sharing.get("share"),
+        sm_percentage=sharing.get("sm_percentage"),
+        sm_curve=_curve(top),
+        sm_curve_source=top.get("sm_curve", {}).get("source"),
+        counters=_counters(top),
+        counters_source=top.get("counters", {}).get("source"),
     )
 
 
@@ -152,6 +208,46 @@ def _slowdowns(top: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     where = ("collocation", "slowdown_percentage")
     checked(percentages, dict.fromkeys(percentages, _SLOWDOWN), where=where)
     return tuple((other, percentage / 100) for other, percentage in percentages.items())
+
+
+def _curve(top: Mapping[str, Any]) -> tuple[CurvePoint, ...]:
+    """Throughput over the share of SMs (cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1), shares ascending."""
+    section = _section(top, "sm_curve", _SM_CURVE)
+    if not section:
+        return ()
+    for key in ("sm_percentage", "throughput"):
+        if key not in section:
+            raise FieldError(("sm_curve",), f"key {key!r} is missing in sm_curve")
+    shares = _numbers(section, "sm_percentage", 100.0)
+    throughputs = _numbers(section, "throughput", 1e15)
+    if len(shares) != len(throughputs):
+        problem = f"{len(throughputs)} values for {len(shares)} shares"
+        raise FieldError(("sm_curve", "throughput"), f"throughput: {problem}")
+    if any(one >= other for one, other in pairwise(shares)):
+        raise FieldError(("sm_curve", "sm_percentage"), "sm_percentage: the shares do not ascend")
+    return tuple(map(CurvePoint, shares, throughputs))
+
+
+def _numbers(section: Mapping[str, Any], key: str, most: float) -> list[float]:
+    values = section[key]
+    if not 1 <= len(values) <= _MOST_POINTS:
+        raise FieldError(("sm_curve", key), f"{key}: {len(values)} values, 1 to {_MOST_POINTS} are needed")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+            raise FieldError(("sm_curve", key), f"{key}: {value!r} is no number above 0, {most:g} at most")
+    return [float(value) for value in values]
+
+
+def _counters(top: Mapping[str, Any]) -> Counters | None:
+    section = _section(top, "counters", _COUNTERS)
+    needed = ("llc_accesses_per_kilo_instruction", "llc_hit_rate_percentage")
+    if not section:
+        return None
+    checked(section, _COUNTERS, required=needed, where=("counters",))
+    accesses, hit_rate = (section[key] for key in needed)
+    return Counters(
+        accesses, hit_rate / 100, section.get("bytes_per_access", Counters._field_defaults["bytes_per_access"])
+    )
 
 
 def _section(top: Mapping[str, Any], name: str, fields: FieldTable) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""Sharing a GPU through CUDA MPS: who may share with whom, and how much each gets."""

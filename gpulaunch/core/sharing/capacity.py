@@ -1,0 +1,38 @@
+"""What a GPU offers to jobs that share it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Capacity(NamedTuple):
+    """The figures of one GPU that sharing is decided by.
+
+    Attributes:
+        memory_bytes: of device memory.
+        most_clients: so many jobs MPS takes on it at once.
+        sm_count: streaming multiprocessors; None if unknown.
+        power_limit_w: None if unknown.
+        giga_instructions_per_s_per_sm: warp instructions that one SM issues without stalls, 1e9 a second: IPC_max x
+            frequency of cd-search-ics18 Eq. 1; None if unknown.
+        llc_gb_per_s: bandwidth of the last-level cache and of the network before it; None if unknown.
+        dram_gb_per_s: of device memory; None if unknown.
+    """
+
+    memory_bytes: int
+    most_clients: int
+    sm_count: int | None = None
+    power_limit_w: float | None = None
+    giga_instructions_per_s_per_sm: float | None = None
+    llc_gb_per_s: float | None = None
+    dram_gb_per_s: float | None = None
+
+
+def least(capacities: Sequence[Capacity]) -> Capacity:
+    """What all of some GPUs offer; nothing where nothing is known of any of them."""
+    if not capacities:
+        return Capacity(0, 0)
+    found = []
+    for column in zip(*capacities, strict=True):
+        known = [value for value in column if value is not None]
+        found.append(min(known) if len(known) == len(column) else None)
+    return Capacity(*found)  # type: ignore[arg-type]  # the first two are known of every GPU

@@ -1,0 +1,128 @@
+"""How many SMs each of several jobs gets: the classification-driven search of cd-search-ics18.
+
+It asks a function for performance, so it runs on recorded curves and against a simulator of jobs that run together.
+"""
+
+from collections.abc import Callable, Sequence
+from math import ceil
+from typing import Literal, NamedTuple
+
+from gpulaunch.core.sharing.curve import keeps
+
+STEPS = 12
+"""A lone memory-intensive job gives up 1/12 of the GPU at a time at first: 2 of the paper's 24 SMs."""
+
+Performance = Callable[[int, Sequence[int]], float]
+"""Performance of a job, given its index and the SMs of all jobs; above 0, in any unit of that job's own."""
+
+Mode = Literal["performance", "power", "even"]
+"""Memory- and compute-intensive jobs; only memory-intensive ones; only compute-intensive ones."""
+
+
+class Allocation(NamedTuple):
+    """What a search found.
+
+    Attributes:
+        mode: by which way.
+        sms: of each job, in the order given; at least 1.
+        evaluations: so many times it asked for the performance of a job.
+    """
+
+    mode: Mode
+    sms: tuple[int, ...]
+    evaluations: int
+
+
+def cd_search(memory_intensive: Sequence[bool], sm_count: int, performance: Performance) -> Allocation:
+    """Divide the SMs of a GPU among jobs that run together.
+
+    - performance: memory-intensive jobs get the fewest SMs that keep them within 5 % of their performance at an even
+      share; the others divide the rest evenly.
+    - power: so do they if there are no others; the rest stays idle.
+    - even: without memory-intensive jobs there is nothing to gain.
+
+    Args:
+        memory_intensive: of each job; one or more.
+        sm_count: of the GPU. More jobs than SMs get one each.
+        performance: asked only for memory-intensive jobs, all others having their even share.
+
+    Cost: up to 6 evaluations with one memory-intensive job, and 2 for each halving of the step, 12 in all on a GPU of
+        132 SMs; with m such jobs 3 m, and m for every SM that the tentative numbers were too low.
+
+    Source: cd-search-ics18 4.2, 4.3 and 7.4.3. Departures: docs/decisions/partition.md.
+
+    Example:
+        >>> cd_search([True, False], 24, lambda job, sms: min(5, sms[job]))
+        Allocation(mode='performance', sms=(5, 19), evaluations=6)
+    """
+    jobs = len(memory_intensive)
+    start = [max(1, sm_count // jobs)] * jobs
+    memory = [job for job in range(jobs) if memory_intensive[job]]
+    meter = _Meter(performance)
+    if len(memory) == 1 and jobs > 1:
+        start[memory[0]] = _step_down(meter, memory[0], start, max(1, sm_count // STEPS))
+    else:
+        start = _grow(meter, memory, start)
+    others = [job for job in range(jobs) if not memory_intensive[job]]
+    rest = sm_count - sum(start[job] for job in memory)
+    for place, job in enumerate(others):
+        start[job] = max(1, (rest + len(others) - 1 - place) // len(others))
+    mode: Mode = "even" if not memory else "performance" if others else "power"
+    return Allocation(mode, tuple(start), meter.evaluations)
+
+
+class _Meter:
+    """Asks for performance, of a job in one allocation only once, and counts."""
+
+    def __init__(self, performance: Performance) -> None:
+        self._performance = performance
+        self._known: dict[tuple[int, ...], float] = {}
+
+    def __call__(self, job: int, sms: Sequence[int]) -> float:
+        case = (job, *sms)
+        if case not in self._known:
+            self._known[case] = self._performance(job, sms)
+        return self._known[case]
+
+    @property
+    def evaluations(self) -> int:
+        return len(self._known)
+
+
+def _step_down(meter: _Meter, job: int, start: Sequence[int], step: int) -> int:
+    """Performance mode: down from an even share, at last by single SMs, as long as the job keeps its performance.
+
+    What it must keep is the best seen on the way: where fewer SMs are faster, that gain is not given away again.
+    """
+    best, held = meter(job, start), start[job]
+    while step:
+        fewer = held - step
+        if fewer >= 1 and keeps(performance := meter(job, _with(start, {job: fewer})), best):
+            best, held = max(best, performance), fewer
+        else:
+            step //= 2
+    return held
+
+
+def _grow(meter: _Meter, jobs: Sequence[int], start: Sequence[int]) -> list[int]:
+    """Power mode: from one SM each to a tentative number, then one more at a time, each job for itself.
+
+    All give up SMs at once: while one alone did, the others would take the bandwidth that it needs.
+    """
+    full = {job: meter(job, start) for job in jobs}
+    single = _with(start, dict.fromkeys(jobs, 1))
+    sms = _with(start, {job: min(start[job], _tentative(full[job], meter(job, single))) for job in jobs})
+    short = jobs
+    while short:
+        short = [job for job in jobs if sms[job] < start[job] and not keeps(meter(job, sms), full[job])]
+        sms = _with(sms, {job: sms[job] + 1 for job in short})
+    return sms
+
+
+def _tentative(full: float, single: float) -> int:
+    """SMs for full performance, if it grows linearly from that of a single one."""
+    return max(1, ceil(full / single - 1e-9))
+
+
+def _with(sms: Sequence[int], changed: dict[int, int]) -> list[int]:
+    return [changed.get(job, n) for job, n in enumerate(sms)]

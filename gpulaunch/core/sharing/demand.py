@@ -1,0 +1,51 @@
+"""What one job uses of each of its GPUs, as far as sharing depends on it."""
+
+from typing import NamedTuple
+
+
+class CurvePoint(NamedTuple):
+    """A job's throughput at one size.
+
+    Attributes:
+        sm_percentage: share of the GPU's SMs, above 0, 100 at most.
+        throughput: in whatever unit, the same for all points of a curve; above 0.
+    """
+
+    sm_percentage: float
+    throughput: float
+
+
+class Counters(NamedTuple):
+    """A profiler's counters for the off-SM bandwidth model (cd-search-ics18 4.1.2).
+
+    Attributes:
+        llc_accesses_per_kilo_instruction: accesses to the last-level cache per 1,000 warp instructions.
+        llc_hit_rate: 0 to 1.
+        bytes_per_access: 32 where the profiler counts sectors, as today's do.
+    """
+
+    llc_accesses_per_kilo_instruction: float
+    llc_hit_rate: float
+    bytes_per_access: int = 32
+
+
+class Demand(NamedTuple):
+    """A job's use of one GPU when it runs alone there.
+
+    Attributes:
+        name: of the job's profile, or of the job, for messages.
+        sm_utilization_percentage: average share of time, 0-100, in which a kernel ran.
+        memory_bandwidth_utilization_percentage: average, 0-100.
+        memory_bytes: the most that it holds.
+        power_w: average; None if unknown.
+        curve: throughput over the share of SMs, by ascending share; empty if nobody has measured it.
+        counters: None if nobody has counted.
+    """
+
+    name: str
+    sm_utilization_percentage: float
+    memory_bandwidth_utilization_percentage: float
+    memory_bytes: int
+    power_w: float | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    counters: Counters | None = None

@@ -1,0 +1,126 @@
+"""Whether a job is memory-intensive, and how many SMs it can make use of: cd-search-ics18 4.1.
+
+What somebody measured comes first: the job's curve. Without one, the off-SM bandwidth model goes by a profiler's
+counters. It knows no stalls but those of memory, so what it says of a size is an estimate and marked as one.
+"""
+
+from typing import NamedTuple
+
+from gpulaunch.core.sharing.capacity import Capacity
+from gpulaunch.core.sharing.curve import fewest_sms, percentage_for, saturates
+from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
+
+DRAM_EFFICIENCY = 0.5
+"""Part of DRAM bandwidth that a job can get: the BW_Util of Eq. 2, assumed by the paper "for simplicity"."""
+
+SMS_IF_UNKNOWN = 100
+"""A GPU whose SMs nobody has counted is divided into so many parts: whole percentages."""
+
+
+class OffSm(NamedTuple):
+    """The off-SM bandwidth model of one job on one GPU.
+
+    Attributes:
+        demand_gb_per_s: BW_Total_SMs of Eq. 1: what all SMs would ask for if they never waited.
+        supply_gb_per_s: BW_Off_SM of Eq. 2: what network, last-level cache and DRAM can give.
+    """
+
+    demand_gb_per_s: float
+    supply_gb_per_s: float
+
+
+class Knee(NamedTuple):
+    """The right size for a job that is alone.
+
+    Attributes:
+        sm_percentage: 1-100.
+        estimated: it comes from the off-SM model, not from a curve.
+    """
+
+    sm_percentage: int
+    estimated: bool
+
+
+class Known(NamedTuple):
+    """A curve that tells the whole story of a job.
+
+    Attributes:
+        points: one or more.
+        estimated: they come from the off-SM model; their unit is arbitrary.
+    """
+
+    points: tuple[CurvePoint, ...]
+    estimated: bool
+
+
+def is_memory_intensive(demand: Demand, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY) -> bool | None:
+    """Whether a job's performance saturates before it has all SMs; None if nothing is known.
+
+    Args:
+        demand: of the job; its curve is asked first, then its counters.
+        capacity: of the GPU.
+        dram_efficiency: 0-1, of Eq. 2.
+
+    Source: cd-search-ics18 4.1.2. Departure: a curve goes before the model. The paper would take it, too, were it not
+        for the cost of measuring one while the job runs (4.1.1).
+    """
+    measured = saturates(demand.curve)
+    if measured is not None:
+        return measured
+    model = off_sm(demand.counters, capacity, dram_efficiency)
+    return None if model is None else model.demand_gb_per_s > model.supply_gb_per_s
+
+
+def off_sm(counters: Counters | None, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY) -> OffSm | None:
+    """Both sides of the off-SM bandwidth model; None if the job's counters or a figure of the GPU is unknown.
+
+    Source: cd-search-ics18 Eq. 1 and 2. Departures: accesses are divided by 1000, since they are counted per 1,000
+        instructions; all SMs ask, since that is the question (4.1.1), though the paper profiles on half of them; one
+        figure stands for the bandwidth of both network and cache, as it was measured through both.
+    """
+    instructions, llc, dram = capacity.giga_instructions_per_s_per_sm, capacity.llc_gb_per_s, capacity.dram_gb_per_s
+    if counters is None or capacity.sm_count is None or instructions is None or llc is None or dram is None:
+        return None
+    accesses = counters.llc_accesses_per_kilo_instruction / 1000
+    hit_rate = counters.llc_hit_rate
+    return OffSm(
+        instructions * accesses * counters.bytes_per_access * capacity.sm_count,
+        min(llc, llc * hit_rate + dram * (1 - hit_rate) * dram_efficiency),
+    )
+
+
+def known_curve(demand: Demand, capacity: Capacity) -> Known | None:
+    """The measured curve if it tells how the job does on the whole GPU, else that of the off-SM model, else None."""
+    if saturates(demand.curve) is not None:
+        return Known(demand.curve, estimated=False)
+    model = off_sm(demand.counters, capacity, dram_efficiency=1.0)
+    return Known(_off_sm_curve(model, capacity), estimated=True) if model else None
+
+
+def _off_sm_curve(model: OffSm, capacity: Capacity) -> tuple[CurvePoint, ...]:
+    """Linear until the SMs get what there is, then flat.
+
+    Too small a share would slow the job down for as long as it runs, so this errs on the large side: DRAM counts in
+    full, and an SM draws no more than its part of the cache's bandwidth, however much it could ask for.
+    """
+    drawn = min(model.demand_gb_per_s, capacity.llc_gb_per_s or 0.0)
+    if drawn <= model.supply_gb_per_s:
+        return (CurvePoint(100.0, 100.0),)
+    saturation = 100 * model.supply_gb_per_s / drawn
+    return (CurvePoint(saturation, saturation), CurvePoint(100.0, saturation))
+
+
+def knee(demand: Demand, capacity: Capacity) -> Knee | None:
+    """The fewest SMs that keep a job that is alone within 5 % of its best throughput; None if nothing is known.
+
+    Args:
+        demand: of the job.
+        capacity: of the GPU; without its number of SMs the answer is to 1 %.
+
+    Source: mps-sharing-2024 Fig. 1, right-sizing a single client.
+    """
+    known = known_curve(demand, capacity)
+    if known is None:
+        return None
+    sm_count = capacity.sm_count or SMS_IF_UNKNOWN
+    return Knee(percentage_for(fewest_sms(known.points, sm_count), sm_count), known.estimated)

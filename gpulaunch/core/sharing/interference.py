@@ -1,0 +1,296 @@
+"""Who may share a GPU through CUDA MPS: the interference rule of mps-sharing-2024 IV.B."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import fsum
+from typing import Literal, NamedTuple
+
+from gpulaunch.core.placement.utility import interference
+from gpulaunch.core.sharing.capacity import Capacity
+from gpulaunch.core.sharing.demand import Demand
+from gpulaunch.core.sharing.prediction import drawn_power, idle_power, rates, steady_gain
+from gpulaunch.errors import printable
+
+MOST_FOR_THROUGHPUT = 2
+"""Clients beside which throughput is best (IV.B criterion 4)."""
+
+MOST_SMALL_FOR_THROUGHPUT = 3
+"""As many if all are small: the conclusions of the paper say "groups of 2-3" of low utilization."""
+
+_STEP = 10.0
+"""Percentage points of SM utilization that make a difference in a preference. Ours."""
+
+_NOISE_DIGITS = 9
+"""A sum is compared after rounding to so many decimals: what is written as 33.3 + 33.3 + 33.4 is 100."""
+
+
+class Bounds(NamedTuple):
+    """How much the clients of a GPU may use together; a bound itself is still allowed.
+
+    Attributes:
+        sm_percentage: sum of average SM utilization.
+        memory_bandwidth_percentage: sum of average memory-bandwidth utilization.
+        memory_percentage: sum of what each holds at most, of the GPU's memory.
+        slowdown_percentage: of a client by its neighbours, as measured. Ours: 25 is what a client at 80 % of its
+            speed has, the default tolerance of Objective.
+    """
+
+    sm_percentage: float = 100.0
+    memory_bandwidth_percentage: float = 100.0
+    memory_percentage: float = 100.0
+    slowdown_percentage: float = 25.0
+
+
+BOUNDS = Bounds()
+"""Those of the paper."""
+
+
+class Objective(NamedTuple):
+    """What a client shares a GPU for.
+
+    Attributes:
+        name: which.
+        throughput_weight: exponent in the product.
+        energy_weight: likewise.
+        throughput_tolerance_percentage: of its speed alone that any client may be predicted to lose where one is there
+            for energy or product. Ours: 20 is the most that the model predicts while SM utilization sums to 100 %, so
+            by default the paper's bounds decide alone; whoever raises those, or lowers this, is held to it.
+    """
+
+    name: Literal["throughput", "energy", "product"] = "throughput"
+    throughput_weight: float = 1.0
+    energy_weight: float = 1.0
+    throughput_tolerance_percentage: float = 20.0
+
+
+class Client(NamedTuple):
+    """A job as one of several on a GPU.
+
+    Attributes:
+        demand: what it uses of it.
+        objective: what it shares for.
+        slowdowns: name of another client's demand -> measured time beside it / time alone - 1.
+    """
+
+    demand: Demand
+    objective: Objective = Objective()
+    slowdowns: Mapping[str, float] = {}
+
+
+class Sums(NamedTuple):
+    """What all clients use together.
+
+    Attributes:
+        sm_percentage: average SM utilization.
+        memory_bandwidth_percentage: average memory-bandwidth utilization.
+        memory_bytes: the most that they hold.
+        power_w: average power; None if one is unknown.
+        predicted_power_w: what they are predicted to draw together, the idle GPU's part counted once; likewise.
+        interference: mean slowdown of those clients whose slowdown beside any other was measured, topo-aware-sc17
+            Eq. 4; 0.1 is 10 %; None if there are none.
+    """
+
+    sm_percentage: float
+    memory_bandwidth_percentage: float
+    memory_bytes: int
+    power_w: float | None
+    predicted_power_w: float | None
+    interference: float | None
+
+
+class Verdict(NamedTuple):
+    """Whether clients may share a GPU.
+
+    Attributes:
+        compatible: they may.
+        reasons: every bound that is exceeded, with figures; empty if they may.
+        notes: what is worth knowing and no reason to refuse.
+        sums: what they use together.
+    """
+
+    compatible: bool
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    sums: Sums
+
+
+def judge(clients: Sequence[Client], capacity: Capacity, bounds: Bounds = BOUNDS) -> Verdict:
+    """Whether clients may share a GPU: within the bounds, and as few as each one's objective wants.
+
+    Their order makes no difference, and one more client never turns a refusal into a grant.
+
+    Args:
+        clients: all that would be on the GPU, one at least.
+        capacity: of the GPU.
+        bounds: what they may use together.
+
+    Source: mps-sharing-2024 IV.B: two workflows interfere if their average SM utilization, or their average
+        memory-bandwidth utilization, sums to over 100 %, or their maximum memory to over the GPU's; throughput wants
+        two clients at most, energy as many as MPS takes. Its criterion 2 says "under 100 %"; exactly 100 passes here.
+        Departures: docs/decisions/interference.md.
+    """
+    slowdowns = _measured_slowdowns(clients)
+    sums = _sums(clients, capacity, slowdowns)
+    reasons = (
+        *_exceeded(sums, capacity, bounds),
+        *_crowded(clients, capacity, bounds),
+        *_slowed(clients, slowdowns, bounds),
+        *_intolerable(clients),
+    )
+    return Verdict(not reasons, reasons, tuple(_notes(sums, capacity)), sums)
+
+
+def _sums(clients: Sequence[Client], capacity: Capacity, slowdowns: Sequence[float | None]) -> Sums:
+    demands = [client.demand for client in clients]
+    powers = [demand.power_w for demand in demands if demand.power_w is not None]
+    known = sorted(slowdown for slowdown in slowdowns if slowdown is not None)
+    return Sums(
+        _sum(demand.sm_utilization_percentage for demand in demands),
+        _sum(demand.memory_bandwidth_utilization_percentage for demand in demands),
+        sum(demand.memory_bytes for demand in demands),
+        _sum(iter(powers)) if len(powers) == len(demands) else None,
+        drawn_power(demands, rates(demands), idle_power(capacity)),
+        interference(known) if known else None,
+    )
+
+
+def _sum(values: Iterator[float]) -> float:
+    return round(fsum(values), _NOISE_DIGITS)
+
+
+def _measured_slowdowns(clients: Sequence[Client]) -> list[float | None]:
+    """Of each client, all its neighbours' added up; None if it was measured beside none of them."""
+    found: list[float | None] = []
+    for i, client in enumerate(clients):
+        others = [other.demand.name for other in (*clients[:i], *clients[i + 1 :])]
+        known = [client.slowdowns[name] for name in others if name in client.slowdowns]
+        found.append(_sum(iter(known)) if known else None)
+    return found
+
+
+def _exceeded(sums: Sums, capacity: Capacity, bounds: Bounds) -> Iterator[str]:
+    """The three bounds of the rule."""
+    found = (
+        ("SM", sums.sm_percentage, bounds.sm_percentage),
+        ("memory-bandwidth", sums.memory_bandwidth_percentage, bounds.memory_bandwidth_percentage),
+    )
+    for what, value, most in found:
+        if value > most:
+            yield f"average {what} utilization {_percent_of(value, most)}"
+    most_bytes = capacity.memory_bytes * bounds.memory_percentage / 100
+    if sums.memory_bytes > most_bytes:
+        yield f"maximum memory {_mib(sums.memory_bytes)} of at most {_mib(most_bytes)}"
+
+
+def _crowded(clients: Sequence[Client], capacity: Capacity, bounds: Bounds) -> Iterator[str]:
+    """How many clients MPS takes, and those that are there for throughput want."""
+    count = len(clients)
+    if count > capacity.most_clients:
+        yield f"{count} clients of at most {capacity.most_clients} that MPS takes"
+    if all(client.objective.name != "throughput" for client in clients):
+        return
+    small = all(_is_small(client.demand, bounds) for client in clients)
+    most = MOST_SMALL_FOR_THROUGHPUT if small else MOST_FOR_THROUGHPUT
+    if count > most:
+        size = "" if small else f" ({MOST_SMALL_FOR_THROUGHPUT} if all are small)"
+        yield f"{count} clients of at most {most}{size} that objective throughput wants"
+
+
+def _is_small(demand: Demand, bounds: Bounds) -> bool:
+    """Whether three such jobs stay within the bound of SM utilization. The paper says "low"; the third is ours."""
+    return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= bounds.sm_percentage
+
+
+def _slowed(clients: Sequence[Client], slowdowns: Sequence[float | None], bounds: Bounds) -> Iterator[str]:
+    """The client that measurements say is slowed down most."""
+    worst, name = max(
+        (slowdown or 0.0, client.demand.name) for slowdown, client in zip(slowdowns, clients, strict=True)
+    )
+    percentage, most = round(100 * worst, _NOISE_DIGITS), bounds.slowdown_percentage
+    if percentage > most:
+        yield f"measured slowdown of {printable(name)} {_percent_of(percentage, most)}"
+
+
+def _intolerable(clients: Sequence[Client]) -> Iterator[str]:
+    """The client that is predicted to lose most, if one that shares for energy or product minds."""
+    tolerances = [
+        client.objective.throughput_tolerance_percentage for client in clients if client.objective.name != "throughput"
+    ]
+    speeds = rates([client.demand for client in clients])
+    slowest, name = min((speed, client.demand.name) for speed, client in zip(speeds, clients, strict=True))
+    loss = round(100 * (1 - slowest), _NOISE_DIGITS)
+    if tolerances and loss > min(tolerances):
+        yield f"predicted throughput loss of {printable(name)} {_percent_of(loss, min(tolerances))}"
+
+
+def _notes(sums: Sums, capacity: Capacity) -> Iterator[str]:
+    """Power beyond the limit is told, not refused: mps-sharing-2024 V.C saw no throughput go with lowered clocks."""
+    limit = capacity.power_limit_w
+    if limit is None or sums.power_w is None or sums.power_w <= limit:
+        return
+    drawn = sums.predicted_power_w
+    predicted = "" if drawn is None else f" (predicted draw {drawn:.0f} W)"
+    yield f"average power sums to {sums.power_w:.0f} W{predicted}, over the limit of {limit:.0f} W: clocks may be lowered"
+
+
+def _percent_of(value: float, most: float) -> str:
+    """With two decimals, or as many as it takes to be seen to exceed the bound."""
+    return f"{round(value, 2) if round(value, 2) > most else value:.10g} % of at most {most:.10g} %"
+
+
+def _mib(size_bytes: float) -> str:
+    return f"{size_bytes / (1 << 20):.10g} MiB"
+
+
+def preference(
+    request: Demand, residents: Sequence[Demand], objective: Objective, capacity: Capacity
+) -> tuple[float, ...]:
+    """Key to choose by among GPUs where a job may run: the lowest is best.
+
+    1. For product alone: the product that all are predicted to reach, the largest first.
+    2. Average SM utilization of those that are there, in steps of 10 points, the lowest first.
+    3. How far the job's average power is from their mean, the farthest first: low goes with high.
+    4. Their SM utilization again, exactly.
+
+    Args:
+        request: the job that looks for a GPU.
+        residents: those on the GPU.
+        objective: of the job.
+        capacity: of the GPU.
+
+    Source: mps-sharing-2024 IV.B criterion 1 (lowest utilization) and recommendation 3 (opposing power); it ranks
+        neither against the other. Contention matters more than power, it says, so utilization comes first, coarsely.
+    """
+    used = _sum(resident.sm_utilization_percentage for resident in residents)
+    return _key(used, request, residents, objective, capacity)
+
+
+def partner_preference(
+    partner: Demand, members: Sequence[Demand], objective: Objective, capacity: Capacity
+) -> tuple[float, ...]:
+    """Key to choose by among jobs that may join others on a GPU: as preference, by the SM utilization of the partner.
+
+    Args:
+        partner: the job that would join.
+        members: those that it would join.
+        objective: of all of them.
+        capacity: of the GPU.
+    """
+    return _key(partner.sm_utilization_percentage, partner, members, objective, capacity)
+
+
+def _key(
+    used: float, job: Demand, others: Sequence[Demand], objective: Objective, capacity: Capacity
+) -> tuple[float, ...]:
+    key = (used // _STEP, -_power_apart(job, others), used)
+    if objective.name != "product":
+        return key
+    gain = steady_gain([job, *others], capacity)
+    return (-round(gain.log_product(objective.throughput_weight, objective.energy_weight), _NOISE_DIGITS), *key)
+
+
+def _power_apart(request: Demand, residents: Sequence[Demand]) -> float:
+    """Distance of a job's power from the mean of the others', in W; 0 if one is unknown, or there are no others."""
+    powers = [resident.power_w for resident in residents if resident.power_w is not None]
+    if request.power_w is None or not powers or len(powers) < len(residents):
+        return 0.0
+    return abs(request.power_w - _sum(iter(powers)) / len(powers))

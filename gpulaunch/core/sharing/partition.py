@@ -1,0 +1,238 @@
+"""Which percentage of a GPU's SMs each of several jobs gets as a client of CUDA MPS.
+
+A percentage is a cap and no reservation, and a client keeps its own as long as it runs. So a partition of a whole
+group is what would be best; a job that comes to others gets of it what they have left.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from gpulaunch.core.sharing.capacity import Capacity
+from gpulaunch.core.sharing.cd_search import Allocation, Performance, cd_search
+from gpulaunch.core.sharing.curve import percentage_for, rounded_down, throughput_at
+from gpulaunch.core.sharing.demand import Demand
+from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN, is_memory_intensive, knee, known_curve
+from gpulaunch.core.sharing.prediction import normalized_turnaround, system_throughput
+from gpulaunch.errors import printable
+
+LEAST_LEFT = 10
+"""Less than this many percent are left to nobody: the smallest partition of mps-sharing-2024 Fig. 1."""
+
+Mode = Literal["alone", "performance", "power", "even", "unknown"]
+
+
+class Partition(NamedTuple):
+    """Percentages for a group of jobs.
+
+    Attributes:
+        mode: alone: one job; performance, power, even: as in cd_search; unknown: an even share for everybody, since
+            no job is known to be memory-intensive and some may be.
+        sm_percentages: of each job, in the order given, 1-100; they sum to 100 at most, unless a share is less than
+            an SM.
+        reason: why, in a sentence.
+        estimated: names of the jobs whose share rests on the off-SM model and not on a curve.
+        evaluations: how often the search asked for the performance of a job.
+    """
+
+    mode: Mode
+    sm_percentages: tuple[int, ...]
+    reason: str
+    estimated: tuple[str, ...] = ()
+    evaluations: int = 0
+
+
+class Part(NamedTuple):
+    """What a job gets that comes to a GPU.
+
+    Attributes:
+        sm_percentage: its own, 1-100.
+        optimum: what would be best for residents, newcomer and announced jobs, in this order.
+        left: 100 less the residents' percentages; under 0 if their caps overlap already.
+        overlaps: its cap reaches into what residents have, or what is kept for announced jobs.
+        reason: why, in a sentence.
+    """
+
+    sm_percentage: int
+    optimum: Partition
+    left: int
+    overlaps: bool
+    reason: str
+
+
+class Prediction(NamedTuple):
+    """What the curves say of jobs together. It knows no contention for bandwidth, so it is the best that can be.
+
+    Attributes:
+        stp: system throughput: sum of the jobs' speeds, 1 being that alone on the whole GPU; higher is better.
+        antt: average normalized turnaround time: mean of their slowdowns; lower is better.
+    """
+
+    stp: float
+    antt: float
+
+
+def partition(demands: Sequence[Demand], capacity: Capacity, performance: Performance | None = None) -> Partition:
+    """The percentages that are best for jobs that run together on one GPU.
+
+    A job of which nobody knows whether it is memory-intensive counts as compute-intensive beside one that is: it loses
+    nothing by that. Where no job is known to be, caps that overlap let each use what the others leave idle.
+
+    Args:
+        demands: of the jobs, one or more.
+        capacity: of the GPU. Without its number of SMs, percentages stand for them.
+        performance: what the search goes by; None for the jobs' curves, as each was alone.
+
+    Cost: some microseconds for each job and SM.
+
+    Source: cd-search-ics18 4.2, 4.3, 7.4.3; for one job mps-sharing-2024 Fig. 1; where classes are unknown NVIDIA,
+        Multi-Process Service, on limiting resources: 100 % / (0.5 n) rather than 100 % / n.
+        Departures: docs/decisions/partition.md.
+    """
+    if len(demands) == 1:
+        return _alone(demands[0], capacity)
+    classes = [is_memory_intensive(demand, capacity) for demand in demands]
+    found = cd_search(
+        [known is True for known in classes],
+        capacity.sm_count or SMS_IF_UNKNOWN,
+        performance or _by_curves(demands, capacity),
+    )
+    mode: Mode = "unknown" if found.mode == "even" and None in classes else found.mode
+    estimated = [d for d, known in zip(demands, classes, strict=True) if known and _is_estimated(d, capacity)]
+    return Partition(
+        mode,
+        _overlapping(len(classes)) if mode == "unknown" else _percentages(classes, found, capacity.sm_count),
+        "; ".join(_reasons(demands, classes, mode, estimated)),
+        tuple(demand.name for demand in estimated),
+        found.evaluations,
+    )
+
+
+def _alone(demand: Demand, capacity: Capacity) -> Partition:
+    """A job that is alone; all SMs are its own where nobody could make use of what it would leave."""
+    known = knee(demand, capacity)
+    if known is None:
+        return Partition("alone", (100,), "alone, and its curve is not known: all SMs")
+    estimated = (demand.name,) if known.estimated else ()
+    if 100 - known.sm_percentage < LEAST_LEFT:
+        return Partition("alone", (100,), "alone, and it makes use of all SMs", estimated)
+    how = ", as estimated from its counters" if known.estimated else ""
+    reason = f"alone: {known.sm_percentage} % of the SMs keep it within 5 % of its best throughput{how}"
+    return Partition("alone", (known.sm_percentage,), reason, estimated)
+
+
+def _by_curves(demands: Sequence[Demand], capacity: Capacity) -> Performance:
+    """Performance on the jobs' own curves, whatever the others have."""
+    curves = [known_curve(demand, capacity) for demand in demands]
+    sm_count = capacity.sm_count or SMS_IF_UNKNOWN
+
+    def performance(job: int, sms: Sequence[int]) -> float:
+        curve = curves[job]
+        assert curve is not None  # noqa: S101  a job that is known to be memory-intensive has one
+        return throughput_at(curve.points, 100 * sms[job] / sm_count)
+
+    return performance
+
+
+def _is_estimated(demand: Demand, capacity: Capacity) -> bool:
+    curve = known_curve(demand, capacity)
+    return curve is not None and curve.estimated
+
+
+def _percentages(classes: Sequence[bool | None], found: Allocation, sm_count: int | None) -> tuple[int, ...]:
+    """Memory-intensive jobs get what gives them their SMs, but no more than an even share; the others what is left."""
+    jobs = len(classes)
+    most = max(1, 100 // jobs)
+    needed = [
+        min(most, percentage_for(sms, sm_count or SMS_IF_UNKNOWN)) if known else 0
+        for known, sms in zip(classes, found.sms, strict=True)
+    ]
+    others = sum(not known for known in classes)
+    share = rounded_down((100 - sum(needed)) // others, sm_count) if others else 0
+    return tuple(percentage or share for percentage in needed)
+
+
+def _overlapping(jobs: int) -> tuple[int, ...]:
+    return (max(1, min(100, 200 // jobs)),) * jobs
+
+
+def _reasons(
+    demands: Sequence[Demand], classes: Sequence[bool | None], mode: Mode, estimated: Sequence[Demand]
+) -> Iterable[str]:
+    """Why, in clauses; names are sorted, so that the order of jobs makes no difference."""
+    memory, unknown = (_names(d for d, c in zip(demands, classes, strict=True) if c is it) for it in (True, None))
+    kept = "the fewest SMs that keep within 5 % of an even share's throughput"
+    if mode == "performance":
+        yield f"memory-intensive: {memory}: {kept}; the rest is divided evenly"
+    elif mode == "power":
+        yield f"all are memory-intensive: {kept}; the rest stays idle"
+    elif mode == "even":
+        yield "all are compute-intensive: an even share each"
+    else:
+        yield "twice an even share each, so that none idles while others pause"
+    if unknown:
+        yield f"neither a curve nor counters say whether memory-intensive: {unknown}"
+    if estimated:
+        yield f"estimated from counters: {_names(estimated)}"
+
+
+def _names(demands: Iterable[Demand]) -> str:
+    return ", ".join(sorted(printable(demand.name) for demand in demands))
+
+
+def for_newcomer(
+    residents: Sequence[tuple[Demand, int]], newcomer: Demand, announced: Sequence[Demand], capacity: Capacity
+) -> Part:
+    """The percentage of a job that comes to a GPU, where nobody who is there can be resized.
+
+    1. Nobody is there: its part of the partition of all that are announced; alone, what it can make use of.
+    2. Others leave 10 % or more, apart from what announced jobs will get: a memory-intensive job takes its part of
+       the partition, or what is left if that is less; any other job takes all that is left.
+    3. They leave less: its part of the partition. Caps overlap then, and jobs meet on the same SMs.
+
+    Args:
+        residents: of each job that is there its demand and its percentage, 1-100. Their order makes no difference.
+        newcomer: the job that comes.
+        announced: jobs of the same group that are still to come, without the newcomer.
+        capacity: of the GPU.
+
+    Source: cd-search-ics18 4: a new arrival restarts the search. Departure: here it cannot, since MPS fixes a client's
+        percentage when it starts; so the search's result counts for the newcomer alone.
+    """
+    optimum = partition([*(demand for demand, _ in residents), newcomer, *announced], capacity)
+    own, reserved = optimum.sm_percentages[len(residents)], sum(optimum.sm_percentages[len(residents) + 1 :])
+    left = 100 - sum(percentage for _, percentage in residents)
+    room = left - reserved
+    if not residents:
+        reason = f"its part of {len(announced) + 1} announced jobs: {optimum.reason}" if announced else optimum.reason
+        return Part(own, optimum, left, overlaps=own > room, reason=reason)
+    kept = f", less {reserved} % for jobs to come" if reserved else ""
+    there = f"the jobs that are there leave {max(0, left)} %{kept}: "
+    if room < LEAST_LEFT:
+        reason = f"{there}too little, so it gets its part of the best partition, {own} %"
+        return Part(own, optimum, left, overlaps=own > room, reason=reason)
+    if is_memory_intensive(newcomer, capacity) and own <= room:
+        return Part(own, optimum, left, overlaps=False, reason=f"{there}it is memory-intensive and needs {own} %")
+    taken = rounded_down(room, capacity.sm_count)
+    return Part(taken, optimum, left, overlaps=taken > room, reason=f"{there}it gets all of that")
+
+
+def predict(demands: Sequence[Demand], sm_percentages: Sequence[float]) -> Prediction | None:
+    """What the curves predict of jobs at given percentages; None if one has no curve. Not a measurement.
+
+    Where percentages sum to more than 100, each job is taken to have its part of the SMs in proportion.
+
+    Args:
+        demands: of the jobs, one or more.
+        sm_percentages: of each, above 0, 100 at most.
+
+    Source: STP and ANTT as in cd-search-ics18 6, which takes them from Eyerman and Eeckhout, IEEE Micro 28(3), 2008.
+    """
+    if not all(demand.curve for demand in demands):
+        return None
+    scale = min(1.0, 100 / sum(sm_percentages))
+    slowdowns = [
+        throughput_at(demand.curve, 100) / throughput_at(demand.curve, percentage * scale)
+        for demand, percentage in zip(demands, sm_percentages, strict=True)
+    ]
+    alone = [1.0] * len(slowdowns)
+    return Prediction(system_throughput(alone, slowdowns), normalized_turnaround(alone, slowdowns))

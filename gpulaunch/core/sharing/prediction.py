@@ -1,0 +1,221 @@
+"""What jobs on one GPU are predicted to reach together: their rates, its power, time and energy.
+
+Nothing here is measured: rates and powers are models of ours over the figures that each job has alone, and what comes
+of them is an estimate. docs/decisions/interference.md says what the models leave out.
+"""
+
+from collections.abc import Sequence
+from math import fsum, log
+from typing import NamedTuple
+
+from gpulaunch.core.sharing.capacity import Capacity
+from gpulaunch.core.sharing.curve import throughput_at
+from gpulaunch.core.sharing.demand import CurvePoint, Demand
+
+IDLE_SHARE = 0.19
+"""Power of a GPU that jobs hold and that runs no kernel, as a share of its limit, where nobody has measured it.
+
+Source: the line of least squares through average power over average SM utilization of the 13 tasks of mps-sharing-2024
+    Table II meets 0 % at 56.9 W, 19 % of that card's 300 W. Estimated: single tasks lie up to 45 W off the line.
+"""
+
+
+class Solo(NamedTuple):
+    """A job as it is alone on the GPU.
+
+    Attributes:
+        demand: what it uses.
+        duration_s: above 0.
+    """
+
+    demand: Demand
+    duration_s: float
+
+
+class Together(NamedTuple):
+    """What jobs that start together on one GPU are predicted to take.
+
+    Attributes:
+        ends_s: of each job, in the order given, from the common start.
+        energy_j: of the GPU until the last end; None if the power of a job is unknown.
+    """
+
+    ends_s: tuple[float, ...]
+    energy_j: float | None
+
+    @property
+    def time_s(self) -> float:
+        """Until the last end."""
+        return max(self.ends_s, default=0.0)
+
+
+def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple[float, ...]:
+    """Predicted speed of each job beside the others, as a share of its speed alone; above 0, 1 at most.
+
+    A job's kernels run in the share u of its time. Meanwhile those of the others want U - u of the GPU, and that part
+    of its time stretches by as much: rate = 1 / (1 + u (U - u)). A job alone has 1, two that never pause 1/2 each.
+
+    Args:
+        demands: of all jobs on the GPU.
+        percentages: of its SMs, the cap of each job, 0-100; where a job's curve says that it is slower under its cap
+            than this, it is as slow as that. None given, none are capped.
+
+    Source: ours. mps-sharing-2024 says that interference comes with utilization, and has no model.
+
+    Example:
+        >>> rates([Demand("a", 50, 0, 0), Demand("b", 50, 0, 0)])
+        (0.8, 0.8)
+    """
+    shares = [demand.sm_utilization_percentage / 100 for demand in demands]
+    total = fsum(shares)
+    contended = [1 / (1 + share * max(0.0, total - share)) for share in shares]
+    if not percentages:
+        return tuple(contended)
+    capped = [capped_rate(demand.curve, cap) for demand, cap in zip(demands, percentages, strict=True)]
+    return tuple(map(min, contended, capped))
+
+
+def capped_rate(curve: Sequence[CurvePoint], percentage: float) -> float:
+    """Speed under a cap of SMs, as a share of that with all of them, more than 1 if the curve falls; 1 without one."""
+    return throughput_at(curve, percentage) / throughput_at(curve, 100) if curve else 1.0
+
+
+def idle_power(capacity: Capacity, measured_w: float | None = None) -> float | None:
+    """Power of the GPU without kernels: as measured, else IDLE_SHARE of its limit; None if that is unknown too."""
+    if measured_w is not None or capacity.power_limit_w is None:
+        return measured_w
+    return IDLE_SHARE * capacity.power_limit_w
+
+
+def drawn_power(demands: Sequence[Demand], speeds: Sequence[float], idle_w: float | None) -> float | None:
+    """Power that the jobs ask for together: idle power once, and each one's power above that at its rate.
+
+    A job that draws less than the idle power shows that the GPU's is no more.
+
+    Args:
+        demands: of all jobs on the GPU, one at least.
+        speeds: from rates.
+        idle_w: from idle_power.
+
+    Returns:
+        W, before the limit of the card; None if a job's or the idle power is unknown.
+    """
+    powers = [demand.power_w for demand in demands if demand.power_w is not None]
+    if idle_w is None or len(powers) < len(demands):
+        return None
+    idle = min(idle_w, *powers)
+    return idle + fsum((power - idle) * speed for power, speed in zip(powers, speeds, strict=True))
+
+
+class Pace(NamedTuple):
+    """How jobs on one GPU get on.
+
+    Attributes:
+        speeds: of each, as a share of its speed alone.
+        power_w: of the GPU; None if unknown.
+    """
+
+    speeds: tuple[float, ...]
+    power_w: float | None
+
+
+def pace(
+    demands: Sequence[Demand], capacity: Capacity, percentages: Sequence[float] = (), idle_w: float | None = None
+) -> Pace:
+    """Rates, and the power that goes with them; where that is beyond the card's limit, all are slowed down to meet it.
+
+    A job that drew more than the limit when alone did so on a card with a higher one, which counts then.
+
+    Source: mps-sharing-2024 V.C: longer runs seem to cancel what a lowered clock saves. Ours is that they do so
+        exactly: power above idle falls as speed does. A limit without that would promise energy for nothing.
+    """
+    speeds = rates(demands, percentages)
+    power = drawn_power(demands, speeds, idle_w)
+    if power is None or idle_w is None or capacity.power_limit_w is None:
+        return Pace(speeds, power)
+    powers = [demand.power_w or 0.0 for demand in demands]
+    limit, idle = max(capacity.power_limit_w, *powers), min(idle_w, *powers)
+    if power <= limit:
+        return Pace(speeds, power)
+    throttle = (limit - idle) / (power - idle)
+    return Pace(tuple(speed * throttle for speed in speeds), limit)
+
+
+def run_together(
+    jobs: Sequence[Solo], capacity: Capacity, percentages: Sequence[float] = (), idle_w: float | None = None
+) -> Together:
+    """Let jobs start together and run until the last ends; when one ends, the others become faster.
+
+    Args:
+        jobs: on one GPU.
+        capacity: of the GPU.
+        percentages: cap of each job, kept to the end, as MPS does; none given, none are capped.
+        idle_w: from idle_power.
+
+    Cost: the square of the number of jobs.
+    """
+    left = [job.duration_s for job in jobs]  # seconds that each would need alone from now on
+    ends = [0.0] * len(jobs)
+    now, energy = 0.0, 0.0
+    known = True
+    running = list(range(len(jobs)))
+    while running:
+        demands = [jobs[i].demand for i in running]
+        speeds, power = pace(demands, capacity, [percentages[i] for i in running] if percentages else (), idle_w)
+        needed = [left[i] / speed for i, speed in zip(running, speeds, strict=True)]
+        step = min(needed)
+        known, energy, now = known and power is not None, energy + (power or 0.0) * step, now + step
+        for i, speed, need in zip(running, speeds, needed, strict=True):
+            left[i] = 0.0 if need <= step else max(0.0, left[i] - step * speed)
+            ends[i] = now
+        running = [i for i in running if left[i]]
+    return Together(tuple(ends), energy if known else None)
+
+
+def system_throughput(alone_s: Sequence[float], together_s: Sequence[float]) -> float:
+    """STP: the sum over jobs of time alone / time together; n for n jobs that do not disturb each other.
+
+    Source: Eyerman and Eeckhout, System-Level Performance Metrics for Multiprogram Workloads, IEEE Micro 28(3), 2008.
+    """
+    return fsum(alone / together for alone, together in zip(alone_s, together_s, strict=True))
+
+
+def normalized_turnaround(alone_s: Sequence[float], together_s: Sequence[float]) -> float:
+    """ANTT: the mean over jobs of time together / time alone; 1 for jobs that do not disturb each other.
+
+    Source: as system_throughput.
+    """
+    return fsum(together / alone for alone, together in zip(alone_s, together_s, strict=True)) / len(alone_s)
+
+
+class Gain(NamedTuple):
+    """What sharing is predicted to bring, against the same work one after the other: 1 is nothing.
+
+    Attributes:
+        throughput: sequential time / time.
+        energy_efficiency: sequential energy / energy; None if a power is unknown.
+
+    Source: mps-sharing-2024 IV.C.
+    """
+
+    throughput: float
+    energy_efficiency: float | None
+
+    def product(self, throughput_weight: float, energy_weight: float) -> float | None:
+        """Throughput ** weight x energy efficiency ** weight: T x E at 1 and 1, T x T x E at 2 and 1 (IV.C)."""
+        if self.energy_efficiency is None:
+            return None
+        return float(self.throughput**throughput_weight * self.energy_efficiency**energy_weight)
+
+    def log_product(self, throughput_weight: float, energy_weight: float) -> float:
+        """The same as a logarithm, of which an unknown efficiency takes no part: to compare by."""
+        return throughput_weight * log(self.throughput) + energy_weight * log(self.energy_efficiency or 1.0)
+
+
+def steady_gain(demands: Sequence[Demand], capacity: Capacity) -> Gain:
+    """Gain while all of them run, whatever their durations: one after the other each would do the same work."""
+    speeds, power = pace(demands, capacity, idle_w=idle_power(capacity))
+    if not power:
+        return Gain(fsum(speeds), None)
+    alone = fsum((demand.power_w or 0.0) * speed for demand, speed in zip(demands, speeds, strict=True))
+    return Gain(fsum(speeds), alone / power)
