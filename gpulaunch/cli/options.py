@@ -56,6 +56,13 @@ OPTIONS = (
     Option(("--one-per-node",), "one_per_node", None, "each GPU in a machine of its own"),
     Option(("--min-utility",), "min_utility", "0..1", "under this utility, policy topo-aware-p waits"),
     Option(("--utility-weights",), "utility_weights", "C,I,F", "of communication, interference, fragmentation (1,1,1)"),
+    Option(("--share",), "share", None, "share GPUs with other jobs of yours through CUDA MPS, if that hurts nobody"),
+    Option(("--exclusive",), "share", None, "GPUs of its own (default)", "false"),
+    Option(("--sm",), "sm", "PERCENT", "average SM utilization, for jobs that share and have no profile"),
+    Option(("--memory-bandwidth",), "memory_bandwidth", "PERCENT", "average memory-bandwidth utilization, likewise"),
+    Option(("--sm-percentage",), "sm_percentage", "PERCENT", "SMs that it is to have when it shares: 1 to 100"),
+    Option(("--share-with",), "share_with", "PROFILE,...", "leave room for these, which are still to come"),
+    Option(("--objective",), "objective", "NAME", "what sharing is for: throughput (default), energy, product"),
     Option(("--wait",), "wait", None, "queue for GPUs that are busy: first in, first out"),
     Option(("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),
     Option(("--wait-timeout",), "wait_timeout", "TIME", "queue for so long at most, such as 90s, 10m, 1h30m"),
@@ -81,6 +88,7 @@ commands:
   topo        the link matrix
   profiles    what is known about jobs before they run
   free ID     end a lease, or leave the queue
+  plan FILE   which jobs of a queue to run together on a GPU
   doctor      what works here, and how GPUs get into containers
   setup       make /run/gpulaunch, the table's place (as root)
   docker ...  run, create, start and restart get GPUs of their own, the rest goes

@@ -1,0 +1,392 @@
+"""A queue of jobs whose figures are known -> who shares which GPU with whom, in which order, and what that will take.
+
+All times and energies are predictions, by the models of prediction.py.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from math import fsum, isqrt
+from typing import NamedTuple
+
+from gpulaunch.core.sharing.capacity import Capacity
+from gpulaunch.core.sharing.demand import Demand
+from gpulaunch.core.sharing.interference import BOUNDS, Bounds, Client, Objective, judge, partner_preference
+from gpulaunch.core.sharing.partition import partition
+from gpulaunch.core.sharing.prediction import (
+    Gain,
+    Solo,
+    normalized_turnaround,
+    run_together,
+    system_throughput,
+)
+from gpulaunch.errors import printable
+
+
+class Job(NamedTuple):
+    """An entry of the queue.
+
+    Attributes:
+        name: unlike all others.
+        client: what it uses of a GPU, and what for.
+        duration_s: of one task, alone on the GPU; above 0.
+        repetitions: tasks; 1 or more.
+        parallel: workflows that the tasks are divided among, each running its tasks one after the other; a divisor of
+            repetitions.
+        after: names of the jobs that must have ended.
+    """
+
+    name: str
+    client: Client
+    duration_s: float
+    repetitions: int = 1
+    parallel: int = 1
+    after: tuple[str, ...] = ()
+
+
+class Site(NamedTuple):
+    """Where the queue will run.
+
+    Attributes:
+        capacity: of one GPU.
+        gpus: how many such; 1 or more.
+        objective: of all jobs.
+        idle_w: power of a GPU without kernels; None if unknown.
+        bounds: what jobs may use together of one GPU.
+    """
+
+    capacity: Capacity
+    gpus: int = 1
+    objective: Objective = Objective()
+    idle_w: float | None = None
+    bounds: Bounds = BOUNDS
+
+
+class Workflow(NamedTuple):
+    """Tasks of a job that run one after the other: one client of a GPU.
+
+    Attributes:
+        job: whose.
+        number: which of its workflows, from 1.
+        tasks: how many.
+    """
+
+    job: Job
+    number: int
+    tasks: int
+
+    @property
+    def demand(self) -> Demand:
+        """Of any of its tasks."""
+        return self.job.client.demand
+
+    @property
+    def alone_s(self) -> float:
+        """What it takes alone on a GPU."""
+        return self.tasks * self.job.duration_s
+
+    @property
+    def alone_j(self) -> float | None:
+        """Energy that it takes alone."""
+        return None if self.demand.power_w is None else self.demand.power_w * self.alone_s
+
+
+class Member(NamedTuple):
+    """A workflow as one of a group.
+
+    Attributes:
+        workflow: which.
+        sm_percentage: its cap; None if it has the GPU to itself.
+        end_s: predicted, from the start of the plan.
+    """
+
+    workflow: Workflow
+    sm_percentage: int | None
+    end_s: float
+
+
+class Cost(NamedTuple):
+    """What something takes; the energy is None if a power is unknown."""
+
+    time_s: float
+    energy_j: float | None
+
+    def gain_over(self, other: "Cost") -> Gain:
+        """What this brings against the other."""
+        energies = other.energy_j / self.energy_j if self.energy_j and other.energy_j is not None else None
+        return Gain(other.time_s / self.time_s, energies)
+
+
+class Group(NamedTuple):
+    """Workflows that start together on one GPU; the next group there starts when the last of them has ended.
+
+    Attributes:
+        gpu: 0 to gpus - 1.
+        start_s: from the start of the plan.
+        members: who.
+        cost: predicted.
+        gain: predicted, against the same workflows one after the other.
+        stp: system throughput, predicted.
+        antt: average normalized turnaround time, predicted.
+        notes: worth knowing, such as power beyond the limit.
+        why_alone: why nobody joins, if it is a single one.
+    """
+
+    gpu: int
+    start_s: float
+    members: tuple[Member, ...]
+    cost: Cost
+    gain: Gain
+    stp: float
+    antt: float
+    notes: tuple[str, ...]
+    why_alone: str | None
+
+
+class Configuration(NamedTuple):
+    """A way to run all tasks of one job on one GPU: so many tasks one after the other, in each of so many workflows."""
+
+    tasks: int
+    workflows: int
+    cost: Cost
+    gain: Gain
+
+
+class Configurations(NamedTuple):
+    """The ways to run one job that are compared.
+
+    Attributes:
+        job: which.
+        choices: by number of workflows.
+        best: by the objective; of equals the one with the fewest workflows.
+        limits: why there are no more workflows; empty if every task could be one.
+    """
+
+    job: Job
+    choices: tuple[Configuration, ...]
+    best: Configuration
+    limits: tuple[str, ...]
+
+
+class Plan(NamedTuple):
+    """What to run together.
+
+    Attributes:
+        groups: by start, then by GPU.
+        cost: predicted, of the whole queue: all GPUs, until the last job ends.
+        sequential: the same if no job shared, each starting in the order of the queue as a GPU gets free.
+        gain: predicted.
+        configurations: of each job with more than one task.
+    """
+
+    groups: tuple[Group, ...]
+    cost: Cost
+    sequential: Cost
+    gain: Gain
+    configurations: tuple[Configurations, ...]
+
+
+def make_plan(jobs: Sequence[Job], site: Site) -> Plan:
+    """Divide a queue into groups that share a GPU, as mps-sharing-2024 IV.B does.
+
+    Whenever a GPU is free, the job with the lowest SM utilization of those that can start begins a group. The others
+    are asked by partner_preference, and join if judge lets them. While there are GPUs enough, jobs get one each.
+
+    Args:
+        jobs: in the order of the queue, each fit to run alone; `after` has no circles. The order matters to the
+            sequential baseline only.
+        site: where.
+
+    Cost: 300 jobs in 1 s.
+
+    Source: mps-sharing-2024 IV and V. Departures: docs/decisions/interference.md.
+    """
+    ascending = sorted(jobs, key=lambda job: (job.client.demand.sm_utilization_percentage, job.name))
+    groups = _schedule([flow for job in ascending for flow in _workflows(job)], site, _lowest)
+    baseline = _schedule([Workflow(job, 1, job.repetitions) for job in jobs], site, _first)
+    cost, sequential = _total(groups, site), _total(baseline, site)
+    repeated = [job for job in jobs if job.repetitions > 1]
+    return Plan(
+        groups, cost, sequential, cost.gain_over(sequential), tuple(configurations(job, site) for job in repeated)
+    )
+
+
+def _workflows(job: Job) -> Iterator[Workflow]:
+    return (Workflow(job, number + 1, job.repetitions // job.parallel) for number in range(job.parallel))
+
+
+Chosen = tuple[Sequence[Workflow], str | None]
+"""Workflows that start together; and if it is one, why nobody joins."""
+
+
+def _schedule(
+    workflows: Sequence[Workflow], site: Site, choose: Callable[[Sequence[Workflow], int, Site], Chosen]
+) -> tuple[Group, ...]:
+    """Start groups as GPUs get free, and as the jobs end that others wait for.
+
+    Args:
+        workflows: all.
+        site: where.
+        choose: of those that can start, in the same order, and so many free GPUs: who starts on the next of these.
+    """
+    groups: list[Group] = []
+    left = Counter(flow.job.name for flow in workflows)  # workflows of each job that have not started
+    ends: dict[str, float] = {}
+    free = [(0.0, gpu) for gpu in range(site.gpus)]  # a heap: when each GPU gets free
+    waiting = list(workflows)
+    while waiting:
+        now, gpu = heappop(free)
+        done = {name for name, end in ends.items() if not left[name] and end <= now}
+        ready = [flow for flow in waiting if done.issuperset(flow.job.after)]
+        if not ready:
+            heappush(free, (min(end for end in ends.values() if end > now), gpu))
+            continue
+        chosen, why_alone = choose(ready, 1 + sum(time <= now for time, _ in free), site)
+        group = _run(chosen, gpu, now, site)._replace(why_alone=why_alone)
+        groups.append(group)
+        for flow, _, end_s in group.members:
+            left[flow.job.name] -= 1
+            ends[flow.job.name] = max(end_s, ends.get(flow.job.name, 0.0))
+            waiting.remove(flow)
+        heappush(free, (now + group.cost.time_s, gpu))
+    return tuple(groups)
+
+
+def _first(ready: Sequence[Workflow], _free: int, _site: Site) -> Chosen:
+    return ready[:1], None
+
+
+def _lowest(ready: Sequence[Workflow], free: int, site: Site) -> Chosen:
+    """The one with the lowest utilization, and those that may join it, best first, as far as GPUs are short.
+
+    Whoever is refused is refused for good: one more client never turns a refusal into a grant.
+    """
+    most = -(-len(ready) // free)
+    members, candidates = [ready[0]], list(ready[1:])
+    while candidates and len(members) < most and not _refusal(members, _NOTHING, site):
+        candidates = _by_preference(candidates, members, site)
+        place = next((i for i, flow in enumerate(candidates) if not _refusal(members, flow.job.client, site)), None)
+        if place is None:
+            break
+        members.append(candidates[place])
+        candidates = candidates[place + 1 :]
+    return members, _why_alone(ready, most, site) if len(members) == 1 else None
+
+
+_NOTHING = Client(Demand("", 0.0, 0.0, 0), Objective("energy", throughput_tolerance_percentage=100.0))
+"""Where even this one may not join, nobody may."""
+
+
+def _refusal(members: Sequence[Workflow], client: Client, site: Site) -> tuple[str, ...]:
+    clients = [member.job.client for member in members]
+    return judge([*clients, client], site.capacity, site.bounds).reasons
+
+
+def _by_preference(candidates: Sequence[Workflow], members: Sequence[Workflow], site: Site) -> list[Workflow]:
+    demands = [member.demand for member in members]
+
+    def key(flow: Workflow) -> tuple[tuple[float, ...], str, int]:
+        return partner_preference(flow.demand, demands, site.objective, site.capacity), flow.job.name, flow.number
+
+    return sorted(candidates, key=key)
+
+
+def _why_alone(ready: Sequence[Workflow], most: int, site: Site) -> str:
+    """What keeps the best candidate from joining the first."""
+    if len(ready) == 1:
+        return "no other job can start then"
+    if most == 1:
+        return "there is a GPU for each"
+    best = _by_preference(ready[1:], ready[:1], site)[0]
+    return f"beside {printable(best.job.name)}: {'; '.join(_refusal(ready[:1], best.job.client, site))}"
+
+
+def _run(flows: Sequence[Workflow], gpu: int, start_s: float, site: Site) -> Group:
+    """Predict a group."""
+    demands = [flow.demand for flow in flows]
+    caps = partition(demands, site.capacity).sm_percentages if len(flows) > 1 else ()
+    solos = [Solo(flow.demand, flow.alone_s) for flow in flows]
+    run = run_together(solos, site.capacity, caps, site.idle_w)
+    cost, alone = Cost(run.time_s, run.energy_j), [flow.alone_s for flow in flows]
+    return Group(
+        gpu=gpu,
+        start_s=start_s,
+        members=tuple(
+            Member(flow, cap, start_s + end) for flow, cap, end in zip(flows, caps or (None,), run.ends_s, strict=True)
+        ),
+        cost=cost,
+        gain=cost.gain_over(Cost(fsum(alone), _sum_known([flow.alone_j for flow in flows]))),
+        stp=system_throughput(alone, run.ends_s),
+        antt=normalized_turnaround(alone, run.ends_s),
+        notes=judge([flow.job.client for flow in flows], site.capacity, site.bounds).notes,
+        why_alone=None,
+    )
+
+
+def _sum_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fsum(known) if len(known) == len(values) else None
+
+
+def _total(groups: Sequence[Group], site: Site) -> Cost:
+    """Time until the last job ends, and energy of all GPUs until then, those that wait at idle power."""
+    time_s = max((group.start_s + group.cost.time_s for group in groups), default=0.0)
+    energy_j = _sum_known([group.cost.energy_j for group in groups])
+    waiting_s = max(0.0, site.gpus * time_s - fsum(group.cost.time_s for group in groups))
+    if energy_j is None or site.idle_w is None:
+        return Cost(time_s, None)
+    return Cost(time_s, energy_j + site.idle_w * waiting_s)
+
+
+def configurations(job: Job, site: Site) -> Configurations:
+    """Compare the ways to run all tasks of one job on one GPU.
+
+    The number of tasks stays the same: a in each of b workflows, a x b of them. b goes up to what judge allows.
+
+    Source: mps-sharing-2024 V.D, Figure 5.
+    """
+    choices: list[Configuration] = []
+    limits: tuple[str, ...] = ()
+    for workflows in _divisors(job.repetitions):
+        clients = [job.client] * min(workflows, site.capacity.most_clients + 1)
+        limits = judge(clients, site.capacity, site.bounds).reasons
+        if limits:
+            break
+        tasks = job.repetitions // workflows
+        group = _run([Workflow(job, 1, tasks)] * workflows, 0, 0.0, site)
+        choices.append(Configuration(tasks, workflows, group.cost, group.gain))
+    best = max(choices, key=lambda choice: (_worth(choice.gain, site.objective), -choice.workflows))
+    return Configurations(job, tuple(choices), best, limits)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
+
+
+def _worth(gain: Gain, objective: Objective) -> float:
+    """What the objective wants most of; an efficiency that is unknown counts as 1."""
+    if objective.name == "throughput":
+        return round(gain.throughput, 9)
+    if objective.name == "energy":
+        return round(gain.energy_efficiency or 1.0, 9)
+    return round(gain.log_product(objective.throughput_weight, objective.energy_weight), 9)
+
+
+def circle(after: Mapping[str, Sequence[str]]) -> list[str]:
+    """Names that wait for each other, the first one again at the end; empty if there are none.
+
+    Args:
+        after: name -> the names that it waits for, all of them keys.
+
+    Example:
+        >>> circle({"a": ["b"], "b": ["a"], "c": ["a"]})
+        ['a', 'b', 'a']
+    """
+    open_ = {name: set(others) for name, others in after.items()}
+    while settled := {name for name, others in open_.items() if not others & open_.keys()}:
+        open_ = {name: others for name, others in open_.items() if name not in settled}
+    path = sorted(open_)[:1]
+    while path and path[-1] not in path[:-1]:
+        path.append(min(open_[path[-1]] & open_.keys()))
+    return path[path.index(path[-1]) :] if path else []
