@@ -1,0 +1,358 @@
+"""CUDA MPS without a GPU: a stand-in for its control daemon, server and clients, and NVIDIA's real control daemon.
+
+A test module that writes pytest_plugins = ("fake_mps",) has these fixtures; each puts nvidia-cuda-mps-control on the
+PATH of `launcher`, and ends every daemon, server and client afterwards:
+
+fake_mps: the stand-in, which does what a test tells it, and tells what it was asked. stand_in/daemon.py says what of it
+    is known from the real one.
+real_mps: the real control daemon of driver 550; its server is the stand-in's, so that it never becomes ACTIVE.
+old_mps: the same of driver 535, which knows no get_server_status.
+
+PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears of the plugin.
+"""
+
+import functools
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+CONTROL, SERVER, CLIENT = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "mps_client"
+PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+PATIENCE_S = 20
+_STAND_IN = Path(__file__).with_name("stand_in")
+_BUILT = Path(__file__).parents[2] / "build" / "mps-control"
+_REAL = Path(os.environ.get("GPULAUNCH_TEST_MPS") or _BUILT)  # read now: no test sees such a variable
+_PROGRAM = """\
+#!/bin/bash
+PYTHONHOME={home} exec -a {name} {python} -sS {script} "$@"
+"""
+
+
+class Event(NamedTuple):
+    """Something that a stand-in has written down.
+
+    Attributes:
+        kind: see FakeMps.
+        time_s: when, by the clock of time.monotonic().
+        pid: whose it is.
+        pipe: the pipe directory.
+        said: everything else.
+    """
+
+    kind: str
+    time_s: float
+    pid: int
+    pipe: str
+    said: dict
+
+
+class Mps:
+    """A nvidia-cuda-mps-control in a folder of its own. Nothing of it outlives close().
+
+    Attributes:
+        folder: short, since a socket's address has at most 107 bytes, and open to all users.
+        bin: the folder with the programs; it belongs on PATH.
+        environment: variables of a process that is to meet it.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="m", dir="/tmp"))
+        self.folder.chmod(0o1777)
+        self.bin = self.folder / "bin"
+        self.bin.mkdir()
+        shutil.copytree(_STAND_IN, self.folder / "lib", ignore=shutil.ignore_patterns("__pycache__"))
+        self.environment = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+        (self.folder / "events.jsonl").touch()
+        (self.folder / "events.jsonl").chmod(0o666)
+        self._add(SERVER, "server.py")
+        self._add(CLIENT, "client.py")
+
+    def _add(self, name: str, script: str) -> None:
+        """A program with this name in /proc/PID/comm, which is the file's, and in /proc/PID/cmdline."""
+        python, home = interpreter()
+        link = self.folder / "lib" / name
+        link.symlink_to(python)
+        words = {"home": home, "name": name, "python": str(link), "script": str(self.folder / "lib" / script)}
+        program = self.bin / name
+        program.write_text(_PROGRAM.format(**{key: shlex.quote(word) for key, word in words.items()}))
+        program.chmod(0o755)
+
+    def pipe(self, name: str = "p") -> Path:
+        """A pipe directory, with a folder "logs" in it: the daemon has a FIFO "log" there."""
+        directory = self.folder / name
+        (directory / "logs").mkdir(parents=True, exist_ok=True)
+        return directory
+
+    def variables(self, pipe: Path | None = None, **more: str) -> dict[str, str]:
+        """The environment of a daemon, or of who talks to it."""
+        pipe = pipe or self.pipe()
+        return {**os.environ, **self.environment, PIPE: str(pipe), LOG: str(pipe / "logs"), **more}
+
+    def start(self, pipe: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+        """`nvidia-cuda-mps-control -d`, with these variables on top."""
+        return self._run(["-d"], None, self.variables(pipe, **more))
+
+    def ask(self, *commands: str, pipe: Path | None = None, **options: object) -> subprocess.CompletedProcess[str]:
+        """Give commands to the daemon, one a line."""
+        return self._run([], "".join(f"{line}\n" for line in commands), self.variables(pipe), **options)
+
+    def _run(self, arguments: list[str], text: str | None, environment: dict, **options) -> subprocess.CompletedProcess:
+        given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
+        options = {"capture_output": True, "text": True, "timeout": PATIENCE_S, **given, **options}
+        return subprocess.run([self.bin / CONTROL, *arguments], env=environment, check=False, **options)
+
+    def pids(self, program: str) -> list[int]:
+        """Living processes of a program (CONTROL, SERVER or CLIENT) that belong here; front ends are CONTROL, too."""
+        commands = {pid: _command(pid) for pid in self._processes()}
+        return [pid for pid, words in commands.items() if words and os.path.basename(words[0]) == program]
+
+    def _processes(self) -> list[int]:
+        """Who has the folder in its PATH or in the name of its pipe directory."""
+        ours = os.fsencode(f"{self.folder}/")
+        found = []
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()):
+            with suppress(OSError):
+                lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                variables = dict(line.partition(b"=")[::2] for line in lines)
+                pipe = variables.get(PIPE.encode())
+                if pipe is not None and (b":" + variables.get(b"PATH", b"") + b":" + pipe).count(b":" + ours):
+                    found.append(pid)
+        return [pid for pid in found if _command(pid)]
+
+    def close(self) -> None:
+        """Kill everybody who was started to use it, and remove the folder."""
+        while left := self._processes():
+            for pid in left:
+                kill(pid)
+        events = (self.folder / "events.jsonl").read_text()
+        shutil.rmtree(self.folder)
+        assert '"crashed"' not in events, events
+
+
+class RealMps(Mps):
+    """NVIDIA's own nvidia-cuda-mps-control.
+
+    Args:
+        branch: of the driver, "550" or "535".
+    """
+
+    def __init__(self, branch: str) -> None:
+        super().__init__()
+        shutil.copy(_REAL / branch / CONTROL, self.bin)
+
+
+class FakeMps(Mps):
+    """The stand-in. What happens is told by events(), in order:
+
+    started, ended: a daemon; said: uid, environment (its CUDA_ variables).
+    command: a daemon has got one; said: command (the line), uid.
+    server, server ended: said: uid.
+    asked: a client has connected, from cuInit as it were; said: uid, environment (its CUDA_ variables), command.
+    attached: it has a server; said: server (pid) and the same.
+    without: a client runs without MPS, since it found no daemon; said: environment.
+    terminated: by terminate_client; said: server.
+    left: a client has ended in order, or after it was terminated, or without having been attached.
+    died: an attached client has ended without MPS knowing of it, by a signal, as NVIDIA forbids it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._add(CONTROL, "control.py")
+        self._shown: list[str] = []
+        self._told = {
+            "status": "ACTIVE",
+            "looks": 0,
+            "hangs": [],
+            "dies": [],
+            "refuses": [],
+            "answers": {},
+            "server_fails": False,
+            "keeps_server": False,
+            "forgets_pid_file": False,
+            "fragile": False,
+        }
+        self.tell()
+
+    # ----------------------------------------------------------------------------------------------- steering
+
+    def tell(self, **wishes: object) -> None:
+        """What all daemons do from the next command on.
+
+        Args:
+            wishes: status: of servers, ACTIVE, INITIALIZING or FAULT.
+                looks: how often each server is INITIALIZING first, when its status is asked.
+                hangs: commands that get no answer, and "attach" for clients that wait for ever.
+                dies: commands at which the daemon kills itself.
+                refuses: ["terminate_client"] prints 1 and lets the client be.
+                answers: for a command that is not carried out the lines that are printed.
+                server_fails: servers end as they start.
+                keeps_server: an idle server does not go for another user's.
+                forgets_pid_file: daemons that start write none.
+                fragile: a client that dies attached leaves its server in FAULT.
+        """
+        assert wishes.keys() <= self._told.keys(), wishes
+        self._told |= wishes
+        draft = self.folder / "told.new"
+        draft.write_text(json.dumps(self._told))
+        draft.chmod(0o644)
+        draft.replace(self.folder / "told.json")
+
+    def tell_nvml(self, nvml, *, client_mib: int = 300, server_mib: int = 30) -> None:
+        """Let a fake NVML (see fake_nvml) see the servers and attached clients of this moment, and no others.
+
+        On each GPU that CUDA_VISIBLE_DEVICES of their daemon names, by UUID or by number.
+        """
+        uuids = [str(gpu["uuid"]) for gpu in nvml._gpus]
+        gpus = {}
+        for event in self.events("started"):
+            names = event.said["environment"].get("CUDA_VISIBLE_DEVICES", "").split(",")
+            gpus[event.pipe] = [gpu for gpu, uuid in enumerate(uuids) if {uuid, str(gpu)}.intersection(names)]
+        servers = [event for event in self.events("server") if is_alive(event.pid)]
+        seen = [("mps", event, client_mib) for event in self.attached()]
+        seen += [("process", event, server_mib) for event in servers]
+        for line in self._shown:
+            nvml.drop(line)
+        self._shown = [f"{what} {gpu} {event.pid} {mib}" for what, event, mib in seen for gpu in gpus[event.pipe]]
+        nvml.add(*self._shown)
+
+    # ------------------------------------------------------------------------------------------------- looking
+
+    def events(self, *kinds: str, pid: int | None = None, pipe: Path | str | None = None) -> list[Event]:
+        """What has happened, in order; of these kinds, of this process, in this pipe directory."""
+        found = []
+        for line in (self.folder / "events.jsonl").read_text().splitlines():
+            said = json.loads(line)
+            event = Event(said.pop("event"), said.pop("time"), said.pop("pid"), said.pop("pipe"), said)
+            if kinds and event.kind not in kinds:
+                continue
+            if pid in (None, event.pid) and (pipe is None or str(pipe) == event.pipe):
+                found.append(event)
+        return found
+
+    def wait_for(self, kind: str, count: int = 1, **which) -> list[Event]:
+        """Block until there are so many events of a kind; see events."""
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found := self.events(kind, **which)) < count:
+            assert time.monotonic() < deadline, f"no {kind!r}: {self.events()}"
+            time.sleep(0.005)
+        return found
+
+    def commands(self, beginning: str = "", pipe: Path | str | None = None) -> list[str]:
+        """The commands that daemons have got, in order."""
+        lines = [event.said["command"] for event in self.events("command", pipe=pipe)]
+        return [line for line in lines if line.startswith(beginning)]
+
+    def attached(self, pipe: Path | str | None = None) -> list[Event]:
+        """The events "attached" of the clients that are so now."""
+        now: dict[int, Event] = {}
+        for event in self.events("attached", "terminated", "left", "died", pipe=pipe):
+            if event.kind == "attached":
+                now[event.pid] = event
+            else:
+                now.pop(event.pid, None)
+        return [event for event in now.values() if is_alive(event.pid)]
+
+    def ended_safely(self, pid: int) -> bool:
+        """Whether a client that has ended left in order, or was terminated by MPS before it ended."""
+        kinds = [event.kind for event in self.events("attached", "terminated", "left", "died", pid=pid)]
+        return kinds in (["attached", "left"], ["attached", "terminated", "left"])
+
+    def end_client(self, pid: int) -> None:
+        """Let a client end in order, with status 0, and wait for it."""
+        os.kill(pid, signal.SIGUSR1)
+        wait_for_end(pid)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and not as a zombie."""
+    return bool(_command(pid))
+
+
+def kill(pid: int) -> None:
+    """Kill a process, if it is still there, and wait for its end."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    wait_for_end(pid)
+
+
+def wait_for_end(pid: int) -> None:
+    """Block until a process has ended, reaped or not."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        assert poll.poll(PATIENCE_S * 1000), f"pid {pid} did not end"
+    finally:
+        os.close(process)
+
+
+def _command(pid: int) -> list[str]:
+    """A process's command line; empty if it has ended."""
+    try:
+        return [os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
+    except OSError:
+        return []
+
+
+@functools.cache
+def interpreter() -> tuple[str, str]:
+    """A Python that all users can start, and its PYTHONHOME: it does not find it under another name."""
+    mine = os.path.realpath(sys.executable)
+    reachable = all(parent.stat().st_mode & 0o001 for parent in Path(mine).parents)
+    python = mine if reachable or not os.path.exists("/usr/bin/python3") else "/usr/bin/python3"
+    script = "import sys; print(sys.base_prefix, sys.base_exec_prefix, sep=':')"
+    said = subprocess.run([python, "-I", "-c", script], capture_output=True, text=True, check=True)
+    return python, said.stdout.strip()
+
+
+def _real(branch: str) -> Iterator[RealMps]:
+    if not (_REAL / branch / CONTROL).exists():
+        pytest.skip(f"no {_REAL / branch / CONTROL}: .ci/mps-control fetches it")
+    with closing(RealMps(branch)) as mps:
+        yield mps
+
+
+def _meet(launcher, mps: Mps) -> None:
+    """Let a launcher find it, and have its share groups' directories where they go with it."""
+    launcher.environment["PATH"] = f"{mps.bin}{os.pathsep}{launcher.environment['PATH']}"
+    launcher.environment["GPULAUNCH_MPS_DIRECTORY"] = str(mps.folder / "g")
+
+
+@pytest.fixture
+def real_mps(launcher) -> Iterator[RealMps]:
+    """The real control daemon of driver 550."""
+    for mps in _real("550"):
+        _meet(launcher, mps)
+        yield mps
+
+
+@pytest.fixture
+def old_mps(launcher) -> Iterator[RealMps]:
+    """The real control daemon of driver 535."""
+    for mps in _real("535"):
+        _meet(launcher, mps)
+        yield mps
+
+
+@pytest.fixture
+def fake_mps(launcher) -> Iterator[FakeMps]:
+    """The stand-in, as tame as can be."""
+    with closing(FakeMps()) as mps:
+        _meet(launcher, mps)
+        yield mps

@@ -1,0 +1,134 @@
+"""nvidia-cuda-mps-control: without an option the front end, which reads commands on stdin; -d and -f start the daemon.
+
+Any other option is taken for none, as by the real one (550), which knows no -v.
+"""
+
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from contextlib import suppress
+
+from common import PIPE, note
+from daemon import Daemon, DaemonError
+
+_HELP = (
+    "CUDA MPS Control for Linux/Unix.\nCopyright (C) 2003 - 2023 NVIDIA Corporation.\n\n"
+    "  This program allows multiple CUDA processes to share a single GPU context. For information on how to use the "
+    "CUDA MPS, see the nvidia-cuda-mps-control manual page.\n"
+)
+_NO_DAEMON = "Cannot find MPS control daemon process"
+_BROKEN = "Cannot send command to MPS control daemon process"
+
+
+def connect() -> socket.socket | None:
+    """A connection to the daemon, as who may quit it where that is so."""
+    for name in ("control_privileged", "control"):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with suppress(OSError):
+            connection.connect(os.path.join(os.environ[PIPE], name))
+            return connection
+        connection.close()
+    return None
+
+
+def front_end() -> int:
+    """Send what comes on stdin, line by line; print the answers. Returns the exit status."""
+    connection = connect()
+    if not connection:
+        print(_NO_DAEMON, file=sys.stderr)
+        return 1
+    try:
+        if not connection.recv(16):  # it is quitting
+            raise ConnectionResetError
+        connection.send(b"ui")
+        for line in sys.stdin:
+            connection.send(line.encode())
+            answer = _answer(connection)
+            if not answer.startswith("="):  # its exit status, or nothing
+                return int(answer or "1")
+            print(answer[1:], end="", flush=True)
+    except OSError:
+        print(_BROKEN, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _answer(connection: socket.socket) -> str:
+    """What the daemon says to a command; its exit status, once it is gone, when it quits; empty when it just dies."""
+    try:
+        answer = connection.recv(1 << 20).decode()
+    except OSError:
+        return ""
+    if answer.startswith("!"):
+        _wait_until_gone(connection)
+        return answer[1:]
+    return answer
+
+
+def _wait_until_gone(connection: socket.socket) -> None:
+    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    connection.close()
+    with suppress(OSError):
+        process = os.pidfd_open(pid)
+        select.select([process], [], [])
+
+
+def start_in_background() -> int:
+    """Fork the daemon, and wait until it listens or has given up. Returns the exit status."""
+    problem, told = os.pipe()
+    if os.fork():
+        os.close(told)
+        with open(problem) as file:
+            text = file.read()
+        print(text[1:], end="")
+        return int(text[:1] or "1")
+    os.setsid()
+    os.close(problem)
+
+    def listening(warning: str) -> None:
+        os.write(told, f"0{warning}".encode())
+        os.close(told)
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):
+            os.dup2(null, standard)
+
+    try:
+        status = Daemon(log_to_stdout=False).run(listening)
+    except DaemonError as error:
+        os.write(told, f"1{error}".encode())
+        status = 1
+    except BaseException:  # noqa: BLE001  nobody would see it
+        note("crashed", pid=os.getpid(), text=traceback.format_exc())
+        status = 1
+    os._exit(status)
+
+
+def start_in_foreground() -> int:
+    """Be the daemon. Returns the exit status."""
+    try:
+        return Daemon(log_to_stdout=True).run(lambda _: None)
+    except DaemonError as error:
+        print(error, end="")
+        return 1
+
+
+def main() -> int:
+    """Do what the options say. Returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    options = set(sys.argv[1:])
+    if options & {"-h", "--help"}:
+        print(_HELP)
+        return 0
+    if not os.environ.get(PIPE):
+        print(f"a stand-in has no default for {PIPE}: nothing outside of a test is touched", file=sys.stderr)
+        return 2
+    if "-d" in options:
+        return start_in_background()
+    return start_in_foreground() if "-f" in options else front_end()
+
+
+sys.exit(main())

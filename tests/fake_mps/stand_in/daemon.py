@@ -1,0 +1,583 @@
+"""The control daemon: it says what driver 550's says, in as many words, as far as that could be seen without a GPU.
+
+Taken from the real program, run with a server that never becomes ready: every sentence below, when which is said, the
+files in the pipe directory and their modes, what of them stays, the POSIX lock, and that a daemon that is to quit waits
+for its server and takes no connection meanwhile. test_fake_mps.py compares.
+
+From the documentation or assumed, since no real client was at hand: what ps prints about clients and
+get_device_client_list, terminate_client of a process that is no client (1), and everything that a client itself meets.
+Different on purpose: the sockets speak another protocol; the peer's uid counts, and not which socket he takes;
+the log is written at once, and not by way of the FIFO "log"; a negative memory limit is none.
+"""
+
+import fcntl
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from common import PIPE, cuda_variables, note, number, told
+
+_LOG = "CUDA_MPS_LOG_DIRECTORY"
+_PID_FILE = "nvidia-cuda-mps-control.pid"
+_TICK_S = 0.01
+"""How often a client that waits is looked at again, since what the test wants may have changed."""
+
+_MIB = {"g": 1024, "m": 1}
+_ROOT = "Only the root user may"
+
+
+class DaemonError(Exception):
+    """It does not start; the text is what is printed, if anything."""
+
+
+@dataclass
+class Server:
+    """A server process.
+
+    Attributes:
+        looks: how often get_server_status has been asked.
+    """
+
+    pid: int
+    uid: int
+    process: int
+    percentage: float
+    looks: int = 0
+    failed: bool = False
+
+
+@dataclass(eq=False)
+class Peer:
+    """Who is connected: a front end, or a client of MPS.
+
+    Attributes:
+        pid, uid: of the process, in this pid namespace.
+        kind: "ui" or "client"; empty before it says.
+        server: pid of the server that a client is attached to.
+        waits: a client that has said what it is, and is attached when there is a server for it.
+        said: what a client tells of itself.
+    """
+
+    socket: socket.socket
+    pid: int
+    uid: int
+    kind: str = ""
+    server: int | None = None
+    waits: bool = False
+    detached: bool = False
+    said: dict = field(default_factory=dict)
+
+
+class Daemon:
+    """The control daemon of this process's CUDA_MPS_PIPE_DIRECTORY.
+
+    Args:
+        log_to_stdout: instead of to a file.
+    """
+
+    def __init__(self, *, log_to_stdout: bool) -> None:
+        self._directory = os.environ[PIPE]
+        self._log_to_stdout = log_to_stdout
+        self._log_file: int | None = None
+        self._selector = selectors.DefaultSelector()
+        self._peers: list[Peer] = []
+        self._listeners: list[socket.socket] = []
+        self._server: Server | None = None
+        self._next_uid: int | None = None  # who waits for the server of another user to go
+        self._quitter: Peer | None = None
+        self._deadline: float | None = None  # of quit -t
+        self._quitting = False
+        self._status = 0
+        self._forced = False
+        percentage = number(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""))
+        self._percentage = percentage if percentage and 0 < percentage <= 100 else 100.0
+        self._limits: dict[int, int] = {}  # MiB, by device
+        self._server_limits: dict[int, int] = {}
+        self._priority = "0"
+
+    # ------------------------------------------------------------------------------------------- start and end
+
+    def run(self, listening: Callable[[str], None]) -> int:
+        """Start, serve and end.
+
+        Args:
+            listening: called when it listens, with a text that is to be printed.
+
+        Returns:
+            The exit status.
+
+        Raises:
+            DaemonError: it does not start.
+        """
+        os.umask(0)
+        self._take_directory()
+        warning = self._open_log()
+        self._log(f"Starting control daemon using socket {self._directory}/control")
+        self._log(f"To connect CUDA applications to this daemon, set env {PIPE}={self._directory}")
+        self._listen()
+        if not told()["forgets_pid_file"]:
+            with open(os.path.join(self._directory, _PID_FILE), "w") as file:
+                file.write(str(os.getpid()))
+        note("started", pid=os.getpid(), uid=os.geteuid(), environment=cuda_variables())
+        listening(warning)
+        while not self._done():
+            self._turn()
+        for name in ("log", _PID_FILE):
+            with suppress(FileNotFoundError, IsADirectoryError):
+                os.unlink(os.path.join(self._directory, name))
+        self._log(f"Exit with status {self._status}")
+        note("ended", pid=os.getpid(), status=self._status)
+        if self._quitter:
+            with suppress(OSError):
+                self._quitter.socket.send(f"!{int(self._forced)}".encode())
+        return self._status
+
+    def _take_directory(self) -> None:
+        with suppress(FileExistsError):
+            try:
+                os.mkdir(self._directory, 0o777)
+            except FileNotFoundError:
+                raise DaemonError(f"Cannot access {PIPE}={self._directory}\n") from None
+        # the lock lasts as long as the process; a server that inherits the descriptor does not inherit the lock
+        lock = os.open(os.path.join(self._directory, "control_lock"), os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DaemonError("An instance of this daemon is already running\n") from None
+
+    def _listen(self) -> None:
+        with suppress(FileExistsError):
+            os.mkfifo(os.path.join(self._directory, "log"), 0o777)
+        for name, mode in (("control_privileged", 0o755), ("control", 0o666)):
+            path = os.path.join(self._directory, name)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                listener.bind(path)
+            except OSError:
+                raise DaemonError from None  # longer than an address may be: nothing is said
+            os.chmod(path, mode)
+            listener.listen()
+            self._listeners.append(listener)
+            self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def _done(self) -> bool:
+        return self._quitting and not self._server
+
+    def _turn(self) -> None:
+        """Serve once who has something to say; the dead first."""
+        waiting = any(peer.waits for peer in self._peers) or self._deadline is not None
+        ready = self._selector.select(_TICK_S if waiting else None)
+        for key, _ in sorted(ready, key=lambda pair: isinstance(pair[0].data, Peer) and pair[0].data.kind != "client"):
+            if isinstance(key.data, Peer):
+                self._hear(key.data)
+            else:
+                key.data(key.fileobj)
+        if self._deadline is not None and time.monotonic() > self._deadline and self._server:
+            self._log(f"Force shutting down server {self._server.pid}")
+            self._forced = True
+            self._end_server()
+        if self._quitting and self._server and self._is_ready() and not self._clients():
+            self._end_server()
+        self._hand_over()
+        for peer in [peer for peer in self._peers if peer.waits]:
+            self._attach(peer)
+
+    # -------------------------------------------------------------------------------------------------- the log
+
+    def _open_log(self) -> str:
+        """A warning, empty if all is well."""
+        if self._log_to_stdout:
+            self._log_file = 1
+            return ""
+        directory = os.environ.get(_LOG, "")
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(directory, 0o700)
+            self._log_file = self._append(directory, "control.log")
+            os.close(self._append(directory, "server.log"))
+            if os.path.isdir(os.path.join(self._directory, "log")):  # the FIFO that all lines go through cannot be made
+                self._log_file = None
+        except OSError:
+            return f"Warning: Failed writing log files to directory [{directory}]. No logs will be available.\n"
+        return ""
+
+    @staticmethod
+    def _append(directory: str, name: str) -> int:
+        return os.open(os.path.join(directory, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def _log(self, text: str, pid: int | None = None) -> None:
+        if self._log_file is not None:
+            now = time.time()
+            stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now * 1000) % 1000:03}"
+            os.write(self._log_file, f"[{stamp} Control {pid or os.getpid():5}] {text}\n".encode())
+
+    # -------------------------------------------------------------------------------------------- who is there
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        if self._quitting:  # the real one leaves them in the queue; the answer is the same
+            connection.close()
+            return
+        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        connection.send(b"hello")
+        peer = Peer(connection, pid, uid)
+        self._log("Accepting connection...")
+        self._peers.append(peer)
+        self._selector.register(connection, selectors.EVENT_READ, peer)
+
+    def _hear(self, peer: Peer) -> None:
+        try:
+            text = peer.socket.recv(1 << 16).decode()
+        except OSError:
+            text = ""
+        if not text:
+            self._leave(peer)
+        elif not peer.kind:
+            peer.kind = text
+            if text == "ui":
+                self._log("NEW UI")
+        elif peer.kind == "ui":
+            self._command(peer, text)
+        elif text == "detach":
+            peer.detached = True
+        else:
+            peer.said = json.loads(text)
+            peer.waits = True
+            note("asked", pid=peer.pid, uid=peer.uid, **peer.said)
+
+    def _leave(self, peer: Peer) -> None:
+        self._selector.unregister(peer.socket)
+        peer.socket.close()
+        self._peers.remove(peer)
+        if peer is self._quitter:
+            self._quitter = None
+        if peer.kind == "ui":
+            self._log("UI closed")
+        if peer.kind != "client":
+            return
+        died = bool(peer.server) and not peer.detached
+        note("died" if died else "left", pid=peer.pid, server=peer.server)
+        if died and told()["fragile"] and self._server and self._server.pid == peer.server:
+            self._server.failed = True
+
+    def _clients(self) -> list[Peer]:
+        return [peer for peer in self._peers if peer.server and self._server and peer.server == self._server.pid]
+
+    def _attach(self, peer: Peer) -> None:
+        """Let a client in if there is a server for it; otherwise it goes on waiting."""
+        wish = told()
+        if "attach" in wish["hangs"] or self._quitting:
+            return
+        if not self._server and not self._start_server(peer.uid):
+            self._answer_client(peer, "CUDA_ERROR_MPS_CONNECTION_FAILED")
+        elif self._server.uid != peer.uid:
+            self._next_uid = peer.uid
+        elif self._state() == "FAULT":
+            self._answer_client(peer, "CUDA_ERROR_MPS_SERVER_NOT_READY")
+        elif self._is_ready():
+            peer.server = self._server.pid
+            note("attached", pid=peer.pid, uid=peer.uid, server=peer.server, **peer.said)
+            self._answer_client(peer, "attached")
+
+    @staticmethod
+    def _answer_client(peer: Peer, text: str) -> None:
+        peer.waits = False
+        with suppress(OSError):
+            peer.socket.send(text.encode())
+
+    # -------------------------------------------------------------------------------------------- the server
+
+    def _state(self) -> str:
+        """The server's state now, whether anybody looks or not."""
+        wish = told()
+        if self._server.failed:
+            return "FAULT"
+        return "INITIALIZING" if self._server.looks < wish["looks"] else wish["status"]
+
+    def _is_ready(self) -> bool:
+        return self._state() == "ACTIVE"
+
+    def _start_server(self, uid: int) -> bool:
+        """Start a server; returns whether it stays."""
+        program = None if told()["server_fails"] else shutil.which("nvidia-cuda-mps-server")
+        ready, told_by = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self._become_server(program, uid, told_by)
+        os.close(told_by)
+        process = os.pidfd_open(pid)
+        self._log(f"Starting new server {pid} for user {uid}", pid)
+        server = self._server = Server(pid, uid, process, self._percentage)
+        self._server_limits = dict(self._limits)
+        self._selector.register(process, selectors.EVENT_READ, lambda _: self._server_ended(server))
+        with open(ready, "rb") as pipe:
+            pipe.read()  # until it runs, or has ended
+        if program is None:
+            self._server_ended(server)
+            return False
+        note("server", pid=pid, uid=uid, daemon=os.getpid())
+        return True
+
+    def _become_server(self, program: str | None, uid: int, ready: int) -> None:
+        try:
+            for listener in self._listeners:
+                listener.close()
+            if uid != os.geteuid():
+                os.setgroups([])
+                os.setresuid(uid, uid, uid)
+            os.set_inheritable(ready, True)
+            os.environ["FAKE_MPS_READY"] = str(ready)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.execv(program or "", ["nvidia-cuda-mps-server"])
+        finally:
+            os._exit(1)
+
+    def _server_ended(self, server: Server) -> None:
+        if self._server is not server:
+            return
+        _, status = os.waitpid(server.pid, 0)
+        self._log(f"Server {server.pid} exited with status {os.WEXITSTATUS(status)}")
+        self._log("Removed Shm file at ")
+        self._status |= os.WEXITSTATUS(status)
+        note("server ended", pid=server.pid)
+        self._selector.unregister(server.process)
+        os.close(server.process)
+        self._server = None
+
+    def _end_server(self) -> None:
+        os.kill(self._server.pid, signal.SIGKILL)
+        self._server_ended(self._server)
+
+    def _hand_over(self) -> None:
+        """Replace an idle server when another user waits for his."""
+        if self._next_uid is None or self._quitting or told()["keeps_server"]:
+            return
+        if self._server and (self._clients() or not self._is_ready()):
+            return
+        if self._server:
+            self._end_server()
+        uid, self._next_uid = self._next_uid, None
+        self._start_server(uid)
+
+    # ------------------------------------------------------------------------------------------------ commands
+
+    def _command(self, peer: Peer, line: str) -> None:
+        line = line.rstrip("\n")
+        words = line.split()
+        name = words[0] if words else ""
+        self._log(f"Cmd:{line}")
+        wish = told()
+        note("command", command=line, pid=peer.pid, uid=peer.uid)
+        if name in wish["hangs"]:
+            return
+        if name in wish["dies"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name in wish["answers"]:
+            answer = wish["answers"][name]
+        else:
+            handler = getattr(self, f"_do_{name}", None) if re.fullmatch(r"[a-z_]+", name) else None
+            answer = handler(peer, words[1:]) if handler else [f'Unknown command "{name}"']
+        if answer is not None:
+            for text in answer:
+                self._log(text)
+            with suppress(OSError):
+                peer.socket.send(("=" + "".join(f"{text}\n" for text in answer)).encode())
+
+    def _found(self, words: list[str]) -> tuple[Server | None, list[str]]:
+        """The server that a command's first word names, or what is said when there is none."""
+        pid = int(number(words[0]) or 0) if words else 0
+        if self._server and self._server.pid == pid:
+            return self._server, []
+        return None, [f"Server {pid} not found"]
+
+    def _not_settable_by(self, peer: Peer) -> list[str]:
+        if peer.uid in (0, os.geteuid()):
+            return []
+        settings = "Control deamon settings can only be modified by the user started it or by the root user."  # sic
+        return [f"Insufficient privileges for UID {peer.uid}. {settings}"]
+
+    def _not_owned_by(self, peer: Peer, what: str) -> list[str]:
+        if peer.uid in (0, self._server.uid):
+            return []
+        return [f"Insufficient privileges for UID {peer.uid}. {_ROOT} {what} another user's server."]
+
+    def _do_get_server_list(self, _: Peer, __: list[str]) -> list[str]:
+        return [str(self._server.pid)] if self._server else []
+
+    def _do_get_server_status(self, _: Peer, words: list[str]) -> list[str]:
+        if not words or number(words[0]) is None:
+            return ["A server PID is required"]
+        server, problem = self._found(words)
+        if not server:
+            return problem
+        state = self._state()
+        server.looks += 1
+        return [state]
+
+    def _do_start_server(self, peer: Peer, words: list[str]) -> list[str]:
+        if len(words) < 2 or words[0] != "-uid" or number(words[1]) is None:
+            return ["A user id (UID) is required to start a new server"]
+        uid = int(number(words[1]))
+        if peer.uid not in (0, uid):
+            return [f"Insufficient privileges for UID {peer.uid}. {_ROOT} start server for another user."]
+        if not self._server:
+            self._start_server(uid)
+        elif self._server.uid != uid:
+            self._next_uid = uid
+        return []
+
+    def _do_shutdown_server(self, peer: Peer, words: list[str]) -> list[str]:
+        server, problem = self._found(words)
+        problem = problem or self._not_owned_by(peer, "shutdown")
+        if problem:
+            return problem
+        forced = "-f" in words[1:]
+        if forced:
+            self._log(f"Force shutting down server {server.pid}")
+        if forced or (self._is_ready() and not self._clients()):
+            self._end_server()
+        return []
+
+    def _do_get_client_list(self, _: Peer, words: list[str]) -> list[str]:
+        server, problem = self._found(words)
+        return [str(peer.pid) for peer in self._clients()] if server else problem
+
+    def _do_get_device_client_list(self, _: Peer, words: list[str]) -> list[str]:
+        if words and not self._found(words)[0]:
+            return self._found(words)[1]
+        clients = " ".join(str(peer.pid) for peer in self._clients())
+        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",") if clients else []
+        return [f"{device} {clients}" for device in devices]
+
+    def _do_terminate_client(self, peer: Peer, words: list[str]) -> list[str]:
+        server, problem = self._found(words)
+        if not server or self._state() == "INITIALIZING":
+            pid = int(number(words[0]) or 0) if words else 0
+            return [*problem, f"Server {pid} not found!", "1"]
+        problem = self._not_owned_by(peer, "terminate clients on")
+        client = next((one for one in self._clients() if str(one.pid) in words[1:2]), None)
+        if problem or not client or "terminate_client" in told()["refuses"]:
+            return [*problem, "1"]
+        note("terminated", pid=client.pid, server=server.pid)
+        client.server, client.detached = None, True
+        with suppress(OSError):
+            client.socket.send(b"terminated")
+        return ["0"]
+
+    def _do_ps(self, _: Peer, words: list[str]) -> list[str]:
+        if words[:1] == ["-p"]:
+            server, problem = self._found(words[1:])
+            if not server or not self._is_ready():
+                return [*problem, f"Server {words[1] if words[1:] else 0} not found", ""]
+        if not self._server or not self._is_ready():
+            return ["Server not found"]
+        device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0][:22]
+        rows = [("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND")]
+        for peer in self._clients():
+            space = os.stat(f"/proc/{peer.pid}/ns/pid").st_ino
+            rows.append((peer.pid, 0, self._server.pid, device, space, " ".join(peer.said["command"])))
+        width = len(device) + 2
+        return [f"{a:<10}{b:<10}{c:<15}{d:<{width}}{e:<15}{f}" for a, b, c, d, e, f in rows]
+
+    def _do_get_default_active_thread_percentage(self, _: Peer, __: list[str]) -> list[str]:
+        return [f"{self._percentage:.1f}"]
+
+    def _do_set_default_active_thread_percentage(self, peer: Peer, words: list[str]) -> list[str]:
+        if problem := self._not_settable_by(peer):
+            return problem
+        wanted = number(words[0]) if words else None
+        if wanted and 0 < wanted <= 100:
+            self._percentage = wanted
+        else:
+            self._log("Invalid percentage, expected between (0.0, 100.0]")
+        return [f"{self._percentage:.1f}"]
+
+    def _do_get_active_thread_percentage(self, _: Peer, words: list[str]) -> list[str]:
+        server, problem = self._found(words)
+        if not server:
+            return problem
+        return [f"{server.percentage:.1f}"] if self._is_ready() else []
+
+    def _do_set_active_thread_percentage(self, peer: Peer, words: list[str]) -> list[str]:
+        server, problem = self._found(words)
+        problem = problem or self._not_owned_by(peer, "change settings for")
+        if problem or not self._is_ready():
+            return problem
+        wanted = number(words[1]) if words[1:] else None
+        if wanted and 0 < wanted <= 100:
+            server.percentage = wanted
+        return [f"{server.percentage:.1f}"]
+
+    def _do_get_default_device_pinned_mem_limit(self, _: Peer, words: list[str]) -> list[str]:
+        return self._limit(self._limits, words)
+
+    def _do_set_default_device_pinned_mem_limit(self, peer: Peer, words: list[str]) -> list[str]:
+        problem = self._not_settable_by(peer)
+        if not problem:
+            self._set_limit(self._limits, words)
+        return problem
+
+    def _do_get_device_pinned_mem_limit(self, _: Peer, words: list[str]) -> list[str]:
+        server, problem = self._found(words)
+        if not server:
+            return problem
+        return self._limit(self._server_limits, words[1:]) if self._is_ready() else []
+
+    def _do_set_device_pinned_mem_limit(self, peer: Peer, words: list[str]) -> list[str]:
+        problem = self._found(words)[1]
+        problem = problem or self._not_owned_by(peer, "change settings for")
+        if not problem and self._is_ready():
+            self._set_limit(self._server_limits, words[1:])
+        return problem
+
+    def _limit(self, limits: dict[int, int], words: list[str]) -> list[str]:
+        """A limit as it is printed: of 1 GiB and more the whole GiB."""
+        device = number(words[0]) if words else 0
+        mib = limits.get(int(device)) if device is not None else None
+        if mib is None:
+            self._log("No default pinned memory limit set for the device!")
+            return []
+        return [f"{mib // 1024}G" if mib >= 1024 else f"{mib}M"]
+
+    @staticmethod
+    def _set_limit(limits: dict[int, int], words: list[str]) -> None:
+        """Digits, and the letter that follows them; what is no limit takes the limit away."""
+        device = number(words[0]) if words else None
+        if device is None:
+            return
+        found = re.match(r"(\d+)(.?)", words[1]) if words[1:] else None
+        mib = int(found[1]) * _MIB.get(found[2].lower(), 1) if found else 0
+        if mib:
+            limits[int(device)] = mib
+        else:
+            limits.pop(int(device), None)
+
+    def _do_get_default_client_priority(self, _: Peer, __: list[str]) -> list[str]:
+        return [self._priority]
+
+    def _do_set_default_client_priority(self, peer: Peer, words: list[str]) -> list[str]:
+        problem = self._not_settable_by(peer)
+        if not problem and words[:1] in (["0"], ["1"]):
+            self._priority = words[0]
+        return problem
+
+    def _do_quit(self, peer: Peer, words: list[str]) -> list[str] | None:
+        if peer.uid not in (0, os.geteuid()):
+            return ["Not enough privilege to execute quit command"]
+        self._quitting, self._quitter = True, peer
+        seconds = number(words[1]) if words[:1] == ["-t"] and words[1:] else None
+        if seconds is not None:
+            self._log(f"quit command issued with timeout of {int(seconds)}")
+            self._deadline = time.monotonic() + seconds
+        return None
