@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide
@@ -20,6 +21,7 @@ from gpulaunch.turn import Turn
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.container.launch import ContainerLaunch
+    from gpulaunch.core.sharing.share import Share
 
 QUICK_S = 0.005
 """What may be decided under the host-wide lock, for which everybody waits."""
@@ -29,6 +31,10 @@ MOST_LOST_RACES = 5
 
 CHOOSY_S = 1800.0
 """So long others pass who waits for better GPUs than those that are free; then nobody does."""
+
+
+class _CannotShareError(Exception):
+    """The GPUs that were granted cannot be shared now, whoever may be on them."""
 
 
 class Patience(NamedTuple):
@@ -43,6 +49,18 @@ class Patience(NamedTuple):
     wait: bool
     timeout_s: float | None = None
     passable_s: float = 0.0
+
+
+class MpsPlace(NamedTuple):
+    """Where and how the MPS daemons of share groups are run.
+
+    Attributes:
+        base: directory of this user's groups.
+        patience_s: the longest wait for a server.
+    """
+
+    base: str
+    patience_s: float
 
 
 class Launch(NamedTuple):
@@ -61,6 +79,7 @@ class Launch(NamedTuple):
         time_limit_s: how long the job may run, or None.
         grace_s: between TERM and KILL.
         container: how its container gets the GPUs, if the command is docker's.
+        mps: where its MPS daemon is if it shares; None if it does not, or on a described machine.
     """
 
     command: tuple[str, ...]
@@ -75,6 +94,7 @@ class Launch(NamedTuple):
     time_limit_s: float | None
     grace_s: float
     container: "ContainerLaunch | None" = None
+    mps: MpsPlace | None = None
 
 
 class Told(NamedTuple):
@@ -155,14 +175,16 @@ def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situ
     return look.decision, look.situation
 
 
-def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft], H]) -> Held[H] | Decision:
+def acquire(
+    launch: Launch, table: Table, told: Told, prepare: "Callable[[Draft, Share | None], H]"
+) -> Held[H] | Decision:
     """Take the GPUs that the request gets, now or when its turn has come.
 
     Args:
         launch: what and where.
         table: where leases stand.
         told: what happens on the way.
-        prepare: makes who is to hold the lease, given its record; called anew after a race that was lost.
+        prepare: makes who is to hold the lease, given its record and its share; called anew after a race that was lost.
 
     Returns:
         What is ours, or the decision if that was no Grant and the launch does not wait.
@@ -173,21 +195,24 @@ def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft],
     """
     turn: Turn | None = None
     lost = 0
-    said = False
     try:
         look = _first_look(launch, table, turn)
         while True:
             if isinstance(look.decision, Grant):
-                held = _take(launch, table, look, turn, prepare)
+                try:
+                    held = _take(launch, table, look, turn, prepare)
+                except _CannotShareError as problem:
+                    told.warn(f"not shared: {problem}")
+                    launch = launch._replace(request=launch.request._replace(sharing=None))
+                    held = None
                 if held:
                     return held
                 lost += 1
                 if turn is None and launch.patience.wait:  # from now on, who comes later cannot take them away
                     turn = _join(launch, table, told.warn)
                 elif turn is None and lost == MOST_LOST_RACES:
-                    return Wait(
-                        f"{gpus_text(len(look.decision.placement.gpus))} chosen, but others were faster {lost} times"
-                    )
+                    gpus = gpus_text(len(look.decision.placement.gpus))
+                    return Wait(f"{gpus} chosen, but others were faster {lost} times")
                 look = _first_look(launch._replace(machine=look_again(launch.machine)), table, turn)
             elif isinstance(look.decision, Refuse) or not launch.patience.wait:
                 return look.decision
@@ -195,19 +220,23 @@ def acquire(launch: Launch, table: Table, told: Told, prepare: Callable[[Draft],
                 told.warn(f"lease {launch.within.id} has ended, so this waits on its own")
                 launch = launch._replace(within=None)
                 turn.close()
-                turn, said = None, False
+                turn = None
                 look = _first_look(launch, table, turn)
             else:
                 turn = turn or _join(launch, table, told.warn)
-                if not said:
-                    said = True
-                    told.waiting(look.decision.reason, _see(launch, table.peek(turn.ticket.number)))
-                pids = [pid for use in look.outside for pid in use.pids]
-                turn.sleep(look.decision.reason, look.barred_by, look.seen.leases, pids)
+                _sleep(launch, table, look, turn, told)
                 look = _next_look(launch, table, turn)
     finally:
         if turn:
             turn.close()
+
+
+def _sleep(launch: Launch, table: Table, look: _Look, turn: Turn, told: Told) -> None:
+    """Sleep until it is worth looking again; the first time it is told why."""
+    if not turn.has_slept:
+        told.waiting(look.decision.reason, _see(launch, table.peek(turn.ticket.number)))
+    pids = [pid for use in look.outside for pid in use.pids]
+    turn.sleep(look.decision.reason, look.barred_by, look.seen.leases, pids)
 
 
 def _first_look(launch: Launch, table: Table, turn: Turn | None) -> _Look:
@@ -229,25 +258,64 @@ def _next_look(launch: Launch, table: Table, turn: Turn) -> _Look:
 
 
 def _take(
-    launch: Launch, table: Table, look: _Look, turn: Turn | None, prepare: Callable[[Draft], H]
+    launch: Launch, table: Table, look: _Look, turn: Turn | None, prepare: "Callable[[Draft, Share | None], H]"
 ) -> Held[H] | None:
     """Take what was granted, if the table is still what that rests on; else decide again.
 
     Deciding may take long on a large machine, so it is done under the lock only if it was quick before; else what was
     granted is taken if nobody came into its way. None: the GPUs went to somebody else.
+
+    Raises:
+        _CannotShareError: the GPUs cannot be shared now.
     """
+    with _ready_to_share(launch, table, look.decision) as share:
+        return _take_with(launch, table, look, turn, prepare, share)
+
+
+@contextmanager
+def _ready_to_share(launch: Launch, table: Table, decision: Decision) -> "Iterator[Share | None]":
+    """The share that the lease is to have, if any; as long as this lasts its MPS daemon neither comes nor goes."""
+    joining = decision.joining if isinstance(decision, Grant) else None
+    if joining is None:
+        yield launch.within.share if launch.within else None
+        return
+    from gpulaunch.core.sharing.joining import share_of  # late: few launches share
+
+    share = share_of(launch.request, joining)
+    if launch.mps is None:
+        yield share
+        return
+    from gpulaunch.host.share_group import ShareGroup, group_directory
+
+    there = [lease.share.pipe_directory for lease in joining.residents if lease.share]
+    directory = next(filter(None, there), None) or group_directory(launch.mps.base, table, share.group)
+    with ShareGroup(table, share.group, directory, launch.mps.patience_s).entered() as problem:
+        if problem:
+            raise _CannotShareError(problem)
+        yield share._replace(pipe_directory=directory)
+
+
+def _take_with(
+    launch: Launch,
+    table: Table,
+    look: _Look,
+    turn: Turn | None,
+    prepare: "Callable[[Draft, Share | None], H]",
+    share: "Share | None",
+) -> Held[H] | None:
     record = table.draft(turn.ticket.id if turn else None)
     holder: H | None = None
     held: Held[H] | None = None
+    may_change = look.quick and not launch.request.is_choosy and not launch.request.sharing
     try:
-        holder = prepare(record)
+        holder = prepare(record, share)
         with table.locked() as locked:
             seen = _see(launch, locked.read(_number(turn)))
             more = any(lease not in seen.leases for lease in look.seen.leases)  # GPUs are free: that may take longer
-            if seen != look.seen and look.quick and not more and not launch.request.is_choosy:
+            if seen != look.seen and may_change and not more:
                 look = _decide(launch, seen, look.outside)
             if isinstance(look.decision, Grant) and _still_stands(launch, look.decision, look.seen, seen):
-                lease = _lease(launch, look.decision, record, holder)
+                lease = _lease(launch, look.decision, record, holder)._replace(share=share)
                 locked.publish(record, lease)
                 if turn:
                     turn.take(locked)

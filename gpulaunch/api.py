@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from gpulaunch.acquire import Held, Launch, Told, acquire, granted_gpus, table_of
 from gpulaunch.core.decide import Wait
 from gpulaunch.core.environment import job_environment
+from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.workload.pattern import graph_pattern
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.host.system import this_process
@@ -39,7 +40,7 @@ class HeldLease:
         self.id = held.lease.id
         self.gpus = tuple(gpu.index for gpu in gpus)
         self.uuids = held.lease.uuids
-        self.env = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=self.id)
+        self.env = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=self.id, share=held.lease.share)
         self.reason = held.grant.reason
         self._table = table
         self._held: Held[_ThisProcess] | None = held
@@ -73,8 +74,17 @@ class HeldLease:
                 os.environ[name] = value
         if os.getpid() == self._owner:
             release(self._table, held.record, held.lease)
+            if held.lease.share:
+                self._leave_group(held.lease)
         else:
             held.record.close()
+
+    def _leave_group(self, lease: Lease) -> None:
+        from gpulaunch.host.share_group import group_of  # late: few programs share
+
+        group = group_of(self._table, lease)
+        if group:
+            group.leave()
 
     def fileno(self) -> int:
         """Descriptor of the lease: a child process that has it open holds the GPUs, too (subprocess: pass_fds).
@@ -133,6 +143,12 @@ def allocate(
     host_bandwidth: float | None = None,
     min_utility: float | None = None,
     utility_weights: Iterable[float] | None = None,
+    share: bool | None = None,
+    sm: float | None = None,
+    memory_bandwidth: float | None = None,
+    sm_percentage: int | None = None,
+    share_with: str | Iterable[str] | None = None,
+    objective: str | None = None,
     uuid: bool | None = None,
     topology: str | None = None,
     name: str | None = None,
@@ -162,6 +178,12 @@ def allocate(
         host_bandwidth: what each GPU's process moves in its socket's memory, GB/s.
         min_utility: 0 to 1; under this policy topo-aware-p waits.
         utility_weights: of communication, interference and fragmentation.
+        share: share them through CUDA MPS with other jobs of this user, if that hurts nobody.
+        sm: average SM utilization, 0-100; with `memory` and the next one instead of what the profile says.
+        memory_bandwidth: average memory-bandwidth utilization, 0-100.
+        sm_percentage: share of SMs to have then, 1-100.
+        share_with: profiles of jobs that are still to come, for which room is left.
+        objective: "throughput", "energy" or "product".
         uuid: whether CUDA_VISIBLE_DEVICES names GPUs by UUID.
         topology: name or file of a described machine, instead of this one.
         name: what `gpulaunch status` calls it.
@@ -203,6 +225,12 @@ def allocate(
         "host_bandwidth": host_bandwidth,
         "min_utility": min_utility,
         "utility_weights": utility_weights,
+        "share": share,
+        "sm": sm,
+        "memory_bandwidth": memory_bandwidth,
+        "sm_percentage": sm_percentage,
+        "share_with": None if share_with in ([], (), set()) else share_with,
+        "objective": objective,
         "uuid": uuid,
         "topology": topology,
         "wait": wait,
@@ -217,8 +245,10 @@ def allocate(
     graph = None if pattern is None or isinstance(pattern, str | os.PathLike) else graph_pattern(pattern, "graph")
     launch = read_launch(Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning, pattern=graph)
     table = table_of(launch, _log.warning)
-    held = acquire(launch, table, Told(_log.warning, _waiting), lambda _: _ThisProcess())
+    held = acquire(launch, table, Told(_log.warning, _waiting), lambda *_: _ThisProcess())
     if isinstance(held, Held):
+        if held.grant.own_because:
+            _log.warning("not shared: %s", held.grant.own_because)
         return HeldLease(launch, table, held)
     if isinstance(held, Wait):
         raise WouldWaitError(held.reason, "give wait=True to queue")

@@ -21,6 +21,7 @@ from gpulaunch.host.record import (
     parse_unlocked,
     ticket_number,
 )
+from gpulaunch.host.share_group import daemon_of, group_of
 from gpulaunch.host.system import is_same, state_of, user_name, user_of
 from gpulaunch.host.table import Table
 
@@ -84,6 +85,9 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
             raise FailedError(f"lease {lease_id} stays: its container is still there")
     with table.locked() as locked:
         locked.sweep(name)
+    group = group_of(table, record) if isinstance(record, Lease) else None
+    if group:  # its launcher, and who was to do this in its place, may have been killed long ago
+        group.leave()
     return record
 
 
@@ -100,9 +104,10 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
     except FailedError as problem:
         hint = f"set DOCKER_HOST to its engine's socket; if that is gone for good, rm {table.path_of(lease)}"
         raise FailedError(problem.message, hint) from None
+    daemon = daemon_of(lease)
     for container in engine.containers_of(lease.id, lease.container):
         if container.holds:
-            engine.end(container, grace_s)
+            engine.end(container, grace_s, daemon.terminate if daemon else None)
     deadline = time.monotonic() + KILL_S
     while _holds(fd) and state_of(lease.launcher) and time.monotonic() < deadline:
         wait_for_one([lease.launcher.pid], deadline - time.monotonic())
@@ -112,7 +117,9 @@ def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float) 
     if not holders(fd) and _holds(fd):
         hint = "run this where they run"
         raise FailedError(f"the processes of lease {lease_id} are not visible here, or not its owner's", hint)
-    end_all(lambda: _to_be_told(fd, record) if _holds(fd) else set(), grace_s)
+    daemon = daemon_of(record) if isinstance(record, Lease) else None
+    before_kill = daemon.terminate if daemon else None
+    end_all(lambda: _to_be_told(fd, record) if _holds(fd) else set(), grace_s, before_kill=before_kill)
     launcher = _find(record.launcher, fd) if record else None
     if launcher:  # it ends what the job left behind, and releases
         with suppress(OSError):
@@ -120,7 +127,8 @@ def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float) 
         wait_for_one([launcher], grace_s + KILL_S)
     survivors: set[int] = set()
     for _ in range(_ATTEMPTS):  # a process that forks while we look may be missed
-        survivors = end_all(lambda: holders(fd) if _holds(fd) else set(), 0)  # nested launches hold it, too
+        # nested launches hold it, too
+        survivors = end_all(lambda: holders(fd) if _holds(fd) else set(), 0, before_kill=before_kill)
         if not _holds(fd):
             return
     pids = ", ".join(map(str, sorted(survivors))) or "not visible here, or another user's"

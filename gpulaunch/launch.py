@@ -12,7 +12,7 @@ from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.host.companion import DISMISSED, Companion
-from gpulaunch.host.ending import descendants, end_all, guard, holders_of
+from gpulaunch.host.ending import descendants, end_all, family, guard, holders_of
 from gpulaunch.host.machine import left_on
 from gpulaunch.host.process import Job, Started, cpus_near
 from gpulaunch.host.record import Draft
@@ -20,6 +20,8 @@ from gpulaunch.host.system import state_of
 from gpulaunch.host.table import Table, release
 
 if TYPE_CHECKING:
+    from gpulaunch.core.sharing.share import Share
+    from gpulaunch.membership import Membership
     from gpulaunch.watcher import Watcher
 
 
@@ -36,12 +38,15 @@ class Ended(NamedTuple):
 class _Prepared:
     """The job's process, not yet the job, and whoever is to look after it should this process go first."""
 
-    def __init__(self, launch: Launch, table: Table, record: Draft) -> None:
+    def __init__(self, launch: Launch, table: Table, record: Draft, share: "Share | None") -> None:
         guarded = os.environ.get("CI", "").lower() in ("1", "true")
-        self.watcher = _watcher(launch, table, record, guards=guarded) if launch.container else None
+        self.membership = _membership(table, record, share)
+        before_kill = self.take_off_mps if self.membership else None
+        self.watcher = _watcher(launch, table, record, guarded, before_kill) if launch.container else None
         self._guard: Companion | None = None
         if guarded and not self.watcher:
-            self._guard = guard(record.fd, f"{LEASE_VARIABLE}={record.id}", launch.grace_s)
+            variable = f"{LEASE_VARIABLE}={record.id}"
+            self._guard = guard(record.fd, variable, launch.grace_s, self.take_off_mps)
         self.job = Job(keep=record.fd)
 
     @property
@@ -52,25 +57,42 @@ class _Prepared:
     @property
     def guards(self) -> set[int]:
         """Pids of those who look after the job: they are no stragglers."""
-        return {companion.pid for companion in (self._guard, self.watcher) if companion}
+        return {companion.pid for companion in (self._guard, self.watcher, self.membership) if companion}
 
     def dismiss(self) -> None:
         """It will not be the job."""
         self.job.dismiss()
         self.stand_down()
+        if self.membership:
+            self.membership.dismiss()
 
     def stand_down(self) -> None:
-        """Nothing is left to be looked after."""
+        """Nothing is left to be looked after; whom the job shared its GPUs with may go on."""
         if self._guard:
             self._guard.tell(DISMISSED)
         if self.watcher:
             self.watcher.dismiss()
 
+    def take_off_mps(self, pids: set[int]) -> None:
+        """What is to be done to processes before they are killed."""
+        if self.membership:
+            self.membership.take_off(pids)
 
-def _watcher(launch: Launch, table: Table, record: Draft, *, guards: bool) -> "Watcher":
+
+def _membership(table: Table, record: Draft, share: "Share | None") -> "Membership | None":
+    if share is None or share.pipe_directory is None:
+        return None
+    from gpulaunch.membership import Membership  # late: few launches need it
+
+    return Membership(table, record, share)
+
+
+def _watcher(
+    launch: Launch, table: Table, record: Draft, guards: bool, before_kill: Callable[[set[int]], object] | None
+) -> "Watcher":
     from gpulaunch.watcher import Watcher  # late: few launches need it
 
-    return Watcher(launch, table, record, guards=guards)
+    return Watcher(launch, table, record, guards=guards, before_kill=before_kill)
 
 
 def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) -> Ended | Decision:
@@ -89,16 +111,22 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
         TimedOutError: the launch waited, or the job ran, for as long as it may; nothing is held any more.
     """
     table = table_of(launch, told.warn)
-    held = acquire(launch, table, told, lambda record: _Prepared(launch, table, record))
+    held = acquire(launch, table, told, lambda record, share: _Prepared(launch, table, record, share))
     if not isinstance(held, Held):
         return held
     job, watcher = held.holder.job, held.holder.watcher
 
     granted(held)
+    if held.grant.own_because:
+        told.warn(f"not shared: {held.grant.own_because}")
     if launch.container and launch.container.leaves_out_gpus:
         told.warn(f"{launch.machine.topology.name} is only described: its GPUs get into no container")
     job.start(_started(launch, held))
-    status = job.wait(launch.time_limit_s)
+    if held.holder.membership:
+        pids = watcher.pids if watcher else family
+        status = held.holder.membership.wait(job, launch.time_limit_s, held.lease.uuids, told.warn, pids)
+    else:
+        status = job.wait(launch.time_limit_s)
     in_time = status is not None
     if status is None:
         status = _end_job(held.holder, launch, told)
@@ -112,6 +140,8 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
     else:
         release(table, held.record, held.lease)
         held.holder.stand_down()
+        if held.holder.membership:
+            held.holder.membership.leave()
     if not in_time:
         raise TimedOutError(f"the job ran longer than its limit of {format_duration(launch.time_limit_s or 0)}")
     return Ended(status)
@@ -123,8 +153,9 @@ def _started(launch: Launch, held: Held[_Prepared]) -> Started:
         from gpulaunch.core.container.launch import HOST_VARIABLES, started_command
 
         environment: Mapping[str, str | None] = {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: held.lease.id}
-        return Started(started_command(launch.container, gpus, held.lease.id), environment, frozenset())
-    environment = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id)
+        command = started_command(launch.container, gpus, held.lease.id, held.lease.share)
+        return Started(command, environment, frozenset())
+    environment = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id, share=held.lease.share)
     return Started(launch.command, environment, _cpus(launch, gpus))
 
 
@@ -135,7 +166,7 @@ def _end_job(holder: _Prepared, launch: Launch, told: Told) -> int:
             holder.watcher.end(holder.job.process)
         except FailedError as problem:
             told.warn(problem.message)
-    return holder.job.end(launch.grace_s)
+    return holder.job.end(launch.grace_s, lambda: holder.take_off_mps({holder.job.pid}))
 
 
 def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[int]:
@@ -156,7 +187,7 @@ def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[
     def stragglers() -> set[int]:
         return left_on(launch.machine, lease.uuids, descendants(spared))
 
-    return end_all(stragglers, launch.grace_s, held.holder.job.ignored)
+    return end_all(stragglers, launch.grace_s, held.holder.job.ignored, held.holder.take_off_mps)
 
 
 def _cpus(launch: Launch, gpus: list[Gpu]) -> frozenset[int]:

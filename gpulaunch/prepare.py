@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from gpulaunch.acquire import Launch, Patience
+from gpulaunch.acquire import Launch, MpsPlace, Patience
 from gpulaunch.core import request as requests
 from gpulaunch.core.environment import LEASE_VARIABLE
 from gpulaunch.core.hardware.topology import Topology, counts_as_cuda
@@ -25,6 +25,8 @@ from gpulaunch.settings import Given, Setting, Settings
 MAX_NAME_CHARACTERS = 1000
 
 _USUAL_MODEL = {"preserve_paper": "mapa"}  # as the paper has it; of all others "cut"
+
+_ONLY_WHEN_SHARED = ("sm", "memory_bandwidth", "sm_percentage", "share_with", "objective", "product_weights")
 
 GRACE_S = 10.0
 BACKFILL_LIMIT_S = 1800.0
@@ -71,9 +73,12 @@ def read_launch(
         raise UsageError(f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to others")
     profile = _profile(settings, label)
     around = _with_measurements(settings, _surroundings(settings, warn))
+    request = _request(settings, profile, around, name, pattern)
+    if _shares(settings, profile, around):
+        request = _shared(request, settings, profile, around, command, warn)
     return Launch(
         command=tuple(command),
-        request=_request(settings, profile, around, name, pattern),
+        request=request,
         machine=around.machine,
         within=around.within,
         name=name,
@@ -83,6 +88,44 @@ def read_launch(
         bind_cpu=settings.get("bind_cpu").value is not False,
         time_limit_s=settings.get("time_limit").value,
         grace_s=read_grace(settings),
+        mps=_mps_place(settings) if request.sharing and around.machine.key is None else None,
+    )
+
+
+def _shares(settings: Settings, profile: Profile, around: Surroundings) -> bool:
+    """Whether the GPUs are to be shared; inside a lease that is shared they are anyway."""
+    if settings.get("share", profile.share).value:
+        return not (around.within and around.within.share)
+    for name in _ONLY_WHEN_SHARED:
+        if settings.distance(name) == 0:
+            raise UsageError(f"{settings.get(name).origin}: only jobs that share have that", "add --share")
+    return False
+
+
+def _shared(
+    request: requests.Request,
+    settings: Settings,
+    profile: Profile,
+    around: Surroundings,
+    command: Sequence[str],
+    warn: Callable[[str], None],
+) -> requests.Request:
+    """The request with what it brings along if it shares; what cannot be shared is taken for the job alone."""
+    from gpulaunch.sharing import read_sharing  # late: few launches need it
+
+    program = os.path.basename(command[0]) if command else "job"
+    found = read_sharing(settings, profile, around.machine, request.name or program)
+    if isinstance(found, str):
+        warn(f"not shared: {found}")
+        return request
+    return request._replace(sharing=found)
+
+
+def _mps_place(settings: Settings) -> MpsPlace:
+    from gpulaunch.host.share_group import PATIENCE_S, base_directory  # late: few launches need it
+
+    return MpsPlace(
+        base_directory(settings.get("mps_directory").value), _or(settings.get("mps_timeout").value, PATIENCE_S)
     )
 
 

@@ -17,6 +17,8 @@ from gpulaunch.host.catalog import config_directory
 from gpulaunch.host.document import Document, read_document
 from gpulaunch.host.pattern_file import load_pattern
 
+OBJECTIVES = ("throughput", "energy", "product")
+
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
 
 
@@ -96,12 +98,33 @@ def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
     return parse
 
 
+def _percentage(text: str) -> int:
+    number = _number(1.0, 100.0, "%")(text)
+    if number != int(number):
+        raise UsageError(f"{quoted(text)} is no whole number of %")
+    return int(number)
+
+
 def _weights(text: str) -> Weights:
     try:
         communication, interference, fragmentation = map(float, text.split(","))
     except ValueError:
         raise UsageError(f"{quoted(text)} is not three weights such as 1,1,1") from None
     return weights_of(communication, interference, fragmentation)
+
+
+def _two_weights(text: str) -> tuple[float, float]:
+    try:
+        throughput, energy = map(_number(0.0, 100.0, ""), text.split(","))
+    except (UsageError, ValueError):
+        raise UsageError(f"{quoted(text)} is not two weights such as 2,1, 0 to 100 each") from None
+    return throughput, energy
+
+
+def _directory(text: str) -> str:
+    if not os.path.isabs(text):
+        raise UsageError(f"{quoted(text)} is no absolute path")
+    return os.path.normpath(text)
 
 
 def _names(text: str) -> list[str]:
@@ -137,6 +160,20 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "host_bandwidth": _number(0.0, 1e6, "GB/s"),
     "min_utility": _number(0.0, 1.0, ""),
     "utility_weights": _weights,
+    "share": _switch,
+    "sm": _number(0.0, 100.0, "%"),
+    "memory_bandwidth": _number(0.0, 100.0, "%"),
+    "sm_percentage": _percentage,
+    "share_with": _names,
+    "objective": _one_of(OBJECTIVES, "objective"),
+    "product_weights": _two_weights,
+    "throughput_tolerance_percentage": _number(0.0, 100.0, "%"),
+    "sm_bound_percentage": _number(0.0, 1e4, "%"),
+    "memory_bandwidth_bound_percentage": _number(0.0, 1e4, "%"),
+    "memory_bound_percentage": _number(0.0, 100.0, "%"),
+    "slowdown_bound_percentage": _number(0.0, 1e4, "%"),
+    "mps_directory": _directory,
+    "mps_timeout": _duration,
     "bind_cpu": _switch,
     "uuid": _switch,
     "topology": str,

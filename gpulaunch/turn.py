@@ -29,6 +29,7 @@ class Turn:
 
     Attributes:
         ticket: as it stands in the table.
+        has_slept: whether its owner has slept in it.
 
     Raises:
         FailedError: the ticket cannot be written.
@@ -48,6 +49,7 @@ class Turn:
         self._joined = time.monotonic()
         self._pause_s = FIRST_LOOK_S
         self._in_queue = False
+        self.has_slept = False
         self._draft = table.draft()
         try:
             with table.locked() as locked:
@@ -73,6 +75,7 @@ class Turn:
         Raises:
             TimedOutError: it has waited for as long as it may.
         """
+        self.has_slept = True
         blockers: Sequence[Lease | Ticket] = [bar] if bar else leases
         new = self._watch.follow([record_name(blocker) for blocker in blockers])
         if new and not (bar and is_alive(self._table.path_of(bar))):  # it may have ended before it was followed

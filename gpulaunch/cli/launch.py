@@ -23,6 +23,7 @@ from gpulaunch.settings import Given, Settings
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.explain import Explanation
+    from gpulaunch.core.sharing.share import Share
 
 CONTAINER_ENGINES = ("docker", "nvidia-docker", "podman", "nerdctl", "docker-compose", "podman-compose")
 """Programs whose jobs are not their children, so that a launch of theirs is one of its own kind."""
@@ -120,8 +121,9 @@ def _dry_run(launch: Launch, decision: Decision, situation: Situation, *, explai
     from gpulaunch.render.documents import decision_document, decision_lines, explanation_document
 
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
-    environment, argv = _what_would_run(launch, gpus)
-    document = decision_document(launch.request, decision, gpus, environment, argv)
+    share = _share(launch, decision)
+    environment, argv = _what_would_run(launch, gpus, share)
+    document = decision_document(launch.request, decision, gpus, environment, argv, share)
     if as_json:
         if explained:
             document |= explanation_document(_explanation(launch, decision, situation))
@@ -133,13 +135,24 @@ def _dry_run(launch: Launch, decision: Decision, situation: Situation, *, explai
     return _EXIT_STATUS[document["decision"]]
 
 
-def _what_would_run(launch: Launch, gpus: list[Gpu]) -> tuple[dict[str, str], Sequence[str]]:
+def _share(launch: Launch, decision: Decision) -> "Share | None":
+    """What the lease would say; where its MPS daemon would be is seen when there is one."""
+    if not isinstance(decision, Grant) or decision.joining is None:
+        return None
+    from gpulaunch.core.sharing.joining import share_of  # late: few launches share
+
+    return share_of(launch.request, decision.joining)
+
+
+def _what_would_run(launch: Launch, gpus: list[Gpu], share: "Share | None") -> tuple[dict[str, str], Sequence[str]]:
     """The job's variables, and its argv; a container's variables stand in docker's."""
     if launch.container:
         from gpulaunch.core.container.launch import started_command
 
-        return {}, started_command(launch.container, gpus, None) if gpus else launch.command
-    return job_environment(gpus, by_uuid=launch.by_uuid, lease_id=None) if gpus else {}, launch.command
+        return {}, started_command(launch.container, gpus, None, share) if gpus else launch.command
+    if not gpus:
+        return {}, launch.command
+    return job_environment(gpus, by_uuid=launch.by_uuid, lease_id=None, share=share), launch.command
 
 
 def _explanation(launch: Launch, decision: Decision, situation: Situation) -> "Explanation":

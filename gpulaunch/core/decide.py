@@ -1,18 +1,22 @@
 """A request meets the topology and the leases; out comes a decision."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from gpulaunch.core.choose import best_of, choose
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.queue import barring, competing
 from gpulaunch.core.leases.ticket import Ticket
-from gpulaunch.core.needs import expected_slowdown, kept_apart, needs_of, unmet
-from gpulaunch.core.placement.choice import Choice, UtilitySetting
-from gpulaunch.core.placement.place import Placement, place
+from gpulaunch.core.needs import kept_apart
+from gpulaunch.core.placement.choice import Choice
+from gpulaunch.core.placement.place import Placement
 from gpulaunch.core.request import Request
+
+if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.sharing.joining import Joining
 
 
 class OutsideUse(NamedTuple):
@@ -64,11 +68,15 @@ class Grant(NamedTuple):
         reason: why these.
         placement: the GPUs with their scores.
         choice: what they were chosen from.
+        joining: with whom they are shared, or will be; None if they are the job's own.
+        own_because: why they are, although the job would share; None if it would not.
     """
 
     reason: str
     placement: Placement
     choice: Choice
+    joining: "Joining | None" = None
+    own_because: str | None = None
 
 
 class Wait(NamedTuple):
@@ -123,29 +131,97 @@ def decide(request: Request, situation: Situation) -> Decision:
             f"{gpus_text(count)} requested: a process can use one MIG instance at most, and only those would do"
         )
 
-    leased = leased_uuids(topology, situation.leases, within)
+    state = _state(request, situation, scope)
+    if not request.sharing:
+        return _own(request, situation, state, admitted, count)
+    joined = _joined(request, situation, state, admitted, count)
+    if isinstance(joined, Grant):
+        return joined
+    decision = _own(request, situation, state, admitted, count)
+    if isinstance(decision, Grant):
+        return _opened(request, topology, decision)
+    return decision._replace(reason=decision.reason + joined) if isinstance(decision, Wait) else decision
+
+
+class _State(NamedTuple):
+    """What the GPUs in reach are at the moment.
+
+    Attributes:
+        scope: all of them.
+        used: who uses what without a lease, by UUID.
+        apart: UUIDs of those where a job runs beside that is to be stayed apart from.
+        free: those that nobody uses.
+    """
+
+    scope: Sequence[Gpu]
+    used: dict[str, str]
+    apart: set[str]
+    free: Sequence[Gpu]
+
+
+def _state(request: Request, situation: Situation, scope: Sequence[Gpu]) -> _State:
+    leased = leased_uuids(situation.topology, situation.leases, situation.within)
     used = used_outside(situation, leased)
-    apart = kept_apart(request, topology, situation.neighbours)
-    free = {gpu.uuid: gpu.index for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used}
-    choosable = [gpu for gpu in admitted if gpu.uuid in free and gpu.uuid not in apart]
-    rivals = competing(situation.ahead, within, [gpu.uuid for gpu in admitted])
+    apart = kept_apart(request, situation.topology, situation.neighbours)
+    return _State(scope, used, apart, [gpu for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used])
+
+
+def _own(
+    request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu], count: int
+) -> Grant | Wait | Refuse:
+    """GPUs for the job alone."""
+    topology = situation.topology
+    free = {gpu.uuid for gpu in state.free}
+    choosable = [gpu for gpu in admitted if gpu.uuid in free and gpu.uuid not in state.apart]
+    rivals = competing(situation.ahead, situation.within, [gpu.uuid for gpu in admitted])
     bar = barring(rivals, count, free, situation.clock_s, choosy=request.is_choosy)
-    narrowed = len(admitted) < len(scope)
+    narrowed = len(admitted) < len(state.scope)
     if count > len(choosable):
-        kept = sum(gpu.uuid in free and gpu.uuid in apart for gpu in admitted)
-        users = [used[gpu.uuid] for gpu in admitted if gpu.uuid in used]
+        kept = sum(gpu.uuid in free and gpu.uuid in state.apart for gpu in admitted)
+        users = [state.used[gpu.uuid] for gpu in admitted if gpu.uuid in state.used]
         reason = _too_few(count, len(choosable), len(admitted), users, kept, narrowed=narrowed)
         return _hopeless(request, topology, admitted, count) or Wait(reason, bar)
     if bar:
         reason = _queued(count, len(choosable), len(admitted), rivals, narrowed=narrowed)
         return _hopeless(request, topology, admitted, count) or Wait(reason, bar)
 
-    unreserved = [gpu for gpu in scope if gpu.uuid in free]
-    choice = _choice(request, topology, unreserved, choosable, count, situation.neighbours)
-    found = _sufficient(request, choice, None)
+    choice = choose(request, topology, state.free, choosable, count, situation.neighbours)
+    found = best_of(request, choice)
     if isinstance(found, str):
         return _hopeless(request, topology, admitted, count) or Wait(found)
     return Grant(_best(found, request.policy, choice), found, choice)
+
+
+def _joined(request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu], count: int) -> Grant | str:
+    """The grant of GPUs that others of the same user have, or why there is none, to be added to a reason."""
+    from gpulaunch.core.sharing.join import Joined, Place, join  # late: few launches share
+
+    def barred(uuids: Sequence[str]) -> bool:
+        rivals = competing(situation.ahead, situation.within, uuids)
+        return (
+            barring(rivals, 0, {gpu.uuid for gpu in state.free}, situation.clock_s, choosy=request.is_choosy)
+            is not None
+        )
+
+    near = [gpu for gpu in admitted if gpu.uuid not in state.apart]
+    place = Place(situation.topology, situation.neighbours, near, state.free, state.used, barred)
+    found = join(request, place, count)
+    if isinstance(found, Joined):
+        beside = ", ".join(_job(lease) for lease in found.joining.residents)
+        return Grant(f"shared with {beside}", found.placement, found.choice, found.joining)
+    return f"; of those to share: {'; '.join(found)}" if found else ""
+
+
+def _opened(request: Request, topology: Topology, grant: Grant) -> Grant:
+    """GPUs that were free, to be shared by those who come later, if they can be."""
+    from gpulaunch.core.sharing.join import opened  # late: few launches share
+
+    found = opened(request, [gpu.uuid for gpu in topology.gpus if gpu.index in grant.placement.gpus])
+    return grant._replace(own_because=found.problem) if found.problem else grant._replace(joining=found)
+
+
+def _job(lease: Lease) -> str:
+    return f"{lease.name or lease.profile or 'a job'} ({lease.id})"
 
 
 def _hopeless(request: Request, topology: Topology, admitted: Sequence[Gpu], count: int) -> Refuse | None:
@@ -154,50 +230,8 @@ def _hopeless(request: Request, topology: Topology, admitted: Sequence[Gpu], cou
         return None
     if request.policy != "topo_aware_p":
         request = request._replace(policy="baseline")  # whichever set it would be
-    found = _sufficient(request, _choice(request, topology, topology.gpus, admitted, count, ()), topology.name)
+    found = best_of(request, choose(request, topology, topology.gpus, admitted, count, ()), topology.name)
     return Refuse(found) if isinstance(found, str) else None
-
-
-def _sufficient(request: Request, choice: Choice, machine: str | None) -> Placement | str:
-    """The placement if it will do, else what it lacks, or why there is none.
-
-    Args:
-        request: what is asked.
-        choice: what there is.
-        machine: its name, if all of it is idle.
-    """
-    placement = place(choice, request.policy)
-    if placement is None:
-        return unmet(request, choice.count, choice, machine)
-    least = request.utility.least
-    if request.policy != "topo_aware_p" or placement.utility is None or placement.utility >= least:
-        return placement
-    gpus = choice.named(placement.gpus)
-    best = f"the best found{'' if machine is None else ' on the idle machine'}, {gpus}, has {placement.utility:.2f}"
-    return f"{gpus_text(choice.count)} requested with a utility of {least:g}: {best}"
-
-
-def _choice(
-    request: Request,
-    topology: Topology,
-    free: Sequence[Gpu],
-    choosable: Sequence[Gpu],
-    count: int,
-    leases: Sequence[Lease],
-) -> Choice:
-    return Choice(
-        topology,
-        free=[gpu.index for gpu in free],
-        admitted=[gpu.index for gpu in choosable],
-        count=count,
-        pattern=request.pattern,
-        sensitive=request.bandwidth_sensitive,
-        model=request.bandwidth_model,
-        needs=needs_of(request, topology, choosable, count, leases),
-        utility=UtilitySetting(
-            request.utility.weights, expected_slowdown(request, topology, leases), request.utility.least
-        ),
-    )
 
 
 def leased_uuids(topology: Topology, leases: Sequence[Lease], within: Lease | None = None) -> set[str]:

@@ -1,27 +1,50 @@
 """What a job finds in its environment."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.core.hardware.gpu import Gpu
+
+if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.sharing.share import Share
 
 LEASE_VARIABLE = "GPULAUNCH_LEASE"
 """Names the lease to the job, so that a launch inside it takes its GPUs from there."""
 
 
-def job_environment(gpus: Sequence[Gpu], *, by_uuid: bool, lease_id: str | None) -> dict[str, str]:
+def job_environment(
+    gpus: Sequence[Gpu], *, by_uuid: bool, lease_id: str | None, share: "Share | None" = None
+) -> dict[str, str]:
     """The variables that tell a job its GPUs.
 
     Args:
         gpus: in rank order.
         by_uuid: name them by UUID in CUDA_VISIBLE_DEVICES; some programs can read only indices there.
         lease_id: None as long as there is no lease.
+        share: its part of them if it shares them; then they are named by UUID, since MPS numbers them anew.
     """
     uuids = ",".join(gpu.uuid for gpu in gpus)
     environment = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # else CUDA counts the fastest first, and the indices mean other GPUs
-        "CUDA_VISIBLE_DEVICES": uuids if by_uuid else ",".join(str(gpu.index) for gpu in gpus),
+        "CUDA_VISIBLE_DEVICES": uuids if by_uuid or share else ",".join(str(gpu.index) for gpu in gpus),
         "NVIDIA_VISIBLE_DEVICES": uuids,
     }
     if lease_id:
         environment[LEASE_VARIABLE] = lease_id
+    return environment | (mps_environment(share) if share else {})
+
+
+def mps_environment(share: "Share") -> dict[str, str]:
+    """The variables that make a process a client of its share group's MPS server, and bound it.
+
+    They only ever narrow what the daemon allows, and are read when the process starts CUDA. Memory counts in MiB, what
+    the client may have on each GPU.
+    """
+    mib = -(-share.client.demand.memory_bytes // (1 << 20))
+    environment = {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share.sm_percentage),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ",".join(f"{uuid}={mib}M" for uuid in share.group),
+    }
+    if share.pipe_directory:
+        environment["CUDA_MPS_PIPE_DIRECTORY"] = share.pipe_directory
     return environment

@@ -1,8 +1,8 @@
 """Why this decision: who was left out, what set the winner apart, and what would work instead."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.decide import (
     Decision,
@@ -14,12 +14,15 @@ from gpulaunch.core.decide import (
     used_outside,
 )
 from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_text
+from gpulaunch.core.hardware.naming import gpus_named, gpus_text
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.needs import kept_apart, to_avoid
 from gpulaunch.core.placement.fabric import UNIT
 from gpulaunch.core.placement.place import Candidate, ranking
 from gpulaunch.core.request import Request, UtilityTerms, Wishes
+
+if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.sharing.joining import Joining
 
 _FEWER = 16  # so many smaller counts are tried
 
@@ -59,6 +62,8 @@ class Explanation(NamedTuple):
         reason: what made the winner win, or why there is none.
         alternatives: the nearest things that would work; empty if granted.
         if_idle: what the idle machine would give, if that is faster than what is granted.
+        sharing: what becomes of each share group if the job comes to it, and what its GPUs are called; last of GPUs
+            that it opens. Empty if it does not share.
     """
 
     excluded: list[Excluded]
@@ -66,6 +71,7 @@ class Explanation(NamedTuple):
     reason: str
     alternatives: list[Alternative]
     if_idle: Alternative | None = None
+    sharing: "Sequence[tuple[Joining, str]]" = ()
 
 
 def explain(
@@ -81,14 +87,31 @@ def explain(
         user_name: login name of a user id.
     """
     left_out = excluded(request, situation, user_name)
+    shared = _shared(request, situation, decision) if request.sharing else []
     if not isinstance(decision, Grant):
         most = len(situation.topology.gpus) - len(left_out)
-        return Explanation(left_out, [], decision.reason, alternatives(request, situation, most))
+        return Explanation(left_out, [], decision.reason, alternatives(request, situation, most), sharing=shared)
+    if decision.joining and decision.joining.residents:
+        left_out = [one for one in left_out if one.gpu.uuid not in decision.joining.group]
     ranked = list(islice(ranking(decision.choice, request.policy), max(limit, 2)))
     reason = _reason(request, decision, ranked)
     if decision.choice.scale.mapper.gave_up:
         reason += "; there were too many mappings to try them all"
-    return Explanation(left_out, ranked[:limit], reason, [], _if_idle(request, situation, decision))
+    return Explanation(left_out, ranked[:limit], reason, [], _if_idle(request, situation, decision), shared)
+
+
+def _shared(request: Request, situation: Situation, decision: Decision) -> "list[tuple[Joining, str]]":
+    from gpulaunch.core.sharing.joining import joinings  # late: few launches share
+
+    topology = situation.topology
+    admitted = admitted_gpus(request, topology, situation.within)
+    apart = kept_apart(request, topology, situation.neighbours)
+    uuids = [gpu.uuid for gpu in admitted if gpu.uuid not in apart]
+    outside = [use.uuid for use in situation.outside]
+    found = joinings(request, situation.neighbours, uuids, request.gpus or len(admitted), outside)
+    if isinstance(decision, Grant) and decision.joining and decision.joining not in found:
+        found.append(decision.joining)
+    return [(one, gpus_named(gpu for gpu in topology.gpus if gpu.uuid in one.group)) for one in found]
 
 
 def _if_idle(request: Request, situation: Situation, grant: Grant) -> Alternative | None:

@@ -1,7 +1,7 @@
 """What is asked of the machine."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.naming import gpus_named
@@ -9,6 +9,11 @@ from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.utility import Weights
 from gpulaunch.core.workload.pattern import Pattern
 from gpulaunch.errors import UsageError, quoted
+
+if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.sharing.capacity import Capacity
+    from gpulaunch.core.sharing.demand import Demand
+    from gpulaunch.core.sharing.interference import Bounds, Client
 
 _WIDEST_RANGE = 1024
 _MAX_DIGITS = 20  # of an index or a range
@@ -64,6 +69,28 @@ class UtilityTerms(NamedTuple):
     slowdowns: Mapping[str, tuple[float, float]] = {}
 
 
+class Sharing(NamedTuple):
+    """What a job wants that is to share its GPUs with others of the same user.
+
+    Attributes:
+        client: what it uses and aims at.
+        bounds: of what may come together on a GPU.
+        sm_percentage: share of SMs that it is to have whatever would be best, 1-100; None for what is best.
+        announced: others that are going to share with it, for which room is left.
+        user_id: whose job it is.
+        capacities: by UUID, of the GPUs that can be shared.
+        unfit: by UUID, why the others cannot.
+    """
+
+    client: "Client"
+    bounds: "Bounds"
+    sm_percentage: int | None
+    announced: "tuple[Demand, ...]"
+    user_id: int
+    capacities: "Mapping[str, Capacity]"
+    unfit: Mapping[str, str]
+
+
 class Request(NamedTuple):
     """One job's wishes, complete: every default has been filled in.
 
@@ -79,6 +106,7 @@ class Request(NamedTuple):
         profile: name of the profile, or None.
         name: that the user gave the job, or None.
         assumed: what of the above neither the user nor a profile said.
+        sharing: None if the GPUs are to be its own.
     """
 
     gpus: int | None
@@ -92,6 +120,7 @@ class Request(NamedTuple):
     profile: str | None = None
     name: str | None = None
     assumed: tuple[str, ...] = ()
+    sharing: Sharing | None = None
 
     @property
     def is_choosy(self) -> bool:

@@ -101,6 +101,11 @@ def descendants(spared: Collection[int] = ()) -> set[int]:
             return set()
 
 
+def family() -> set[int]:
+    """Live descendants of this process; what has ended is left for others to put away."""
+    return _look_for_descendants(())
+
+
 def _look_for_descendants(spared: Collection[int]) -> set[int]:
     children = _children()
     if children is not None and not children.difference(spared):
@@ -123,7 +128,12 @@ def _children() -> set[int] | None:
         return None
 
 
-def end_all(find: Callable[[], set[int]], grace_s: float, ignored: Collection[int] = ()) -> set[int]:
+def end_all(
+    find: Callable[[], set[int]],
+    grace_s: float,
+    ignored: Collection[int] = (),
+    before_kill: Callable[[set[int]], object] | None = None,
+) -> set[int]:
     """End processes: TERM to those that are there, and after the grace KILL to all.
 
     Who starts in the grace may be at work tidying up, so it gets no TERM. INT, TERM, QUIT and HUP, where they are
@@ -133,12 +143,15 @@ def end_all(find: Callable[[], set[int]], grace_s: float, ignored: Collection[in
         find: tells which are still alive; asked again and again, since they may start others.
         grace_s: time for them to end by themselves.
         ignored: signals that do not end the grace.
+        before_kill: done once to those that outlive the grace.
 
     Returns:
         Those that KILL has not ended either.
     """
     for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
         told: set[int] = set()
+        if number == signal.SIGKILL and before_kill and (alive := find()):
+            before_kill(alive)
         deadline = time.monotonic() + patience_s
         while alive := find():
             for pid in alive - told if number == signal.SIGKILL or not told else ():
@@ -181,7 +194,9 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def guard(record_fd: int, variable: str, grace_s: float) -> Companion:
+def guard(
+    record_fd: int, variable: str, grace_s: float, before_kill: Callable[[set[int]], object] | None = None
+) -> Companion:
     """A process that ends a lease's processes once this one has died without a word.
 
     For runners that cancel with SIGKILL: it stands outside this process's group and session, and holds nothing.
@@ -190,12 +205,13 @@ def guard(record_fd: int, variable: str, grace_s: float) -> Companion:
         record_fd: the lease's record, open.
         variable: what the job's environment has, name and value; a process may have closed the record.
         grace_s: between TERM and KILL.
+        before_kill: done once to those that outlive the grace.
     """
     looks_on = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))  # to read it is not to hold it
 
     def act(word: bytes) -> None:
         if not word:
-            end_all(lambda: holders(looks_on) | marked(variable), grace_s)
+            end_all(lambda: holders(looks_on) | marked(variable), grace_s, before_kill=before_kill)
 
     try:
         return Companion(act, looks_on)

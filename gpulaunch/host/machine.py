@@ -116,8 +116,29 @@ def look_again(machine: Machine) -> Machine:
 
 def left_on(machine: Machine, uuids: Sequence[str], pids: set[int]) -> set[int]:
     """Those of the processes that are at work on these GPUs; on a described machine, which cannot tell, all."""
+    if pids:
+        from gpulaunch.host.share_group import serves_a_group  # late: few jobs leave anything behind
+
+        pids = {pid for pid in pids if not serves_a_group(pid)}
     if machine.key or not pids:
         return pids
-    from gpulaunch.host.outside_use import compute_pids
+    return pids & pids_at_work(uuids)
 
-    return pids & compute_pids(uuids)
+
+def pids_at_work(uuids: Sequence[str]) -> set[int]:
+    """Processes at work on the GPUs of these UUIDs, as far as NVML tells."""
+    from gpulaunch.host.outside_use import compute_pids  # late: few launches need it
+
+    return compute_pids(uuids)
+
+
+def driver_version() -> str | None:
+    """This machine's NVIDIA driver's, such as "550.54.15"; None if it does not say.
+
+    Raises:
+        FailedError: there is no NVML or no driver.
+    """
+    from gpulaunch.host import nvml  # late: few launches need it
+
+    nvml.open_nvml()
+    return nvml.driver_version()

@@ -59,8 +59,9 @@ def _unusable(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
 def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:
     """Who uses a GPU, if anyone does: its compute processes, or memory in use where no process at all is visible.
 
-    Clients of an MPS server are listed apart from it, and the server alone is nobody's use. A desktop's processes do
-    not count, nor those to be ignored, and where there are some their memory cannot be told from others'.
+    Clients of an MPS server are listed apart from it, and the server alone is nobody's use, unless the compute mode
+    lets no other process come. A desktop's processes do not count, nor those to be ignored, and where there are some
+    their memory cannot be told from others'.
     """
     compute = card.pids("compute")
     servers = {pid for pid in compute if program_of(pid) == _MPS_SERVER}
@@ -68,6 +69,9 @@ def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | No
     pids = tuple(sorted(pid for pid in seen - servers if not ignored or program_of(pid) not in ignored))
     if pids:
         return OutsideUse(gpu.uuid, "; ".join(map(_who, pids)), pids)
+    if servers and card.compute_mode() == nvml.EXCLUSIVE_PROCESS:
+        who = "; ".join(map(_who, sorted(servers)))
+        return OutsideUse(gpu.uuid, f"an MPS server keeps it in compute mode EXCLUSIVE_PROCESS: {who}", tuple(servers))
     if seen or card.pids("graphics"):
         return None
     memory = card.memory()

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, printable
@@ -150,12 +150,19 @@ class Job:
             elif left_s <= _DAY_S:
                 return None
 
-    def end(self, grace_s: float) -> int:
-        """End the job: TERM, and KILL if it is still there after the grace; returns its wait status."""
+    def end(self, grace_s: float, before_kill: Callable[[], object] | None = None) -> int:
+        """End the job: TERM, and KILL if it is still there after the grace; returns its wait status.
+
+        Args:
+            grace_s: time for it to end by itself.
+            before_kill: done if it does not.
+        """
         os.kill(self.pid, signal.SIGTERM)
         os.kill(self.pid, signal.SIGCONT)  # a stopped job would not hear it
         status = self.wait(grace_s)
         if status is None:
+            if before_kill:
+                before_kill()
             os.kill(self.pid, signal.SIGKILL)
             status = self.wait()
         return status or 0

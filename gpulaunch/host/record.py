@@ -218,3 +218,8 @@ def is_locked(fd: int) -> bool:
     question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, question)
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+def wait_until_unlocked(fd: int) -> None:
+    """Block until nobody holds a write lock on the file, which is open to read; returns at once if nobody does."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))

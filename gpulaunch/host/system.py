@@ -48,6 +48,15 @@ def pids_of_program(name: str) -> list[int]:
     return [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and program_of(int(pid)) == name]
 
 
+def arguments_of(pid: int) -> list[str]:
+    """Command line of a process; empty if it has ended or is not visible here."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    except OSError:
+        return []
+
+
 def boot_id() -> str:
     """What tells this boot of the kernel from every other; empty if it cannot be read."""
     try:

@@ -1,6 +1,6 @@
 """The right to use GPUs, as a record that can be written down."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulaunch.core.fields import FieldTable, checked
 from gpulaunch.core.leases.record import (
@@ -15,6 +15,9 @@ from gpulaunch.core.leases.record import (
     texts_of,
     without_none,
 )
+
+if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.sharing.share import Share
 
 
 class Lease(NamedTuple):
@@ -39,6 +42,7 @@ class Lease(NamedTuple):
         container: id of the container, if it was there before the lease; else it has the lease's id on its label.
         host_gb_per_s: what the process of each GPU moves in the memory of its socket; 0 if unknown.
         apart_from: names of jobs, or of their profiles, that must not come next to it.
+        share: its part of the GPUs; None where they are its own.
     """
 
     id: str
@@ -58,6 +62,7 @@ class Lease(NamedTuple):
     container: str | None = None
     host_gb_per_s: float = 0.0
     apart_from: tuple[str, ...] = ()
+    share: "Share | None" = None
 
     @property
     def insiders(self) -> tuple[int, int]:
@@ -69,6 +74,12 @@ class Lease(NamedTuple):
         document = self._asdict()
         del document["user_id"]
         document["command"] = shortened(self.command)
+        if self.share:
+            from gpulaunch.core.sharing.share import share_document  # late: few launches share
+
+            document["share"] = share_document(self.share)
+        else:
+            del document["share"]
         return document | {"version": VERSION}
 
 
@@ -92,6 +103,7 @@ _OPTIONAL: FieldTable = {
     "container": str,
     "host_gb_per_s": (0.0, 1e6),
     "apart_from": list,
+    "share": dict,
 }
 
 
@@ -123,4 +135,11 @@ def parse_lease(document: object, user_id: int) -> Lease:
         container=lease.get("container"),
         host_gb_per_s=lease.get("host_gb_per_s", 0.0),
         apart_from=texts_of(lease, "apart_from") if "apart_from" in lease else (),
+        share=_share(lease["share"]) if "share" in lease else None,
     )
+
+
+def _share(document: object) -> "Share":
+    from gpulaunch.core.sharing.share import parse_share  # late: few leases have one
+
+    return parse_share(document)

@@ -1,0 +1,64 @@
+"""The sets of GPUs that a request could get, and whether the best of them will do."""
+
+from collections.abc import Sequence
+
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.naming import gpus_text
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.needs import expected_slowdown, needs_of, unmet
+from gpulaunch.core.placement.choice import Choice, UtilitySetting
+from gpulaunch.core.placement.place import Placement, place
+from gpulaunch.core.request import Request
+
+
+def choose(
+    request: Request,
+    topology: Topology,
+    free: Sequence[Gpu],
+    choosable: Sequence[Gpu],
+    count: int,
+    leases: Sequence[Lease],
+) -> Choice:
+    """What there is to choose from.
+
+    Args:
+        request: what is asked.
+        topology: the machine.
+        free: GPUs that nobody uses.
+        choosable: those of them that would do.
+        count: how many are needed.
+        leases: of other jobs.
+    """
+    return Choice(
+        topology,
+        free=[gpu.index for gpu in free],
+        admitted=[gpu.index for gpu in choosable],
+        count=count,
+        pattern=request.pattern,
+        sensitive=request.bandwidth_sensitive,
+        model=request.bandwidth_model,
+        needs=needs_of(request, topology, choosable, count, leases),
+        utility=UtilitySetting(
+            request.utility.weights, expected_slowdown(request, topology, leases), request.utility.least
+        ),
+    )
+
+
+def best_of(request: Request, choice: Choice, machine: str | None = None) -> Placement | str:
+    """The placement if it will do, else what it lacks, or why there is none.
+
+    Args:
+        request: what is asked.
+        choice: what there is.
+        machine: its name, if all of it is idle.
+    """
+    placement = place(choice, request.policy)
+    if placement is None:
+        return unmet(request, choice.count, choice, machine)
+    least = request.utility.least
+    if request.policy != "topo_aware_p" or placement.utility is None or placement.utility >= least:
+        return placement
+    gpus = choice.named(placement.gpus)
+    best = f"the best found{'' if machine is None else ' on the idle machine'}, {gpus}, has {placement.utility:.2f}"
+    return f"{gpus_text(choice.count)} requested with a utility of {least:g}: {best}"

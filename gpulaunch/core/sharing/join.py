@@ -1,0 +1,104 @@
+"""GPUs that jobs of the same user have already, for a request that shares."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from gpulaunch.core.choose import best_of, choose
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.naming import gpus_named
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.placement.choice import Choice
+from gpulaunch.core.placement.place import Placement
+from gpulaunch.core.request import Request
+from gpulaunch.core.sharing.joining import Joining, joining, joinings
+
+
+class Joined(NamedTuple):
+    """The share group that a request joins.
+
+    Attributes:
+        placement: its GPUs, mapped to ranks.
+        choice: of them alone.
+        joining: with whom.
+    """
+
+    placement: Placement
+    choice: Choice
+    joining: Joining
+
+
+class Place(NamedTuple):
+    """What there is besides what is shared.
+
+    Attributes:
+        topology: the machine.
+        leases: of other jobs.
+        admitted: the GPUs that would do, busy or not.
+        free: the GPUs that nobody uses.
+        outside: UUIDs of those in use outside gpulaunch.
+        barred: whether earlier requests have a right to GPUs, given their UUIDs.
+    """
+
+    topology: Topology
+    leases: Sequence[Lease]
+    admitted: Sequence[Gpu]
+    free: Sequence[Gpu]
+    outside: Collection[str]
+    barred: Callable[[Sequence[str]], bool]
+
+
+def join(request: Request, place: Place, count: int) -> Joined | list[str]:
+    """The share group to join, or of each why not.
+
+    Joining comes before GPUs that are free, so that those stay whole; but a job that depends on links is not sent to
+    worse ones than it would get alone.
+
+    Args:
+        request: one that shares.
+        place: what there is.
+        count: how many GPUs it needs.
+    """
+    uuids = [gpu.uuid for gpu in place.admitted]
+    refused = []
+    for one in joinings(request, place.leases, uuids, count, place.outside):
+        found = _joined(request, place, one, count)
+        if isinstance(found, Joined):
+            return found
+        gpus = gpus_named(gpu for gpu in place.topology.gpus if gpu.uuid in one.group)
+        refused.append(f"{gpus}: {found}")
+    return refused
+
+
+def _joined(request: Request, place: Place, one: Joining, count: int) -> Joined | str:
+    if one.problem:
+        return one.problem
+    if place.barred(one.group):
+        return "earlier requests wait for it"
+    gpus = [gpu for gpu in place.admitted if gpu.uuid in one.group]
+    unoccupied = [gpu for gpu in place.topology.gpus if gpu in place.free or gpu in gpus]
+    choice = choose(request, place.topology, unoccupied, gpus, count, place.leases)
+    placement = best_of(request, choice)
+    if isinstance(placement, str):
+        return placement
+    if request.bandwidth_sensitive and _effective(placement) < _effective_alone(request, place, count):
+        return "free GPUs have faster links"
+    return Joined(placement, choice, one)
+
+
+def _effective_alone(request: Request, place: Place, count: int) -> float:
+    """Effective bandwidth of the GPUs that it would get for itself, GB/s; 0 if there are none."""
+    choosable = [gpu for gpu in place.free if gpu in place.admitted]
+    if count > len(choosable):
+        return 0.0
+    found = best_of(request, choose(request, place.topology, place.free, choosable, count, place.leases))
+    return 0.0 if isinstance(found, str) else _effective(found)
+
+
+def _effective(placement: Placement) -> float:
+    return placement.scores.effective_bandwidth or 0.0
+
+
+def opened(request: Request, uuids: Sequence[str]) -> Joining:
+    """What becomes of GPUs that are free if the request is the first to share them."""
+    return joining(request, uuids, ())

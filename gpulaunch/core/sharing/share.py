@@ -1,0 +1,104 @@
+"""One job's part of the GPUs that it shares, as its lease says it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gpulaunch.core.fields import FieldTable, checked
+from gpulaunch.core.leases.record import texts_of
+from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
+from gpulaunch.core.sharing.interference import Client, Objective
+from gpulaunch.errors import FieldError
+
+
+class Share(NamedTuple):
+    """What a client of an MPS server has, for as long as it runs: it cannot be resized.
+
+    Attributes:
+        group: UUIDs of the GPUs of its share group, ascending; all members have the same.
+        sm_percentage: its active thread percentage, 1-100, a cap.
+        bandwidth_sensitive: whether it depends on the links between them.
+        client: what the others have to reckon with.
+        pipe_directory: where its MPS daemon answers; None on a described machine, which has none.
+    """
+
+    group: tuple[str, ...]
+    sm_percentage: int
+    bandwidth_sensitive: bool
+    client: Client
+    pipe_directory: str | None = None
+
+
+_SHARE: FieldTable = {
+    "group": list,
+    "sm_percentage": (1, 100),
+    "bandwidth_sensitive": bool,
+    "demand": dict,
+    "objective": dict,
+    "slowdowns": dict,
+    "pipe_directory": str,
+}
+_DEMAND: FieldTable = {
+    "name": str,
+    "sm_utilization_percentage": (0.0, 100.0),
+    "memory_bandwidth_utilization_percentage": (0.0, 100.0),
+    "memory_bytes": (0, 1 << 62),
+    "power_w": (0.0, 1e5),
+    "curve": list,
+    "counters": list,
+}
+_OBJECTIVE: FieldTable = {
+    "name": ("throughput", "energy", "product"),
+    "throughput_weight": (0.0, 1e6),
+    "energy_weight": (0.0, 1e6),
+    "throughput_tolerance_percentage": (0.0, 100.0),
+}
+
+
+def share_document(share: Share) -> dict[str, Any]:
+    """What a record says of it."""
+    demand = {key: value for key, value in share.client.demand._asdict().items() if value is not None}
+    return {
+        "group": share.group,
+        "sm_percentage": share.sm_percentage,
+        "bandwidth_sensitive": share.bandwidth_sensitive,
+        "demand": demand,
+        "objective": share.client.objective._asdict(),
+        "slowdowns": dict(share.client.slowdowns),
+        **({"pipe_directory": share.pipe_directory} if share.pipe_directory else {}),
+    }
+
+
+def parse_share(document: object) -> Share:
+    """Read what share_document wrote.
+
+    Raises:
+        FieldError: this is no such document.
+    """
+    required = [key for key in _SHARE if key != "pipe_directory"]
+    share = checked(document, _SHARE, required=required, where=("share",))
+    slowdowns = checked(share["slowdowns"], dict.fromkeys(share["slowdowns"], (0.0, 1e4)), where=("share", "slowdowns"))
+    objective = checked(share["objective"], _OBJECTIVE, required=tuple(_OBJECTIVE), where=("share", "objective"))
+    return Share(
+        group=texts_of(share, "group"),
+        sm_percentage=share["sm_percentage"],
+        bandwidth_sensitive=share["bandwidth_sensitive"],
+        client=Client(_demand(share["demand"]), Objective(**objective), dict(slowdowns)),
+        pipe_directory=share.get("pipe_directory"),
+    )
+
+
+def _demand(document: Mapping[str, Any]) -> Demand:
+    required = [key for key in _DEMAND if key not in ("power_w", "counters")]
+    demand = checked(document, _DEMAND, required=required, where=("share", "demand"))
+    curve = tuple(CurvePoint(*_numbers(point, "curve", 2)) for point in demand["curve"])
+    counters = demand.get("counters")
+    if counters is not None:
+        accesses, hit_rate, size = _numbers(counters, "counters", 3)
+        counters = Counters(accesses, hit_rate, int(size))
+    return Demand(**{**demand, "curve": curve, "counters": counters})
+
+
+def _numbers(values: object, key: str, count: int) -> list[float]:
+    if not isinstance(values, list) or len(values) != count or any(type(x) not in (int, float) for x in values):
+        raise FieldError(("share", "demand", key), f"{key}: {values!r} is not {count} numbers")
+    return values

@@ -1,0 +1,216 @@
+"""The life of a share group: one MPS control daemon for one user on one exact set of GPUs.
+
+It is started with the first of the group's jobs and ended with the last, under a lock of the group's own; who lives is
+what the allocation table says. docs/decisions/sharing.md tells why each part is as it is.
+"""
+
+import errno
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from zlib import crc32
+
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.errors import FailedError
+from gpulaunch.host import slow_lock
+from gpulaunch.host.companion import Companion
+from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.mps import Daemon, MpsError, pipe_directory_of
+from gpulaunch.host.record import wait_until_unlocked
+from gpulaunch.host.table import Table
+
+PATIENCE_S = 30.0
+"""What a server gets to become ACTIVE in: it opens every GPU of the group, slowly without the persistence daemon."""
+
+_LOCK_MARGIN_S = 30.0
+_SOCKET_BYTES = 107  # of sockaddr_un, less the end
+_LONGEST_NAME = "/control_privileged"
+_MEMBERS_FILE = "group.json"
+
+
+def base_directory(chosen: str | None) -> str:
+    """Where this user's groups have their directories; it may not be there yet.
+
+    Not in the state directory, which may be a small tmpfs that logs would fill; not in $XDG_RUNTIME_DIR nor /dev/shm,
+    which a user's last logout empties though his jobs go on.
+    """
+    return chosen or f"/tmp/gpulaunch.mps.{os.geteuid()}"  # noqa: S108  it is checked for its owner
+
+
+class ShareGroup:
+    """The jobs of this user that share exactly these GPUs.
+
+    Args:
+        table: where their leases stand.
+        uuids: of the GPUs, ascending.
+        directory: the pipe directory of its daemon.
+        patience_s: the longest wait for the MPS server.
+
+    Attributes:
+        directory: as given.
+        daemon: of the group, whether it is there or not.
+    """
+
+    def __init__(self, table: Table, uuids: Sequence[str], directory: str, patience_s: float = PATIENCE_S) -> None:
+        self.directory = directory
+        self.daemon = Daemon(directory, uuids, os.geteuid())
+        self._table = table
+        self._uuids = tuple(uuids)
+        self._base = os.path.dirname(directory)
+        self._patience_s = patience_s
+
+    def companion(self, record_fd: int) -> Companion:
+        """A process that leaves the group for this one, should that die or hand on the lease without doing so.
+
+        Args:
+            record_fd: the lease's record, open.
+        """
+        looks_on = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))  # to read it is not to hold it
+
+        def act(word: bytes) -> None:
+            if not word:
+                wait_until_unlocked(looks_on)
+                self.leave()
+
+        try:
+            return Companion(act, looks_on)
+        finally:
+            os.close(looks_on)
+
+    @contextmanager
+    def entered(self) -> Iterator[str | None]:
+        """Let nobody start or end the group's daemon meanwhile, which is ready then; or tell why it is not.
+
+        Who gets a lease meanwhile is a member; if nobody is one in the end, the daemon goes.
+        """
+        try:
+            _make_own(self._base)
+            os.close(os.open(f"{self.directory}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as problem:  # which waiting for the lock would take for somebody who has it
+            yield f"{self._base}: {os.strerror(problem.errno or 0).lower()}"
+            return
+        with slow_lock.held(f"{self.directory}.lock", self._patience_s + _LOCK_MARGIN_S) as got:
+            if not got:
+                yield f"another launch has been at its MPS daemon for {self._patience_s + _LOCK_MARGIN_S:g} s"
+                return
+            try:
+                yield self._problem()
+            finally:
+                if not self.members():
+                    self._end()
+
+    def leave(self) -> None:
+        """End the daemon if no member is left; to be called when a lease has ended."""
+        if not os.path.isdir(self.directory):
+            return
+        with slow_lock.held(f"{self.directory}.lock", self._patience_s + _LOCK_MARGIN_S) as got:
+            if got and not self.members():
+                self._end()
+
+    def members(self) -> list[Lease]:
+        """Live leases of the group."""
+        try:
+            leases = self._table.peek().leases  # also those that no process holds, but a container
+        except FailedError:  # somebody's record is damaged
+            leases = self._table.own_leases()
+        own = [lease for lease in leases if lease.user_id == os.geteuid() and lease.share]
+        return [lease for lease in own if lease.share and lease.share.pipe_directory == self.directory]
+
+    def _problem(self) -> str | None:
+        """Make the daemon ready; why it is not."""
+        members = self.members()
+        try:
+            self._make_ready(alone=not members)
+        except MpsError as problem:
+            if members:
+                jobs = "a job of the group still runs" if len(members) == 1 else f"{len(members)} jobs still run"
+                return f"MPS: {problem}, and {jobs}"
+            return f"MPS: {problem}"
+        except OSError as problem:
+            return f"{problem.filename or self.directory}: {os.strerror(problem.errno or 0).lower()}"
+        return None
+
+    def _make_ready(self, *, alone: bool) -> None:
+        """Use the daemon that is there; without members a dead or faulty one is replaced."""
+        if self.daemon.pid() is None and not alone:
+            raise MpsError("its control daemon is gone")
+        if self.daemon.pid() is not None:
+            try:
+                self.daemon.make_ready(self._patience_s)
+            except MpsError:
+                if not alone:
+                    raise
+                self._end()
+            else:
+                return
+        self._sweep()
+        shutil.rmtree(self.directory, ignore_errors=True)  # sockets of a daemon that was killed
+        os.makedirs(self.daemon.log_directory, 0o700)
+        with open(os.path.join(self.directory, _MEMBERS_FILE), "w") as file:
+            json.dump([self._table.directory, self._uuids], file)
+        self.daemon.start()
+        self.daemon.make_ready(self._patience_s)
+
+    def _end(self) -> None:
+        self.daemon.quit()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """End daemons of other groups of this table that nobody uses: their last launchers were killed."""
+        for name in os.listdir(self._base):
+            directory = os.path.join(self._base, name)
+            with suppress(OSError, ValueError, TypeError):
+                with open(os.path.join(directory, _MEMBERS_FILE)) as file:
+                    table_directory, uuids = json.load(file)
+                if table_directory != self._table.directory or directory == self.directory:
+                    continue
+                other = ShareGroup(self._table, uuids, directory)
+                with slow_lock.held(f"{other.directory}.lock", 0) as got:
+                    if got and not other.members():
+                        other._end()
+
+
+def group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
+    """The pipe directory of a group: each table and each set of GPUs has its own; its name is short, as sockets want.
+
+    Args:
+        base: where this user's groups are.
+        table: where their leases stand.
+        uuids: of the GPUs, ascending.
+    """
+    key = json.dumps([os.path.realpath(table.directory), *uuids]).encode()
+    return os.path.join(base, f"{crc32(key):08x}")
+
+
+def _make_own(directory: str) -> None:
+    """Make a directory that is this user's alone; raises OSError if it is not."""
+    if len(os.fsencode(directory)) + len("/12345678") + len(_LONGEST_NAME) > _SOCKET_BYTES:
+        raise OSError(errno.ENAMETOOLONG, "", directory)
+    with suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "", directory)
+
+
+def serves_a_group(pid: int) -> bool:
+    """Whether a process is the MPS daemon or server of a share group: it belongs to all of its jobs, and to none."""
+    directory = pipe_directory_of(pid)
+    return directory is not None and os.path.exists(os.path.join(directory, _MEMBERS_FILE))
+
+
+def group_of(table: Table, lease: Lease) -> ShareGroup | None:
+    """The share group that a lease of this user is in; None if its GPUs are its own, only described, or another's."""
+    if lease.share is None or lease.share.pipe_directory is None or lease.user_id != os.geteuid():
+        return None
+    return ShareGroup(table, lease.share.group, lease.share.pipe_directory)
+
+
+def daemon_of(lease: Lease) -> Daemon | None:
+    """The MPS daemon of a lease, whoever's it is; None if its GPUs are its own, or only described."""
+    if lease.share is None or lease.share.pipe_directory is None:
+        return None
+    return Daemon(lease.share.pipe_directory, lease.share.group, lease.user_id)

@@ -1,0 +1,100 @@
+"""A job's part in its share group, from before its lease until after it."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from gpulaunch.core.sharing.share import Share
+from gpulaunch.host.companion import DISMISSED
+from gpulaunch.host.ending import family
+from gpulaunch.host.machine import pids_at_work
+from gpulaunch.host.mps import MpsError
+from gpulaunch.host.process import Job
+from gpulaunch.host.record import Draft
+from gpulaunch.host.share_group import ShareGroup
+from gpulaunch.host.table import Table
+
+FIRST_LOOK_S = 1.0
+"""Then it is looked whether the job has become a client of its MPS server, and later ever more rarely."""
+
+LONGEST_PAUSE_S = 60.0
+
+
+class Membership:
+    """One of the jobs of a share group.
+
+    Args:
+        table: where their leases stand.
+        record: of this one's lease; still a draft.
+        share: what it will say, with a pipe directory.
+    """
+
+    def __init__(self, table: Table, record: Draft, share: Share) -> None:
+        self._group = ShareGroup(table, share.group, share.pipe_directory or "")
+        self._leaver = self._group.companion(record.fd)
+        self._pids_on_mps: set[int] = set()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that leaves the group should this one be killed."""
+        return self._leaver.pid
+
+    def dismiss(self) -> None:
+        """The job will not be; whoever made the group ready looks after it."""
+        self._leaver.tell(DISMISSED)
+
+    def leave(self) -> None:
+        """The lease has ended; with the last one of the group its MPS daemon goes."""
+        self._group.leave()
+        self._leaver.tell(DISMISSED)
+
+    def take_off(self, pids: set[int]) -> list[str]:
+        """Take processes off their MPS server, before they are killed; what was refused."""
+        return self._group.daemon.terminate(pids)
+
+    def wait(
+        self,
+        job: Job,
+        limit_s: float | None,
+        uuids: Sequence[str],
+        warn: Callable[[str], None],
+        pids: Callable[[], set[int]] = family,
+    ) -> int | None:
+        """Wait for the job, and meanwhile tell if it uses its GPUs without having become a client of MPS.
+
+        CUDA becomes one silently when it starts, or silently does not; nobody knows when a job starts CUDA.
+
+        Args:
+            job: the job.
+            limit_s: the longest wait, or None.
+            uuids: of its GPUs.
+            warn: where to tell.
+            pids: tells which processes are the job's now.
+
+        Returns:
+            As Job.wait.
+        """
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        pause_s: float | None = FIRST_LOOK_S
+        while True:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            status = job.wait(min((s for s in (pause_s, left_s) if s is not None), default=None))
+            if status is not None or pause_s is None or (deadline is not None and time.monotonic() >= deadline):
+                return status
+            known = self._is_attached(pids(), uuids, warn)
+            pause_s = None if known else min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _is_attached(self, pids: set[int], uuids: Sequence[str], warn: Callable[[str], None]) -> bool:
+        """Whether it is known by now if the job is a client; it is told if it is not."""
+        try:
+            clients = self._group.daemon.clients()
+        except MpsError as problem:
+            warn(f"MPS: {problem}, so nobody can tell whether the job is attached")
+            return True
+        if pids & clients:
+            return True
+        without = sorted(pids & pids_at_work(uuids))
+        if not without:
+            return False
+        shown = ", ".join(map(str, without))
+        warn(f"pid {shown} of the job uses its GPU without MPS: neither its share of SMs nor its memory is bounded")
+        return True

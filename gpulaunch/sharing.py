@@ -1,0 +1,159 @@
+"""The settings of a launch that shares meet the machine: what it brings along, and which GPUs can be shared at all."""
+
+import os
+
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.gpu_model import GpuModel, find_gpu_model
+from gpulaunch.core.request import Sharing
+from gpulaunch.core.sharing.capacity import Capacity
+from gpulaunch.core.sharing.demand import Demand
+from gpulaunch.core.sharing.interference import Bounds, Client, Objective
+from gpulaunch.core.workload.profile import Profile
+from gpulaunch.errors import FailedError, UsageError, printable, quoted
+from gpulaunch.host import mps
+from gpulaunch.host.catalog import load_gpu_models, load_profile
+from gpulaunch.host.machine import Machine, driver_version
+from gpulaunch.settings import Settings
+
+LEAST_DRIVER = 495
+"""The first (CUDA 11.5) that bounds the memory of MPS clients."""
+
+_DRIVER_OF_CUDA_13_1 = 590
+_VOLTA = (7, 0)
+_CLIENTS, _CLIENTS_FROM_CUDA_13_1 = 48, 60
+
+
+def read_sharing(settings: Settings, profile: Profile, machine: Machine, name: str) -> Sharing | str:
+    """What a job brings along that shares; or why its GPUs have to be its own.
+
+    Args:
+        settings: of the launch.
+        profile: of the job.
+        machine: where.
+        name: what to call the job if its profile has no name.
+
+    Raises:
+        UsageError: a profile that is named does not exist, or says too little.
+    """
+    objective, bounds = _objective(settings), _bounds(settings)
+    percentage = settings.get("sm_percentage", profile.sm_percentage).value
+    announced = tuple(map(_announced, settings.get("share_with").value or ()))
+    demand = _demand(settings, profile, name)
+    if isinstance(demand, str):
+        return demand
+    driver = None if machine.key else _driver()
+    if isinstance(driver, str):
+        return driver
+    models = load_gpu_models()
+    capacities: dict[str, Capacity] = {}
+    unfit: dict[str, str] = {}
+    for gpu in machine.topology.gpus:
+        found = capacity_of(gpu, find_gpu_model(models, gpu.model), driver)
+        if isinstance(found, str):
+            unfit[gpu.uuid] = found
+        else:
+            capacities[gpu.uuid] = found
+    return Sharing(
+        client=Client(demand, objective, dict(profile.slowdowns)),
+        bounds=bounds,
+        sm_percentage=percentage,
+        announced=announced,
+        user_id=os.geteuid(),
+        capacities=capacities,
+        unfit=unfit,
+    )
+
+
+def _demand(settings: Settings, profile: Profile, name: str) -> Demand | str:
+    """The job's use of a GPU; the command line knows better than the profile."""
+    said = {
+        "sm_utilization_percentage": settings.get("sm", profile.sm_utilization_percentage).value,
+        "memory_bandwidth_utilization_percentage": settings.get(
+            "memory_bandwidth", profile.memory_bandwidth_utilization_percentage
+        ).value,
+        "memory_bytes": settings.get("memory", profile.memory_bytes).value,
+    }
+    known = profile._replace(name=profile.name or name, **said)
+    if known.demand:
+        return known.demand
+    options = {"average SM": "--sm", "average memory-bandwidth": "--memory-bandwidth", "maximum memory": "--memory"}
+    missing = [
+        f"{what} ({next(option for start, option in options.items() if what.startswith(start))})"
+        for what in known.missing_demand
+    ]
+    whose = f"profile {quoted(profile.name)}" if profile.name else "nobody"
+    return f"{whose} {'does not say' if profile.name else 'says'} what it needs of a GPU: {', '.join(missing)}"
+
+
+def _announced(name: str) -> Demand:
+    profile = load_profile(name)
+    if profile.demand is None:
+        raise UsageError(f"--share-with {printable(name)}: its profile lacks {', '.join(profile.missing_demand)}")
+    return profile.demand
+
+
+def _objective(settings: Settings) -> Objective:
+    weights = settings.get("product_weights").value
+    said = {
+        "name": settings.get("objective").value,
+        "throughput_weight": weights[0] if weights else None,
+        "energy_weight": weights[1] if weights else None,
+        "throughput_tolerance_percentage": settings.get("throughput_tolerance_percentage").value,
+    }
+    return Objective()._replace(**{name: value for name, value in said.items() if value is not None})
+
+
+def _bounds(settings: Settings) -> Bounds:
+    values = {name: settings.get(name.replace("percentage", "bound_percentage")).value for name in Bounds._fields}
+    return Bounds()._replace(**{name: value for name, value in values.items() if value is not None})
+
+
+def _driver() -> int | str:
+    """Major version of this machine's driver; or why it cannot share GPUs."""
+    if mps.program() is None:
+        return f"{mps.CONTROL} is not on PATH"
+    try:
+        version = driver_version()
+    except FailedError as problem:
+        return problem.message
+    major = (version or "").partition(".")[0]
+    if not major.isdecimal():
+        return "the driver does not tell its version"
+    if int(major) < LEAST_DRIVER:
+        return f"driver {printable(version or '')} cannot bound the memory of MPS clients: {LEAST_DRIVER} is the first"
+    return int(major)
+
+
+def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacity | str:
+    """What a GPU offers to jobs that share it; or why it cannot be shared.
+
+    Args:
+        gpu: which.
+        model: its figures; None if nobody knows them.
+        driver: major version of the driver; None on a described machine.
+
+    Source: NVIDIA, Multi-Process Service (client limits; MIG: memory is not bounded there as on whole GPUs). Before
+        Volta a fault of one client ends all others, and neither SMs nor memory can be bounded.
+    """
+    if gpu.mig:
+        return "it is a MIG instance, where MPS does not bound memory as it does on whole GPUs"
+    capability = gpu.compute_capability or (model.compute_capability if model else None)
+    version = tuple(int(part) for part in (capability or "").split(".") if part.isdecimal())
+    if len(version) != 2:
+        return "its compute capability is unknown"
+    if version < _VOLTA:
+        return f"compute capability {capability}: MPS bounds SMs and memory from 7.0 on"
+    if not gpu.memory_bytes:
+        return "how much memory it has is unknown"
+    most = _CLIENTS_FROM_CUDA_13_1 if driver is not None and driver >= _DRIVER_OF_CUDA_13_1 else _CLIENTS
+    if model is None:
+        return Capacity(gpu.memory_bytes, most)
+    return Capacity(
+        memory_bytes=gpu.memory_bytes,
+        most_clients=most,
+        sm_count=model.sm_count,
+        power_limit_w=model.power_limit_w,
+        giga_instructions_per_s_per_sm=model.warp_schedulers_per_sm * model.max_clock_mhz / 1000,
+        llc_gb_per_s=model.l2_bandwidth_gb_per_s,
+        dram_gb_per_s=model.dram_bandwidth_gb_per_s,
+    )

@@ -1,0 +1,599 @@
+"""The life of MPS daemons: started with the first job of a share group, checked, watched, and ended with the last."""
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import Launcher
+from fake_mps import CONTROL, SERVER, FakeMps, Mps, RealMps, is_alive, wait_for_end
+from fake_nvml import FakeNvml
+
+pytest_plugins = ("fake_mps", "fake_nvml")
+
+LIGHT = ("--share", "--objective", "energy", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
+
+
+@pytest.fixture(autouse=True)
+def _machine(dgx1_v100: FakeNvml, launcher: Launcher) -> None:
+    """Eight V100 with a driver that knows all of MPS."""
+    dgx1_v100.add("driver 550.54.15")
+    launcher.environment |= {"GPULAUNCH_GRACE": "0.3"}
+
+
+class Client:
+    """A job that is a client of MPS and runs until it is told to end.
+
+    Attributes:
+        process: the launcher.
+        pid: of the client.
+        how: "attached", or "without" MPS.
+    """
+
+    def __init__(self, launcher: Launcher, *options: str, deaf: bool = False) -> None:
+        words = ["mps_client", *(["--deaf", "--stays"] if deaf else [])]
+        self.process = launcher.start(*options, "--", *words, stdin=subprocess.PIPE)
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        self.how, pid = line.split()
+        self.pid = int(pid)
+
+    def end(self) -> tuple[int, str]:
+        """Let the job end; the launcher's exit status and what it said."""
+        _, said = self.process.communicate("\n", timeout=60)
+        return self.process.returncode, said
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.end()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            stream.close()
+
+
+@contextmanager
+def client(launcher: Launcher, *options: str, **how: bool):
+    job = Client(launcher, *options, **how)
+    try:
+        yield job
+    finally:
+        job.close()
+
+
+def gone(launcher: Launcher, mps: Mps) -> bool:
+    """Whether nothing is left of MPS: no daemon, no server, no directory of a group; nor of the table."""
+    for pid in (*mps.pids(CONTROL), *mps.pids(SERVER), *processes_of(launcher)):
+        wait_for_end(pid)
+    launcher.run("status")  # puts away the records of launchers that were killed
+    groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
+    left = [path.name for path in groups.iterdir() if path.suffix != ".lock"] if groups.exists() else []
+    return (left, launcher.records()) == ([], [])
+
+
+def ended_safely(fake_mps: FakeMps, pid: int) -> bool:
+    """Whether MPS let go of a client before that ended; its daemon notices an end a moment later."""
+    fake_mps.wait_for("left", pid=pid)
+    return fake_mps.ended_safely(pid)
+
+
+def gpu_of(job: Client) -> str:
+    """CUDA_VISIBLE_DEVICES of a job."""
+    variables = Path(f"/proc/{job.pid}/environ").read_bytes().split(b"\0")
+    return next(v.partition(b"=")[2].decode() for v in variables if v.startswith(b"CUDA_VISIBLE_DEVICES="))
+
+
+# ---------------------------------------------------------------------------------------------- the life of a daemon
+
+
+def test_the_life_of_a_group_of_one(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """The daemon is there, its server ACTIVE, before the job starts; the job is its client; both go with the job."""
+    with client(launcher, *LIGHT, "--sm-percentage", "40") as job:
+        assert job.how == "attached"
+        (daemon,), (there,) = fake_mps.events("started"), fake_mps.attached()
+        groups = launcher.environment["GPULAUNCH_MPS_DIRECTORY"]
+        assert os.path.dirname(daemon.pipe) == groups
+        assert daemon.said["environment"] == {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": "GPU-v100-0",
+            "CUDA_MPS_PIPE_DIRECTORY": daemon.pipe,
+            "CUDA_MPS_LOG_DIRECTORY": f"{daemon.pipe}/logs",
+        }
+        assert there.said["environment"] == {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": "GPU-v100-0",
+            "CUDA_MPS_PIPE_DIRECTORY": daemon.pipe,
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "GPU-v100-0=1024M",
+        }
+        kinds = [event.kind for event in fake_mps.events("started", "server", "asked", "attached")]
+        assert kinds == ["started", "server", "asked", "attached"]
+        assert fake_mps.commands()[:3] == ["get_server_list", f"start_server -uid {os.geteuid()}", "get_server_list"]
+        assert stat_mode(groups) == 0o700
+        assert job.end() == (0, "")
+    assert fake_mps.commands("quit") == ["quit"]
+    assert gone(launcher, fake_mps)
+
+
+def stat_mode(path: str) -> int:
+    return os.stat(path).st_mode & 0o777
+
+
+def test_the_last_one_ends_it(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """Jobs of a group have one daemon, whoever of them comes and goes; a later group has a new one."""
+    with client(launcher, *LIGHT) as first:
+        with client(launcher, *LIGHT) as second, client(launcher, *LIGHT) as third:
+            assert {gpu_of(job) for job in (first, second, third)} == {"GPU-v100-0"}
+            assert [len(fake_mps.events("started")), len(fake_mps.pids(SERVER)), len(fake_mps.attached())] == [1, 1, 3]
+            assert first.end() == (0, "")
+            assert third.end() == (0, "")
+            assert fake_mps.commands("quit") == []
+            with client(launcher, *LIGHT) as fourth:
+                assert (fourth.how, gpu_of(fourth)) == ("attached", "GPU-v100-0")
+            assert second.end() == (0, "")
+        assert fake_mps.commands("quit") == ["quit"]
+    assert gone(launcher, fake_mps)
+    with client(launcher, *LIGHT) as later:
+        assert later.how == "attached"
+    assert len(fake_mps.events("started")) == 2
+    assert gone(launcher, fake_mps)
+
+
+def test_each_set_of_gpus_has_its_own(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """Groups on different GPUs have different daemons, and never the directory that everybody's CUDA looks into."""
+    with client(launcher, *LIGHT, "-n", "2") as pair, client(launcher, *LIGHT) as one, client(launcher, *HEAVY) as two:
+        pipes = {event.said["environment"]["CUDA_VISIBLE_DEVICES"]: event.pipe for event in fake_mps.events("started")}
+        assert set(pipes) == {",".join(sorted(gpu_of(pair).split(","))), gpu_of(one), gpu_of(two)}
+        assert len({*pipes.values(), "/tmp/nvidia-mps"}) == 4
+        assert all(len(pipe) + len("/control_privileged") < 108 for pipe in pipes.values())
+    assert gone(launcher, fake_mps)
+
+
+def test_the_job_starts_when_the_server_is_active(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A server takes its time, and the job starts only then."""
+    fake_mps.tell(looks=3)
+    with client(launcher, *LIGHT) as job:
+        assert job.how == "attached"
+        asked = [event.said["command"].split()[0] for event in fake_mps.events("command")]
+        assert asked.count("get_server_status") == 4
+        assert fake_mps.events("asked")[0].time_s > fake_mps.events("command")[-1].time_s
+    assert gone(launcher, fake_mps)
+
+
+def test_a_server_that_never_gets_there(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """The job gets a GPU of its own, with the reason, and nothing of MPS stays."""
+    fake_mps.tell(status="INITIALIZING")
+    launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "0.3s"
+    with client(launcher, *LIGHT) as job:
+        assert (job.how, gpu_of(job)) == ("without", "0")
+        (server,) = fake_mps.events("server")
+        status, said = job.end()
+    want = f"not shared: MPS: its server (pid {server.pid}) is still INITIALIZING after 0.3 s"
+    assert (status, said) == (0, f"gpulaunch: warning: {want}\n")
+    assert gone(launcher, fake_mps)
+
+
+@pytest.mark.parametrize(
+    ("told", "want"),
+    [
+        ({"server_fails": True}, "its server does not start: "),
+        ({"status": "FAULT"}, "is in state FAULT"),
+        ({"dies": ["start_server"]}, "its daemon does not survive start_server"),
+        ({"answers": {"get_server_status": ["Unknown command get_server_status"]}}, "get_server_status is unknown"),
+    ],
+)
+def test_a_daemon_that_fails(launcher: Launcher, fake_mps: FakeMps, told: dict, want: str) -> None:
+    """Whatever MPS does, the job runs, on a GPU of its own, and nothing of MPS stays."""
+    fake_mps.tell(**told)
+    launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "5s"
+    with client(launcher, *LIGHT) as job:
+        assert (job.how, gpu_of(job)) == ("without", "0")
+        status, said = job.end()
+    assert (status, said.startswith("gpulaunch: warning: not shared: MPS: "), want in said) == (0, True, True), said
+    assert gone(launcher, fake_mps)
+
+
+def test_a_daemon_that_does_not_answer(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """One that hangs is given up after 5 s, and killed, since nobody uses it."""
+    fake_mps.tell(hangs=["get_server_list", "quit"])
+    with client(launcher, *LIGHT) as job:
+        assert (job.how, gpu_of(job)) == ("without", "0")
+        status, said = job.end()
+    want = "gpulaunch: warning: not shared: MPS: its daemon does not answer get_server_list within 5 s\n"
+    assert (status, said) == (0, want)
+    assert gone(launcher, fake_mps)
+
+
+def test_a_faulty_server_is_not_joined(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """Who comes to a group whose server is at fault gets a GPU of its own; those that are there are left alone."""
+    with client(launcher, *LIGHT) as first:
+        fake_mps.tell(status="FAULT")
+        with client(launcher, *LIGHT) as second:
+            assert (second.how, gpu_of(second) in map(str, range(1, 8))) == ("without", True)
+            assert "is in state FAULT, and a job of the group still runs" in second.end()[1]
+        assert (fake_mps.commands("quit"), is_alive(first.pid)) == ([], True)
+        fake_mps.tell(status="ACTIVE")
+        assert first.end() == (0, "")
+    assert gone(launcher, fake_mps)
+
+
+def test_a_dead_daemon_is_not_joined(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """Without its daemon a group takes nobody; when its last job has ended the next one starts a new daemon."""
+    with client(launcher, *LIGHT) as first:
+        (daemon,) = fake_mps.events("started")
+        os.kill(daemon.pid, signal.SIGKILL)
+        wait_for_end(daemon.pid)
+        with client(launcher, *LIGHT) as second:
+            assert second.how == "without"
+            assert "its control daemon is gone, and a job of the group still runs" in second.end()[1]
+        assert first.end()[0] == 0
+    with client(launcher, *LIGHT) as third:
+        assert (third.how, gpu_of(third)) == ("attached", "GPU-v100-0")
+    assert gone(launcher, fake_mps)
+
+
+def test_a_daemon_without_a_pid_file(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A daemon is known by its process: one whose pid file is gone is used and ended like any other."""
+    fake_mps.tell(forgets_pid_file=True)
+    with client(launcher, *LIGHT) as first, client(launcher, *LIGHT) as second:
+        assert (first.how, second.how, len(fake_mps.events("started"))) == ("attached", "attached", 1)
+    assert gone(launcher, fake_mps)
+
+
+def orphan(launcher: Launcher, fake_mps: FakeMps, *options: str) -> str:
+    """Let a group's daemon outlive its jobs and all that looks after it; its pipe directory."""
+    job = Client(launcher, *options)
+    (daemon,) = fake_mps.events("started")
+    for pid in processes_of(launcher):
+        if pid != job.pid:
+            os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid)
+    fake_mps.end_client(job.pid)
+    job.process.wait()
+    for stream in (job.process.stdin, job.process.stdout, job.process.stderr):
+        stream.close()
+    assert is_alive(daemon.pid)
+    return daemon.pipe
+
+
+def processes_of(launcher: Launcher) -> list[int]:
+    """Live gpulaunch processes of this launcher: it, and who looks after its jobs."""
+    found = []
+    mark = f"GPULAUNCH_STATE_DIR={launcher.state}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                mark in (entry / "environ").read_bytes().split(b"\0")
+                and b"gpulaunch" in (entry / "cmdline").read_bytes()
+            ):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_daemon_that_nobody_ended_is_used(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A daemon that outlived everybody is taken over by the next job on its GPUs."""
+    pipe = orphan(launcher, fake_mps, *LIGHT)
+    with client(launcher, *LIGHT) as job:
+        assert job.how == "attached"
+        assert [event.pipe for event in fake_mps.events("started")] == [pipe]
+    assert gone(launcher, fake_mps)
+
+
+def test_a_daemon_that_nobody_ended_is_ended(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A daemon that outlived everybody is ended by the next job that shares other GPUs."""
+    orphan(launcher, fake_mps, *LIGHT)
+    with client(launcher, *LIGHT, "--only", "5") as job:
+        assert (job.how, gpu_of(job)) == ("attached", "GPU-v100-5")
+        assert len(fake_mps.pids(CONTROL)) == 1
+    assert gone(launcher, fake_mps)
+
+
+@pytest.mark.parametrize("how", ["FAULT", "hangs"])
+def test_a_faulty_daemon_that_nobody_uses_is_replaced(launcher: Launcher, fake_mps: FakeMps, how: str) -> None:
+    """One that outlived everybody and does not work is replaced."""
+    pipe = orphan(launcher, fake_mps, *LIGHT)
+    (old,) = fake_mps.events("started")
+    if how == "FAULT":  # the state is the server's, and all servers have one: this one's is answered for it
+        (server,) = fake_mps.pids(SERVER)
+        os.kill(server, signal.SIGKILL)
+        fake_mps.tell(answers={"get_server_list": [str(server)], "get_server_status": ["FAULT"]})
+    else:
+        fake_mps.tell(hangs=["get_server_list"])
+    job = launcher.start(*LIGHT, "--", "mps_client", stdin=subprocess.PIPE)
+    wait_for_end(old.pid)
+    fake_mps.tell(answers={}, hangs=[])
+    assert job.stdout.readline().split()[0] == "attached"
+    job.communicate("\n", timeout=30)
+    assert [event.pipe for event in fake_mps.events("started")] == [pipe, pipe]
+    assert gone(launcher, fake_mps)
+
+
+# ---------------------------------------------------------------------------------------------- attachment
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_job_that_did_not_attach_is_told_of(
+    launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml, seen: bool
+) -> None:
+    """A job that uses its GPU without MPS is told of, once; one of which nothing is seen there is not."""
+    job = launcher.start(*LIGHT, "--", "sh", "-c", "echo $$; exec sleep 600", stdin=subprocess.DEVNULL)
+    pid = int(job.stdout.readline())
+    if seen:
+        dgx1_v100.add(f"process 0 {pid} 300")
+        want = f"pid {pid} of the job uses its GPU without MPS: neither its share of SMs nor its memory is bounded"
+        assert job.stderr.readline() == f"gpulaunch: warning: {want}\n"
+    else:
+        list_clients(fake_mps, 2)
+    os.kill(pid, signal.SIGTERM)
+    _, rest = job.communicate(timeout=30)
+    assert (job.returncode, rest) == (143, "")
+    assert gone(launcher, fake_mps)
+
+
+def list_clients(fake_mps: FakeMps, count: int) -> None:
+    """Block until the launcher has asked so often who is attached."""
+    while len(fake_mps.commands("get_client_list")) < count:
+        fake_mps.wait_for("command", len(fake_mps.events("command")) + 1)
+
+
+def test_a_job_that_attached_is_not_asked_about_again(
+    launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
+) -> None:
+    """A client, although NVML shows it at work, is none to be told of; also one that is a child of the job."""
+    script = "mps_client & echo $!; wait"
+    job = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.DEVNULL)
+    pid = int(job.stdout.readline())
+    assert job.stdout.readline().split() == ["attached", str(pid)]
+    dgx1_v100.add(f"process 0 {pid} 300")
+    list_clients(fake_mps, 1)
+    fake_mps.end_client(pid)
+    _, said = job.communicate(timeout=30)
+    assert (job.returncode, said) == (0, "")
+    assert len(fake_mps.commands("get_client_list")) == 1
+    assert gone(launcher, fake_mps)
+
+
+def test_servers_are_no_use_outside(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
+    """An MPS server at work on a GPU is nobody's use; in EXCLUSIVE_PROCESS, where it keeps others off, it is."""
+    pipe = orphan(launcher, fake_mps, *LIGHT)
+    (server,) = fake_mps.pids(SERVER)
+    fake_mps.tell_nvml(dgx1_v100)
+    states = [gpu["state"] for gpu in json.loads(launcher.run("status", "--json").stdout)["gpus"]]
+    assert states == ["free"] * 8
+    dgx1_v100.change(0, mode=3)
+    first = json.loads(launcher.run("status", "--json").stdout)["gpus"][0]
+    want = f"an MPS server keeps it in compute mode EXCLUSIVE_PROCESS: pid {server}, root"
+    assert (first["state"], first["outside"]) == ("outside", want)
+    assert os.path.isdir(pipe)
+
+
+def test_exclusive_process_mode(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
+    """Where the administrator has set EXCLUSIVE_PROCESS, jobs share all the same, through the one server."""
+    for gpu in range(8):
+        dgx1_v100.change(gpu, mode=3)
+    with client(launcher, *LIGHT) as first:
+        fake_mps.tell_nvml(dgx1_v100)
+        with client(launcher, *LIGHT) as second:
+            fake_mps.tell_nvml(dgx1_v100)
+            assert (first.how, second.how, gpu_of(second)) == ("attached", "attached", "GPU-v100-0")
+            states = [gpu["state"] for gpu in json.loads(launcher.run("status", "--json").stdout)["gpus"]]
+            assert states == ["shared", *["free"] * 7]
+            fake_mps.tell_nvml(dgx1_v100)
+        fake_mps.tell_nvml(dgx1_v100)
+    fake_mps.tell_nvml(dgx1_v100)
+    assert gone(launcher, fake_mps)
+
+
+# ---------------------------------------------------------------------------------------------- the end of a client
+
+
+def test_a_time_limit_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """TERM, the grace, terminate_client, and only then KILL; the others of the group go on."""
+    with client(launcher, *LIGHT) as other, client(launcher, *LIGHT, "--time-limit", "0.5s", deaf=True) as job:
+        job.process.wait(30)
+        assert job.process.returncode == 124
+        assert fake_mps.commands("terminate_client")[0].endswith(f" {job.pid}")
+        assert ended_safely(fake_mps, job.pid)
+        assert (is_alive(job.pid), is_alive(other.pid)) == (False, True)
+        assert other.end() == (0, "")
+    assert gone(launcher, fake_mps)
+
+
+def test_free_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """So does `gpulaunch free`, also where the launcher has been killed; with the last job the daemon goes, too."""
+    for killed in (False, True):
+        with client(launcher, *LIGHT, deaf=True) as job:
+            if killed:
+                job.process.kill()
+                job.process.wait()
+            (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+            done = launcher.run("free", lease["id"])
+            assert (done.returncode, done.stderr) == (0, "")
+            assert ended_safely(fake_mps, job.pid)
+        assert gone(launcher, fake_mps)
+
+
+def test_a_job_in_ci_is_ended_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """Where CI=true and the runner kills the launcher, the job is taken off MPS before it is killed."""
+    launcher.environment["CI"] = "true"
+    with client(launcher, *LIGHT, deaf=True) as job:
+        job.process.kill()
+        wait_for_end(job.pid)
+        assert ended_safely(fake_mps, job.pid)
+    assert gone(launcher, fake_mps)
+
+
+def test_what_a_job_leaves_behind_is_ended_safely(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
+    """A client that a job leaves on its GPU is taken off MPS before it is killed; the daemon is not taken for one."""
+    script = "mps_client --deaf --stays </dev/null & echo $!; read line"
+    job = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    pid = int(job.stdout.readline())
+    fake_mps.wait_for("attached", pid=pid)
+    fake_mps.tell_nvml(dgx1_v100)
+    _, said = job.communicate("\n", timeout=30)
+    assert (job.returncode, said, is_alive(pid)) == (0, "CUDA_ERROR_MPS_CLIENT_TERMINATED\n", False)
+    assert ended_safely(fake_mps, pid)
+    assert gone(launcher, fake_mps)
+
+
+@pytest.mark.parametrize("told", [{"refuses": ["terminate_client"]}, {"hangs": ["terminate_client"]}])
+def test_mps_that_does_not_let_go(launcher: Launcher, fake_mps: FakeMps, told: dict) -> None:
+    """A client that MPS does not let go of is killed all the same: its time is up."""
+    fake_mps.tell(**told)
+    with client(launcher, *LIGHT, "--time-limit", "0.5s", deaf=True) as job:
+        job.process.wait(30)
+        assert (job.process.returncode, is_alive(job.pid)) == (124, False)
+    fake_mps.tell(hangs=[])
+    assert gone(launcher, fake_mps)
+
+
+# ---------------------------------------------------------------------------------------------- the end of a launcher
+
+
+def test_a_killed_launcher_leaves_no_daemon(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """The job of a launcher that is killed goes on as a client; with its end the daemon goes."""
+    with client(launcher, *LIGHT) as job:
+        job.process.kill()
+        job.process.wait()
+        assert (is_alive(job.pid), len(fake_mps.pids(CONTROL))) == (True, 1)
+        with client(launcher, *LIGHT) as other:
+            assert (other.how, gpu_of(other)) == ("attached", "GPU-v100-0")
+        assert fake_mps.commands("quit") == []
+        fake_mps.end_client(job.pid)
+        fake_mps.wait_for("ended")
+    assert gone(launcher, fake_mps)
+
+
+def test_a_launch_inside_outlives_the_one_around_it(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A launch inside a job that shares is a client, too; the daemon stays until it has ended."""
+    script = "gpulaunch -- mps_client </dev/null >/dev/null 2>&1 & read line"
+    outer = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    (inner,) = fake_mps.wait_for("attached")
+    outer.communicate("\n", timeout=30)
+    assert (outer.returncode, is_alive(inner.pid), fake_mps.commands("quit")) == (0, True, [])
+    fake_mps.end_client(inner.pid)
+    fake_mps.wait_for("ended")
+    assert gone(launcher, fake_mps)
+
+
+def test_crowd(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """Ten jobs that come and go at once on one GPU have one daemon at a time, and none when all have ended."""
+    jobs = [
+        launcher.start("-q", "--only", "0", "--wait", *LIGHT, "--", "mps_client", stdin=subprocess.PIPE) for _ in range(10)
+    ]
+    outcomes = []
+    for job in jobs:
+        said, problems = job.communicate("\n", timeout=60)
+        outcomes.append((job.returncode, said.split()[:1], problems))
+    assert outcomes == [(0, ["attached"], "")] * 10
+    daemons = [event.kind for event in fake_mps.events("started", "ended")]
+    assert daemons == ["started", "ended"] * (len(daemons) // 2)
+    assert gone(launcher, fake_mps)
+
+
+# ---------------------------------------------------------------------------------------------- where it cannot be
+
+
+def own_gpu(launcher: Launcher, *options: str) -> str:
+    """What is said of a job that shares and cannot."""
+    done = launcher.run(*LIGHT, *options, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert (done.returncode, done.stdout) == (0, "0\n")
+    return done.stderr.removeprefix("gpulaunch: warning: not shared: ").removesuffix("\n")
+
+
+def test_without_the_program(launcher: Launcher) -> None:
+    """Without nvidia-cuda-mps-control nothing is shared."""
+    assert own_gpu(launcher) == f"{CONTROL} is not on PATH"
+
+
+@pytest.mark.parametrize(
+    ("driver", "want"),
+    [
+        ("470.256.02", "driver 470.256.02 cannot bound the memory of MPS clients: 495 is the first"),
+        ("unheard-of", "the driver does not tell its version"),
+    ],
+)
+def test_old_drivers(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml, driver: str, want: str) -> None:
+    """A driver that cannot bound clients, or does not say what it is, shares nothing; MPS is not even started."""
+    dgx1_v100.drop("driver")
+    dgx1_v100.add(f"driver {driver}")
+    assert own_gpu(launcher) == want
+    assert fake_mps.events() == []
+
+
+def test_a_directory_that_is_not_ours(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A place for daemons that others can write to, or that is no directory, or has no room, is not used."""
+    groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
+    groups.mkdir()
+    groups.chmod(0o777)
+    assert own_gpu(launcher) == f"{groups}: operation not permitted"
+    groups.rmdir()
+    groups.touch()
+    assert own_gpu(launcher) == f"{groups}: operation not permitted"
+    launcher.environment["GPULAUNCH_MPS_DIRECTORY"] = long = f"{fake_mps.folder}/{'x' * 90}"
+    assert own_gpu(launcher) == f"{long}: file name too long"
+    launcher.environment["GPULAUNCH_MPS_DIRECTORY"] = "/proc/self/fd"
+    assert own_gpu(launcher) == "/proc/self/fd: no such file or directory"
+    assert fake_mps.events() == []
+
+
+def test_a_full_disk(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """Where the daemon's directory has no room, the job gets a GPU of its own, and nothing stays."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount")
+    groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
+    groups.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=3,mode=700", "tmpfs", groups], check=True)
+    try:
+        assert "no space left on device" in own_gpu(launcher)
+        assert fake_mps.events() == []
+    finally:
+        subprocess.run(["umount", "--lazy", groups], check=True)
+
+
+def test_gpus_that_differ(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
+    """On a GPU before Volta the job is alone, and says why; --dry-run starts nothing."""
+    dgx1_v100.change(0, cc="6.0")
+    assert launcher.run(*LIGHT, "--dry-run", "--", "x").returncode == 0
+    assert own_gpu(launcher, "--only", "0") == "compute capability 6.0: MPS bounds SMs and memory from 7.0 on"
+    assert fake_mps.events() == []
+
+
+# ---------------------------------------------------------------------------------------------- the real one
+
+
+def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
+    """NVIDIA's own daemon is started, asked, waited for, and ended; without a GPU its server gets no further."""
+    launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "0.5s"
+    for _ in range(2):
+        said = own_gpu(launcher)
+        assert said.startswith("MPS: its server (pid ")
+        assert said.endswith(") is still INITIALIZING after 0.5 s")
+        assert gone(launcher, real_mps)
+
+
+def test_the_real_daemon_of_an_old_driver(launcher: Launcher, old_mps: RealMps) -> None:
+    """That of driver 535 cannot tell whether its server works, so nothing is shared, and it is ended again."""
+    assert own_gpu(launcher) == (
+        "MPS: this driver's MPS does not tell whether its server works: get_server_status is unknown"
+    )
+    assert gone(launcher, old_mps)
+
+
+def test_real_daemons_of_two_groups(launcher: Launcher, real_mps: RealMps) -> None:
+    """Two groups start two of NVIDIA's daemons side by side, each with its own GPU and directories."""
+    launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "20s"
+    with ExitStack() as stack:
+        jobs = [stack.enter_context(launcher.start(*LIGHT, "--only", gpu, "--", "true")) for gpu in ("2", "5")]
+        found: set[tuple[bytes, ...]] = set()
+        while len(found) < 2:
+            for pid in real_mps.pids(SERVER):
+                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                found.add(tuple(v for v in variables if v.startswith((b"CUDA_VIS", b"CUDA_MPS_PIPE"))))
+        for job in jobs:
+            job.send_signal(signal.SIGTERM)
+    assert len({value for variables in found for value in variables}) == 4

@@ -1,0 +1,371 @@
+"""Sharing as plain values: whom a request joins, what its lease says, and why it does not join others."""
+
+import json
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from gpulaunch.core.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
+from gpulaunch.core.explain import explain
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.link import Wire, connect
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.leases.lease import Lease, parse_lease
+from gpulaunch.core.leases.record import Process
+from gpulaunch.core.leases.ticket import Ticket
+from gpulaunch.core.request import Constraint, Request, Sharing, Wishes
+from gpulaunch.core.sharing.capacity import Capacity, least
+from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
+from gpulaunch.core.sharing.interference import Bounds, Client, Objective
+from gpulaunch.core.sharing.joining import share_of
+from gpulaunch.core.sharing.share import Share
+from gpulaunch.core.workload.pattern import PATTERNS
+from gpulaunch.errors import FieldError
+from gpulaunch.host.catalog import load_described_machine
+
+GIB = 1 << 30
+THROUGHPUT, NO_WISHES = Objective(), Wishes()
+ALICE, BOB = 1000, 1001
+LIGHT, HALF, HEAVY = (Demand(name, sm, 5.0, GIB) for name, sm in (("light", 10.0), ("half", 50.0), ("heavy", 95.0)))
+
+
+def box(count: int = 4) -> Topology:
+    """GPUs that all meet alike."""
+    gpus = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=16 * GIB) for i in range(count))
+    return Topology("box", gpus, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2)), "a test")
+
+
+def request(
+    demand: Demand | None,
+    gpus: int | None = 1,
+    *,
+    topology: Topology | None = None,
+    sensitive: bool = False,
+    unfit: dict[str, str] | None = None,
+    objective: Objective = THROUGHPUT,
+    wishes: Wishes = NO_WISHES,
+    policy: str = "baseline",
+    **sharing: Any,
+) -> Request:
+    """Of alice; without a demand it does not share."""
+    unfit = unfit or {}
+    fit = {gpu.uuid: Capacity(gpu.memory_bytes, 48) for gpu in (topology or box()).gpus if gpu.uuid not in unfit}
+    values = {"sm_percentage": None, "announced": (), "user_id": ALICE, "bounds": Bounds(), **sharing}
+    return Request(
+        gpus,
+        pattern=PATTERNS["ring"],
+        bandwidth_sensitive=sensitive,
+        policy=policy,
+        bandwidth_model="cut",
+        wishes=wishes,
+        sharing=demand and Sharing(Client(demand, objective), capacities=fit, unfit=unfit, **values),
+    )
+
+
+def lease(lease_id: str, *indices: int, **fields: Any) -> Lease:
+    """Of alice, for her alone."""
+    return Lease(
+        id=lease_id,
+        table=None,
+        uuids=tuple(f"GPU-{index}" for index in indices),
+        launcher=Process(100, 1),
+        job=Process(101, 2),
+        command=("train",),
+        assumed=(),
+        started_at="2026-01-01T00:00:00Z",
+        boot_id="boot",
+        **{"user_id": ALICE, "profile": None, "name": None, "ancestors": (), **fields},
+    )
+
+
+def shared(lease_id: str, demand: Demand, *indices: int, percentage: int = 100, **fields: Any) -> Lease:
+    """Of alice, who shares it."""
+    group = tuple(sorted(f"GPU-{index}" for index in indices))
+    sensitive = fields.pop("sensitive", False)
+    client = Client(demand, fields.pop("objective", Objective()))
+    return lease(lease_id, *indices, share=Share(group, percentage, sensitive, client, "/tmp/x"), **fields)
+
+
+def outcome(decision: Decision) -> tuple[object, ...]:
+    """The GPUs and whom they are shared with, or why there are none."""
+    if not isinstance(decision, Grant):
+        return type(decision), decision.reason
+    joining = decision.joining
+    return decision.placement.gpus, None if joining is None else tuple(sorted(lease.id for lease in joining.residents))
+
+
+def decided(asked: Request, *leases: Lease, topology: Topology | None = None, **situation: Any) -> tuple[object, ...]:
+    return outcome(decide(asked, Situation(topology or box(), leases, **situation)))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "asked", "leases", "want"),
+    [
+        ("the first one opens a free GPU", request(LIGHT), [], ((0,), ())),
+        ("the next one joins it", request(LIGHT), [shared("a", HALF, 1)], ((1,), ("a",))),
+        ("who does not share gets a free one", request(None), [shared("a", HALF, 0)], ((1,), None)),
+        ("a GPU of a job that does not share is not joined", request(LIGHT), [lease("a", 0)], ((1,), ())),
+        ("nor one of another user's", request(LIGHT), [shared("a", LIGHT, 0, user_id=BOB)], ((1,), ())),
+        ("what is too much together stays apart", request(HEAVY), [shared("a", HALF, 0)], ((1,), ())),
+        ("of several the least used", request(LIGHT), [shared("a", HALF, 0), shared("b", LIGHT, 2)], ((2,), ("b",))),
+        ("of equals the lowest", request(LIGHT), [shared("b", LIGHT, 2), shared("a", LIGHT, 1)], ((1,), ("a",))),
+        ("two of two GPUs meet on both", request(LIGHT, 2), [shared("a", HALF, 2, 1)], ((1, 2), ("a",))),
+        ("one of two GPUs is not joined by one of one", request(LIGHT), [shared("a", HALF, 0, 1)], ((2,), ())),
+        ("nor one of one by one of two", request(LIGHT, 2), [shared("a", HALF, 0)], ((1, 2), ())),
+        (
+            "nor two of one each by one of two",
+            request(LIGHT, 2),
+            [shared("a", HALF, 0), shared("b", HALF, 1)],
+            ((2, 3), ()),
+        ),
+        (
+            "two is all that throughput wants",
+            request(LIGHT),
+            [shared("a", LIGHT, 0), shared("b", HALF, 0)],
+            ((1,), ()),
+        ),
+        ("three if all are small", request(LIGHT), [shared("a", LIGHT, 0), shared("b", LIGHT, 0)], ((0,), ("a", "b"))),
+        (
+            "a launch inside a member is part of it",
+            request(LIGHT),
+            [shared("a", HALF, 0), shared("b", HALF, 0, ancestors=("a",))],
+            ((0,), ("a",)),
+        ),
+        (
+            "one that has outlived it counts for itself",
+            request(HALF),
+            [shared("b", HALF, 0, ancestors=("a",))],
+            ((0,), ("b",)),
+        ),
+        (
+            "what a launch inside a member left of its GPUs may be another's",
+            request(LIGHT, 2),
+            [lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",)), lease("c", 1)],
+            ((2, 3), ()),
+        ),
+    ],
+)
+def test_whom_a_request_joins(sentence: str, asked: Request, leases: list[Lease], want: tuple[object, ...]) -> None:
+    """A request that shares joins jobs of its user on exactly its GPUs if that hurts nobody, or opens free ones."""
+    for order in (leases, leases[::-1]):
+        assert decided(asked, *order) == want, sentence
+
+
+def test_nobody_to_join_and_nothing_free() -> None:
+    """Where nothing is free the reason tells of each GPU to share what is in the way, with the figures."""
+    leases = [shared("a", HALF, 0), shared("b", HEAVY, 1), lease("c", 2, 3)]
+    want = (
+        "1 GPU requested: 0 of 4 are free, 4 are leased; of those to share: "
+        "GPU 0: average SM utilization 145 % of at most 100 %; GPU 1: average SM utilization 190 % of at most 100 %"
+    )
+    assert decided(request(HEAVY), *leases) == (Wait, want)
+    bounds = Bounds(sm_percentage=145)
+    assert decided(request(HEAVY, bounds=bounds), *leases) == ((0,), ("a",))
+
+
+def test_gpus_that_cannot_be_shared() -> None:
+    """A GPU that cannot be shared is the job's own, with the reason; one that can, and is in use, is joined."""
+    old = request(LIGHT, unfit={"GPU-0": "compute capability 6.0"})
+    decision = decide(old, Situation(box()))
+    assert isinstance(decision, Grant)
+    assert (decision.placement.gpus, decision.joining, decision.own_because) == ((0,), None, "compute capability 6.0")
+    assert decided(old, shared("a", LIGHT, 1)) == ((1,), ("a",))
+    assert decided(request(LIGHT, 4, unfit={"GPU-3": "MIG"})) == ((0, 1, 2, 3), None)
+
+
+def test_too_much_for_one() -> None:
+    """A job that is over a bound all by itself gets a GPU of its own."""
+    big = LIGHT._replace(memory_bytes=17 * GIB)
+    decision = decide(request(big), Situation(box()))
+    assert isinstance(decision, Grant)
+    assert (decision.joining, decision.own_because) == (None, "maximum memory 17408 MiB of at most 16384 MiB")
+
+
+def test_what_is_in_the_way() -> None:
+    """GPUs that a constraint or a wish leaves out, that are in use outside, or stay apart from, are not joined."""
+    there = shared("a", LIGHT, 1, name="noisy")
+    without = request(LIGHT)._replace(constraints=(Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"})),))
+    assert decided(without, there) == ((0,), ())
+    assert decided(request(LIGHT, wishes=Wishes(required=Constraint("--require 2", frozenset({"GPU-2"})))), there) == (
+        (2,),
+        (),
+    )
+    used = [OutsideUse("GPU-1", "pid 4, bob")]  # by a member of the group: its lease explains it
+    assert decided(request(LIGHT), there, outside=used) == ((1,), ("a",))
+    sockets = [gpu._replace(numa_node=gpu.index // 2) for gpu in box().gpus]
+    topology = Topology("box", tuple(sockets), box().links, "a test")
+    apart = request(LIGHT, wishes=Wishes(apart_from=("noisy",)))
+    assert decided(apart, there, topology=topology) == ((2,), ())
+
+
+def test_links_matter_to_who_depends_on_them() -> None:
+    """A job that depends on links is not sent to worse ones than it would get alone, nor to those of its like."""
+    dgx, _ = load_described_machine("dgx1-v100")
+    uuids = {gpu.index: gpu.uuid for gpu in dgx.gpus}
+
+    def there(a: int, b: int, *, sensitive: bool = False) -> Lease:
+        found = shared("a", LIGHT, a, b, sensitive=sensitive)
+        group = tuple(sorted((uuids[a], uuids[b])))
+        return found._replace(uuids=(uuids[a], uuids[b]), share=found.share._replace(group=group))
+
+    def asked(*, sensitive: bool) -> Request:
+        return request(LIGHT, 2, topology=dgx, sensitive=sensitive, policy="preserve")
+
+    assert decided(asked(sensitive=False), there(0, 5), topology=dgx) == ((0, 5), ("a",))
+    assert decided(asked(sensitive=True), there(0, 5), topology=dgx) != ((0, 5), ("a",))
+    assert decided(asked(sensitive=True), there(0, 3), topology=dgx) == ((0, 3), ("a",))
+    alone = decided(asked(sensitive=True), there(0, 3, sensitive=True), topology=dgx)
+    assert alone[1] == ()
+    assert not {0, 3} & set(alone[0])
+    others = lease("b")._replace(uuids=tuple(uuids[i] for i in range(8) if i not in (0, 5)))
+    assert decided(asked(sensitive=True), there(0, 5), others, topology=dgx) == ((0, 5), ("a",))
+
+
+def ticket(number: int, gpus: int, *, passable: bool) -> Ticket:
+    return Ticket(
+        id=f"t{number}",
+        number=number,
+        user_id=BOB,
+        table=None,
+        within=None,
+        uuids=tuple(gpu.uuid for gpu in box().gpus),
+        gpus=gpus,
+        passable_until_s=100.0 if passable else 0.0,
+        launcher=Process(1, 1),
+        command=("wait",),
+        profile=None,
+        name=None,
+        since="2026-01-01T00:00:00Z",
+        boot_id="boot",
+    )
+
+
+def test_first_in_first_out() -> None:
+    """Who waits for a GPU is not kept from it by others who come to share it, unless it lets smaller ones pass."""
+    there = [shared("a", LIGHT, 0), lease("b", 1, 2)]
+    barred = decide(request(LIGHT), Situation(box(), there, ahead=[ticket(1, 4, passable=False)]))
+    want = "1 GPU requested: 1 of 4 is free, but an earlier request for 4 GPUs waits"
+    assert outcome(barred) == (Wait, f"{want}; of those to share: GPU 0: earlier requests wait for it")
+    passing = Situation(box(), there, ahead=[ticket(1, 4, passable=True)], clock_s=50.0)
+    assert outcome(decide(request(LIGHT), passing)) == ((0,), ("a",))
+
+
+SATURATED = tuple(CurvePoint(p, t) for p, t in ((10, 5.0), (20, 9.0), (30, 10.0), (100, 10.0)))
+LINEAR = tuple(CurvePoint(p, float(p)) for p in (25, 50, 75, 100))
+
+
+def percentage(asked: Request, *leases: Lease) -> tuple[int, tuple[int, ...], int]:
+    """What the job gets, what would be best for all, and what those that are there leave."""
+    decision = decide(asked, Situation(box(), leases))
+    assert isinstance(decision, Grant)
+    part = decision.joining.part
+    return share_of(asked, decision.joining).sm_percentage, part.optimum.sm_percentages, part.left
+
+
+def test_how_much_a_job_gets() -> None:
+    """The first gets what it can use, the next what is left, and what the command line says comes before all that."""
+    memory, compute = LIGHT._replace(curve=SATURATED), HALF._replace(curve=LINEAR)
+    small, _, left = percentage(request(memory))
+    assert (small <= 30, left) == (True, 100)
+    rest, best, left = percentage(request(compute), shared("a", memory, 0, percentage=small))
+    assert (rest, best[0] <= 30, left) == (100 - small, True, 100 - small)
+    assert percentage(request(compute))[0] == 100
+    assert percentage(request(compute, announced=(memory,)))[0] == rest
+    assert percentage(request(compute, announced=(memory,)), shared("a", memory, 0, percentage=small))[0] == rest
+    assert percentage(request(compute, sm_percentage=7))[0] == 7
+
+
+def test_explained() -> None:
+    """The explanation has every group with its verdict, the one that is joined among them, or what is opened."""
+    leases = [shared("a", HALF, 0), shared("b", HEAVY, 1)]
+    situation = Situation(box(), leases)
+    decision = decide(request(LIGHT), situation)
+    found = explain(request(LIGHT), situation, decision, 5, str)
+    assert [(gpus, one.problem) for one, gpus in found.sharing] == [
+        ("GPU 0", None),
+        ("GPU 1", "average SM utilization 105 % of at most 100 %"),
+    ]
+    assert found.sharing[0][0] == decision.joining
+    assert [one.gpu.index for one in found.excluded] == [1]
+    alone = explain(request(LIGHT), Situation(box()), decide(request(LIGHT), Situation(box())), 5, str)
+    assert [(gpus, one.residents, one.verdict.sums.sm_percentage) for one, gpus in alone.sharing] == [("GPU 0", (), 10)]
+
+
+# ---------------------------------------------------------------------------------------------- records
+
+CURVED = Demand("job", 30.5, 20.0, GIB, 100.0, SATURATED, Counters(120.0, 0.75, 128))
+
+
+def test_a_record_of_a_share_is_read_as_it_was_written() -> None:
+    """A lease comes back from its record with its share, whatever that holds."""
+    client = Client(CURVED, Objective("product", 2.0, 1.0, 5.0), {"other": 0.25})
+    for share in (
+        Share(("GPU-0",), 40, True, client, "/tmp/gpulaunch.mps.1000/0a1b2c3d"),
+        Share(("GPU-0", "GPU-1"), 100, False, Client(LIGHT)),
+        None,
+    ):
+        want = lease("a1", 0)._replace(share=share)
+        assert parse_lease(json.loads(json.dumps(want.to_document())), ALICE) == want
+
+
+def test_a_record_without_a_share_says_nothing_of_it() -> None:
+    """What an earlier version cannot know is not in records that do not need it."""
+    assert "share" not in lease("a1", 0).to_document()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "want"),
+    [
+        ("sm_percentage", 0, "sm_percentage: 0 is not within 1 to 100"),
+        ("sm_percentage", 50.5, "sm_percentage: 50.5 is not a whole number"),
+        ("group", [1], "group: [1] is no list of texts"),
+        ("pipe_directory", 5, "pipe_directory: 5 is not text"),
+        ("objective", {}, "key 'name' is missing in objective"),
+        ("slowdowns", {"vgg": -1.0}, "vgg: -1.0 is not within 0.0 to 10000.0"),
+        ("demand", [], "demand: [] is not a table"),
+        ("demand.memory_bytes", "1", "memory_bytes: '1' is not a whole number"),
+        ("demand.curve", [[1, 2, 3]], "curve: [1, 2, 3] is not 2 numbers"),
+        ("demand.curve", [["a", 1]], "curve: ['a', 1] is not 2 numbers"),
+        ("demand.counters", [1], "counters: [1] is not 3 numbers"),
+        ("demand.name", None, "name: None is not text"),
+        ("surprise", 1, "unknown key 'surprise'"),
+    ],
+)
+def test_a_record_that_cannot_be_understood(path: str, value: object, want: str) -> None:
+    """A live record with a share that nobody can understand is complained of, and never guessed at."""
+    document = json.loads(
+        json.dumps(lease("a1", 0)._replace(share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document())
+    )
+    place = document["share"]
+    *above, key = path.split(".")
+    for part in above:
+        place = place[part]
+    place[key] = value
+    with pytest.raises(FieldError) as caught:
+        parse_lease(document, ALICE)
+    assert caught.value.message.startswith(want)
+
+
+def test_least_of_several() -> None:
+    """What several GPUs offer is the least of each figure, and nothing where one of them is unknown."""
+    got = least([Capacity(16, 48, 80, 300.0), Capacity(32, 60, None, 250.0)])
+    assert got == Capacity(16, 48, None, 250.0)
+    assert least([]) == Capacity(0, 0)
+
+
+def sequence_of(*demands: Demand) -> Sequence[Lease]:
+    return [shared(f"r{i}", demand, 0) for i, demand in enumerate(demands)]
+
+
+def test_one_more_resident_never_opens_a_door() -> None:
+    """A GPU that a request must not join stays so, whoever else is on it."""
+    demands = (LIGHT, HALF, HEAVY, LIGHT._replace(memory_bytes=15 * GIB))
+    objectives = (Objective(), Objective("energy"), Objective("product"))
+    full = [lease("full", 1, 2, 3)]
+    for asked in (request(demand, objective=objective) for demand in demands for objective in objectives):
+        for there in (group for n in (1, 2) for group in combinations(demands * 2, n)):
+            if decided(asked, *sequence_of(*there), *full)[1] == Wait:
+                for more in demands:
+                    assert decided(asked, *sequence_of(*there, more), *full)[1] == Wait

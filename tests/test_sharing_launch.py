@@ -1,0 +1,299 @@
+"""Sharing as users meet it, on a described machine: options, profiles, the table, and what the jobs find."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from conftest import Held, Launcher, held
+
+BOX = ("--topology", "a100-pcie-4gpu")
+DGX = ("--topology", "dgx1-v100")
+ENV = ("--", "sh", "-c", "env | grep -E '^CUDA' | sort")
+LIGHT = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+FIGURES = "average SM utilization (--sm), average memory-bandwidth utilization (--memory-bandwidth), "
+FIGURES += "maximum memory (--memory)"
+HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
+
+
+def dry(launcher: Launcher, *options: str) -> dict:
+    """The document of a dry run, with the exit status."""
+    done = launcher.run(*options, "--dry-run", "--json", "--", "train")
+    assert done.returncode in (0, 2, 75), done.stderr
+    return json.loads(done.stdout) | {"status": done.returncode}
+
+
+def indices(document: dict) -> list[int]:
+    return [gpu["index"] for gpu in document["gpus"]]
+
+
+def status(launcher: Launcher, *options: str) -> dict:
+    return json.loads(launcher.run("status", "--json", *options).stdout)
+
+
+def test_what_a_job_that_shares_finds(launcher: Launcher) -> None:
+    """A job that shares finds its GPU by UUID, its share of SMs and its bound of memory, in whole MiB."""
+    done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", *ENV)
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-dgx1-v100-0=1024M",
+            "CUDA_VISIBLE_DEVICES=GPU-dgx1-v100-0",
+        ],
+    )
+
+
+def test_a_job_of_several_gpus_finds_a_bound_for_each(launcher: Launcher) -> None:
+    """The bound of memory is for each of the GPUs, and a part of a MiB is a whole one."""
+    options = (
+        *DGX,
+        "--share",
+        "--sm",
+        "10",
+        "--memory-bandwidth",
+        "5",
+        "--memory",
+        "1000000",
+        "-n",
+        "2",
+        "--only",
+        "0,3",
+    )
+    found = dry(launcher, *options)["env"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+    assert found == "GPU-dgx1-v100-0=1M,GPU-dgx1-v100-3=1M"
+
+
+def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
+    """Two light jobs share a GPU, which status shows; a heavy one gets a GPU of its own; all are freed."""
+    with held(launcher, *DGX, *LIGHT, "--name", "one") as one, held(launcher, *DGX, *LIGHT, "--name", "two") as two:
+        assert (one.gpus, two.gpus) == ("GPU-dgx1-v100-0", "GPU-dgx1-v100-0")
+        document = status(launcher, *DGX)
+        assert [(gpu["state"], len(gpu["leases"])) for gpu in document["gpus"][:2]] == [("shared", 2), ("free", 0)]
+        assert [
+            (lease["shared"], lease["sm_percentage"], lease["share_memory_bytes"]) for lease in document["leases"]
+        ] == [
+            (True, 100, 1 << 30),
+            (True, 100, 1 << 30),
+        ]
+        table = launcher.run("status", *DGX).stdout.splitlines()
+        assert table[0] == "dgx1-v100: 7 of 8 GPUs free (Tesla V100-SXM2-16GB)"
+        assert table[1].split()[:3] == ["GPUs", "share", "user"]
+        assert table[3].split()[:5] == ["0", "100", "%", "SMs,", "1"]
+        assert indices(dry(launcher, *DGX, *HEAVY)) != [0]
+        assert indices(dry(launcher, *DGX, "-n", "1")) != [0]
+        assert dry(launcher, *DGX, "-n", "8")["status"] == 75
+    assert status(launcher, *DGX)["leases"] == []
+    assert launcher.records() == []
+
+
+def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
+    """A dry run names the residents, the sums, what would be best for all and what those that are there leave."""
+    curve = Path(launcher.environment["HOME"]) / "curved.toml"
+    curve.write_text(
+        'name = "curved"\n[resources]\nmemory_mib = 2048\nsm_utilization_percentage = 40\n'
+        'memory_bandwidth_utilization_percentage = 60\npower_w = 150\nsource = "made up"\n'
+        '[sm_curve]\nsm_percentage = [10, 20, 30, 100]\nthroughput = [5, 9, 10, 10]\nsource = "made up"\n'
+    )
+    with held(launcher, *DGX, "--share", "-p", str(curve), "--name", "saturated"):
+        document = dry(launcher, *DGX, *LIGHT)
+    sharing = document["sharing"]
+    assert (document["shared"], document["reason"].startswith("shared with saturated (")) == (True, True)
+    assert [(one["name"], one["profile"]) for one in sharing["residents"]] == [("saturated", "curved")]
+    given = sharing["residents"][0]["sm_percentage"]
+    assert 20 <= given <= 30
+    assert (sharing["left_sm_percentage"], document["sm_percentage"]) == (100 - given, 100 - given)
+    assert (sharing["sm_utilization_percentage"], sharing["memory_bandwidth_utilization_percentage"]) == (50, 65)
+    assert (sharing["memory_bytes"], sharing["power_w"]) == (3 << 30, None)
+    assert len(sharing["optimum_sm_percentages"]) == 2
+
+
+def test_explained_in_the_terminal(launcher: Launcher) -> None:
+    """--explain names each group with its jobs, the sums and the verdict, what is best and what is left."""
+    with held(launcher, *BOX, *LIGHT, "--name", "one"), held(launcher, *BOX, *HEAVY, "--name", "two"):
+        done = launcher.run(*BOX, *LIGHT, "--explain", "--dry-run", "--", "train")
+    lines = done.stdout.splitlines()
+    at = lines.index("sharing for throughput")
+    assert lines[at + 1].split() == ["GPUs", "jobs", "there", "SM", "%", "memory", "BW", "%", "memory", "verdict"]
+    first, second = lines[at + 3].split(), lines[at + 4].split()
+    assert first[:4] == [">", "GPU", "0", "one"]
+    assert first[-6:] == ["20", "10", "2", "GiB", "may", "come"]
+    assert second[:3] == ["GPU", "1", "two"]
+    assert "average SM utilization 105 % of at most 100 %" in lines[at + 4]
+    assert lines[at + 6].startswith("best for all together would be ")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "options", "want"),
+    [
+        (
+            "nobody says what it needs",
+            ("--share",),
+            f"nobody says what it needs of a GPU: {FIGURES}",
+        ),
+        (
+            "a profile that says too little",
+            ("--share", "-p", "vgg16"),
+            f"profile 'vgg16' does not say what it needs of a GPU: {FIGURES}",
+        ),
+        (
+            "one figure is missing",
+            ("--share", "--sm", "10", "--memory", "1GiB"),
+            "nobody says what it needs of a GPU: average memory-bandwidth utilization (--memory-bandwidth)",
+        ),
+        (
+            "more than the GPU has",
+            ("--share", "-p", "warpx-1x"),
+            "maximum memory 61453 MiB of at most 16160 MiB",
+        ),
+    ],
+)
+def test_not_shared(launcher: Launcher, sentence: str, options: tuple[str, ...], want: str) -> None:
+    """What cannot be shared is taken for the job alone, with one line that says why."""
+    done = launcher.run(*DGX, *options, *ENV)
+    assert (done.returncode, done.stderr) == (0, f"gpulaunch: warning: not shared: {want}\n"), sentence
+    assert done.stdout == "CUDA_DEVICE_ORDER=PCI_BUS_ID\nCUDA_VISIBLE_DEVICES=0\n"
+
+
+def test_gpus_before_volta(launcher: Launcher) -> None:
+    """On GPUs before Volta, where MPS bounds nothing, nothing is shared, and --dry-run says so, too."""
+    options = ("--topology", "power8-minsky", *LIGHT)
+    why = "compute capability 6.0: MPS bounds SMs and memory from 7.0 on"
+    assert launcher.run(*options, *ENV).stderr == f"gpulaunch: warning: not shared: {why}\n"
+    document = dry(launcher, *options)
+    assert (document["shared"], document["sharing"]["own_because"]) == (False, why)
+    assert f"not shared: {why}" in launcher.run(*options, "--dry-run", "--", "x").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        (("--sm", "10"), "--sm 10: only jobs that share have that"),
+        (("--sm-percentage", "10"), "--sm-percentage 10: only jobs that share have that"),
+        (("--exclusive", "--objective", "energy"), "--objective energy: only jobs that share have that"),
+        (("--share", "--sm", "101"), "--sm: 101 is not within 0 to 100 %"),
+        (("--share", "--sm", "ten"), "--sm: 'ten' is no number of %"),
+        ((*LIGHT, "--sm-percentage", "0"), "--sm-percentage: 0 is not within 1 to 100 %"),
+        ((*LIGHT, "--sm-percentage", "12.5"), "--sm-percentage: '12.5' is no whole number of %"),
+        ((*LIGHT, "--objective", "speed"), "--objective: unknown objective 'speed'"),
+        (("--share", "--sm-percentage", "0"), "--sm-percentage: 0 is not within 1 to 100 %"),
+        ((*LIGHT, "--share-with", "no-such"), "unknown profile 'no-such'"),
+        (
+            (*LIGHT, "--share-with", "kripke-4x,vgg16"),
+            f"--share-with vgg16: its profile lacks {re.sub(r' .--[a-z-]+.', '', FIGURES)}",
+        ),
+    ],
+)
+def test_mistakes(launcher: Launcher, options: tuple[str, ...], want: str) -> None:
+    """A mistake on the command line is one clear line, exit status 2, and nothing is taken."""
+    done = launcher.run(*DGX, *options, "--", "true")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"gpulaunch: error: {want}")
+    assert launcher.records() == []
+
+
+def test_where_sharing_is_set(launcher: Launcher, tmp_path: Path) -> None:
+    """The command line comes before the environment, that before the profile, and that before the file."""
+    profile = tmp_path / "job.toml"
+    figures = "[resources]\nmemory_mib = 100\nsm_utilization_percentage = 1\n"
+    figures += 'memory_bandwidth_utilization_percentage = 1\nsource = "x"\n'
+    profile.write_text(f'name = "job"\n[sharing]\nshare = true\nsm_percentage = 30\n{figures}')
+    asked = (*DGX, "-p", str(profile))
+    assert dry(launcher, *asked)["sm_percentage"] == 30
+    assert dry(launcher, *asked, "--exclusive")["shared"] is False
+    assert dry(launcher, *asked, "--sm-percentage", "20")["sm_percentage"] == 20
+    launcher.environment["GPULAUNCH_SHARE"] = "0"
+    assert dry(launcher, *asked)["shared"] is False
+    assert dry(launcher, *asked, "--share")["shared"] is True
+    del launcher.environment["GPULAUNCH_SHARE"]
+    profile.write_text(f'name = "job"\n{figures}')
+    assert dry(launcher, *asked)["shared"] is False
+    config = tmp_path / "config" / "gpulaunch" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("share = true\nsm_bound_percentage = 0.5\n")
+    document = dry(launcher, *asked)
+    assert document["sharing"]["own_because"] == "average SM utilization 1 % of at most 0.5 %"
+
+
+def test_announced_jobs_find_room(launcher: Launcher, tmp_path: Path) -> None:
+    """Who announces others leaves them their part, and they find it, in whatever order they come."""
+    profiles = tmp_path / "config" / "gpulaunch" / "profiles"
+    profiles.mkdir(parents=True)
+    for name, throughputs in (("memory", "[5, 9, 10, 10]"), ("compute", "[10, 20, 30, 100]")):
+        (profiles / f"{name}.toml").write_text(
+            f'name = "{name}"\n[resources]\nmemory_mib = 2048\nsm_utilization_percentage = 40\n'
+            'memory_bandwidth_utilization_percentage = 40\nsource = "made up"\n'
+            f'[sm_curve]\nsm_percentage = [10, 20, 30, 100]\nthroughput = {throughputs}\nsource = "made up"\n'
+        )
+    found = []
+    for first, second in (("memory", "compute"), ("compute", "memory")):
+        with held(launcher, *DGX, "--share", "-p", first, "--share-with", second):
+            here = status(launcher, *DGX)["leases"][0]["sm_percentage"]
+            there = dry(launcher, *DGX, "--share", "-p", second, "--share-with", first)["sm_percentage"]
+        found.append({first: here, second: there})
+    assert found[0] == found[1]
+    assert sum(found[0].values()) == 100
+    assert 20 <= found[0]["memory"] <= 30
+
+
+def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
+    """A launch inside a job that shares has its share, and is not counted as another job."""
+    script = (
+        f"gpulaunch {' '.join(DGX)} -- sh -c 'env | grep ^CUDA_MPS | sort; gpulaunch status {' '.join(DGX)} --json'"
+    )
+    done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", "--", "sh", "-c", script)
+    assert (done.returncode, done.stderr) == (0, "")
+    percentage, limit, rest = done.stdout.split("\n", 2)
+    assert percentage == "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40"
+    assert limit == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-dgx1-v100-0=1024M"
+    leases = json.loads(rest)["leases"]
+    assert [(lease["shared"], lease["sm_percentage"], lease["parent"]) for lease in leases] == [
+        (True, 40, None),
+        (True, 40, leases[0]["id"]),
+    ]
+
+
+def test_a_launcher_that_is_killed_keeps_nobody_from_sharing(launcher: Launcher) -> None:
+    """A job whose launcher was killed goes on with its share, others join it, and its end frees it."""
+    job = Held(launcher, *DGX, *LIGHT)
+    os.kill(job.process.pid, signal.SIGKILL)
+    job.process.wait()
+    assert indices(dry(launcher, *DGX, *LIGHT)) == [0]
+    assert dry(launcher, *DGX, *LIGHT)["shared"] is True
+    assert indices(dry(launcher, *DGX)) != [0]
+    os.kill(job.job_pid, signal.SIGKILL)
+    job.process.stdout.close()
+    job.process.stderr.close()
+    job.process.stdin.close()
+
+
+def test_waiting_to_share(launcher: Launcher) -> None:
+    """Who may not come yet waits with --wait, and comes when the other has gone."""
+    options = ("--topology", "dgx1-v100", "--only", "0")
+    with held(launcher, *options, *HEAVY) as first:
+        refused = launcher.run(*options, *HEAVY, "--", "true")
+        assert refused.returncode == 75
+        assert "of those to share: GPU 0: average SM utilization 190 % of at most 100 %" in refused.stderr
+        waiting = launcher.start(*options, *HEAVY, "--wait", *ENV)
+        assert "waiting as number 1" in waiting.stderr.readline()
+        assert first.end() == 7
+    output, _ = waiting.communicate(timeout=30)
+    assert "CUDA_VISIBLE_DEVICES=GPU-dgx1-v100-0" in output
+
+
+def test_from_python(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python program shares, too, by the same rules and in the same table."""
+    import gpulaunch
+
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    figures = {"sm": 10, "memory_bandwidth": 5.5, "memory": "1GiB"}
+    with (
+        gpulaunch.allocate(topology="dgx1-v100", share=True, **figures) as one,
+        gpulaunch.allocate(topology="dgx1-v100", share=True, sm_percentage=25, **figures) as two,
+    ):
+        assert (one.gpus, two.gpus) == ((0,), (0,))
+        assert two.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+        assert two.env["CUDA_VISIBLE_DEVICES"] == "GPU-dgx1-v100-0"
+    assert launcher.records() == []
