@@ -4,17 +4,20 @@ import json
 import os
 import signal
 import subprocess
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import Launcher
 from fake_mps import CONTROL, SERVER, FakeMps, Mps, RealMps, is_alive, wait_for_end
 from fake_nvml import FakeNvml
+from test_crashes import at_step, ends, launcher_in, start
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
 LIGHT = ("--share", "--objective", "energy", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+V100 = [{"uuid": f"GPU-v100-{i}", "name": "Tesla V100", "memory_mib": 16160, "cc": "7.0"} for i in range(2)]
 HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
 
 
@@ -483,7 +486,8 @@ def test_a_launch_inside_outlives_the_one_around_it(launcher: Launcher, fake_mps
 def test_crowd(launcher: Launcher, fake_mps: FakeMps) -> None:
     """Ten jobs that come and go at once on one GPU have one daemon at a time, and none when all have ended."""
     jobs = [
-        launcher.start("-q", "--only", "0", "--wait", *LIGHT, "--", "mps_client", stdin=subprocess.PIPE) for _ in range(10)
+        launcher.start("-q", "--only", "0", "--wait", *LIGHT, "--", "mps_client", stdin=subprocess.PIPE)
+        for _ in range(10)
     ]
     outcomes = []
     for job in jobs:
@@ -597,3 +601,55 @@ def test_real_daemons_of_two_groups(launcher: Launcher, real_mps: RealMps) -> No
         for job in jobs:
             job.send_signal(signal.SIGTERM)
     assert len({value for variables in found for value in variables}) == 4
+
+
+# ---------------------------------------------------------------------------------------------- killed at every step
+
+OURS = ("host.mps.", "host.share_group.", "host.slow_lock.", "host.companion.")
+
+
+def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int:
+    """A job shares its GPU, if it comes to that; another one comes and goes; afterwards nothing is left of MPS."""
+    launcher = launcher_in(directory)
+    nvml = FakeNvml(library, directory / "nvml.txt")
+    nvml.describe(V100, ["driver 550.54.15"])
+    with closing(FakeMps()) as mps:
+        path = f"{mps.bin}{os.pathsep}{launcher.environment['PATH']}"
+        launcher.environment |= {**nvml.environment, "PATH": path, "GPULAUNCH_MPS_DIRECTORY": f"{mps.folder}/g"}
+        with start(launcher, *LIGHT, "--", "mps_client", before=victim) as first:
+            began = first.stdout.readline().split()
+            assert began[:1] in ([], ["attached"]), began
+            with client(launcher, *LIGHT) as second:
+                assert (second.how, gpu_of(second)) == ("attached", "GPU-v100-0")
+            status, _, _ = ends(first)
+        assert gone(launcher, mps)
+        assert len(mps.events("started")) == len(mps.events("ended"))
+    return status
+
+
+def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path) -> None:
+    """Wherever a launcher, or who leaves the group for it, is killed, others share the GPU; in the end MPS is gone."""
+    trace = tmp_path / "trace"
+    assert launch_that_shares(tmp_path / "traced", fake_nvml_library, at_step("trace", str(trace))) == 0
+    found: dict[str, list[str]] = {}
+    for step in trace.read_text().split():
+        if step.removeprefix("child:").startswith(OURS):
+            found.setdefault(step.partition("#")[0], []).append(step)
+    steps = [step for same in found.values() for step in dict.fromkeys((same[0], same[-1]))]
+    assert {"host.share_group.ShareGroup._make_ready:open#1", "host.share_group.ShareGroup._end:os.rmdir#1"} < set(
+        steps
+    )
+
+    def play(step: str) -> tuple[str, object]:
+        try:
+            return step, launch_that_shares(tmp_path / step, fake_nvml_library, at_step("KILL", step))
+        except (AssertionError, subprocess.TimeoutExpired) as problem:
+            return step, str(problem)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        outcomes = dict(pool.map(play, steps))
+    wrong = {step: outcome for step, outcome in outcomes.items() if not isinstance(outcome, int)}
+    assert wrong == {}
+    missed = [step for step, status in outcomes.items() if status == 0 and not step.startswith("child:")]
+    assert [step for step in missed if step.endswith("#1")] == []
+    assert len(missed) <= len(steps) / 5, missed

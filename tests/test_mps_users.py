@@ -1,0 +1,144 @@
+"""MPS and several Unix users: each has daemons of his own, and nobody ever shares a GPU with another one."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import Launcher
+from fake_mps import CONTROL, SERVER, FakeMps, is_alive, wait_for_end
+from fake_nvml import FakeNvml
+from test_mps import LIGHT, V100, client, ended_safely
+from test_users import Accounts, User, accounts, root  # noqa: F401  fixtures
+
+pytest_plugins = ("fake_mps", "fake_nvml")
+
+
+@pytest.fixture
+def mps(root: Launcher) -> Iterator[FakeMps]:  # noqa: F811
+    """The stand-in, where all users find it."""
+    found = FakeMps()
+    try:
+        root.environment |= {
+            "PATH": f"{found.bin}:{root.environment['PATH']}",
+            "GPULAUNCH_MPS_DIRECTORY": f"{found.folder}/g0",
+        }
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture(autouse=True)
+def _machine(root: Launcher, mps: FakeMps, packages: None, fake_nvml_library: Path) -> None:  # noqa: ARG001, F811
+    """Two V100, which every user's NVML tells of."""
+    shutil.copy(fake_nvml_library / "libnvidia-ml.so.1", mps.folder)
+    nvml = FakeNvml(mps.folder, mps.folder / "nvml.txt")
+    nvml.describe(V100, ["driver 550.54.15"])
+    root.environment |= nvml.environment
+
+
+@pytest.fixture
+def packages(accounts: Accounts) -> None:  # noqa: F811
+    """What gpulaunch needs for this, beside the copy of it that the users run."""
+    for name in ("filelock", "psutil", "pynvml"):
+        found = Path(importlib.util.find_spec(name).origin)
+        if found.name == "__init__.py":
+            shutil.copytree(found.parent, accounts.package / name, dirs_exist_ok=True)
+        else:
+            shutil.copy(found, accounts.package)
+
+
+def user(accounts: Accounts, root: Launcher, mps: FakeMps, place: int) -> User:  # noqa: F811
+    """One of the two, who finds MPS and NVML, and has a directory of his own for daemons."""
+    found = User(accounts.names[place], accounts.python, accounts.package, root)
+    found.environment |= {
+        "PATH": f"{mps.bin}:/usr/bin:/bin",
+        "GPULAUNCH_MPS_DIRECTORY": f"{mps.folder}/g{found.uid}",
+        "XDG_RUNTIME_DIR": "/nonexistent",
+    }
+    return found
+
+
+@pytest.fixture
+def alice(accounts: Accounts, root: Launcher, mps: FakeMps) -> User:  # noqa: F811
+    """One of the two users."""
+    return user(accounts, root, mps, 0)
+
+
+@pytest.fixture
+def bob(accounts: Accounts, root: Launcher, mps: FakeMps) -> User:  # noqa: F811
+    """The other."""
+    return user(accounts, root, mps, 1)
+
+
+def states(launcher: Launcher) -> list[tuple[str, list[str]]]:
+    """Of each GPU its state and who has it."""
+    document = json.loads(launcher.run("status", "--json").stdout)
+    users = {lease["id"]: lease["user"] for lease in document["leases"]}
+    return [(gpu["state"], [users[lease] for lease in gpu["leases"]]) for gpu in document["gpus"]]
+
+
+def test_users_share_with_themselves(alice: User, bob: User, mps: FakeMps) -> None:
+    """Two jobs of one user share a GPU, and those of another one the other; each has a daemon and server of his own."""
+    with client(alice, *LIGHT), client(bob, *LIGHT), client(alice, *LIGHT), client(bob, *LIGHT):
+        assert states(bob) == [("shared", [alice.name] * 2), ("shared", [bob.name] * 2)]
+        assert sorted(event.said["uid"] for event in mps.events("server")) == sorted([alice.uid, bob.uid])
+        assert len({event.pipe for event in mps.events("started")}) == 2
+        refused = bob.run(*LIGHT, "--only", "0", "--", "true")
+        assert refused.returncode == 75
+        assert "1 GPU requested: 0 of 1 admitted are free, 1 is leased" in refused.stderr
+        assert "to share" not in refused.stderr
+    for pid in (*mps.pids(CONTROL), *mps.pids(SERVER)):
+        wait_for_end(pid)
+    assert [event.kind for event in mps.events("started", "ended")].count("ended") == 2
+    assert states(alice) == [("free", []), ("free", [])]
+
+
+def test_the_other_ones_server_is_not_waited_for(alice: User, mps: FakeMps) -> None:
+    """A daemon whose server is another user's would let a job wait for ever; the job gets a GPU of its own instead."""
+    with client(alice, *LIGHT) as first:
+        (daemon,), (server,) = mps.events("started"), mps.events("server")
+        mps.tell(answers={"get_server_list": [str(os.getpid())]})
+        with client(alice, *LIGHT) as second:
+            assert second.how == "without"
+            _, said = second.end()
+        want = f"its server (pid {os.getpid()}) is root's: others have to wait until that is done"
+        assert want in said
+        mps.tell(answers={})
+        assert (is_alive(daemon.pid), is_alive(server.pid)) == (True, True)
+        assert first.end() == (0, "")
+
+
+def test_a_place_that_somebody_else_made(alice: User, bob: User, mps: FakeMps) -> None:
+    """Where another user has made what ought to be one's own directory, nothing is shared, and nothing waits."""
+    place = Path(alice.environment["GPULAUNCH_MPS_DIRECTORY"])
+    subprocess.run(["mkdir", "-m", "777", place], user=bob.uid, check=True)
+    with client(alice, *LIGHT) as job:
+        assert job.how == "without"
+        assert job.end() == (0, f"gpulaunch: warning: not shared: {place}: operation not permitted\n")
+    assert mps.events("started") == []
+
+
+@contextmanager
+def freed(launcher: Launcher, owner: User) -> Iterator[None]:
+    (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+    assert lease["user"] == owner.name
+    done = launcher.run("free", lease["id"])
+    assert (done.returncode, done.stderr) == (0, "")
+    yield
+
+
+def test_root_frees_a_users_client_safely(alice: User, root: Launcher, mps: FakeMps) -> None:  # noqa: F811
+    """Root's `free` takes a user's client off MPS, asking as that user, and the user's daemon goes in the end."""
+    with client(alice, *LIGHT, deaf=True) as job, freed(root, alice):
+        assert ended_safely(mps, job.pid)
+    told = [event.said for event in mps.events("command") if event.said["command"].startswith("terminate_client")]
+    assert [said["uid"] for said in told] == [alice.uid]
+    for pid in mps.pids(CONTROL):
+        wait_for_end(pid)
+    assert mps.events("ended")
