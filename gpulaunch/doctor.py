@@ -1,7 +1,6 @@
 """What works on this machine, and what does not: each part that a launch stands on, looked at by itself."""
 
 import os
-import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -9,8 +8,9 @@ from gpulaunch.container import choose_way
 from gpulaunch.core.container.command import read_command
 from gpulaunch.core.container.ways import NO_WAY, WAYS
 from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.naming import gpus_text
+from gpulaunch.core.hardware.naming import gpus_named, gpus_text
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.host import mps
 from gpulaunch.host.container_ways import offer_of
 from gpulaunch.host.containers import QUESTION_S
 from gpulaunch.host.docker import Engine, Info
@@ -19,8 +19,10 @@ from gpulaunch.host.machine import Machine
 from gpulaunch.host.system import owner_of, pids_of_program, user_name
 from gpulaunch.prepare import shown_machine, shown_settings, shown_table
 from gpulaunch.settings import Settings
+from gpulaunch.sharing import what_can_be_shared
 
 if TYPE_CHECKING:
+    from gpulaunch.core.hardware.gpu import Gpu
     from gpulaunch.host.probe import Reading
 
 
@@ -55,7 +57,7 @@ def diagnose(topology: str | None) -> list[Finding]:
     described = bool(machine and machine[0].key)
     if machine and not described:
         findings += _checked("NVML", lambda _: _driver())
-        findings += _mps()
+        findings += _mps(machine[0])
     findings += _checked("state directory", lambda warn: _state(settings, described, warn))
     findings += _checked("Docker Engine", lambda _: _docker(settings, machine))
     if findings[-1].state != "problem":
@@ -164,14 +166,28 @@ def _unanswered(reading: "Reading") -> list[Finding]:
     ]
 
 
-def _mps() -> list[Finding]:
-    """Whether GPUs could be shared through CUDA MPS."""
-    program = shutil.which("nvidia-cuda-mps-control")
+def _mps(machine: Machine) -> list[Finding]:
+    """Whether GPUs can be shared through CUDA MPS, and which cannot."""
+    program = mps.program()
     if not program:
-        text = "nvidia-cuda-mps-control is not on PATH, so no GPU can be shared"
+        text = f"{mps.CONTROL} is not on PATH, so no GPU can be shared"
         return [Finding("MPS", "warning", text, "it comes with the driver: install its package of compute utilities")]
-    running = [f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(os.path.basename(program))]
-    return [Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")]
+    running = [f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(mps.CONTROL) if mps.is_daemon(pid)]
+    found = [Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")]
+    offer = what_can_be_shared(machine)
+    if isinstance(offer, str):
+        return [
+            *found,
+            Finding("sharing", "warning", f"no GPU can be shared: {offer}", "launches get GPUs of their own"),
+        ]
+    gpus: dict[str, list[Gpu]] = {}
+    for gpu in machine.topology.gpus:
+        gpus.setdefault(offer.unfit.get(gpu.uuid, ""), []).append(gpu)
+    fit = gpus.pop("", [])
+    texts = [f"{gpus_named(some)} cannot be shared: {why}" for why, some in gpus.items()]
+    if fit:
+        texts.insert(0, f"{gpus_named(fit)} can be shared with --share")
+    return [*found, Finding("sharing", "ok" if fit else "warning", "; ".join(texts))]
 
 
 def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> list[Finding]:

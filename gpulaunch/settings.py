@@ -11,13 +11,12 @@ from gpulaunch.core.duration import parse_duration
 from gpulaunch.core.placement.effective import BANDWIDTH_MODELS
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.placement.utility import Weights, weights_of
+from gpulaunch.core.sharing import OBJECTIVES
 from gpulaunch.core.size import parse_size
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.host.catalog import config_directory
 from gpulaunch.host.document import Document, read_document
 from gpulaunch.host.pattern_file import load_pattern
-
-OBJECTIVES = ("throughput", "energy", "product")
 
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
 

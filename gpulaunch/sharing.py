@@ -1,11 +1,12 @@
 """The settings of a launch that shares meet the machine: what it brings along, and which GPUs can be shared at all."""
 
 import os
+from typing import NamedTuple
 
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.core.request import Sharing
-from gpulaunch.core.sharing.capacity import Capacity
+from gpulaunch.core.sharing.capacity import Capacity, capacity_by
 from gpulaunch.core.sharing.demand import Demand
 from gpulaunch.core.sharing.interference import Bounds, Client, Objective
 from gpulaunch.core.workload.profile import Profile
@@ -41,27 +42,46 @@ def read_sharing(settings: Settings, profile: Profile, machine: Machine, name: s
     demand = _demand(settings, profile, name)
     if isinstance(demand, str):
         return demand
-    driver = None if machine.key else _driver()
-    if isinstance(driver, str):
-        return driver
-    models = load_gpu_models()
-    capacities: dict[str, Capacity] = {}
-    unfit: dict[str, str] = {}
-    for gpu in machine.topology.gpus:
-        found = capacity_of(gpu, find_gpu_model(models, gpu.model), driver)
-        if isinstance(found, str):
-            unfit[gpu.uuid] = found
-        else:
-            capacities[gpu.uuid] = found
+    offer = what_can_be_shared(machine)
+    if isinstance(offer, str):
+        return offer
     return Sharing(
         client=Client(demand, objective, dict(profile.slowdowns)),
         bounds=bounds,
         sm_percentage=percentage,
         announced=announced,
         user_id=os.geteuid(),
-        capacities=capacities,
-        unfit=unfit,
+        capacities=offer.capacities,
+        unfit=offer.unfit,
     )
+
+
+class Offer(NamedTuple):
+    """The GPUs of a machine that can be shared.
+
+    Attributes:
+        capacities: what they offer, by UUID.
+        unfit: why the others cannot, by UUID.
+    """
+
+    capacities: dict[str, Capacity]
+    unfit: dict[str, str]
+
+
+def what_can_be_shared(machine: Machine) -> Offer | str:
+    """Which GPUs can be shared; or why none can."""
+    driver = None if machine.key else _driver()
+    if isinstance(driver, str):
+        return driver
+    models = load_gpu_models()
+    offer = Offer({}, {})
+    for gpu in machine.topology.gpus:
+        found = capacity_of(gpu, find_gpu_model(models, gpu.model), driver)
+        if isinstance(found, str):
+            offer.unfit[gpu.uuid] = found
+        else:
+            offer.capacities[gpu.uuid] = found
+    return offer
 
 
 def _demand(settings: Settings, profile: Profile, name: str) -> Demand | str:
@@ -146,14 +166,4 @@ def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacit
     if not gpu.memory_bytes:
         return "how much memory it has is unknown"
     most = _CLIENTS_FROM_CUDA_13_1 if driver is not None and driver >= _DRIVER_OF_CUDA_13_1 else _CLIENTS
-    if model is None:
-        return Capacity(gpu.memory_bytes, most)
-    return Capacity(
-        memory_bytes=gpu.memory_bytes,
-        most_clients=most,
-        sm_count=model.sm_count,
-        power_limit_w=model.power_limit_w,
-        giga_instructions_per_s_per_sm=model.warp_schedulers_per_sm * model.max_clock_mhz / 1000,
-        llc_gb_per_s=model.l2_bandwidth_gb_per_s,
-        dram_gb_per_s=model.dram_bandwidth_gb_per_s,
-    )
+    return capacity_by(model, gpu.memory_bytes, most)

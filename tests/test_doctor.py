@@ -4,14 +4,14 @@ import json
 import os
 import pwd
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher
 from engine import Engine, write_cdi_spec
+from fake_mps import CONTROL, FakeMps
 
-pytest_plugins = ("fake_nvml",)
+pytest_plugins = ("fake_mps", "fake_nvml")
 
 NO_WAY = "dgx1-v100 is only described: its GPUs get into no container"
 UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
@@ -176,17 +176,31 @@ def test_card_without_a_link_that_is_up(launcher: Launcher, dgx1_v100) -> None:
     assert bad(launcher)["NVLink", "warning"][0] == "GPU 3: links 0, 1, 2, 3, 4, 5 down"
 
 
-def test_mps_that_runs(launcher: Launcher, dgx1_v100, tmp_path: Path) -> None:  # noqa: ARG001
+def test_mps_that_runs(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) -> None:
     """A control daemon of MPS that runs is named, with whose it is."""
-    program = tmp_path / "bin" / "nvidia-cuda-mps-control"
-    program.parent.mkdir()
-    shutil.copy(shutil.which("sleep"), program)
-    launcher.environment["PATH"] = f"{program.parent}{os.pathsep}{launcher.environment['PATH']}"
+    dgx1_v100.add("driver 550.54.15")
+    program = fake_mps.bin / CONTROL
     assert findings(launcher)["MPS", "ok"] == f"{program}; not running"
-    with subprocess.Popen([program, "60"]) as daemon:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        assert findings(launcher)["MPS", "ok"] == f"{program}; pid {daemon.pid}, {user}"
-        daemon.kill()
+    fake_mps.start()
+    (daemon,) = fake_mps.events("started")
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert findings(launcher)["MPS", "ok"] == f"{program}; pid {daemon.pid}, {user}"
+
+
+def test_what_can_be_shared(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) -> None:  # noqa: ARG001
+    """It is told which GPUs can be shared, and of the others why not."""
+    dgx1_v100.add("driver 550.54.15")
+    assert findings(launcher)["sharing", "ok"] == "GPUs 0-7 can be shared with --share"
+    dgx1_v100.change(3, cc="6.0")
+    os.remove(
+        f"{launcher.environment['XDG_RUNTIME_DIR']}/gpulaunch.topology.json"
+    )  # a GPU's capability stays what it is
+    why = "GPU 3 cannot be shared: compute capability 6.0: MPS bounds SMs and memory from 7.0 on"
+    assert findings(launcher)["sharing", "ok"] == f"GPUs 0-2,4-7 can be shared with --share; {why}"
+    dgx1_v100.drop("driver")
+    dgx1_v100.add("driver 470.57")
+    found = bad(launcher)["sharing", "warning"][0]
+    assert found == "no GPU can be shared: driver 470.57 cannot bound the memory of MPS clients: 495 is the first"
 
 
 def test_lost_gpu(launcher: Launcher, dgx1_v100) -> None:

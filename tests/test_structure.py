@@ -27,7 +27,7 @@ ALLOWED = {
     "sharing": {"errors", "core", "host", "settings"},
     "prepare": {"errors", "core", "host", "acquire", "settings", "sharing"},
     "container": {"errors", "core", "host", "acquire", "settings", "prepare"},
-    "doctor": {"errors", "core", "host", "settings", "prepare", "container"},
+    "doctor": {"errors", "core", "host", "settings", "prepare", "container", "sharing"},
     "api": {"errors", "core", "host", "acquire", "settings", "prepare"},
     "measure": {"errors", "core", "host", "prepare", "api"},
     "cli": {"errors", "core", "host", "acquire", "launch", "free", "settings", "prepare", "container", "doctor"}

@@ -42,7 +42,9 @@ OPTIONS = (
     Option(
         ("--bandwidth-model",), "bandwidth_model", "NAME", "how fast a set of GPUs is: cut (default), mapa, measured"
     ),
-    Option(("--memory",), "memory", "SIZE", "least memory of each GPU, such as 16GiB"),
+    Option(
+        ("--memory",), "memory", "SIZE", "least memory of each GPU, such as 16GiB; of a job that shares, all it may use"
+    ),
     Option(("--gpu-model",), "gpu_model", "TEXT", "only GPUs whose product name contains this"),
     Option(("--only",), "only", "GPU,...", "choose among these GPUs: 0,4-6, 0:1 (MIG), UUIDs"),
     Option(("--exclude",), "exclude", "GPU,...", "do not choose these"),
@@ -163,7 +165,7 @@ def print_help() -> None:
         "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it ends.",
         "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n"
         "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
-        "       gpulaunch status|topo|profiles|free|doctor|setup [OPTIONS]",
+        "       gpulaunch status|topo|profiles|plan|free|doctor|setup [OPTIONS]",
         add_help=False,
         epilog=_COMMANDS,
     )

@@ -1,73 +1,14 @@
 """`gpulaunch plan`: which jobs of a queue to run together, from what is known of each alone."""
 
-import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import print_json
-from gpulaunch.core.fields import FieldTable, Path, checked
-from gpulaunch.core.hardware.gpu_model import GpuModel
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.interference import Client, Objective, judge
-from gpulaunch.core.sharing.plan import Job, Site, circle, make_plan
-from gpulaunch.core.sharing.prediction import idle_power
-from gpulaunch.core.size import parse_size
-from gpulaunch.core.workload.profile import Profile
-from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.host.catalog import load_gpu_models, load_profile
-from gpulaunch.host.document import read_document
+from gpulaunch.core.sharing import OBJECTIVES
+from gpulaunch.core.sharing.plan import make_plan
+from gpulaunch.host.queue_file import load_queue
 from gpulaunch.render.plan import plan_document
-from gpulaunch.settings import OBJECTIVES
-
-_QUEUE: FieldTable = {
-    "gpu": str,
-    "gpu_memory": str,
-    "gpus": (1, 1024),
-    "objective": OBJECTIVES,
-    "weights": list,
-    "throughput_tolerance_percentage": (0.0, 100.0),
-    "idle_power_w": (0.0, 1e5),
-    "job": list,
-}
-_JOB: FieldTable = {
-    "name": str,
-    "profile": str,
-    "sm": (0.0, 100.0),
-    "memory_bandwidth": (0.0, 100.0),
-    "memory": str,
-    "power_w": (0.0, 1e5),
-    "duration_s": (0.001, 1e9),
-    "repetitions": (1, 1_000_000),
-    "parallel": (1, 1024),
-    "after": list,
-}
-_FIGURES = {
-    "sm": "sm_utilization_percentage",
-    "memory_bandwidth": "memory_bandwidth_utilization_percentage",
-    "power_w": "power_w",
-    "duration_s": "duration_s",
-}
-"""Keys of a job -> those of a profile that they take the place of."""
-
-_MOST_WEIGHT = 10.0
-
-
-class Queue(NamedTuple):
-    """What a queue file says.
-
-    Attributes:
-        gpu_model: name of the GPU model.
-        site: where its jobs will run.
-        jobs: in order.
-        idle_estimated: the file does not give the idle power.
-    """
-
-    gpu_model: str
-    site: Site
-    jobs: tuple[Job, ...]
-    idle_estimated: bool
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -81,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     asked = {name: getattr(options, name) for name in ("objective", "gpu", "gpu_memory")}
     instead = {name: value for name, value in asked.items() if value is not None}
-    queue = _load(options.file, instead)
+    queue = load_queue(options.file, instead)
     plan = make_plan(queue.jobs, queue.site)
     document = plan_document(plan, queue.site, queue.gpu_model, idle_estimated=queue.idle_estimated)
     if options.json:
@@ -91,142 +32,3 @@ def main(arguments: Sequence[str]) -> int:
 
         draw(plan_table(document), sys.stdout)
     return 0
-
-
-def _load(path: str, instead: Mapping[str, str]) -> Queue:
-    document = read_document(path)
-    try:
-        return read_queue({**document.data, **instead})
-    except FieldError as problem:
-        key = str(problem.path[0]) if problem.path else ""
-        if key in instead:  # the mistake is on the command line
-            raise UsageError(f"--{key.replace('_', '-')}{problem.message.removeprefix(key)}") from None
-        raise document.error(problem) from None
-
-
-def read_queue(document: Mapping[str, Any]) -> Queue:
-    """Read a queue from its parsed TOML; the keys are explained in docs/plan.md.
-
-    Raises:
-        FieldError: a key is unknown or missing, or its value is wrong.
-    """
-    top = checked(document, _QUEUE, required=("gpu", "gpu_memory", "job"))
-    if not top["job"]:
-        raise FieldError(("job",), "job: there is none")
-    model = _model(top["gpu"])
-    capacity = Capacity(
-        memory_bytes=_size(top["gpu_memory"], ("gpu_memory",)),
-        most_clients=model.mps_clients,
-        sm_count=model.sm_count,
-        power_limit_w=model.power_limit_w,
-        giga_instructions_per_s_per_sm=model.warp_schedulers_per_sm * model.max_clock_mhz / 1000,
-        llc_gb_per_s=model.l2_bandwidth_gb_per_s,
-        dram_gb_per_s=model.dram_bandwidth_gb_per_s,
-    )
-    idle_w = top.get("idle_power_w")
-    site = Site(capacity, top.get("gpus", 1), _objective(top), idle_power(capacity, idle_w))
-    jobs = tuple(_job(entry, ("job", place), site) for place, entry in enumerate(top["job"]))
-    _check_names(jobs)
-    return Queue(model.name, site, jobs, idle_estimated=idle_w is None)
-
-
-def _model(name: str) -> GpuModel:
-    """The one model whose name and product names have all words of a text."""
-    models = load_gpu_models()
-    found = [model for model in models if _words(name) <= _words(" ".join([model.name, *model.models]))]
-    if len(found) == 1 and _words(name):
-        return found[0]
-    if found and _words(name):
-        raise FieldError(("gpu",), f"gpu: {quoted(name)} could be {' or '.join(model.name for model in found)}")
-    known = ", ".join(sorted(model.name for model in models))
-    raise FieldError(("gpu",), f"gpu: unknown GPU model {quoted(name)}: known are {known}")
-
-
-def _words(text: str) -> set[str]:
-    """Words and numbers in small letters, "80 GB" being one."""
-    return set(re.findall(r"[a-z0-9]+", re.sub(r"(\d) gb\b", r"\1gb", text.lower())))
-
-
-def _size(text: str, where: Path) -> int:
-    try:
-        return parse_size(text)
-    except ValueError:
-        raise FieldError(where, f"{where[-1]}: {quoted(text)} is no size such as 16GiB") from None
-
-
-def _objective(top: Mapping[str, Any]) -> Objective:
-    usual = Objective()
-    weights = top.get("weights", [usual.throughput_weight, usual.energy_weight])
-    numbers = all(type(weight) in (int, float) and 0 <= weight <= _MOST_WEIGHT for weight in weights)
-    if len(weights) != 2 or not numbers or not any(weights):
-        problem = f"{weights!r} is not two numbers, of throughput and energy, 0 to {_MOST_WEIGHT:g} and not both 0"
-        raise FieldError(("weights",), f"weights: {problem}")
-    tolerance = top.get("throughput_tolerance_percentage", usual.throughput_tolerance_percentage)
-    return Objective(top.get("objective", usual.name), weights[0], weights[1], tolerance)
-
-
-def _job(entry: object, where: Path, site: Site) -> Job:
-    table = checked(entry, _JOB, where=where)
-    profile = _profile(table, where)
-    name = table.get("name", profile.name)
-    if not name:
-        raise FieldError(where, "job: it has neither a name nor a profile")
-    known = _corrected(profile._replace(name=profile.name or name), table, where)
-    if known.demand is None or not known.duration_s:
-        missing = [*known.missing_demand, *([] if known.duration_s else ["duration_s"])]
-        raise FieldError(where, f"job {quoted(name)}: nobody says its {', '.join(missing)}")
-    client = Client(known.demand, site.objective, dict(known.slowdowns))
-    alone = judge([client], site.capacity, site.bounds)
-    if not alone.compatible:
-        raise FieldError(where, f"job {quoted(name)} does not fit on the GPU: {'; '.join(alone.reasons)}")
-    repetitions, parallel = table.get("repetitions", 1), table.get("parallel", 1)
-    if repetitions % parallel:
-        raise FieldError(
-            (*where, "parallel"), f"parallel: {parallel} workflows cannot share {repetitions} tasks evenly"
-        )
-    after = _names(table.get("after", []), (*where, "after"))
-    return Job(name, client, known.duration_s, repetitions, parallel, after)
-
-
-def _corrected(profile: Profile, table: Mapping[str, Any], where: Path) -> Profile:
-    """A profile in which the job's own figures have taken the place of others."""
-    own = {profile_key: table[key] for key, profile_key in _FIGURES.items() if key in table}
-    if "memory" in table:
-        own["memory_bytes"] = _size(table["memory"], (*where, "memory"))
-    return profile._replace(**own)
-
-
-def _profile(table: Mapping[str, Any], where: Path) -> Profile:
-    if "profile" not in table:
-        return Profile("")
-    try:
-        return load_profile(table["profile"])
-    except UsageError as problem:
-        hint = f": {problem.hint}" if problem.hint else ""
-        raise FieldError((*where, "profile"), f"profile: {problem.message}{hint}") from None
-
-
-def _names(values: Sequence[object], where: Path) -> tuple[str, ...]:
-    if not all(isinstance(value, str) for value in values):
-        raise FieldError(where, f"after: {values!r} is not a list of names")
-    return tuple(map(str, values))
-
-
-def _check_names(jobs: Sequence[Job]) -> None:
-    """Names are unique, those in `after` exist, and no job waits for itself.
-
-    Raises:
-        FieldError: otherwise.
-    """
-    places: dict[str, int] = {}
-    for place, job in enumerate(jobs):
-        if places.setdefault(job.name, place) != place:
-            raise FieldError(("job", place, "name"), f"name: there are two jobs {quoted(job.name)}")
-    for place, job in enumerate(jobs):
-        unknown = next((name for name in job.after if name not in places), None)
-        if unknown is not None:
-            raise FieldError(("job", place, "after"), f"after: there is no job {quoted(unknown)}")
-    round_ = circle({job.name: job.after for job in jobs})
-    if round_:
-        waits = " after ".join(map(printable, round_))
-        raise FieldError(("job", places[round_[0]], "after"), f"after: these wait for each other: {waits}")

@@ -41,6 +41,11 @@ def program() -> str | None:
     return shutil.which(CONTROL)
 
 
+def is_daemon(pid: int) -> bool:
+    """Whether a process that runs nvidia-cuda-mps-control is a daemon: who asks one runs the same, for moments."""
+    return not {"-d", "-f"}.isdisjoint(arguments_of(pid))
+
+
 def pipe_directory_of(pid: int) -> str | None:
     """What a control daemon or server was started with as its pipe directory; None for any other process."""
     return _pipe_directory(pid) if program_of(pid) in (CONTROL, SERVER) else None
@@ -222,8 +227,7 @@ class Daemon:
         return [*self._daemons(), *self._processes(SERVER)]
 
     def _daemons(self) -> list[int]:
-        """Who asks the daemon runs the same program, for moments."""
-        return [pid for pid in self._processes(CONTROL) if "-d" in arguments_of(pid)]
+        return list(filter(is_daemon, self._processes(CONTROL)))
 
     def _processes(self, name: str) -> list[int]:
         return [pid for pid in pids_of_program(name) if _pipe_directory(pid) == self.directory]

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gpulaunch.core.hardware.gpu_model import GpuModel
+
 
 class Capacity(NamedTuple):
     """The figures of one GPU that sharing is decided by.
@@ -25,6 +27,27 @@ class Capacity(NamedTuple):
     giga_instructions_per_s_per_sm: float | None = None
     llc_gb_per_s: float | None = None
     dram_gb_per_s: float | None = None
+
+
+def capacity_by(model: GpuModel | None, memory_bytes: int, most_clients: int) -> Capacity:
+    """What a GPU offers, by the figures of its model.
+
+    Args:
+        model: None if nobody knows them.
+        memory_bytes: of the GPU.
+        most_clients: of it and its driver.
+    """
+    if model is None:
+        return Capacity(memory_bytes, most_clients)
+    return Capacity(
+        memory_bytes,
+        most_clients,
+        sm_count=model.sm_count,
+        power_limit_w=model.power_limit_w,
+        giga_instructions_per_s_per_sm=model.warp_schedulers_per_sm * model.max_clock_mhz / 1000,
+        llc_gb_per_s=model.l2_bandwidth_gb_per_s,
+        dram_gb_per_s=model.dram_bandwidth_gb_per_s,
+    )
 
 
 def least(capacities: Sequence[Capacity]) -> Capacity:

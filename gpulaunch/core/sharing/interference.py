@@ -229,7 +229,8 @@ def _notes(sums: Sums, capacity: Capacity) -> Iterator[str]:
         return
     drawn = sums.predicted_power_w
     predicted = "" if drawn is None else f" (predicted draw {drawn:.0f} W)"
-    yield f"average power sums to {sums.power_w:.0f} W{predicted}, over the limit of {limit:.0f} W: clocks may be lowered"
+    found = f"average power sums to {sums.power_w:.0f} W{predicted}"
+    yield f"{found}, over the limit of {limit:.0f} W: clocks may be lowered"
 
 
 def _percent_of(value: float, most: float) -> str:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from gpulaunch.core.fields import FieldTable, checked
 from gpulaunch.core.leases.record import texts_of
+from gpulaunch.core.sharing import OBJECTIVES
 from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
 from gpulaunch.core.sharing.interference import Client, Objective
 from gpulaunch.errors import FieldError
@@ -47,7 +48,7 @@ _DEMAND: FieldTable = {
     "counters": list,
 }
 _OBJECTIVE: FieldTable = {
-    "name": ("throughput", "energy", "product"),
+    "name": OBJECTIVES,
     "throughput_weight": (0.0, 1e6),
     "energy_weight": (0.0, 1e6),
     "throughput_tolerance_percentage": (0.0, 100.0),
