@@ -1,0 +1,167 @@
+"""A PyTorch job whose throughput and whose view of its GPU a test wants to know. It prints JSON, a line each time.
+
+load.py memory|compute SECONDS [--deaf]   prints what it sees when it is ready, waits for a line on stdin, works for
+                                          so long, and prints what it has done
+load.py allocate MIB                      prints what it sees, and whether it gets so much device memory
+
+memory   adds tensors that no cache holds
+compute  multiplies matrices
+--deaf   ignores INT and TERM, and stays when CUDA fails: only KILL ends it
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+MIB = 1 << 20
+ELEMENTS = 64 * MIB
+"""Of a tensor of 32-bit numbers: 256 MiB, twice the largest L2 of 2025 (B200: 126 MiB)."""
+
+SIZE = 8192
+"""Rows and columns of a matrix: some two thousand tiles, so that whole waves of them fill any number of SMs."""
+
+BATCH_S = 0.02
+"""Between two synchronisations; many times what one costs, and a tenth of the shortest time that is of interest."""
+
+WARM_UP_S = 0.5
+_MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT of cuda.h
+
+
+class Work(NamedTuple):
+    """What is done again and again.
+
+    Attributes:
+        step: does it once, without waiting for its end.
+        amount: bytes moved, or operations done, by a step.
+    """
+
+    step: Callable[[], object]
+    amount: int
+
+
+def memory() -> Work:
+    """Two reads and a write of device memory."""
+    a, b, out = (torch.ones(ELEMENTS, dtype=torch.float32, device="cuda") for _ in range(3))
+    return Work(lambda: torch.add(a, b, out=out), 3 * 4 * ELEMENTS)
+
+
+def compute() -> Work:
+    """A product of matrices on tensor cores."""
+    dtype = torch.bfloat16 if torch.cuda.get_device_capability()[0] >= 8 else torch.float16
+    a, b, out = (torch.randn(SIZE, SIZE, dtype=dtype, device="cuda") for _ in range(3))
+    return Work(lambda: torch.matmul(a, b, out=out), 2 * SIZE**3)
+
+
+def seen(kind: str) -> dict[str, Any]:
+    """What this process sees of its GPU; MPS takes its percentage off the number of multiprocessors."""
+    torch.zeros(1, device="cuda")  # now there is a context
+    return {
+        "kind": kind,
+        "pid": os.getpid(),
+        "multiprocessors": _attribute(_MULTIPROCESSOR_COUNT),
+        "multiprocessors_of_torch": torch.cuda.get_device_properties(0).multi_processor_count,
+        "variables": {name: value for name, value in os.environ.items() if name.startswith("CUDA_MPS_")},
+    }
+
+
+def _attribute(number: int) -> int:
+    """An attribute of the first visible GPU, as the driver itself tells this process."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    device, value = ctypes.c_int(), ctypes.c_int()
+    status = cuda.cuDeviceGet(ctypes.byref(device), 0)
+    status = status or cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+    if status:
+        raise RuntimeError(f"libcuda.so.1 answers with error {status}")
+    return value.value
+
+
+def calibrated(work: Work) -> int:
+    """Steps that take about BATCH_S; one at least."""
+    _run(work, 2)  # libraries choose their kernels
+    began = time.monotonic()
+    _run(work, 3)
+    return max(1, round(3 * BATCH_S / (time.monotonic() - began)))
+
+
+def measured(work: Work, batch: int, seconds: float) -> dict[str, Any]:
+    """Throughput over a window, and in each half of it."""
+    marks = [(0.0, 0)]
+    began = time.monotonic()
+    while marks[-1][0] < seconds:
+        _run(work, batch)
+        marks.append((time.monotonic() - began, marks[-1][1] + batch))
+    end_s, steps = marks[-1]
+    middle_s, first = min(marks[1:], key=lambda mark: abs(mark[0] - end_s / 2))
+    halves = [first / middle_s, (steps - first) / (end_s - middle_s) if end_s > middle_s else first / middle_s]
+    return {
+        "seconds": end_s,
+        "iterations_per_s": steps / end_s,
+        "iterations_per_s_of_halves": halves,
+        "amount_per_s": work.amount * steps / end_s,
+    }
+
+
+def _run(work: Work, steps: int) -> None:
+    for _ in range(steps):
+        work.step()
+    torch.cuda.synchronize()
+
+
+def allocate(mib: int) -> dict[str, Any]:
+    """Whether so much device memory is to be had; it is written to."""
+    try:
+        torch.empty(mib * MIB, dtype=torch.uint8, device="cuda").fill_(1)
+        torch.cuda.synchronize()
+    except torch.cuda.OutOfMemoryError as problem:
+        return {"allocated": False, "problem": str(problem)}
+    return {"allocated": True}
+
+
+def tell(document: dict[str, Any]) -> None:
+    """Print a line."""
+    print(json.dumps(document), flush=True)
+
+
+def load(work: Callable[[], Work], kind: str, seconds: float) -> None:
+    """Get ready, wait for the word, warm up, measure."""
+    prepared = work()
+    batch = calibrated(prepared)
+    facts = seen(kind)
+    tell(facts)
+    if sys.stdin.readline():  # at its end nobody waits for us any more
+        measured(prepared, batch, WARM_UP_S)
+        tell(facts | measured(prepared, batch, seconds))
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("memory", "compute", "allocate"))
+    parser.add_argument("amount", type=float)
+    parser.add_argument("--deaf", action="store_true")
+    options = parser.parse_args()
+    if options.deaf:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if options.kind == "allocate":
+        tell(seen(options.kind) | allocate(int(options.amount)))
+        return
+    try:
+        load({"memory": memory, "compute": compute}[options.kind], options.kind, options.amount)
+    except RuntimeError as problem:  # CUDA's
+        if not options.deaf:
+            raise
+        tell({"problem": str(problem)})
+        while True:
+            signal.pause()
+
+
+main()
