@@ -95,20 +95,24 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
     curve = Path(launcher.environment["HOME"]) / "curved.toml"
     curve.write_text(
         'name = "curved"\n[resources]\nmemory_mib = 2048\nsm_utilization_percentage = 40\n'
-        'memory_bandwidth_utilization_percentage = 60\npower_w = 150\nsource = "made up"\n'
+        'memory_bandwidth_utilization_percentage = 40\npower_w = 150\nsource = "made up"\n'
         '[sm_curve]\nsm_percentage = [10, 20, 30, 100]\nthroughput = [5, 9, 10, 10]\nsource = "made up"\n'
     )
     with held(launcher, *DGX, "--share", "-p", str(curve), "--name", "saturated"):
         document = dry(launcher, *DGX, *LIGHT)
+        like = dry(launcher, *DGX, "--share", "-p", str(curve), "--sm-percentage", "60")["sharing"]
     sharing = document["sharing"]
     assert (document["shared"], document["reason"].startswith("shared with saturated (")) == (True, True)
     assert [(one["name"], one["profile"]) for one in sharing["residents"]] == [("saturated", "curved")]
     given = sharing["residents"][0]["sm_percentage"]
     assert 20 <= given <= 30
     assert (sharing["left_sm_percentage"], document["sm_percentage"]) == (100 - given, 100 - given)
-    assert (sharing["sm_utilization_percentage"], sharing["memory_bandwidth_utilization_percentage"]) == (50, 65)
+    assert (sharing["sm_utilization_percentage"], sharing["memory_bandwidth_utilization_percentage"]) == (50, 45)
     assert (sharing["memory_bytes"], sharing["power_w"]) == (3 << 30, None)
     assert len(sharing["optimum_sm_percentages"]) == 2
+    assert (sharing["predicted_stp"], sharing["predicted_antt"]) == (None, None)  # nobody knows the light job's curve
+    assert 1.9 < like["predicted_stp"] <= 2.0
+    assert like["predicted_antt"] == pytest.approx(2 / like["predicted_stp"], rel=0.01)
 
 
 def test_explained_in_the_terminal(launcher: Launcher) -> None:

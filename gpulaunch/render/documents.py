@@ -107,6 +107,8 @@ def _joining(joining: "Joining") -> Document:
         "optimum_sm_percentages": list(part.optimum.sm_percentages) if part else [],
         "left_sm_percentage": part.left if part else None,
         "why": part.reason if part else None,
+        "predicted_stp": joining.prediction.stp if joining.prediction else None,
+        "predicted_antt": joining.prediction.antt if joining.prediction else None,
     }
 
 

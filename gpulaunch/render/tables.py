@@ -193,7 +193,7 @@ def _sharing_parts(request: Request, decision: Decision, explanation: Explanatio
         jobs = "\n".join(map(_resident, joining.residents)) or "none yet"
         figures = (_figure(sums.sm_percentage), _figure(sums.memory_bandwidth_percentage))
         verdict = Text(printable(joining.problem or "may come"), "red" if joining.problem else "green")
-        for note in joining.verdict.notes:
+        for note in () if joining.problem else joining.verdict.notes:
             verdict.append(f"; {note}", "yellow")
         table.add_row(mark, gpus, jobs, *figures, format_size(sums.memory_bytes), verdict)
     parts: list[Table | Text] = [Text(f"sharing for {request.sharing.client.objective.name}", "bold"), table]
@@ -204,8 +204,10 @@ def _sharing_parts(request: Request, decision: Decision, explanation: Explanatio
         given = request.sharing.sm_percentage
         percentage = f"{given} % of the SMs, as asked for" if given else f"{chosen.part.sm_percentage} % of the SMs"
         parts.append(Text(f"{percentage}: {chosen.part.reason}"))
-        left = f"; the jobs that are there leave {chosen.part.left} %" if chosen.residents else ""
-        parts.append(Text(f"best for all together would be {optimum}: {chosen.part.optimum.reason}{left}", "dim"))
+        parts.append(Text(f"best for all together would be {optimum}: {chosen.part.optimum.reason}", "dim"))
+    if chosen and chosen.prediction:
+        stp, antt = chosen.prediction
+        parts.append(Text(f"predicted by their curves: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
     return [*parts, Text()]
 
 

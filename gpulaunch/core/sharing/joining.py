@@ -8,7 +8,7 @@ from gpulaunch.core.request import Request, Sharing
 from gpulaunch.core.sharing.capacity import Capacity, least
 from gpulaunch.core.sharing.demand import Demand
 from gpulaunch.core.sharing.interference import Verdict, judge, preference
-from gpulaunch.core.sharing.partition import Part, for_newcomer
+from gpulaunch.core.sharing.partition import Part, Prediction, for_newcomer, predict
 from gpulaunch.core.sharing.share import Share
 
 
@@ -21,6 +21,7 @@ class Joining(NamedTuple):
         verdict: on all of them together.
         problem: why it must not come; None if it may.
         part: how much it would get; None if it must not come.
+        prediction: STP and ANTT of all of them then, by their curves; None where one has no curve.
     """
 
     group: tuple[str, ...]
@@ -28,6 +29,7 @@ class Joining(NamedTuple):
     verdict: Verdict
     problem: str | None
     part: Part | None
+    prediction: Prediction | None
 
 
 def groups(leases: Iterable[Lease], user_id: int) -> dict[tuple[str, ...], list[Lease]]:
@@ -86,7 +88,8 @@ def joining(request: Request, group: Sequence[str], residents: Sequence[Lease]) 
         problem = "it depends on the links between its GPUs, and so does a job that is there"
     problem = problem or "; ".join(verdict.reasons) or None
     part = None if problem else _part(sharing, shares, capacity)
-    return Joining(tuple(sorted(group)), tuple(residents), verdict, problem, part)
+    predicted = _predicted(sharing, shares, part) if part else None
+    return Joining(tuple(sorted(group)), tuple(residents), verdict, problem, part, predicted)
 
 
 def share_of(request: Request, joined: Joining) -> Share:
@@ -101,6 +104,12 @@ def _part(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> Part
     residents = [(share.client.demand, share.sm_percentage) for share in shares]
     to_come = _to_come(sharing.announced, [demand.name for demand, _ in residents])
     return for_newcomer(residents, sharing.client.demand, to_come, capacity)
+
+
+def _predicted(sharing: Sharing, shares: Sequence[Share], part: Part) -> Prediction | None:
+    demands = [*(share.client.demand for share in shares), sharing.client.demand]
+    own = sharing.sm_percentage or part.sm_percentage
+    return predict(demands, [*(share.sm_percentage for share in shares), own])
 
 
 def _to_come(announced: Sequence[Demand], there: Iterable[str]) -> list[Demand]:
