@@ -31,7 +31,6 @@ class Membership:
     def __init__(self, table: Table, record: Draft, share: Share) -> None:
         self._group = ShareGroup(table, share.group, share.pipe_directory or "")
         self._leaver = self._group.companion(record.fd)
-        self._pids_on_mps: set[int] = set()
 
     @property
     def pid(self) -> int:

@@ -82,7 +82,7 @@ def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
         table = launcher.run("status", *DGX).stdout.splitlines()
         assert table[0] == "dgx1-v100: 7 of 8 GPUs free (Tesla V100-SXM2-16GB)"
         assert table[1].split()[:3] == ["GPUs", "share", "user"]
-        assert table[3].split()[:5] == ["0", "100", "%", "SMs,", "1"]
+        assert table[3].split()[:5] == ["0", "100", "%,", "1", "GiB"]
         assert indices(dry(launcher, *DGX, *HEAVY)) != [0]
         assert indices(dry(launcher, *DGX, "-n", "1")) != [0]
         assert dry(launcher, *DGX, "-n", "8")["status"] == 75
@@ -121,13 +121,13 @@ def test_explained_in_the_terminal(launcher: Launcher) -> None:
         done = launcher.run(*BOX, *LIGHT, "--explain", "--dry-run", "--", "train")
     lines = done.stdout.splitlines()
     at = lines.index("sharing for throughput")
-    assert lines[at + 1].split() == ["GPUs", "jobs", "there", "SM", "%", "memory", "BW", "%", "memory", "verdict"]
-    first, second = lines[at + 3].split(), lines[at + 4].split()
-    assert first[:4] == [">", "GPU", "0", "one"]
-    assert first[-6:] == ["20", "10", "2", "GiB", "may", "come"]
-    assert second[:3] == ["GPU", "1", "two"]
-    assert "average SM utilization 105 % of at most 100 %" in lines[at + 4]
-    assert lines[at + 6].startswith("best for all together would be ")
+    assert lines[at + 1].split() == ["GPUs", "SM", "%", "BW", "%", "memory", "verdict", "on", "all", "together"]
+    assert lines[at + 3].split() == [">", "GPU", "0", "20", "10", "2", "GiB", "may", "come"]
+    assert re.fullmatch(r" +beside one \([0-9a-f]{12}\), 100 % of the SMs *", lines[at + 4])
+    assert lines[at + 5].split()[:6] == ["GPU", "1", "105", "10", "2", "GiB"]
+    assert "average SM utilization 105 % of at most 100 %" in lines[at + 5]
+    assert lines[at + 7].startswith("100 % of the SMs: ")
+    assert lines[at + 8].startswith("best for all together would be 100 % / 100 %: ")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from gpulaunch.core.duration import format_duration
 from gpulaunch.core.explain import Explanation
 from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.naming import gpus_named
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.placement.measurement import Comparison, kinds, model_errors
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
@@ -26,6 +25,7 @@ from gpulaunch.render.documents import Document, age
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.gpu import Gpu
+    from gpulaunch.core.sharing.joining import Joining
 
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
 
@@ -124,7 +124,7 @@ def _names(gpus: Sequence[Document]) -> str:
 
 def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     profile = printable(lease["profile"] or "")
-    if lease["assumed"]:
+    if lease["assumed"] and len(lease["gpus"]) > 1:  # a GPU alone has no traffic that could be assumed
         profile = f"{profile} (assumed)" if profile else "assumed"
     gpus = ",".join("?" if name is None else name for name in lease["gpu_names"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
@@ -136,7 +136,7 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
 def _share_cell(lease: Document) -> str:
     if not lease["shared"]:
         return "all"
-    return f"{lease['sm_percentage']} % SMs, {format_size(lease['share_memory_bytes'])}"
+    return f"{lease['sm_percentage']} %, {format_size(lease['share_memory_bytes'])}"
 
 
 def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
@@ -185,17 +185,13 @@ def _sharing_parts(request: Request, decision: Decision, explanation: Explanatio
     """The share groups that there are, what all would use together there, and whether the job may come."""
     if request.sharing is None:
         return []
-    columns = ("SM %", "memory BW %", "memory")
-    table = _table("", "GPUs", "jobs there", *columns, "verdict", right=columns)
+    columns = ("SM %", "BW %", "memory")
+    table = _table("", "GPUs", *columns, "verdict on all together", right=columns)
     chosen = decision.joining if isinstance(decision, Grant) else None
     for joining, gpus in explanation.sharing:
         sums, mark = joining.verdict.sums, ">" if joining == chosen else ""
-        jobs = "\n".join(map(_resident, joining.residents)) or "none yet"
         figures = (_figure(sums.sm_percentage), _figure(sums.memory_bandwidth_percentage))
-        verdict = Text(printable(joining.problem or "may come"), "red" if joining.problem else "green")
-        for note in () if joining.problem else joining.verdict.notes:
-            verdict.append(f"; {note}", "yellow")
-        table.add_row(mark, gpus, jobs, *figures, format_size(sums.memory_bytes), verdict)
+        table.add_row(mark, gpus, *figures, format_size(sums.memory_bytes), _verdict(joining))
     parts: list[Table | Text] = [Text(f"sharing for {request.sharing.client.objective.name}", "bold"), table]
     if isinstance(decision, Grant) and decision.own_because:
         parts.append(Text(f"not shared: {printable(decision.own_because)}", "yellow"))
@@ -211,9 +207,16 @@ def _sharing_parts(request: Request, decision: Decision, explanation: Explanatio
     return [*parts, Text()]
 
 
-def _resident(lease: Lease) -> str:
-    percentage = f" {lease.share.sm_percentage} %" if lease.share else ""
-    return printable(f"{lease.name or lease.profile or lease.command[0]} ({lease.id}){percentage}")
+def _verdict(joining: "Joining") -> Text:
+    """Whether the job may come, and who is there."""
+    verdict = Text(printable(joining.problem or "may come"), "red" if joining.problem else "green")
+    for note in () if joining.problem else joining.verdict.notes:
+        verdict.append(f"; {note}", "yellow")
+    for lease in joining.residents:
+        percentage = f", {lease.share.sm_percentage} % of the SMs" if lease.share else ""
+        job = lease.name or lease.profile or lease.command[0]
+        verdict.append(f"\nbeside {printable(job)} ({lease.id}){percentage}", "dim")
+    return verdict
 
 
 def _by_reason(explanation: Explanation) -> dict[str, str]:
