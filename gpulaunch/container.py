@@ -46,6 +46,7 @@ def read_container_launch(
         UsageError: something asked for does not exist or cannot be, or the engine is not on this machine.
         FailedError: the engine or the machine cannot be asked.
     """
+    given = _with_own_gpus(given, command)
     if command.starts:
         return _read_start(given, command, name=name, warn=warn)
     if not command.launches:
@@ -63,6 +64,8 @@ def read_container_launch(
     label = _label(engine, command.operands[0])
     launch = read_launch(settings, command.without_secrets(), name=name, warn=warn, label=label)
     info = told()
+    if _shares(launch):
+        _check_sharing(command, engine, info, warn)
     _warn_of_unheeded(given, command, warn)
     way = choose_way(info, launch.machine, settings, command)
     if command.makes_only:
@@ -89,7 +92,12 @@ def _read_start(
         names = ", ".join(printable(container.name) for container in without)
         raise UsageError(f"{len(without)} containers need their GPUs back: {names}: start them one at a time")
     container = without[0]
+    if container.shares:
+        shown = printable(container.name)
+        raise UsageError(f"container {shown} was made to share its GPUs, and only docker run does that: run a new one")
     launch = read_launch(Settings(_with_made(given, container), os.environ), command.argv, name=name, warn=warn)
+    if _shares(launch):
+        _check_sharing(command, engine, info, warn)
     return launch._replace(container=ContainerLaunch(command, None, NO_WAY, socket_path, info.id, container.id))
 
 
@@ -140,6 +148,31 @@ def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Gi
         "only": Given(origin, ",".join(container.uuids)),
         "gpus": Given(origin, str(len(container.uuids))),
     }
+
+
+def _with_own_gpus(given: Mapping[str, Given], command: DockerCommand) -> Mapping[str, Given]:
+    """Who has sharing in his settings does not mean docker create and docker start, which cannot."""
+    if "share" in given or command.subcommand[-1:] == ("run",):
+        return given
+    return {**given, "share": Given(f"docker {' '.join(command.subcommand)}", "false")}
+
+
+def _shares(launch: Launch) -> bool:
+    return launch.request.sharing is not None or (launch.within is not None and launch.within.share is not None)
+
+
+def _check_sharing(command: DockerCommand, engine: Engine, info: Info, warn: Callable[[str], None]) -> None:
+    """See that MPS would serve the container.
+
+    Raises:
+        UsageError: it would not.
+    """
+    from gpulaunch.core.container.share import SHARED_MEMORY, Surroundings, check_sharing  # late: few share
+
+    user = engine.image_user(command.operands[0]) if command.launches else None
+    check_sharing(command, Surroundings(os.geteuid(), os.getegid(), user, info.security))
+    if command.values("--shm-size"):
+        warn(f"--shm-size has no effect: a container that shares GPUs has the host's {SHARED_MEMORY}")
 
 
 def _option(given: Mapping[str, Given]) -> str:

@@ -1,6 +1,7 @@
 """The process that holds a lease for as long as its containers do, once its launcher has gone."""
 
 import time
+from collections.abc import Callable
 
 from gpulaunch.acquire import Launch
 from gpulaunch.core.leases.record import Process
@@ -24,15 +25,25 @@ class Watcher:
         table: where the lease will stand.
         record: of the lease; still a draft.
         guards: ends the container should the launcher be killed.
+        before_kill: done once to the processes of a container that outlives the grace when it is to end.
     """
 
-    def __init__(self, launch: Launch, table: Table, record: Draft, *, guards: bool) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        table: Table,
+        record: Draft,
+        *,
+        guards: bool,
+        before_kill: Callable[[set[int]], object] | None = None,
+    ) -> None:
         container = launch.container
         assert container is not None  # noqa: S101  for the type checker
         self._launch = launch
         self._table = table
         self._record = record
         self._guards = guards
+        self._before_kill = before_kill
         self._overdue_s = None if launch.time_limit_s is None else time.monotonic() + launch.time_limit_s
         self._followed = Followed(
             Engine(container.socket_path),
@@ -47,6 +58,10 @@ class Watcher:
     def pid(self) -> int:
         """Of the process."""
         return self._companion.pid
+
+    def pids(self) -> set[int]:
+        """Of what runs in the containers."""
+        return self._followed.pids()
 
     def has_nothing_to_do(self) -> bool:
         """Whether the containers have ended, now that the docker command has; in doubt, no."""
@@ -68,9 +83,9 @@ class Watcher:
             FailedError: the engine does not do it.
         """
         grace_s = self._launch.grace_s
-        self._followed.end(grace_s)
+        self._followed.end(grace_s, self._before_kill)
         end_all(lambda: {command.pid} if state_of(command) else set(), grace_s)
-        self._followed.end(grace_s)  # what it has made meanwhile
+        self._followed.end(grace_s, self._before_kill)  # what it has made meanwhile
 
     def _act(self, word: bytes) -> None:
         if word == DISMISSED:

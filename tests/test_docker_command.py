@@ -31,8 +31,13 @@ from gpulaunch.core.container.command import (
 )
 from gpulaunch.core.container.gpus import Asked, allowed_ways, asked_gpus, with_gpus
 from gpulaunch.core.container.life import Container, Standing, parse_container
+from gpulaunch.core.container.share import Surroundings, check_sharing
 from gpulaunch.core.container.ways import NO_WAY, WAYS, Offer
 from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.sharing.demand import Demand
+from gpulaunch.core.sharing.interference import Client as MpsClient
+from gpulaunch.core.sharing.interference import Objective
+from gpulaunch.core.sharing.share import Share
 from gpulaunch.errors import UsageError
 
 # ---------------------------------------------------------------------------------------------- the client, asked
@@ -1276,6 +1281,227 @@ def test_the_preferred_way_is_first(offer: Offer, want: list[str]) -> None:
     """CDI before the runtime before --gpus, and CDI only if it knows every GPU."""
     got = offer.ways(["GPU-0", "GPU-1"])
     assert got == want
+
+
+# ---------------------------------------------------------------------------------------------- GPUs that are shared
+
+
+def share(*uuids: str, percentage: int = 40, directory: str | None = "/tmp/g/1") -> Share:
+    """A part of GPUs, with 3 GiB of each."""
+    demand = Demand("job", 10.0, 5.0, 3 << 30)
+    return Share(uuids, percentage, False, MpsClient(demand, Objective(), {}), directory)
+
+
+SHARED = "-e CUDA_DEVICE_ORDER=PCI_BUS_ID -e CUDA_VISIBLE_DEVICES=GPU-2,GPU-0 --label io.gpulaunch.gpus=GPU-2,GPU-0"
+BOUNDED = "-e CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40 -e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-0=3072M,GPU-2=3072M"
+PIPE = "-e CUDA_MPS_PIPE_DIRECTORY=/tmp/g/1 --mount type=bind,source=/tmp/g/1,target=/tmp/g/1"
+SHM = "--mount type=bind,source=/dev/shm,target=/dev/shm"
+
+
+@pytest.mark.parametrize(
+    ("line", "directory", "want"),
+    named(
+        [
+            ("daemon and shared memory", "run img", "/tmp/g/1", f"{PIPE} {SHM}"),
+            ("shared memory comes with the host's namespace", "run --ipc=host img", "/tmp/g/1", PIPE),
+            ("the last --ipc counts", "run --ipc host --ipc= img", "/tmp/g/1", f"{PIPE} {SHM}"),
+            ("not a second time", "run -v /dev/shm:/dev/shm img", "/tmp/g/1", PIPE),
+            ("nor by another name", "run --mount type=bind,src=/dev/shm,dst=/dev/shm/ img", "/tmp/g/1", PIPE),
+            ("what is in it is not all of it", "run -v /x:/dev/shm/x img", "/tmp/g/1", f"{PIPE} {SHM}"),
+            ("a machine without a daemon", "run img", None, ""),
+            (
+                "a directory that the client would split",
+                "run img",
+                '/a,"b',
+                """-e 'CUDA_MPS_PIPE_DIRECTORY=/a,"b' """
+                """--mount 'type=bind,"source=/a,""b","target=/a,""b"' """ + SHM,
+            ),
+        ]
+    ),
+)
+def test_what_a_container_that_shares_is_given(line: str, directory: str | None, want: str) -> None:
+    """GPUs by UUID in rank order, its bounds, and of the host what MPS daemon and clients must have in common."""
+    argv = with_gpus(read(line), gpus(2, 0), "cdi", "L", None, share("GPU-0", "GPU-2", directory=directory))
+    given = len(read(line).argv) - 1
+    got = argv[given + 6 : -1]
+    label = "--label io.gpulaunch.share=40 --label io.gpulaunch.lease=L -e GPULAUNCH_LEASE=L"
+    assert got == tuple(shlex.split(f"{SHARED} {BOUNDED} {want} {label}"))
+
+
+def test_the_client_mounts_the_daemons_directory(client: Client) -> None:
+    """To the client, directory and /dev/shm are the host's under their own names, whatever the directory is called."""
+    directory = '/tmp/a b,"c:d'
+    argv = with_gpus(read("run img"), gpus(0), NO_WAY, "L", None, share("GPU-0", directory=directory))
+    made = client.creates(*argv[1:])
+    assert made
+    got = [(mount["Type"], mount["Source"], mount["Target"]) for mount in made["HostConfig"]["Mounts"]]
+    assert got == [("bind", directory, directory), ("bind", "/dev/shm", "/dev/shm")]
+    assert not any(mount.get("ReadOnly") for mount in made["HostConfig"]["Mounts"])
+
+
+def refusal(line: str, *, user_id: int = 1000, image_user: str | None = "1000", security: Sequence[str] = ()) -> str:
+    """Why a container cannot share; empty if it can."""
+    try:
+        check_sharing(read(line), Surroundings(user_id, 100, image_user, security))
+    except UsageError as problem:
+        return f"{problem.message} ({problem.hint})" if problem.hint else problem.message
+    return ""
+
+
+OWN_USER = "a container that shares GPUs has to run as who launches it, uid 1000 (add -u 1000:100)"
+NO_MPS = "so its containers cannot share GPUs through MPS"
+OWN_SHM = "a container that shares GPUs has the host's /dev/shm, where it meets its MPS daemon"
+
+
+@pytest.mark.parametrize(
+    ("line", "around", "want"),
+    named(
+        [
+            ("the image's user", "run img", {}, ""),
+            ("with a group", "run img", {"image_user": "1000:5"}, ""),
+            ("root, for root", "run img", {"image_user": "", "user_id": 0}, ""),
+            ("root by name, for root", "run -u root:wheel img", {"user_id": 0}, ""),
+            ("root, for others", "run img", {"image_user": ""}, f"image img runs as uid 0: {OWN_USER}"),
+            ("a group alone is root's", "run -u :5 img", {}, f"-u :5 runs as uid 0: {OWN_USER}"),
+            ("another user", "run img", {"image_user": "7"}, f"image img runs as uid 7: {OWN_USER}"),
+            ("the flag counts more", "run -u 1000 img", {"image_user": "7"}, ""),
+            ("the last flag counts", "run -u 7 --user=1000:7 img", {}, ""),
+            ("an empty flag is none", "run --user= img", {}, ""),
+            ("the flag is wrong", "run -u1001:1000 img", {}, f"-u 1001:1000 runs as uid 1001: {OWN_USER}"),
+            ("a name", "run -u bob img", {}, f"-u bob: who bob is, only the container can tell: {OWN_USER}"),
+            (
+                "an image's name",
+                "run img",
+                {"image_user": "bob:x"},
+                f"image img: who bob is, only the container can tell: {OWN_USER}",
+            ),
+            (
+                "an image that is not here",
+                "run img",
+                {"image_user": None},
+                f"image img is not here yet, so nobody can tell as whom it runs: {OWN_USER}",
+            ),
+            ("nor need it be, with a flag", "run -u 1000 img", {"image_user": None}, ""),
+        ]
+    ),
+)
+def test_as_whom_a_container_that_shares_runs(line: str, around: dict[str, Any], want: str) -> None:
+    """MPS serves one user at a time, so the container has to run as its launcher, and nobody guesses who a name is."""
+    got = refusal(line, **around)
+    assert got == want
+
+
+@pytest.mark.parametrize(
+    ("line", "security", "want"),
+    named(
+        [
+            ("the usual security", "run img", ("seccomp", "apparmor", "cgroupns"), ""),
+            (
+                "other users by the engine",
+                "run img",
+                ("seccomp", "userns"),
+                f"the Docker Engine maps the users of containers to others, {NO_MPS} (add --userns=host)",
+            ),
+            ("unless this container's are not", "run --userns host img", ("userns",), ""),
+            (
+                "an engine without root",
+                "run --userns=host img",
+                ("rootless",),
+                f"the Docker Engine is rootless, {NO_MPS}",
+            ),
+        ]
+    ),
+)
+def test_engines_that_map_users(line: str, security: tuple[str, ...], want: str) -> None:
+    """An MPS daemon knows its clients by their uid on the host, which must be what it is in the container."""
+    got = refusal(line, security=security)
+    assert got == want
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    named(
+        [
+            ("the host's namespace", "run --ipc=host img", ""),
+            ("one of its own", "run --ipc private img", f"--ipc private: {OWN_SHM}"),
+            ("one for others, too", "run --ipc=shareable img", f"--ipc shareable: {OWN_SHM}"),
+            ("another container's", "run --ipc=container:x img", f"--ipc container:x: {OWN_SHM}"),
+            ("none", "run --ipc=none img", f"--ipc none: {OWN_SHM}"),
+            ("the last one counts", "run --ipc=private --ipc=host img", ""),
+            ("a tmpfs of its own", "run --tmpfs /dev/shm:size=1g img", f"--tmpfs /dev/shm:size=1g: {OWN_SHM}"),
+            ("a tmpfs elsewhere", "run --tmpfs /tmp --tmpfs /dev/shm/x img", ""),
+            ("a volume of its own", "run -v /dev/shm img", f"-v /dev/shm: {OWN_SHM}"),
+            ("a volume with a name", "run -v shm:/dev/shm/ img", f"-v shm:/dev/shm/: {OWN_SHM}"),
+            ("another directory", "run --volume=/x:/dev//shm:rw img", f"--volume /x:/dev//shm:rw: {OWN_SHM}"),
+            (
+                "the host's, not to be written",
+                "run -v /dev/shm:/dev/shm:z,ro img",
+                f"-v /dev/shm:/dev/shm:z,ro: {OWN_SHM}",
+            ),
+            ("the host's", "run -v /dev/shm:/dev/shm:rslave img", ""),
+            ("the host's elsewhere", "run -v /dev/shm:/shm:ro img", ""),
+            (
+                "a mount of a tmpfs",
+                "run --mount type=tmpfs,destination=/dev/shm img",
+                f"--mount type=tmpfs,destination=/dev/shm: {OWN_SHM}",
+            ),
+            (
+                "a mount not to be written",
+                "run --mount type=bind,source=/dev/shm,target=/dev/shm,readonly img",
+                f"--mount type=bind,source=/dev/shm,target=/dev/shm,readonly: {OWN_SHM}",
+            ),
+            ("a mount", "run --mount type=bind,source=/dev/shm,target=/dev/shm,readonly=false img", ""),
+            ("a size", "run --shm-size=1g img", ""),
+            ("a root that is not written", "run --read-only img", ""),
+            ("a command's own words are no flags", "run img --ipc=none --tmpfs /dev/shm", ""),
+        ]
+    ),
+)
+def test_whose_shared_memory(line: str, want: str) -> None:
+    """MPS daemon and clients meet in /dev/shm, so whatever would put another one there is refused."""
+    got = refusal(line)
+    assert got == want
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    named(
+        [
+            ("its daemon", "run -e CUDA_MPS_PIPE_DIRECTORY=/x img", "CUDA_MPS_PIPE_DIRECTORY"),
+            ("its daemon, from here", "run --env CUDA_MPS_PIPE_DIRECTORY img", "CUDA_MPS_PIPE_DIRECTORY"),
+            ("its SMs", "run -eCUDA_MPS_ACTIVE_THREAD_PERCENTAGE=9 img", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+            ("its memory", "run -e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G img", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+            ("what else MPS knows", "run -e CUDA_MPS_CLIENT_PRIORITY=1 img", ""),
+            ("a longer name", "run -e CUDA_MPS_PIPE_DIRECTORY_X=1 img", ""),
+        ]
+    ),
+)
+def test_what_gpulaunch_sets(line: str, want: str) -> None:
+    """Who sets by hand what sharing sets is told so, and by which options he can say what he wants."""
+    got = refusal(line)
+    text = f"-e {want}: gpulaunch sets that for a container that shares GPUs"
+    assert got == (f"{text} (--sm-percentage and --memory say what it is to have)" if want else "")
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    named(
+        [
+            ("docker container run", "container run img", ""),
+            ("none", "run --restart no img", ""),
+            ("the last one counts", "run --restart always --restart= img", ""),
+            ("always", "run --restart always img", "--restart always: "),
+            ("after failures", "run --restart=on-failure:3 img", "--restart on-failure:3: "),
+            ("docker create", "create img", "docker create: only docker run shares GPUs"),
+            ("docker container start", "container start x", "docker container start: only docker run shares GPUs"),
+        ]
+    ),
+)
+def test_only_what_runs_once_shares(line: str, want: str) -> None:
+    """A share lasts as long as its container runs, so nothing that starts later, or again, can have one."""
+    got = refusal(line)
+    assert got.startswith(want)
+    assert bool(got) == bool(want)
 
 
 # ---------------------------------------------------------------------------------------------- how long they hold

@@ -8,7 +8,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from gpulaunch.core.container.life import Container, Standing
@@ -121,15 +121,28 @@ class Followed:
             pass
         return False
 
-    def end(self, grace_s: float) -> None:
+    def pids(self) -> set[int]:
+        """Pids of what runs in them, as their host counts them; none if nobody can tell in QUESTION_S."""
+        engine = Engine(self._engine.socket_path, altogether_s=QUESTION_S)
+        found: set[int] = set()
+        with suppress(FailedError):
+            for container in engine.containers_of(*self._of):
+                found |= engine.pids(container)
+        return found
+
+    def end(self, grace_s: float, before_kill: Callable[[set[int]], object] | None = None) -> None:
         """Stop the containers, so that none comes back by itself.
+
+        Args:
+            grace_s: between TERM and KILL.
+            before_kill: done once to the processes of a container that outlives the grace.
 
         Raises:
             FailedError: the engine does not.
         """
         self._ended_by_us = True
         for container in self._holders():
-            self._engine.end(container, grace_s)
+            self._engine.end(container, grace_s, before_kill)
 
     def wait(self, command: Process, overdue_s: float | None, end: Callable[[], None]) -> None:
         """Sleep until the docker command and the containers have ended, however often the engine goes and comes.

@@ -31,6 +31,10 @@ class NoAnswerError(FailedError):
     """The engine cannot be reached, or does not answer."""
 
 
+class _LateError(NoAnswerError):
+    """The engine has not answered in time."""
+
+
 class ForbiddenError(NoAnswerError):
     """This user may not ask the engine."""
 
@@ -52,6 +56,7 @@ class Info(NamedTuple):
         runtimes: names of all.
         cdi_directories: where it looks for CDI specifications.
         cdi_devices: names that it has found there; None from engines that do not tell.
+        security: names of its security options, such as userns or rootless.
     """
 
     id: str
@@ -59,6 +64,7 @@ class Info(NamedTuple):
     runtimes: tuple[str, ...]
     cdi_directories: tuple[str, ...]
     cdi_devices: tuple[str, ...] | None
+    security: tuple[str, ...] = ()
 
 
 class Engine:
@@ -93,13 +99,20 @@ class Engine:
 
     def image_labels(self, image: str) -> dict[str, str]:
         """Labels of an image; none if it is not here yet, and none if its name is wrong, which docker will say."""
+        return self._of_image(image, parse_labels) or {}
+
+    def image_user(self, image: str) -> str | None:
+        """As whom containers of an image run, empty for root; None if it is not here yet."""
+        return self._of_image(image, lambda config: str(config.get("User") or ""))
+
+    def _of_image(self, image: str, parse: Callable[[Any], T]) -> T | None:
         try:
             content = self._do("GET", f"/images/{_quoted(image)}/json")
-            return self._parsed(content, lambda answer: parse_labels(answer["Config"]))
+            return self._parsed(content, lambda answer: parse(answer["Config"]))
         except NoAnswerError:
             raise
         except FailedError:
-            return {}
+            return None
 
     def container(self, name: str) -> Container | None:
         """A container by name or id.
@@ -114,7 +127,7 @@ class Engine:
         except _NotFoundError:
             return None
         if found.lease_id and self.image_labels(found.image_id).get(LEASE_LABEL) == found.lease_id:
-            return found._replace(lease_id=None, uuids=())
+            return found._replace(lease_id=None, uuids=(), shares=False)
         return found
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
@@ -155,10 +168,24 @@ class Engine:
             query += f"&until={until_s:.6f}"
         return Events(self._request("GET", f"/events?{query}", None), self.socket_path)
 
-    def end(self, container: Container, grace_s: float) -> None:
+    def pids(self, container: Container) -> set[int]:
+        """Pids of what runs in a container, as its host counts them."""
+        try:
+            return self._parsed(self._do("GET", f"/containers/{container.id}/top"), _parse_pids)
+        except (_NotFoundError, _ConflictError):  # it does not run
+            return set()
+
+    def end(
+        self, container: Container, grace_s: float, before_kill: Callable[[set[int]], object] | None = None
+    ) -> None:
         """Stop a container, TERM and after the grace KILL, so that it does not come back by itself.
 
         One that has never run is removed. If it is started in this very moment, it is stopped.
+
+        Args:
+            container: which.
+            grace_s: time for it to end by itself.
+            before_kill: done once to the processes that outlive the grace.
 
         Raises:
             FailedError: the engine does not do it.
@@ -172,14 +199,28 @@ class Engine:
                 self._do("POST", f"/containers/{container.id}/update", {"RestartPolicy": {"Name": "no"}})
             if container.state == "paused":  # it would not hear TERM
                 self._do("POST", f"/containers/{container.id}/unpause")
-            path = f"/containers/{container.id}/stop?t={round(grace_s)}"
-            self._do("POST", path, answer_s=grace_s + self._answer_s)
+            if before_kill is None:
+                path = f"/containers/{container.id}/stop?t={round(grace_s)}"
+                self._do("POST", path, answer_s=grace_s + self._answer_s)
+            elif not self._stops_by_itself(container, grace_s):
+                with suppress(FailedError):  # it has to end, even if nobody can tell who is in it
+                    before_kill(self.pids(container))
+                with suppress(_ConflictError):
+                    self._do("POST", f"/containers/{container.id}/kill")
+
+    def _stops_by_itself(self, container: Container, grace_s: float) -> bool:
+        """Tell a container to stop, for which the engine then waits without end; whether it does within the grace."""
+        try:
+            self._do("POST", f"/containers/{container.id}/stop?t=-1", answer_s=grace_s)
+        except _LateError:
+            return False
+        return True
 
     def _do(
         self, method: str, path: str, content: Mapping[str, Any] | None = None, answer_s: float | None = None
     ) -> bytes:
         """One request; the answer's content."""
-        return self._read(self._request(method, path, content), answer_s or self._patience_s())
+        return self._read(self._request(method, path, content), self._patience_s() if answer_s is None else answer_s)
 
     def _patience_s(self) -> float:
         left_s = self._answer_s if self._until_s is None else self._until_s - time.monotonic()
@@ -246,7 +287,8 @@ class Engine:
     def _no_answer(self, problem: OSError) -> NoAnswerError:
         reason = os.strerror(problem.errno).lower() if problem.errno else str(problem)
         reason = f"no answer in {self._answer_s:g} s" if isinstance(problem, TimeoutError) else reason
-        kind = ForbiddenError if isinstance(problem, PermissionError) else NoAnswerError
+        kinds = {PermissionError: ForbiddenError, TimeoutError: _LateError}
+        kind = next((kind for cause, kind in kinds.items() if isinstance(problem, cause)), NoAnswerError)
         return kind(f"cannot reach the Docker Engine at {self.socket_path}: {reason}")
 
 
@@ -258,7 +300,19 @@ def _parse_info(answer: Any) -> Info:  # noqa: ANN401
         runtimes=tuple(answer.get("Runtimes") or ()),
         cdi_directories=tuple(map(checked_text, answer.get("CDISpecDirs") or ())),
         cdi_devices=None if devices is None else tuple(device.get("ID", "") for device in devices),
+        security=tuple(_option_name(option) for option in answer.get("SecurityOptions") or ()),
     )
+
+
+def _option_name(option: str) -> str:
+    """Of name=seccomp,profile=builtin it is seccomp."""
+    return option.partition(",")[0].removeprefix("name=")
+
+
+def _parse_pids(answer: Any) -> set[int]:  # noqa: ANN401
+    """Of the table that ps writes."""
+    titles = answer["Titles"]
+    return {int(dict(zip(titles, row, strict=True))["PID"]) for row in answer["Processes"]}
 
 
 class Events:

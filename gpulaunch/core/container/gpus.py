@@ -1,7 +1,7 @@
 """What docker's own flags ask of GPUs, and how the leased ones are written into docker's command line."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.ways import WAYS
@@ -9,11 +9,15 @@ from gpulaunch.core.environment import LEASE_VARIABLE
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.errors import UsageError, quoted
 
+if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.sharing.share import Share
+
 CDI_KIND = "nvidia.com/gpu="
 """How GPUs are called in the Container Device Interface, before their name."""
 
 LEASE_LABEL = "io.gpulaunch.lease"
 GPUS_LABEL = "io.gpulaunch.gpus"
+SHARE_LABEL = "io.gpulaunch.share"
 PROFILE_LABEL = "io.gpulaunch.profile"
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -158,7 +162,12 @@ def allowed_ways(command: DockerCommand) -> set[str]:
 
 
 def with_gpus(
-    command: DockerCommand, gpus: Sequence[Gpu], way: str, lease_id: str | None, asked: Asked | None
+    command: DockerCommand,
+    gpus: Sequence[Gpu],
+    way: str,
+    lease_id: str | None,
+    asked: Asked | None,
+    share: "Share | None" = None,
 ) -> tuple[str, ...]:
     """Docker's command line with exactly these GPUs, and labels that tell others whose they are.
 
@@ -171,6 +180,7 @@ def with_gpus(
         way: one of WAYS, or NO_WAY.
         lease_id: None as long as there is no lease.
         asked: what docker's flags said.
+        share: its part of the GPUs, if it shares them.
     """
     uuids = [gpu.uuid for gpu in gpus]
     added: list[str] = []
@@ -185,11 +195,15 @@ def with_gpus(
     else:  # an image may say "all", and the engine's default runtime may be nvidia
         added += [word for uuid in uuids if way == "cdi" for word in ("--device", CDI_KIND + uuid)]
         added += ["-e", f"{VISIBLE}=void"]
-    order = _order_inside(gpus)
-    if order != sorted(order) and not _sets(command, "CUDA_VISIBLE_DEVICES"):
-        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "-e", f"CUDA_VISIBLE_DEVICES={','.join(map(str, order))}"]
+    names = uuids if share else _numbers_inside(gpus)  # MPS numbers its GPUs in a way of its own
+    if names and not _sets(command, "CUDA_VISIBLE_DEVICES"):
+        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "-e", f"CUDA_VISIBLE_DEVICES={','.join(names)}"]
     if gpus:
         added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
+    if share:
+        from gpulaunch.core.container.share import mps_flags  # late: few containers share
+
+        added += [*mps_flags(command, share), "--label", f"{SHARE_LABEL}={share.sm_percentage}"]
     if lease_id:
         added += ["--label", f"{LEASE_LABEL}={lease_id}", "-e", f"{LEASE_VARIABLE}={lease_id}"]
     replaced = {
@@ -202,10 +216,11 @@ def with_gpus(
     return (*kept, *added, *command.argv[command.flags_end :])
 
 
-def _order_inside(gpus: Sequence[Gpu]) -> list[int]:
-    """The GPUs' numbers inside the container, in rank order: there they are counted anew, by PCI address."""
+def _numbers_inside(gpus: Sequence[Gpu]) -> list[str]:
+    """The numbers of GPUs in a container, which counts anew by PCI address, in rank order; none if they ascend."""
     indices = sorted(gpu.index for gpu in gpus)
-    return [indices.index(gpu.index) for gpu in gpus]
+    numbers = [indices.index(gpu.index) for gpu in gpus]
+    return [] if numbers == sorted(numbers) else list(map(str, numbers))
 
 
 def _sets(command: DockerCommand, variable: str) -> bool:

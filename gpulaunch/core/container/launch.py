@@ -1,12 +1,15 @@
 """A launch through Docker."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.gpus import Asked, with_gpus
 from gpulaunch.core.container.ways import NO_WAY
 from gpulaunch.core.hardware.gpu import Gpu
+
+if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.sharing.share import Share
 
 HOST_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
 """What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where GPUs are counted anew."""
@@ -37,14 +40,17 @@ class ContainerLaunch(NamedTuple):
         return self.way == NO_WAY and self.container_id is None
 
 
-def started_command(container: ContainerLaunch, gpus: Sequence[Gpu], lease_id: str | None) -> tuple[str, ...]:
+def started_command(
+    container: ContainerLaunch, gpus: Sequence[Gpu], lease_id: str | None, share: "Share | None" = None
+) -> tuple[str, ...]:
     """What is run: docker's command line, with the GPUs in it unless the container was made with them.
 
     Args:
         container: the launch.
         gpus: in rank order; none for a container that is to see none.
         lease_id: None as long as there is no lease.
+        share: its part of the GPUs, if it shares them.
     """
     if container.command.starts:
         return container.command.argv
-    return with_gpus(container.command, gpus, container.way, lease_id, container.asked)
+    return with_gpus(container.command, gpus, container.way, lease_id, container.asked, share)

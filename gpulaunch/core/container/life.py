@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.core.container.gpus import GPUS_LABEL, LEASE_LABEL
+from gpulaunch.core.container.gpus import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
 
@@ -21,6 +21,7 @@ class Container(NamedTuple):
         lease_id: that it was made under, or None.
         uuids: GPUs that it was made with.
         created_at: when it was made, in a form that sorts.
+        shares: it was made to share its GPUs.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Container(NamedTuple):
     lease_id: str | None
     uuids: tuple[str, ...]
     created_at: str = ""
+    shares: bool = False
 
     @property
     def holds(self) -> bool:
@@ -64,6 +66,7 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         lease_id=labels.get(LEASE_LABEL),
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
         created_at=str(document.get("Created", "")),
+        shares=SHARE_LABEL in labels,
     )
 
 

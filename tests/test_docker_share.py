@@ -1,0 +1,519 @@
+"""`gpulaunch --share docker run` with a real Docker Engine: containers that share GPUs through CUDA MPS.
+
+The MPS daemon is the stand-in of fake_mps, and the program in the container its client. It finds its daemon by nothing
+but what gpulaunch gives the container: the tests mount no directory of the daemon's.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+
+import pytest
+from conftest import DGX, Launcher, wait_for_end
+from engine import IMAGE, Engine
+from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, interpreter
+from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint, until, variables
+
+from gpulaunch.core.container.life import Container
+from gpulaunch.host import docker as door
+
+pytest_plugins = ("fake_nvml", "fake_mps")
+
+LIGHT = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+DOCKER = (*LIGHT, "docker", "run")
+NONE = "none"
+
+
+@pytest.fixture
+def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
+    """A described DGX-1, where no MPS daemon is needed."""
+    yield from _with(Host(launcher, docker, DESCRIBED, DGX))
+
+
+@pytest.fixture
+def real_host(launcher: Launcher, docker: Engine, dgx1_v100, fake_mps: FakeMps) -> Iterator[Host]:  # noqa: ARG001
+    """A DGX-1 by what NVML says, with MPS; at the end of every test no daemon may be left."""
+    for host in _with(Host(launcher, docker, TOLD_BY_NVML, ())):
+        yield host
+        docker.remove_all()
+        await_no_daemon(fake_mps)
+
+
+def _with(host: Host) -> Iterator[Host]:
+    yield host
+    if host.launcher.records():
+        host.engine.remove_all()
+        host.await_free()
+
+
+def await_no_daemon(mps: FakeMps) -> None:
+    """Wait until neither a daemon nor a server is left, nor their directory."""
+    groups = mps.folder / "g"
+    until(lambda: not mps.pids(CONTROL) and not mps.pids(SERVER), "the end of the MPS daemon")
+    until(lambda: not any(path.is_dir() for path in groups.glob("*")), "the end of the group's directory")
+
+
+def cuda_program(mps: FakeMps, *words: str) -> tuple[str, ...]:
+    """Flags, image and command of a container in which MPS's stand-in client runs, less what gpulaunch adds."""
+    _, home = interpreter()
+    homes = {part for part in home.split(":") if not part.startswith("/usr")}
+    paths = ("/usr", "/bin", "/lib", "/lib64", *homes, *(mps.folder / name for name in ("bin", "lib")))
+    mounts = [word for path in paths for word in ("-v", f"{path}:{path}:ro")]
+    mounts += [
+        word for name in ("told.json", "events.jsonl") for word in ("-v", f"{mps.folder / name}:{mps.folder / name}")
+    ]
+    return (*mounts, IMAGE, str(mps.bin / CLIENT), *words)
+
+
+def pid_in(host: Host, container: str) -> int:
+    """Pid, out here, of what a container runs."""
+    return int(host.do("inspect", "--format", "{{.State.Pid}}", container))
+
+
+@contextmanager
+def started(host: Host, *arguments: str, **options) -> Iterator[subprocess.Popen[str]]:
+    """A launch that is not there any more afterwards, nor its container."""
+    with host.start(*arguments, **options) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                host.engine.remove_all()
+                process.kill()
+
+
+@contextmanager
+def attached(
+    host: Host, mps: FakeMps, *, flags: tuple[str, ...] = (), words: tuple[str, ...] = (), **options
+) -> Iterator[subprocess.Popen[str]]:
+    """A launch whose container, called job, has become a client of MPS."""
+    with started(host, *DOCKER, "--name", "job", *flags, *cuda_program(mps, *words), **options) as process:
+        assert process.stdout.readline().startswith("attached ")
+        yield process
+
+
+def ended_safely(mps: FakeMps) -> bool:
+    """Whether no client of MPS has died without being taken off its server before."""
+    return not mps.events("died") and bool(mps.events("attached"))
+
+
+# ---------------------------------------------------------------------------------------------- what it finds
+
+
+def test_what_the_container_finds(host: Host) -> None:
+    """It finds its GPU by UUID, its share of SMs and its bound of memory, and the label tells that it shares."""
+    done = host.run("--sm-percentage", "40", *DOCKER, "--name", "job", IMAGE, "env")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {name: value for name, value in variables(done.stdout).items() if name.startswith("CUDA_")}
+    assert found == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "GPU-dgx1-v100-0",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "GPU-dgx1-v100-0=1024M",
+    }
+    assert host.labels("job")["io.gpulaunch.share"] == "40"
+    assert host.launcher.records() == []
+
+
+def test_the_users_numbers_stay(host: Host) -> None:
+    """A CUDA_VISIBLE_DEVICES that the user writes for the container is his, shared or not."""
+    done = host.run(*DOCKER, "--rm", "-e", "CUDA_VISIBLE_DEVICES=0", IMAGE, "env")
+    assert variables(done.stdout)["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_two_containers_share_one_gpu(host: Host) -> None:
+    """Two light containers get one GPU; one that does not share gets another."""
+    for _ in range(2):
+        host.detached(*DOCKER, "-d", IMAGE, "sleep", "1000")
+    host.detached("docker", "run", "-d", IMAGE, "sleep", "1000")
+    alone, *together = sorted(host.leases(), key=lambda lease: lease["shared"])
+    assert [(lease["shared"], lease["gpus"]) for lease in together] == [(True, [0])] * 2
+    assert (alone["shared"], 0 in alone["gpus"]) == (False, False)
+
+
+def test_dry_run(host: Host) -> None:
+    """--dry-run shows docker's command line with its part of the GPUs."""
+    done = host.run(*LIGHT, "--dry-run", "--json", "docker", "run", IMAGE)
+    assert (done.returncode, done.stderr) == (0, "")
+    argv = json.loads(done.stdout)["argv"]
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100" in argv
+    assert "CUDA_VISIBLE_DEVICES=GPU-dgx1-v100-0" in argv
+
+
+def test_a_container_without_a_share_is_as_ever(host: Host) -> None:
+    """What does not share hears nothing of MPS, and is refused nothing."""
+    done = host.run("docker", "run", "--rm", "-u", "1234", "--ipc=private", "--shm-size=1m", IMAGE, "env")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "CUDA" not in done.stdout
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("-u", "1234"), "-u 1234 runs as uid 1234: "),
+        (("-u", "nobody"), "-u nobody: who nobody is, only the container can tell: "),
+        (("--ipc=private",), "--ipc private: "),
+        (("--tmpfs", "/dev/shm"), "--tmpfs /dev/shm: "),
+        (("-e", "CUDA_MPS_PIPE_DIRECTORY=/tmp/mine"), "-e CUDA_MPS_PIPE_DIRECTORY: "),
+        (("-d", "--restart", "always"), "--restart always: "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else NONE,
+)
+def test_flags_that_are_in_the_way(host: Host, flags: tuple[str, ...], words: str) -> None:
+    """What MPS could not serve is refused in one line that names the flag, and nothing has run."""
+    done = host.run(*DOCKER, *flags, IMAGE, "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint(done).startswith(words)
+    assert host.nothing_has_run()
+
+
+def test_user_of_the_image(host: Host) -> None:
+    """An image of another user is refused, and so is one that is not here yet; -u helps in both cases."""
+    host.engine.import_image("job:1", ["USER 1234:5"])
+    done = host.run(*DOCKER, "--rm", "job:1", "true")
+    assert (done.returncode, "image job:1 runs as uid 1234: " in complaint(done)) == (2, True)
+    assert "hint: add -u 0:0" in done.stderr
+    assert host.run(*DOCKER, "--rm", "-u", "0:0", "job:1", "true").returncode == 0
+    done = host.run(*DOCKER, "--rm", "--pull", "never", "job:2", "true")
+    assert (done.returncode, "image job:2 is not here yet" in complaint(done)) == (2, True)
+    assert host.run(*DOCKER, "--rm", "--pull", "never", "-u", "0:0", "job:2", "true").returncode == 125
+
+
+def test_size_of_shared_memory(host: Host) -> None:
+    """--shm-size, which the host's /dev/shm does not heed, is worth a warning, and no more."""
+    done = host.run(*DOCKER, "--rm", "--shm-size=1g", IMAGE, "true")
+    warning = "gpulaunch: warning: --shm-size has no effect: a container that shares GPUs has the host's /dev/shm\n"
+    assert (done.returncode, done.stderr) == (0, warning)
+
+
+@pytest.mark.parametrize("command", ["create", "container create", "start", "restart"])
+def test_only_docker_run_shares(host: Host, command: str) -> None:
+    """To share by docker create and docker start is refused; who has it in his settings gets GPUs of his own."""
+    host.run("docker", "run", "--name", "job", IMAGE, "true")
+    name = IMAGE if "create" in command else "job"
+    done = host.run(*LIGHT, "docker", *command.split(), name)
+    assert (done.returncode, complaint(done)) == (2, f"docker {command}: only docker run shares GPUs")
+    host.environment["GPULAUNCH_SHARE"] = "true"
+    done = host.run("docker", *command.split(), name)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_start_of_one_that_shared(host: Host) -> None:
+    """A container that shared its GPUs cannot be started again: its MPS daemon has gone with its lease."""
+    host.run(*DOCKER, "--name", "job", IMAGE, "true")
+    for options in ((), LIGHT):
+        done = host.run(*options, "docker", "start", "job")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert complaint(done).startswith("container job was made to share its GPUs")
+    assert host.launcher.records() == []
+
+
+def test_inside_a_lease_that_shares(host: Host) -> None:
+    """A container launched inside a job that shares is part of it, and must be what MPS can serve."""
+    script = f"gpulaunch docker run --rm {IMAGE} env; gpulaunch docker run --rm -u 1234 {IMAGE} true; echo $?"
+    done = host.run(*LIGHT, "--sm-percentage", "30", "--", "sh", "-c", script)
+    assert variables(done.stdout)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+    assert done.stdout.splitlines()[-1] == "2"
+    assert complaint(done).startswith("-u 1234 runs as uid 1234")
+
+
+# ---------------------------------------------------------------------------------------------- with an MPS daemon
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--ipc=host",), ("-v", "/dev/shm:/dev/shm"), ("--read-only",), ("--tmpfs", "/tmp"), ("-u", "0:0")],
+    ids=lambda flags: " ".join(flags) or NONE,
+)
+def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) -> None:
+    """The program in the container finds its daemon and nothing is said; with the container the daemon goes."""
+    with attached(real_host, fake_mps, flags=("-i", *flags), stdin=subprocess.PIPE) as process:
+        lease = real_host.lease()
+        (client,) = fake_mps.attached()
+        assert client.pid == pid_in(real_host, "job")
+        assert client.said["environment"]["CUDA_VISIBLE_DEVICES"] == TOLD_BY_NVML[0]
+        assert (lease["shared"], lease["container_state"]) == (True, "running")
+        real_host.do("exec", "job", "touch", f"/dev/shm/{lease['id']}")
+        os.unlink(f"/dev/shm/{lease['id']}")
+        assert process.communicate("\n", timeout=20) == ("", "")
+    assert (process.returncode, ended_safely(fake_mps)) == (0, True)
+    assert (real_host.launcher.records(), fake_mps.pids(CONTROL), fake_mps.pids(SERVER)) == ([], [], [])
+
+
+def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps) -> None:
+    """A container and a process on one GPU are clients of one daemon, which goes with the last of them."""
+    process = (*LIGHT, "--", CLIENT)
+    with attached(real_host, fake_mps), started(real_host, *process, stdin=subprocess.PIPE) as job:
+        assert job.stdout.readline().startswith("attached ")
+        assert len(fake_mps.events("started")) == 1
+        assert [lease["gpus"] for lease in real_host.leases()] == [[0], [0]]
+        real_host.do("kill", "--signal", "USR1", "job")
+        until(lambda: len(real_host.leases()) == 1, "the end of the container")
+        assert len(fake_mps.pids(CONTROL)) == 1
+        job.communicate("\n", timeout=20)
+    assert fake_mps.pids(CONTROL) == []
+    assert ended_safely(fake_mps)
+
+
+def test_told_of_who_did_not_attach(real_host: Host, fake_mps: FakeMps, dgx1_v100, tmp_path: Path) -> None:
+    """Who in the container uses the GPU without being a client of MPS is told of once, by its pid out here."""
+    said = tmp_path / "said"
+    command = (*DOCKER, "--name", "job", IMAGE, "sleep", "1000")
+    with said.open("w") as stderr, started(real_host, *command, stderr=stderr) as process:
+        until(lambda: "job" in real_host.do("ps", "--format", "{{.Names}}"), "the container")
+        pid = pid_in(real_host, "job")
+        dgx1_v100.add(f"process 0 {pid} 300")
+        until(said.read_text, "the warning")
+        real_host.do("kill", "job")
+        assert process.wait(20) == 137
+    (warning,) = said.read_text().splitlines()
+    assert warning.startswith(f"gpulaunch: warning: pid {pid} of the job uses its GPU without MPS")
+    await_no_daemon(fake_mps)
+
+
+def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx1_v100) -> None:
+    """A client of MPS is none who uses the GPU without it, though NVML shows it at work."""
+    with attached(real_host, fake_mps, flags=("-i",), stdin=subprocess.PIPE) as process:
+        dgx1_v100.add(f"process 0 {pid_in(real_host, 'job')} 300")
+        fake_mps.wait_for("command", count=len(fake_mps.events("command")) + 2)  # the launcher asks who is a client
+        assert process.communicate("\n", timeout=20) == ("", "")
+
+
+# ---------------------------------------------------------------------------------------------- how it ends
+
+
+ENDINGS = {"by its time limit": ("--time-limit", "2s"), "by gpulaunch free": ()}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("flags", [(), ("-d",), ("--rm", "--init")], ids=lambda flags: " ".join(flags) or NONE)
+def test_taken_off_before_kill(real_host: Host, fake_mps: FakeMps, how: str, flags: tuple[str, ...]) -> None:
+    """Who does not end on TERM is taken off MPS by its pid out here before it is killed, by whoever ends it."""
+    real_host.environment["GPULAUNCH_GRACE"] = "0.3s"
+    deaf = cuda_program(fake_mps, "--deaf", "--stays")
+    with started(real_host, *ENDINGS[how], *DOCKER, "--name", "job", *flags, *deaf) as process:
+        (client,) = fake_mps.wait_for("attached")
+        if not ENDINGS[how]:
+            done = real_host.launcher.run("free", real_host.lease()["id"])
+            assert (done.returncode, done.stderr) == (0, "")
+        process.communicate(timeout=20)
+        real_host.await_free()
+    assert fake_mps.ended_safely(client.pid), fake_mps.events(pid=client.pid)
+    assert fake_mps.commands("terminate_client")[-1].split()[2] == str(client.pid)
+    await_no_daemon(fake_mps)
+
+
+@pytest.mark.parametrize("state", ["running", "paused"])
+def test_ends_within_its_grace(real_host: Host, fake_mps: FakeMps, state: str) -> None:
+    """Who ends on TERM has its grace, nobody is taken off, and the engine does not cut it short."""
+    wait = "trap 'sleep 2; exit 5' TERM; echo attached; sleep 1000 & wait"
+    done = real_host.run(*DOCKER, "-d", "--name", "job", IMAGE, "sh", "-c", wait)
+    assert (done.returncode, done.stderr) == (0, "")
+    until(lambda: "attached" in real_host.do("logs", "job"), "its first word")
+    if state == "paused":
+        real_host.do("pause", "job")
+    done = real_host.launcher.run("free", real_host.lease()["id"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert real_host.do("inspect", "--format", "{{.State.ExitCode}}", "job") == "5"
+    assert fake_mps.commands("terminate_client") == []
+    await_no_daemon(fake_mps)
+
+
+def test_cancelled_by_ci(real_host: Host, fake_mps: FakeMps) -> None:
+    """Where CI=true, a launcher that is killed takes its container along, and that off MPS first."""
+    real_host.environment.update({"CI": "true", "GPULAUNCH_GRACE": "0.2s"})
+    with attached(real_host, fake_mps, words=("--deaf", "--stays")) as process:
+        (client,) = fake_mps.attached()
+        process.kill()
+        real_host.await_free()
+    assert fake_mps.ended_safely(client.pid), fake_mps.events(pid=client.pid)
+    await_no_daemon(fake_mps)
+
+
+def test_others_stay_on(real_host: Host, fake_mps: FakeMps) -> None:
+    """Only the clients in the container are taken off; the other job of the group goes on."""
+    real_host.environment["GPULAUNCH_GRACE"] = "0.2s"
+    with started(real_host, *LIGHT, "--", CLIENT, stdin=subprocess.PIPE) as job:
+        assert job.stdout.readline().startswith("attached ")
+        with attached(real_host, fake_mps, words=("--deaf", "--stays")) as process:
+            lease = next(lease for lease in real_host.leases() if lease["container"])
+            assert real_host.launcher.run("free", lease["id"]).returncode == 0
+            assert process.wait(20) == 137
+        assert len(fake_mps.attached()) == 1
+        assert job.communicate("\n", timeout=20) == ("", "")
+    assert ended_safely(fake_mps)
+
+
+def test_mps_that_does_not_answer(real_host: Host, fake_mps: FakeMps) -> None:
+    """A daemon that does not let go of a client does not keep a container from its end."""
+    fake_mps.tell(refuses=["terminate_client"])
+    real_host.environment["GPULAUNCH_GRACE"] = "0.2s"
+    with attached(real_host, fake_mps, words=("--deaf", "--stays")) as process:
+        assert real_host.launcher.run("free", real_host.lease()["id"]).returncode == 0
+        assert process.wait(20) == 137
+    await_no_daemon(fake_mps)
+
+
+# ---------------------------------------------------------------------------------------------- how long the daemon
+
+
+def test_detached(real_host: Host, fake_mps: FakeMps) -> None:
+    """The daemon of a container in the background stays as long as it does, and goes with it."""
+    container = real_host.detached(*DOCKER, "-d", *cuda_program(fake_mps))
+    fake_mps.wait_for("attached")
+    assert (len(fake_mps.pids(CONTROL)), len(fake_mps.events("started"))) == (1, 1)
+    real_host.do("kill", "--signal", "USR1", container)
+    real_host.await_free()
+    await_no_daemon(fake_mps)
+    assert ended_safely(fake_mps)
+
+
+def test_launcher_killed(real_host: Host, fake_mps: FakeMps) -> None:
+    """A launcher and a docker command that are killed leave container, lease and daemon; all end together."""
+    with attached(real_host, fake_mps) as process:
+        job = real_host.lease()["job_pid"]
+        process.kill()
+        os.kill(job, signal.SIGKILL)
+        process.wait()
+        assert real_host.lease()["container_state"] == "running"
+        assert len(fake_mps.attached()) == 1
+        real_host.do("kill", "--signal", "USR1", "job")
+        real_host.await_free()
+    await_no_daemon(fake_mps)
+    assert ended_safely(fake_mps)
+
+
+def test_everybody_killed(real_host: Host, fake_mps: FakeMps) -> None:
+    """Without anybody left to watch, the daemon stays with its container; the next launch that shares ends it."""
+    with attached(real_host, fake_mps) as process:
+        for pid in (
+            process.pid,
+            *map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()),
+        ):
+            os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid)
+        assert real_host.lease()["container_state"] == "running"
+        assert len(fake_mps.attached()) == 1
+        real_host.do("kill", "--signal", "USR1", "job")
+        until(lambda: real_host.leases() == [], "the end of the container")
+    assert real_host.run(*LIGHT, "--", "true").returncode == 0
+    await_no_daemon(fake_mps)
+
+
+def test_container_that_cannot_start(real_host: Host, fake_mps: FakeMps) -> None:
+    """A container that cannot start leaves no daemon."""
+    done = real_host.run(*DOCKER, "--name", "job", IMAGE, "no-such-command")
+    assert done.returncode == 127
+    real_host.await_free()
+    await_no_daemon(fake_mps)
+
+
+# ---------------------------------------------------------------------------------------------- an engine that is odd
+
+
+class OddEngine(ThreadingUnixStreamServer):
+    """Says what a test wants, and writes down what it is asked for.
+
+    Args:
+        path: of its socket.
+        answers: status and content by the last word of the path; status 0 is no answer before the end.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, answers: dict[str, tuple[int, object]]) -> None:
+        super().__init__(str(path), _Odd)
+        self.answers, self.asked, self.over = answers, [], threading.Event()
+
+
+@contextmanager
+def odd_engine(path: Path, answers: dict[str, tuple[int, object]]) -> Iterator[OddEngine]:
+    """One that answers for the length of the block."""
+    with OddEngine(path, answers) as engine:
+        threading.Thread(target=engine.serve_forever, daemon=True).start()
+        yield engine
+        engine.over.set()
+        engine.shutdown()
+
+
+class _Odd(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        word = self.path.rpartition("/")[2]
+        self.server.asked.append(word)
+        status, content = self.server.answers.get(word, (404, {"message": "no such thing"}))
+        if not status:
+            self.server.over.wait()
+            return
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+RUNNING = Container("c" * 64, "job", "running", False, False, "sha256:i", "L", ("GPU-0",))
+TOP = {"Titles": ["UID", "PID", "CMD"], "Processes": [["root", "7", "sh"], ["root", "90", "python train.py"]]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "want"),
+    [
+        ({"stop?t=-1": (204, None)}, ["stop?t=-1"]),
+        ({"stop?t=-1": (304, None)}, ["stop?t=-1"]),
+        ({"top": (200, TOP), "kill": (204, None)}, ["stop?t=-1", "top", {7, 90}, "kill"]),
+        ({"top": (200, TOP), "kill": (409, None)}, ["stop?t=-1", "top", {7, 90}, "kill"]),
+        ({"top": (409, None), "kill": (409, None)}, ["stop?t=-1", "top", set(), "kill"]),
+        ({"top": (500, {"message": "no ps"}), "kill": (204, None)}, ["stop?t=-1", "top", "kill"]),
+        ({"top": (200, TOP | {"Processes": [["7"]]}), "kill": (204, None)}, ["stop?t=-1", "top", "kill"]),
+        ({"top": (200, {"Titles": ["CMD"], "Processes": [["x"]]}), "kill": (204, None)}, ["stop?t=-1", "top", "kill"]),
+    ],
+    ids=[
+        "it ends within the grace",
+        "it had ended",
+        "it outlives the grace",
+        "it ends after all",
+        "it ended at that very moment",
+        "nobody can tell who is in it",
+        "a table that is none",
+        "a table without pids",
+    ],
+)
+def test_in_which_order_a_container_ends(tmp_path: Path, answers: dict, want: list) -> None:
+    """TERM and the grace, then who is in it is told to MPS, then KILL; a container ends even if nobody can tell."""
+    with odd_engine(tmp_path / "s", {"stop?t=-1": (0, None), **answers}) as odd:
+        door.Engine(str(tmp_path / "s"), answer_s=5).end(RUNNING, 0.1, odd.asked.append)
+    assert odd.asked == want
+
+
+def test_without_mps_the_engine_keeps_the_grace(tmp_path: Path) -> None:
+    """A container that does not share is left to the engine's own TERM, grace and KILL."""
+    with odd_engine(tmp_path / "s", {"stop?t=3": (204, None)}) as odd:
+        door.Engine(str(tmp_path / "s")).end(RUNNING, 3)
+    assert odd.asked == ["stop?t=3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [(["name=seccomp,profile=builtin", "name=userns"], "userns"), (["name=rootless"], "rootless")]
+)
+def test_engine_that_maps_users(launcher: Launcher, tmp_path: Path, options: list[str], words: str) -> None:
+    """What the engine says of its security decides, too, and nothing is held."""
+    info = {"ID": "E", "ServerVersion": "26.1.5", "SecurityOptions": options}
+    with odd_engine(tmp_path / "s", {"info": (200, info), "json": (200, {"Config": {"User": ""}})}):
+        launcher.environment["DOCKER_HOST"] = f"unix://{tmp_path / 's'}"
+        done = launcher.run(*DGX, *DOCKER, IMAGE, "true")
+    message = {"userns": "the Docker Engine maps the users of containers", "rootless": "the Docker Engine is rootless"}
+    assert (done.returncode, complaint(done).startswith(message[words])) == (2, True)
+    assert launcher.records() == []
