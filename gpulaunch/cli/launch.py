@@ -172,6 +172,7 @@ def _explain_on_stderr(launch: Launch, decision: Decision, situation: Situation)
 
 
 def _explain(launch: Launch, decision: Decision, situation: Situation, stream: TextIO) -> None:
-    from gpulaunch.render.tables import draw, explanation_table
+    from gpulaunch.render.tables import explanation_table
+    from gpulaunch.render.terminal import draw
 
     draw(explanation_table(launch.request, decision, _explanation(launch, decision, situation)), stream)

@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.render.tables import draw, plan_table
+        from gpulaunch.render.plan_table import plan_table
+        from gpulaunch.render.terminal import draw
 
         draw(plan_table(document), sys.stdout)
     return 0

@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     elif options.action == "check":
         print(f"{path}: profile {quoted(profile.name)} is well formed")
     else:
-        from gpulaunch.render.tables import draw, profile_table
+        from gpulaunch.render.tables import profile_table
+        from gpulaunch.render.terminal import draw
 
         draw(profile_table(profile, path), sys.stdout)
     return 0
@@ -44,7 +45,8 @@ def _list(*, as_json: bool) -> int:
     if as_json:
         print_json([profile_document(profile, path) for path, profile in profiles])
     else:
-        from gpulaunch.render.tables import draw, profiles_table
+        from gpulaunch.render.tables import profiles_table
+        from gpulaunch.render.terminal import draw
 
         draw(profiles_table([profile for _, profile in profiles]), sys.stdout)
     return 0

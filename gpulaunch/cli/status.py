@@ -44,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.render.tables import draw, status_table
+        from gpulaunch.render.tables import status_table
+        from gpulaunch.render.terminal import draw
 
         draw(status_table(document, datetime.now(UTC)), sys.stdout)
     return 0

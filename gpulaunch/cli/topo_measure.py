@@ -42,7 +42,8 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
     if as_json:
         print_json(measurement_document(result.topology, result.tool, comparisons))
     else:
-        from gpulaunch.render.tables import draw, measurement_table
+        from gpulaunch.render.tables import measurement_table
+        from gpulaunch.render.terminal import draw
 
         draw(measurement_table(comparisons), sys.stdout)
         print(f"written to {file}; --bandwidth-model measured goes by it")

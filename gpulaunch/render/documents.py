@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpulaunch.core.container.life import Standing
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait
@@ -18,14 +18,13 @@ from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
+from gpulaunch.render import Document
+from gpulaunch.render.share_documents import joining_document, sharing_document, sharing_lines
 
 if TYPE_CHECKING:
     from gpulaunch.core.explain import Alternative, Explanation
     from gpulaunch.core.placement.measurement import Comparison
-    from gpulaunch.core.sharing.joining import Joining
     from gpulaunch.core.sharing.share import Share
-
-Document = dict[str, Any]
 
 
 def decision_document(
@@ -68,47 +67,11 @@ def decision_document(
         "utility": grant.placement.utility if grant else None,
         "shared": share is not None,
         "sm_percentage": share.sm_percentage if share else None,
-        "sharing": _sharing(grant) if grant and request.sharing else None,
+        "sharing": sharing_document(grant) if grant and request.sharing else None,
         "env": dict(environment),
         "argv": [printable(argument) for argument in command],
         "profile": request.profile,
         "assumed": list(request.assumed),
-    }
-
-
-def _sharing(grant: Grant) -> Document:
-    """With whom the GPUs are shared, or will be, and what speaks for and against it."""
-    none: Document = {"residents": []} if grant.joining is None else _joining(grant.joining)
-    return {**none, "own_because": grant.own_because}
-
-
-def _joining(joining: "Joining") -> Document:
-    sums, part = joining.verdict.sums, joining.part
-    return {
-        "uuids": list(joining.group),
-        "residents": [
-            {
-                "lease": lease.id,
-                "name": lease.name,
-                "profile": lease.profile,
-                "sm_percentage": lease.share.sm_percentage if lease.share else None,
-            }
-            for lease in joining.residents
-        ],
-        "problem": joining.problem,
-        "notes": list(joining.verdict.notes),
-        "sm_utilization_percentage": sums.sm_percentage,
-        "memory_bandwidth_utilization_percentage": sums.memory_bandwidth_percentage,
-        "memory_bytes": sums.memory_bytes,
-        "power_w": sums.power_w,
-        "predicted_power_w": sums.predicted_power_w,
-        "interference": sums.interference,
-        "sm_percentage": part.sm_percentage if part else None,
-        "optimum_sm_percentages": list(part.optimum.sm_percentages) if part else [],
-        "left_sm_percentage": part.left if part else None,
-        "why": part.reason if part else None,
-        "predicted_stp": joining.prediction.stp if joining.prediction else None,
-        "predicted_antt": joining.prediction.antt if joining.prediction else None,
     }
 
 
@@ -125,7 +88,7 @@ def explanation_document(explanation: "Explanation") -> Document:
         ],
         "alternatives": [_alternative(alternative) for alternative in explanation.alternatives],
         "if_idle": _alternative(explanation.if_idle) if explanation.if_idle else None,
-        "share_groups": [{"gpus": gpus, **_joining(joining)} for joining, gpus in explanation.sharing],
+        "share_groups": [{"gpus": gpus, **joining_document(joining)} for joining, gpus in explanation.sharing],
     }
 
 
@@ -145,23 +108,13 @@ def decision_lines(document: Document) -> list[str]:
         lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
         known = [(name, value) for name, value in document["scores"].items() if value is not None]
         lines += [_score_line(name, value) for name, value in known]
-        lines += _sharing_lines(document)
+        lines += sharing_lines(document)
         if document["utility"] is not None:
             lines.append(f"utility: {document['utility']:.2f}")
         lines += [f"env: {name}={value}" for name, value in document["env"].items()]
     if document["assumed"]:
         lines.append(f"assumed: {', '.join(document['assumed']).replace('_', ' ')}")
     return lines
-
-
-def _sharing_lines(document: Document) -> list[str]:
-    sharing = document["sharing"]
-    if sharing is None:
-        return []
-    if not document["shared"]:
-        return [f"not shared: {sharing['own_because']}"]
-    beside = [printable(f"{one['name'] or one['profile'] or 'a job'} ({one['lease']})") for one in sharing["residents"]]
-    return [f"shared: {document['sm_percentage']} % of the SMs, with {', '.join(beside) or 'nobody yet'}"]
 
 
 def _by_model(gpus: Sequence[Document]) -> str:

@@ -3,7 +3,7 @@
 from gpulaunch.core.sharing.plan import Configuration, Configurations, Cost, Group, Member, Plan, Site
 from gpulaunch.core.sharing.prediction import Gain
 from gpulaunch.errors import printable
-from gpulaunch.render.documents import Document
+from gpulaunch.render import Document
 
 
 def plan_document(plan: Plan, site: Site, gpu_model: str, *, idle_estimated: bool) -> Document:

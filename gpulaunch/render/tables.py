@@ -3,15 +3,9 @@
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, TextIO
-
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from gpulaunch.core.decide import Decision, Grant
-from gpulaunch.core.duration import format_duration
 from gpulaunch.core.explain import Explanation
 from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.naming import gpus_named
@@ -21,41 +15,13 @@ from gpulaunch.core.request import Request
 from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
-from gpulaunch.render.documents import Document, age
+from gpulaunch.render import Document
+from gpulaunch.render.documents import age
+from gpulaunch.render.terminal import Group, Table, Text, cut, figure, table_of
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.gpu import Gpu
     from gpulaunch.core.sharing.joining import Joining
-
-_UNCUT = 4096  # columns: a pipe has no edge to fit to
-
-
-def draw(table: RenderableType, stream: TextIO | None, *, fit: bool = True) -> None:
-    """Write a table to a terminal, as wide as that is and in its colours, or uncut and plain to anything else.
-
-    Args:
-        table: what the functions below return.
-        stream: None draws nothing.
-        fit: cut to the terminal's width; else the terminal wraps what is too long.
-    """
-    if stream is not None:
-        Console(file=stream, highlight=False, markup=False, width=None if fit and stream.isatty() else _UNCUT).print(
-            table
-        )
-
-
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """A table whose last column alone gives way when the terminal is narrow."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(column, justify=justify, no_wrap=column != columns[-1], overflow="fold")
-    return table
-
-
-def _cut(text: str) -> Text:
-    """A cell of the last column: one line, cut where the terminal ends."""
-    return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
 
 def status_table(document: Document, now: datetime) -> Group:
@@ -70,7 +36,7 @@ def status_table(document: Document, now: datetime) -> Group:
     lines: list[Table | Text] = []
     if document["leases"]:
         shares = ["share"] if any(lease["shared"] for lease in document["leases"]) else []
-        table = _table("GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",))
+        table = table_of("GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",))
         for lease in document["leases"]:
             held, *others = _lease_cells(lease, now)
             table.add_row(held, *([_share_cell(lease)] if shares else []), *others)
@@ -87,7 +53,7 @@ def status_table(document: Document, now: datetime) -> Group:
         notes = [Text(note, "yellow") for lease in document["leases"] if (note := _container_note(lease))]
         lines += [*notes, Text()] if notes else []
     if document["queue"]:
-        table = _table("waiting", "GPUs", "user", "since", "ticket", "profile", "command", right=("waiting", "since"))
+        table = table_of("waiting", "GPUs", "user", "since", "ticket", "profile", "command", right=("waiting", "since"))
         for ticket in document["queue"]:
             table.add_row(str(ticket["position"]), str(ticket["gpus"]), *_ticket_cells(ticket, now))
         lines += [table, Text()]
@@ -130,7 +96,7 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
     inside += f"container {lease['container_name']}: " if lease["container_name"] else ""
     since = age(lease["started_at"], now)
-    return [gpus, printable(lease["user"]), since, lease["id"], Text(profile), _cut(inside + _doing(lease))]
+    return [gpus, printable(lease["user"]), since, lease["id"], Text(profile), cut(inside + _doing(lease))]
 
 
 def _share_cell(lease: Document) -> str:
@@ -143,7 +109,7 @@ def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
     stopped = "stopped, so others pass: " if ticket["stopped"] else "choosy, so others may pass: " * ticket["choosy"]
     since = age(ticket["since"], now)
     profile = printable(ticket["profile"] or "")
-    return [printable(ticket["user"]), since, ticket["id"], Text(profile), _cut(stopped + _doing(ticket))]
+    return [printable(ticket["user"]), since, ticket["id"], Text(profile), cut(stopped + _doing(ticket))]
 
 
 def _doing(record: Document) -> str:
@@ -157,7 +123,7 @@ def _quoted(argument: str) -> str:
 def findings_table(findings: Sequence[Document]) -> Table:
     """What `gpulaunch doctor` found."""
     colours = {"ok": "green", "warning": "yellow", "problem": "red"}
-    table = _table("", "part", "found")
+    table = table_of("", "part", "found")
     for finding in findings:
         state = Text(finding["state"], colours[finding["state"]])
         hint = f"\n{printable(finding['hint'])}" if finding["hint"] else ""
@@ -169,9 +135,9 @@ def explanation_table(request: Request, decision: Decision, explanation: Explana
     """Who was left out, the best candidates with their scores, why the winner won or what would work instead."""
     parts: list[Table | Text] = []
     if explanation.excluded:
-        table = _table("left out", "because")
+        table = table_of("left out", "because")
         for why, gpus in _by_reason(explanation).items():
-            table.add_row(gpus, _cut(why))
+            table.add_row(gpus, cut(why))
         parts += [table, Text()]
     parts += _sharing_parts(request, decision, explanation)
     if isinstance(decision, Grant):
@@ -186,11 +152,11 @@ def _sharing_parts(request: Request, decision: Decision, explanation: Explanatio
     if request.sharing is None:
         return []
     columns = ("SM %", "BW %", "memory")
-    table = _table("", "GPUs", *columns, "verdict on all together", right=columns)
+    table = table_of("", "GPUs", *columns, "verdict on all together", right=columns)
     chosen = decision.joining if isinstance(decision, Grant) else None
     for joining, gpus in explanation.sharing:
         sums, mark = joining.verdict.sums, ">" if joining == chosen else ""
-        figures = (_figure(sums.sm_percentage), _figure(sums.memory_bandwidth_percentage))
+        figures = (figure(sums.sm_percentage), figure(sums.memory_bandwidth_percentage))
         table.add_row(mark, gpus, *figures, format_size(sums.memory_bytes), _verdict(joining))
     parts: list[Table | Text] = [Text(f"sharing for {request.sharing.client.objective.name}", "bold"), table]
     if isinstance(decision, Grant) and decision.own_because:
@@ -229,11 +195,11 @@ def _by_reason(explanation: Explanation) -> dict[str, str]:
 
 def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
     columns = ("effective", "preserved", "aggregate", "fragmentation", "cost")
-    table = _table("", *columns, "GPUs", right=columns)
+    table = table_of("", *columns, "GPUs", right=columns)
     choice = grant.choice
     for place, candidate in enumerate(explanation.candidates):
         style = "bold green" if place == 0 else ""
-        gpus = _cut(choice.set_named(candidate.gpus))
+        gpus = cut(choice.set_named(candidate.gpus))
         table.add_row(">" if place == 0 else "", *_score_cells(candidate.scores), gpus, style=style)
     assumed = f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
     sensitive = "bandwidth-sensitive" if choice.sensitive else "not bandwidth-sensitive"
@@ -258,7 +224,7 @@ def _idle_part(explanation: Explanation) -> list[Text]:
     gpus = ",".join(map(str, idle.gpus))
     return [
         Text(
-            f"the idle machine would give {gpus} with {_figure(idle.effective_bandwidth)} GB/s:"
+            f"the idle machine would give {gpus} with {figure(idle.effective_bandwidth)} GB/s:"
             f" {idle.instead} waits for as much",
             "yellow",
         )
@@ -268,12 +234,12 @@ def _idle_part(explanation: Explanation) -> list[Text]:
 def _alternative_parts(request: Request, explanation: Explanation) -> list[Table | Text]:
     if not explanation.alternatives:
         return [Text("nothing that asks for less would be granted now", "dim")]
-    table = _table("instead", "effective, GB/s", "GPUs", right=("effective, GB/s",))
+    table = table_of("instead", "effective, GB/s", "GPUs", right=("effective, GB/s",))
     for alternative in explanation.alternatives:
         gpus = ",".join(map(str, alternative.gpus))
         found, least = alternative.effective_bandwidth, request.wishes.least_gb_per_s
-        figure = f"{_figure(found)} of {least:g}" if least and found is not None else _figure(found)
-        table.add_row(printable(alternative.instead), figure, _cut(gpus))
+        of = f" of {least:g}" if least and found is not None else ""
+        table.add_row(printable(alternative.instead), figure(found) + of, cut(gpus))
     return [Text("what would be granted now:", "bold"), table]
 
 
@@ -287,17 +253,17 @@ def _candidates(grant: Grant) -> str:
 
 def _score_cells(scores: Scores) -> list[str]:
     bandwidths = (scores.effective_bandwidth, scores.preserved_bandwidth, scores.aggregate_bandwidth)
-    return [*map(_figure, bandwidths), f"{scores.fragmentation:.2f}", str(scores.communication_cost)]
+    return [*map(figure, bandwidths), f"{scores.fragmentation:.2f}", str(scores.communication_cost)]
 
 
 def measurement_table(comparisons: Sequence[Comparison]) -> Group:
     """Every measured set beside what the models say, and how far those are off."""
     columns = ("measured", "cut", "Eq. 2", "refit")
-    table = _table("GPUs", *columns, "links of its best ring", right=columns)
+    table = table_of("GPUs", *columns, "links of its best ring", right=columns)
     for entry in comparisons:
         figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
         gpus = ",".join(map(str, entry.figure.sample.gpus))
-        table.add_row(gpus, *map(_figure, figures), kinds(entry.figure.sample))
+        table.add_row(gpus, *map(figure, figures), kinds(entry.figure.sample))
     errors = model_errors(comparisons)
     off = ", ".join(f"{_MODELS[name]} {error:.3g}" for name, error in errors.items() if error is not None)
     lines = [Text(f"all-reduce bus bandwidth, GB/s; root mean square difference: {off}", "dim")]
@@ -314,7 +280,7 @@ _MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"
 
 def profiles_table(profiles: Sequence[Profile]) -> Group:
     """All profiles, a line each."""
-    table = _table(
+    table = table_of(
         *("name", "pattern", "sensitive", "memory", "SM %", "BW %", "description"),
         right=("memory", "SM %", "BW %"),
     )
@@ -324,16 +290,16 @@ def profiles_table(profiles: Sequence[Profile]) -> Group:
             (profile.pattern or "-").replace("_", "-"),
             {True: "yes", False: "no", None: "-"}[profile.bandwidth_sensitive],
             format_size(profile.memory_bytes) if profile.memory_bytes else "-",
-            _figure(profile.sm_utilization_percentage),
-            _figure(profile.memory_bandwidth_utilization_percentage),
-            _cut(profile.description),
+            figure(profile.sm_utilization_percentage),
+            figure(profile.memory_bandwidth_utilization_percentage),
+            cut(profile.description),
         )
     return Group(table)
 
 
 def profile_table(profile: Profile, path: str) -> Group:
     """One profile, a line for each thing known."""
-    table = _table("what", "value")
+    table = table_of("what", "value")
     beside = ", ".join(f"{slowdown * 100:g} % beside {other}" for other, slowdown in profile.slowdowns)
     places = {name: "yes" for name in ("single_node", "one_per_node") if getattr(profile, name)}
     known = {**profile._asdict(), "single_node": None, "one_per_node": None, **places, "slowdowns": beside or None}
@@ -354,116 +320,3 @@ def _counters(profile: Profile) -> str | None:
         return None
     accesses, hits, size = profile.counters
     return f"{accesses:g} LLC accesses per kilo instruction of {size} B each, {hits * 100:g} % hits"
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def plan_table(document: Document) -> Group:
-    """What to run together, who runs alone and why, and how to divide the tasks of repeated jobs.
-
-    Args:
-        document: from plan_document.
-    """
-    right = ("GPU", "start", "time", "STP", "ANTT", "energy")
-    groups = _table("group", *right, "jobs (share of SMs)", right=("group", *right))
-    for group in document["groups"]:
-        groups.add_row(str(group["group"]), str(group["gpu"]), *_group_cells(group["predicted"]), _members(group))
-    notes = [
-        Text(f"group {group['group']}: {printable(note)}", "yellow")
-        for group in document["groups"]
-        for note in group["notes"]
-    ]
-    estimated = " (estimated)" if document["idle_power_estimated"] else ""
-    idle = "" if document["idle_power_w"] is None else f"; idle GPU: {document['idle_power_w']:.0f} W{estimated}"
-    return Group(
-        *_plan_title(document),
-        Text(),
-        groups,
-        *notes,
-        *_alone_parts(document["groups"]),
-        *_configuration_parts(document["configurations"]),
-        Text(),
-        Text(f"all predicted from the figures of each job alone{idle}", "dim"),
-    )
-
-
-def _plan_title(document: Document) -> list[Text]:
-    jobs = len({job["name"] for group in document["groups"] for job in group["jobs"]})
-    counts = f"{_counted(jobs, 'job')} in {_counted(len(document['groups']), 'group')}"
-    gpus = f"{_counted(document['gpus'], 'GPU')} ({printable(document['gpu_model'])})"
-    return [
-        Text(f"{counts} on {gpus}", "bold"),
-        Text(f"predicted:           {_cost(document['predicted'])}"),
-        Text(f"one after the other: {_cost(document['sequential'])}"),
-        Text(f"objective {document['objective']}: {_gains(document['predicted'])}", "bold green"),
-    ]
-
-
-def _cost(cost: Document) -> str:
-    return f"{format_duration(cost['time_s'])}, energy {_energy(cost['energy_j'])}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _gains(predicted: Document) -> str:
-    names = ("throughput", "energy_efficiency", "product")
-    return ", ".join(f"{name.replace('_', ' ')} {_ratio(predicted[name])}" for name in names)
-
-
-def _group_cells(predicted: Document) -> list[str]:
-    times = [format_duration(predicted[key]) for key in ("start_s", "time_s")]
-    return [*times, f"{predicted['stp']:.2f}", f"{predicted['antt']:.2f}", _energy(predicted["energy_j"])]
-
-
-def _members(group: Document) -> str:
-    return ", ".join(map(_member, group["jobs"]))
-
-
-def _member(job: Document) -> str:
-    part = f" {job['workflow']}/{job['workflows']}" if job["workflows"] > 1 else ""
-    tasks = f" x{job['tasks']}" if job["tasks"] > 1 else ""
-    share = "alone" if job["sm_percentage"] is None else f"{job['sm_percentage']} %"
-    return f"{job['name']}{part}{tasks} ({share})"
-
-
-def _alone_parts(groups: Sequence[Document]) -> list[Table | Text]:
-    table = _table("alone", "because")
-    for group in groups:
-        if group["why_alone"]:
-            table.add_row(group["jobs"][0]["name"], group["why_alone"])
-    return [Text(), table] if table.row_count else []
-
-
-def _configuration_parts(configurations: Sequence[Document]) -> list[Table | Text]:
-    columns = ("tasks x workflows", "time", "throughput", "efficiency", "product")
-    table = _table("", "job", *columns, right=columns)
-    limits = _table("most workflows", "because")
-    for entry in configurations:
-        choices = entry["choices"]
-        if entry["limits"]:
-            limits.add_row(f"{entry['job']}: {choices[-1]['workflows']}", "; ".join(map(printable, entry["limits"])))
-        for choice in choices if len(choices) > 1 else []:
-            best = choice["workflows"] == entry["best"]["workflows"]
-            name = entry["job"] if choice is choices[0] else ""
-            table.add_row(">" if best else "", name, *_choice_cells(choice), style="bold green" if best else "")
-    title = Text("all tasks of one job on one GPU:", "bold")
-    parts: list[Table | Text] = [Text(), title, table] if table.row_count else []
-    return [*parts, Text(), limits] if limits.row_count else parts
-
-
-def _choice_cells(choice: Document) -> list[str]:
-    predicted = choice["predicted"]
-    ratios = [_ratio(predicted[name]) for name in ("throughput", "energy_efficiency", "product")]
-    return [f"{choice['tasks']} x {choice['workflows']}", format_duration(predicted["time_s"]), *ratios]
-
-
-def _energy(energy_j: float | None) -> str:
-    return "unknown" if energy_j is None else f"{_figure(energy_j / 1000)} kJ"
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

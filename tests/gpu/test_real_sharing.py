@@ -1,7 +1,7 @@
 """On a machine with an NVIDIA GPU, CUDA MPS and PyTorch only: jobs that share a GPU, and what they gain by it.
 
-Run: python -m pytest tests/gpu/test_real_sharing.py -s. docs/sharing-measured.md tells what is measured and how. No setting
-of a GPU is changed; the GPU is one that nobody uses, and the jobs' MPS daemon is theirs alone.
+Run: python -m pytest tests/gpu/test_real_sharing.py -s. docs/sharing-measured.md tells what is measured and how. No
+setting of a GPU is changed; the GPU is one that nobody uses, and the jobs' MPS daemon is theirs alone.
 """
 
 import json

@@ -1,0 +1,48 @@
+"""The door to rich: tables and text for a terminal. Only this file imports it."""
+
+from collections.abc import Sequence
+from typing import Literal, TextIO
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpulaunch.errors import printable
+
+__all__ = ["Group", "Table", "Text", "cut", "draw", "figure", "table_of"]
+
+_UNCUT = 4096  # columns: a pipe has no edge to fit to
+
+
+def draw(table: RenderableType, stream: TextIO | None, *, fit: bool = True) -> None:
+    """Write a table to a terminal, as wide as that is and in its colours, or uncut and plain to anything else.
+
+    Args:
+        table: what the functions below return.
+        stream: None draws nothing.
+        fit: cut to the terminal's width; else the terminal wraps what is too long.
+    """
+    if stream is not None:
+        Console(file=stream, highlight=False, markup=False, width=None if fit and stream.isatty() else _UNCUT).print(
+            table
+        )
+
+
+def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
+    """A table whose last column alone gives way when the terminal is narrow."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, justify=justify, no_wrap=column != columns[-1], overflow="fold")
+    return table
+
+
+def cut(text: str) -> Text:
+    """A cell of the last column: one line, cut where the terminal ends."""
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")
+
+
+def figure(value: float | None) -> str:
+    """A number in four digits, or whole from 1,000 on; "-" where there is none."""
+    return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
