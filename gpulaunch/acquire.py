@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide
@@ -22,6 +22,7 @@ from gpulaunch.turn import Turn
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.container.launch import ContainerLaunch
     from gpulaunch.core.sharing.share import Share
+    from gpulaunch.host.share_group import MpsPlace
 
 QUICK_S = 0.005
 """What may be decided under the host-wide lock, for which everybody waits."""
@@ -31,10 +32,6 @@ MOST_LOST_RACES = 5
 
 CHOOSY_S = 1800.0
 """So long others pass who waits for better GPUs than those that are free; then nobody does."""
-
-
-class _CannotShareError(Exception):
-    """The GPUs that were granted cannot be shared now, whoever may be on them."""
 
 
 class Patience(NamedTuple):
@@ -49,18 +46,6 @@ class Patience(NamedTuple):
     wait: bool
     timeout_s: float | None = None
     passable_s: float = 0.0
-
-
-class MpsPlace(NamedTuple):
-    """Where and how the MPS daemons of share groups are run.
-
-    Attributes:
-        base: directory of this user's groups.
-        patience_s: the longest wait for a server.
-    """
-
-    base: str
-    patience_s: float
 
 
 class Launch(NamedTuple):
@@ -94,7 +79,7 @@ class Launch(NamedTuple):
     time_limit_s: float | None
     grace_s: float
     container: "ContainerLaunch | None" = None
-    mps: MpsPlace | None = None
+    mps: "MpsPlace | None" = None
 
 
 class Told(NamedTuple):
@@ -199,14 +184,12 @@ def acquire(
         look = _first_look(launch, table, turn)
         while True:
             if isinstance(look.decision, Grant):
-                try:
-                    held = _take(launch, table, look, turn, prepare)
-                except _CannotShareError as problem:
-                    told.warn(f"not shared: {problem}")
-                    launch = launch._replace(request=launch.request._replace(sharing=None))
-                    held = None
-                if held:
+                held = _take(launch, table, look, turn, prepare)
+                if isinstance(held, Held):
                     return held
+                if held is not None:
+                    told.warn(f"not shared: {held}")
+                    launch = launch._replace(request=launch.request._replace(sharing=None))
                 lost += 1
                 if turn is None and launch.patience.wait:  # from now on, who comes later cannot take them away
                     turn = _join(launch, table, told.warn)
@@ -259,40 +242,24 @@ def _next_look(launch: Launch, table: Table, turn: Turn) -> _Look:
 
 def _take(
     launch: Launch, table: Table, look: _Look, turn: Turn | None, prepare: "Callable[[Draft, Share | None], H]"
-) -> Held[H] | None:
+) -> Held[H] | str | None:
     """Take what was granted, if the table is still what that rests on; else decide again.
 
     Deciding may take long on a large machine, so it is done under the lock only if it was quick before; else what was
-    granted is taken if nobody came into its way. None: the GPUs went to somebody else.
-
-    Raises:
-        _CannotShareError: the GPUs cannot be shared now.
+    granted is taken if nobody came into its way. None: the GPUs went to somebody else. Text: why they cannot be shared.
     """
     with _ready_to_share(launch, table, look.decision) as share:
-        return _take_with(launch, table, look, turn, prepare, share)
+        return share if isinstance(share, str) else _take_with(launch, table, look, turn, prepare, share)
 
 
-@contextmanager
-def _ready_to_share(launch: Launch, table: Table, decision: Decision) -> "Iterator[Share | None]":
-    """The share that the lease is to have, if any; as long as this lasts its MPS daemon neither comes nor goes."""
+def _ready_to_share(launch: Launch, table: Table, decision: Decision) -> "AbstractContextManager[Share | str | None]":
+    """The share that the lease is to have, if any, or why there is none; it can be had for as long as this lasts."""
     joining = decision.joining if isinstance(decision, Grant) else None
     if joining is None:
-        yield launch.within.share if launch.within else None
-        return
-    from gpulaunch.core.sharing.joining import share_of  # late: few launches share
+        return nullcontext(launch.within.share if launch.within else None)
+    from gpulaunch.membership import ready_to_share  # late: few launches share
 
-    share = share_of(launch.request, joining)
-    if launch.mps is None:
-        yield share
-        return
-    from gpulaunch.host.share_group import ShareGroup, group_directory
-
-    there = [lease.share.pipe_directory for lease in joining.residents if lease.share]
-    directory = next(filter(None, there), None) or group_directory(launch.mps.base, table, share.group)
-    with ShareGroup(table, share.group, directory, launch.mps.patience_s).entered() as problem:
-        if problem:
-            raise _CannotShareError(problem)
-        yield share._replace(pipe_directory=directory)
+    return ready_to_share(launch.request, joining, launch.mps, table)
 
 
 def _take_with(

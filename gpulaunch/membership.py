@@ -1,8 +1,11 @@
 """A job's part in its share group, from before its lease until after it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
+from gpulaunch.core.request import Request
+from gpulaunch.core.sharing.joining import Joining, share_of
 from gpulaunch.core.sharing.share import Share
 from gpulaunch.host.companion import DISMISSED
 from gpulaunch.host.ending import family
@@ -10,13 +13,35 @@ from gpulaunch.host.machine import pids_at_work
 from gpulaunch.host.mps import MpsError
 from gpulaunch.host.process import Job
 from gpulaunch.host.record import Draft
-from gpulaunch.host.share_group import ShareGroup
+from gpulaunch.host.share_group import MpsPlace, ShareGroup, group_directory
 from gpulaunch.host.table import Table
 
 FIRST_LOOK_S = 1.0
 """Then it is looked whether the job has become a client of its MPS server, and later ever more rarely."""
 
 LONGEST_PAUSE_S = 60.0
+
+
+@contextmanager
+def ready_to_share(request: Request, joining: Joining, mps: MpsPlace | None, table: Table) -> Iterator[Share | str]:
+    """The share that a lease is to have, once its MPS daemon is ready; or why that is not.
+
+    As long as this lasts the daemon neither comes nor goes; a lease that is published meanwhile is a member.
+
+    Args:
+        request: one that shares.
+        joining: whom it joins, or what it opens.
+        mps: where daemons are; None on a described machine, which has none.
+        table: where leases stand.
+    """
+    share = share_of(request, joining)
+    if mps is None:
+        yield share
+        return
+    there = [lease.share.pipe_directory for lease in joining.residents if lease.share]
+    directory = next(filter(None, there), None) or group_directory(mps.base, table, share.group)
+    with ShareGroup(table, share.group, directory, mps.patience_s).entered() as problem:
+        yield problem or share._replace(pipe_directory=directory)
 
 
 class Membership:

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulaunch.acquire import Launch, MpsPlace, Patience
+from gpulaunch.acquire import Launch, Patience
 from gpulaunch.core import request as requests
 from gpulaunch.core.environment import LEASE_VARIABLE
 from gpulaunch.core.hardware.topology import Topology, counts_as_cuda
@@ -21,6 +21,9 @@ from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
 from gpulaunch.settings import Given, Setting, Settings
+
+if TYPE_CHECKING:
+    from gpulaunch.host.share_group import MpsPlace
 
 MAX_NAME_CHARACTERS = 1000
 
@@ -121,8 +124,8 @@ def _shared(
     return request._replace(sharing=found)
 
 
-def _mps_place(settings: Settings) -> MpsPlace:
-    from gpulaunch.host.share_group import PATIENCE_S, base_directory  # late: few launches need it
+def _mps_place(settings: Settings) -> "MpsPlace":
+    from gpulaunch.host.share_group import PATIENCE_S, MpsPlace, base_directory  # late: few launches need it
 
     return MpsPlace(
         base_directory(settings.get("mps_directory").value), _or(settings.get("mps_timeout").value, PATIENCE_S)

@@ -19,7 +19,7 @@ ALLOWED = {
     "host": {"errors", "core", "host"},
     "settings": {"errors", "core", "host"},
     "turn": {"errors", "core", "host"},
-    "acquire": {"errors", "core", "host", "turn"},
+    "acquire": {"errors", "core", "host", "turn", "membership"},
     "watcher": {"errors", "core", "host", "acquire"},
     "membership": {"errors", "core", "host"},
     "launch": {"errors", "core", "host", "acquire", "watcher", "membership"},

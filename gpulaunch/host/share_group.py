@@ -11,6 +11,7 @@ import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 from zlib import crc32
 
 from gpulaunch.core.leases.lease import Lease
@@ -29,6 +30,18 @@ _LOCK_MARGIN_S = 30.0
 _SOCKET_BYTES = 107  # of sockaddr_un, less the end
 _LONGEST_NAME = "/control_privileged"
 _MEMBERS_FILE = "group.json"
+
+
+class MpsPlace(NamedTuple):
+    """Where and how the MPS daemons of share groups are run.
+
+    Attributes:
+        base: directory of this user's groups.
+        patience_s: the longest wait for a server.
+    """
+
+    base: str
+    patience_s: float
 
 
 def base_directory(chosen: str | None) -> str:
