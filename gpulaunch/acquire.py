@@ -30,6 +30,9 @@ QUICK_S = 0.005
 MOST_LOST_RACES = 5
 """Who does not wait gives up then."""
 
+MOST_LOST_RACES_TO_SHARERS = 50
+"""The same for who shares: others take nothing from him by coming first, so each race that is lost tells little."""
+
 CHOOSY_S = 1800.0
 """So long others pass who waits for better GPUs than those that are free; then nobody does."""
 
@@ -193,7 +196,9 @@ def acquire(
                 lost += 1
                 if turn is None and launch.patience.wait:  # from now on, who comes later cannot take them away
                     turn = _join(launch, table, told.warn)
-                elif turn is None and lost == MOST_LOST_RACES:
+                elif turn is None and lost == (
+                    MOST_LOST_RACES_TO_SHARERS if launch.request.sharing else MOST_LOST_RACES
+                ):
                     gpus = gpus_text(len(look.decision.placement.gpus))
                     return Wait(f"{gpus} chosen, but others were faster {lost} times")
                 look = _first_look(launch._replace(machine=look_again(launch.machine)), table, turn)
@@ -268,20 +273,23 @@ def _take_with(
     look: _Look,
     turn: Turn | None,
     prepare: "Callable[[Draft, Share | None], H]",
-    share: "Share | None",
+    ready: "Share | None",
 ) -> Held[H] | None:
     record = table.draft(turn.ticket.id if turn else None)
     holder: H | None = None
     held: Held[H] | None = None
-    may_change = look.quick and not launch.request.is_choosy and not launch.request.sharing
+    share: Share | str | None = ready
+    may_change = look.quick and not launch.request.is_choosy
     try:
-        holder = prepare(record, share)
+        holder = prepare(record, ready)
         with table.locked() as locked:
             seen = _see(launch, locked.read(_number(turn)))
             more = any(lease not in seen.leases for lease in look.seen.leases)  # GPUs are free: that may take longer
             if seen != look.seen and may_change and not more:
                 look = _decide(launch, seen, look.outside)
-            if isinstance(look.decision, Grant) and _still_stands(launch, look.decision, look.seen, seen):
+                share = _shared_anew(launch, look.decision, ready)
+            stands = isinstance(look.decision, Grant) and _still_stands(launch, look.decision, look.seen, seen)
+            if isinstance(look.decision, Grant) and stands and not isinstance(share, str):
                 lease = _lease(launch, look.decision, record, holder)._replace(share=share)
                 locked.publish(record, lease)
                 if turn:
@@ -293,6 +301,23 @@ def _take_with(
     if held is None:
         _let_go(record, holder)
     return held
+
+
+def _shared_anew(launch: Launch, decision: Decision, ready: "Share | None") -> "Share | str | None":
+    """The share by a decision that was made again; why there is none, if the MPS daemon that is ready is not for it."""
+    if launch.request.sharing is None:
+        return ready
+    joining = decision.joining if isinstance(decision, Grant) else None
+    if joining is None and ready is None:
+        return None
+    if joining is None or ready is None:
+        return "it is shared no longer, or only now"
+    from gpulaunch.core.sharing.joining import share_of  # late: few launches share
+
+    share = share_of(launch.request, joining)
+    if launch.mps and share.group != ready.group:
+        return "it is shared with others now"
+    return share._replace(pipe_directory=ready.pipe_directory)
 
 
 def _still_stands(launch: Launch, grant: Grant, before: Snapshot, seen: Snapshot) -> bool:

@@ -33,6 +33,7 @@ class HeldLease:
         uuids: the same GPUs' identities.
         env: the variables that tell a job its GPUs.
         reason: why these GPUs.
+        sm_percentage: its share of their SMs if it shares them; None if they are its own.
     """
 
     def __init__(self, launch: Launch, table: Table, held: Held["_ThisProcess"]) -> None:
@@ -42,6 +43,7 @@ class HeldLease:
         self.uuids = held.lease.uuids
         self.env = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=self.id, share=held.lease.share)
         self.reason = held.grant.reason
+        self.sm_percentage = held.lease.share.sm_percentage if held.lease.share else None
         self._table = table
         self._held: Held[_ThisProcess] | None = held
         self._owner = os.getpid()

@@ -57,7 +57,9 @@ def diagnose(topology: str | None) -> list[Finding]:
     described = bool(machine and machine[0].key)
     if machine and not described:
         findings += _checked("NVML", lambda _: _driver())
-        findings += _mps(machine[0])
+        findings += _mps()
+    if machine and (described or mps.program()):
+        findings += _sharing(machine[0])
     findings += _checked("state directory", lambda warn: _state(settings, described, warn))
     findings += _checked("Docker Engine", lambda _: _docker(settings, machine))
     if findings[-1].state != "problem":
@@ -166,20 +168,21 @@ def _unanswered(reading: "Reading") -> list[Finding]:
     ]
 
 
-def _mps(machine: Machine) -> list[Finding]:
-    """Whether GPUs can be shared through CUDA MPS, and which cannot."""
+def _mps() -> list[Finding]:
+    """The control daemons of CUDA MPS."""
     program = mps.program()
     if not program:
         text = f"{mps.CONTROL} is not on PATH, so no GPU can be shared"
         return [Finding("MPS", "warning", text, "it comes with the driver: install its package of compute utilities")]
     running = [f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(mps.CONTROL) if mps.is_daemon(pid)]
-    found = [Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")]
+    return [Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")]
+
+
+def _sharing(machine: Machine) -> list[Finding]:
+    """Which GPUs can be shared, and which cannot."""
     offer = what_can_be_shared(machine)
     if isinstance(offer, str):
-        return [
-            *found,
-            Finding("sharing", "warning", f"no GPU can be shared: {offer}", "launches get GPUs of their own"),
-        ]
+        return [Finding("sharing", "warning", f"no GPU can be shared: {offer}", "launches get GPUs of their own")]
     gpus: dict[str, list[Gpu]] = {}
     for gpu in machine.topology.gpus:
         gpus.setdefault(offer.unfit.get(gpu.uuid, ""), []).append(gpu)
@@ -187,7 +190,7 @@ def _mps(machine: Machine) -> list[Finding]:
     texts = [f"{gpus_named(some)} cannot be shared: {why}" for why, some in gpus.items()]
     if fit:
         texts.insert(0, f"{gpus_named(fit)} can be shared with --share")
-    return [*found, Finding("sharing", "ok" if fit else "warning", "; ".join(texts))]
+    return [Finding("sharing", "ok" if fit else "warning", "; ".join(texts))]
 
 
 def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> list[Finding]:

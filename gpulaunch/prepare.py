@@ -91,7 +91,7 @@ def read_launch(
         bind_cpu=settings.get("bind_cpu").value is not False,
         time_limit_s=settings.get("time_limit").value,
         grace_s=read_grace(settings),
-        mps=_mps_place(settings) if request.sharing and around.machine.key is None else None,
+        mps=_mps_place(settings, around.machine) if request.sharing else None,
     )
 
 
@@ -99,9 +99,10 @@ def _shares(settings: Settings, profile: Profile, around: Surroundings) -> bool:
     """Whether the GPUs are to be shared; inside a lease that is shared they are anyway."""
     if settings.get("share", profile.share).value:
         return not (around.within and around.within.share)
+    hint = None if settings.distance("share") == 0 else "add --share"
     for name in _ONLY_WHEN_SHARED:
         if settings.distance(name) == 0:
-            raise UsageError(f"{settings.get(name).origin}: only jobs that share have that", "add --share")
+            raise UsageError(f"{settings.get(name).origin}: only jobs that share have that", hint)
     return False
 
 
@@ -119,17 +120,20 @@ def _shared(
     program = os.path.basename(command[0]) if command else "job"
     found = read_sharing(settings, profile, around.machine, request.name or program)
     if isinstance(found, str):
-        warn(f"not shared: {found}")
-        return request
+        if settings.distance("share") < 2 or profile.share:  # a file says it of all jobs, whatever is known of them
+            warn(f"not shared: {found}")
+        return request._replace(own_because=found)
     return request._replace(sharing=found)
 
 
-def _mps_place(settings: Settings) -> "MpsPlace":
+def _mps_place(settings: Settings, machine: Machine) -> "MpsPlace | None":
+    """Where MPS daemons are; a described machine has none, but mistakes in the settings show."""
     from gpulaunch.host.share_group import PATIENCE_S, MpsPlace, base_directory  # late: few launches need it
 
-    return MpsPlace(
+    place = MpsPlace(
         base_directory(settings.get("mps_directory").value), _or(settings.get("mps_timeout").value, PATIENCE_S)
     )
+    return None if machine.key else place
 
 
 def _profile(settings: Settings, label: Label | None) -> Profile:

@@ -18,6 +18,8 @@ from gpulaunch.host.catalog import config_directory
 from gpulaunch.host.document import Document, read_document
 from gpulaunch.host.pattern_file import load_pattern
 
+_LEAST_MEMORY_BYTES = 1 << 20  # less would be a number without its unit
+
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
 
 
@@ -70,9 +72,12 @@ def _one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
 
 def _memory(text: str) -> int:
     try:
-        return parse_size(text)
+        size = parse_size(text)
     except ValueError:
         raise UsageError(f"{quoted(text)} is no amount of memory such as 8GiB") from None
+    if size < _LEAST_MEMORY_BYTES:
+        raise UsageError(f"{quoted(text)} is {size} bytes: write a unit, such as 8GiB")
+    return size
 
 
 def _duration(text: str) -> float:
@@ -85,13 +90,14 @@ def _duration(text: str) -> float:
 def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
-            number = float(text if text.isascii() and "_" not in text else "no number")
+            plain = text.removesuffix("%").rstrip() if unit == "%" else text
+            number = float(plain if plain.isascii() and "_" not in plain else "no number")
         except ValueError:
             raise UsageError(
                 f"{quoted(text)} is no number of {unit}" if unit else f"{quoted(text)} is no number"
             ) from None
         if not least <= number <= most:
-            raise UsageError(f"{number:g} is not within {least:g} to {most:.7g} {unit}".rstrip())
+            raise UsageError(f"{number:.10g} is not within {least:g} to {most:.7g} {unit}".rstrip())
         return number
 
     return parse
@@ -114,9 +120,11 @@ def _weights(text: str) -> Weights:
 
 def _two_weights(text: str) -> tuple[float, float]:
     try:
-        throughput, energy = map(_number(0.0, 100.0, ""), text.split(","))
+        throughput, energy = map(_number(0.0, 10.0, ""), text.split(","))
     except (UsageError, ValueError):
-        raise UsageError(f"{quoted(text)} is not two weights such as 2,1, 0 to 100 each") from None
+        throughput = energy = 0.0
+    if not throughput and not energy:
+        raise UsageError(f"{quoted(text)} is not two weights such as 2,1, 0 to 10 each and not both 0")
     return throughput, energy
 
 

@@ -19,6 +19,11 @@ from gpulaunch.settings import Settings
 LEAST_DRIVER = 495
 """The first (CUDA 11.5) that bounds the memory of MPS clients."""
 
+_OPTIONS = {
+    "average SM utilization": "--sm",
+    "average memory-bandwidth utilization": "--memory-bandwidth",
+    "maximum memory": "--memory",
+}
 _DRIVER_OF_CUDA_13_1 = 590
 _VOLTA = (7, 0)
 _CLIENTS, _CLIENTS_FROM_CUDA_13_1 = 48, 60
@@ -38,7 +43,8 @@ def read_sharing(settings: Settings, profile: Profile, machine: Machine, name: s
     """
     objective, bounds = _objective(settings), _bounds(settings)
     percentage = settings.get("sm_percentage", profile.sm_percentage).value
-    announced = tuple(map(_announced, settings.get("share_with").value or ()))
+    with_whom = settings.get("share_with")
+    announced = tuple(_announced(name, with_whom.origin) for name in with_whom.value or ())
     demand = _demand(settings, profile, name)
     if isinstance(demand, str):
         return demand
@@ -96,19 +102,18 @@ def _demand(settings: Settings, profile: Profile, name: str) -> Demand | str:
     known = profile._replace(name=profile.name or name, **said)
     if known.demand:
         return known.demand
-    options = {"average SM": "--sm", "average memory-bandwidth": "--memory-bandwidth", "maximum memory": "--memory"}
-    missing = [
-        f"{what} ({next(option for start, option in options.items() if what.startswith(start))})"
-        for what in known.missing_demand
-    ]
-    whose = f"profile {quoted(profile.name)}" if profile.name else "nobody"
-    return f"{whose} {'does not say' if profile.name else 'says'} what it needs of a GPU: {', '.join(missing)}"
+    missing = ", ".join(_OPTIONS[what] for what in known.missing_demand)
+    whose = f"profile {quoted(profile.name)} does not say" if profile.name else "nobody says"
+    return f"{whose} what it uses of a GPU: {missing}"
 
 
-def _announced(name: str) -> Demand:
-    profile = load_profile(name)
+def _announced(name: str, origin: str) -> Demand:
+    try:
+        profile = load_profile(name)
+    except UsageError as problem:
+        raise UsageError(f"{printable(origin)}: {problem.message}", problem.hint) from None
     if profile.demand is None:
-        raise UsageError(f"--share-with {printable(name)}: its profile lacks {', '.join(profile.missing_demand)}")
+        raise UsageError(f"{printable(origin)}: profile {quoted(name)} lacks {', '.join(profile.missing_demand)}")
     return profile.demand
 
 

@@ -410,7 +410,11 @@ def test_measured_idle_power_counts(launcher, queue_file) -> None:
         (f"{HEAD}[[job]]\nname = 'a'\nsm = 101\n", 5, "101 is not within 0.0 to 100.0"),
         (f"{HEAD}[[job]]\nname = 'a'\nspeed = 1\n", 5, "unknown key 'speed'"),
         (f"{HEAD}[[job]]\nname = 'a'\nprofile = 'nix'\n", 5, "unknown profile 'nix'"),
-        (f"{HEAD}[[job]]\nname = 'a'\nprofile = 'alexnet'\n", 3, "job 'a': nobody says its average SM utilization"),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\nprofile = 'alexnet'\n",
+            3,
+            "job 'a': nobody says its sm, memory_bandwidth, memory, duration_s",
+        ),
         (f"{HEAD}[[job]]\nname = 'a'\nsm = 1\nmemory = '1G'\nmemory_bandwidth = 1\n", 3, "says its duration_s"),
         (f"{HEAD}[[job]]\nname = 'a'\n{FULL}memory = '90GiB'\n".replace("memory = '1GiB'\n", ""), 3, "does not fit"),
         (f"{HEAD}[[job]]\nname = 'a'\n{FULL}repetitions = 5\nparallel = 2\n", 10, "cannot share 5 tasks evenly"),

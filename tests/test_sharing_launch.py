@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ BOX = ("--topology", "a100-pcie-4gpu")
 DGX = ("--topology", "dgx1-v100")
 ENV = ("--", "sh", "-c", "env | grep -E '^CUDA' | sort")
 LIGHT = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
-FIGURES = "average SM utilization (--sm), average memory-bandwidth utilization (--memory-bandwidth), "
-FIGURES += "maximum memory (--memory)"
+FIGURES = "--sm, --memory-bandwidth, --memory"
 HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
 
 
@@ -57,14 +57,14 @@ def test_a_job_of_several_gpus_finds_a_bound_for_each(launcher: Launcher) -> Non
         "--memory-bandwidth",
         "5",
         "--memory",
-        "1000000",
+        "1048577",
         "-n",
         "2",
         "--only",
         "0,3",
     )
     found = dry(launcher, *options)["env"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
-    assert found == "GPU-dgx1-v100-0=1M,GPU-dgx1-v100-3=1M"
+    assert found == "GPU-dgx1-v100-0=2M,GPU-dgx1-v100-3=2M"
 
 
 def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
@@ -127,7 +127,7 @@ def test_explained_in_the_terminal(launcher: Launcher) -> None:
     assert lines[at + 5].split()[:6] == ["GPU", "1", "105", "10", "2", "GiB"]
     assert "average SM utilization 105 % of at most 100 %" in lines[at + 5]
     assert lines[at + 7].startswith("100 % of the SMs: ")
-    assert lines[at + 8].startswith("best for all together would be 100 % / 100 %: ")
+    assert lines[at + 8].startswith("best for all together would be 100 % each: ")
 
 
 @pytest.mark.parametrize(
@@ -136,17 +136,17 @@ def test_explained_in_the_terminal(launcher: Launcher) -> None:
         (
             "nobody says what it needs",
             ("--share",),
-            f"nobody says what it needs of a GPU: {FIGURES}",
+            f"nobody says what it uses of a GPU: {FIGURES}",
         ),
         (
             "a profile that says too little",
             ("--share", "-p", "vgg16"),
-            f"profile 'vgg16' does not say what it needs of a GPU: {FIGURES}",
+            f"profile 'vgg16' does not say what it uses of a GPU: {FIGURES}",
         ),
         (
             "one figure is missing",
             ("--share", "--sm", "10", "--memory", "1GiB"),
-            "nobody says what it needs of a GPU: average memory-bandwidth utilization (--memory-bandwidth)",
+            "nobody says what it uses of a GPU: --memory-bandwidth",
         ),
         (
             "more than the GPU has",
@@ -182,12 +182,16 @@ def test_gpus_before_volta(launcher: Launcher) -> None:
         (("--share", "--sm", "ten"), "--sm: 'ten' is no number of %"),
         ((*LIGHT, "--sm-percentage", "0"), "--sm-percentage: 0 is not within 1 to 100 %"),
         ((*LIGHT, "--sm-percentage", "12.5"), "--sm-percentage: '12.5' is no whole number of %"),
+        (("--share", "--memory", "8"), "--memory: '8' is 8 bytes: write a unit, such as 8GiB"),
         ((*LIGHT, "--objective", "speed"), "--objective: unknown objective 'speed'"),
         (("--share", "--sm-percentage", "0"), "--sm-percentage: 0 is not within 1 to 100 %"),
-        ((*LIGHT, "--share-with", "no-such"), "unknown profile 'no-such'"),
+        ((*LIGHT, "--share-with", "no-such"), "--share-with no-such: unknown profile 'no-such'"),
         (
             (*LIGHT, "--share-with", "kripke-4x,vgg16"),
-            f"--share-with vgg16: its profile lacks {re.sub(r' .--[a-z-]+.', '', FIGURES)}",
+            (
+                "--share-with kripke-4x,vgg16: profile 'vgg16' lacks average SM utilization, "
+                "average memory-bandwidth utilization, maximum memory"
+            ),
         ),
     ],
 )
@@ -195,6 +199,54 @@ def test_mistakes(launcher: Launcher, options: tuple[str, ...], want: str) -> No
     """A mistake on the command line is one clear line, exit status 2, and nothing is taken."""
     done = launcher.run(*DGX, *options, "--", "true")
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"gpulaunch: error: {want}")
+    assert launcher.records() == []
+
+
+def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
+    """Mistakes in settings of sharing are told, also on a described machine, which needs some of them not."""
+    for variable, value, want in (
+        ("MPS_TIMEOUT", "-5s", "'-5s' is no length of time such as 90s, 10m or 1h30m"),
+        ("MPS_DIRECTORY", "x", "'x' is no absolute path"),
+        ("PRODUCT_WEIGHTS", "0,0", "'0,0' is not two weights such as 2,1, 0 to 10 each and not both 0"),
+        ("SHARE_WITH", "x", "unknown profile 'x'"),
+    ):
+        launcher.environment[f"GPULAUNCH_{variable}"] = value
+        done = launcher.run(*DGX, *LIGHT, "--", "true")
+        assert (done.returncode, done.stderr.splitlines()[0]) == (
+            2,
+            f"gpulaunch: error: GPULAUNCH_{variable}={value}: {want}",
+        )
+        del launcher.environment[f"GPULAUNCH_{variable}"]
+    config = tmp_path / "config" / "gpulaunch" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("share = true\n")
+    done = launcher.run(*DGX, *ENV)  # a file says it of all jobs, whatever is known of them
+    assert (done.returncode, done.stderr, "MPS" in done.stdout) == (0, "", False)
+    assert dry(launcher, *DGX)["sharing"] == {
+        "residents": [],
+        "own_because": f"nobody says what it uses of a GPU: {FIGURES}",
+    }
+
+
+def test_announced_jobs_that_do_not_fit(launcher: Launcher) -> None:
+    """It is noted if those who are to come could not all be there."""
+    document = dry(launcher, *DGX, *HEAVY, "--share-with", "lammps-4x")
+    want = "with those still to come: average SM utilization 191.28 % of at most 100 %"
+    assert document["sharing"]["notes"] == [want]
+
+
+def test_many_at_once(launcher: Launcher) -> None:
+    """Jobs that come at the same moment all find a place, together where they may be; none is told that it is busy."""
+    jobs = [
+        launcher.start(*DGX, *LIGHT, "--", "sh", "-c", "echo started; read line", stdin=subprocess.PIPE)
+        for _ in range(16)
+    ]
+    assert [job.stdout.readline() for job in jobs] == ["started\n"] * 16
+    clients = sorted(len(gpu["leases"]) for gpu in status(launcher, *DGX)["gpus"])
+    assert clients == [0, 0, 1, 3, 3, 3, 3, 3]
+    for job in jobs:
+        job.communicate("\n", timeout=30)
+    assert [job.returncode for job in jobs] == [0] * 16
     assert launcher.records() == []
 
 

@@ -93,7 +93,13 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
 
 def _say_granted(launch: Launch, held: Held[Any]) -> None:
     gpus = held.grant.choice.named(held.grant.placement.gpus)
-    say("info", f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}")
+    share = ""
+    if held.lease.share:
+        from gpulaunch.core.size import format_size  # late: few launches share
+
+        memory = format_size(held.lease.share.client.demand.memory_bytes)
+        share = f"; to be shared: {held.lease.share.sm_percentage} % of the SMs, {memory} on each"
+    say("info", f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}{share}")
 
 
 def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:

@@ -16,6 +16,7 @@ from gpulaunch.core.placement.place import Placement
 from gpulaunch.core.request import Request
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.core.sharing.join import Place
     from gpulaunch.core.sharing.joining import Joining
 
 
@@ -194,22 +195,43 @@ def _own(
 
 def _joined(request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu], count: int) -> Grant | str:
     """The grant of GPUs that others of the same user have, or why there is none, to be added to a reason."""
-    from gpulaunch.core.sharing.join import Joined, Place, join  # late: few launches share
+    from gpulaunch.core.sharing.join import Joined, join  # late: few launches share
 
-    def barred(uuids: Sequence[str]) -> bool:
-        rivals = competing(situation.ahead, situation.within, uuids)
-        return (
-            barring(rivals, 0, {gpu.uuid for gpu in state.free}, situation.clock_s, choosy=request.is_choosy)
-            is not None
-        )
-
-    near = [gpu for gpu in admitted if gpu.uuid not in state.apart]
-    place = Place(situation.topology, situation.neighbours, near, state.free, state.used, barred)
-    found = join(request, place, count)
+    found = join(request, _place(request, situation, state, admitted), count)
     if isinstance(found, Joined):
         beside = ", ".join(_job(lease) for lease in found.joining.residents)
         return Grant(f"shared with {beside}", found.placement, found.choice, found.joining)
     return f"; of those to share: {'; '.join(found)}" if found else ""
+
+
+def _place(request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu]) -> "Place":
+    from gpulaunch.core.sharing.join import Place
+
+    free = {gpu.uuid for gpu in state.free}
+
+    def barred(uuids: Sequence[str]) -> bool:
+        rivals = competing(situation.ahead, situation.within, uuids)
+        return barring(rivals, 0, free, situation.clock_s, choosy=request.is_choosy) is not None
+
+    near = [gpu for gpu in admitted if gpu.uuid not in state.apart]
+    return Place(situation.topology, situation.neighbours, near, state.free, state.used, barred)
+
+
+def share_groups(request: Request, situation: Situation) -> "list[tuple[Joining, str]]":
+    """Every share group that a request which shares could join, and what its GPUs are called; the best first.
+
+    Args:
+        request: one that shares.
+        situation: what it meets.
+    """
+    from gpulaunch.core.sharing.join import named, tried
+
+    admitted = admitted_gpus(request, situation.topology, situation.within)
+    place = _place(request, situation, _state(request, situation, admitted), admitted)
+    return [
+        (one._replace(problem=found if isinstance(found, str) else None), named(situation.topology, one))
+        for one, found in tried(request, place, request.gpus or len(admitted))
+    ]
 
 
 def _opened(request: Request, topology: Topology, grant: Grant) -> Grant:

@@ -11,6 +11,7 @@ from gpulaunch.core.decide import (
     admitted_gpus,
     decide,
     leased_uuids,
+    share_groups,
     used_outside,
 )
 from gpulaunch.core.hardware.gpu import Gpu
@@ -101,17 +102,13 @@ def explain(
 
 
 def _shared(request: Request, situation: Situation, decision: Decision) -> "list[tuple[Joining, str]]":
-    from gpulaunch.core.sharing.joining import joinings  # late: few launches share
-
-    topology = situation.topology
-    admitted = admitted_gpus(request, topology, situation.within)
-    apart = kept_apart(request, topology, situation.neighbours)
-    uuids = [gpu.uuid for gpu in admitted if gpu.uuid not in apart]
-    outside = [use.uuid for use in situation.outside]
-    found = joinings(request, situation.neighbours, uuids, request.gpus or len(admitted), outside)
-    if isinstance(decision, Grant) and decision.joining and decision.joining not in found:
-        found.append(decision.joining)
-    return [(one, gpus_named(gpu for gpu in topology.gpus if gpu.uuid in one.group)) for one in found]
+    """The share groups that there are, and last what is opened."""
+    found = share_groups(request, situation)
+    opens = decision.joining if isinstance(decision, Grant) else None
+    if opens and not opens.residents:
+        gpus = [gpu for gpu in situation.topology.gpus if gpu.uuid in opens.group]
+        found.append((opens, gpus_named(gpus)))
+    return found
 
 
 def _if_idle(request: Request, situation: Situation, grant: Grant) -> Alternative | None:

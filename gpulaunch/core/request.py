@@ -107,6 +107,7 @@ class Request(NamedTuple):
         name: that the user gave the job, or None.
         assumed: what of the above neither the user nor a profile said.
         sharing: None if the GPUs are to be its own.
+        own_because: why they are, although the user wanted to share; None if he did not.
     """
 
     gpus: int | None
@@ -121,6 +122,7 @@ class Request(NamedTuple):
     name: str | None = None
     assumed: tuple[str, ...] = ()
     sharing: Sharing | None = None
+    own_because: str | None = None
 
     @property
     def is_choosy(self) -> bool:

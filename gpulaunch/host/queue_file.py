@@ -47,6 +47,13 @@ _FIGURES = {
 }
 """Keys of a job -> those of a profile that they take the place of."""
 
+_NAMES = {
+    "sm": "average SM utilization",
+    "memory_bandwidth": "average memory-bandwidth utilization",
+    "memory": "maximum memory",
+}
+"""Keys of a job -> what a profile calls them."""
+
 _MOST_WEIGHT = 10.0
 
 
@@ -119,9 +126,12 @@ def _words(text: str) -> set[str]:
 
 def _size(text: str, where: Path) -> int:
     try:
-        return parse_size(text)
+        size = parse_size(text)
     except ValueError:
         raise FieldError(where, f"{where[-1]}: {quoted(text)} is no size such as 16GiB") from None
+    if size < 1 << 20:
+        raise FieldError(where, f"{where[-1]}: {quoted(text)} is {size} bytes: write a unit, such as 16GiB")
+    return size
 
 
 def _objective(top: Mapping[str, Any]) -> Objective:
@@ -143,7 +153,8 @@ def _job(entry: object, where: Path, site: Site) -> Job:
         raise FieldError(where, "job: it has neither a name nor a profile")
     known = _corrected(profile._replace(name=profile.name or name), table, where)
     if known.demand is None or not known.duration_s:
-        missing = [*known.missing_demand, *([] if known.duration_s else ["duration_s"])]
+        missing = [key for key, name in _NAMES.items() if name in known.missing_demand]
+        missing += [] if known.duration_s else ["duration_s"]
         raise FieldError(where, f"job {quoted(name)}: nobody says its {', '.join(missing)}")
     client = Client(known.demand, site.objective, dict(known.slowdowns))
     alone = judge([client], site.capacity, site.bounds)

@@ -67,7 +67,7 @@ def decision_document(
         "utility": grant.placement.utility if grant else None,
         "shared": share is not None,
         "sm_percentage": share.sm_percentage if share else None,
-        "sharing": sharing_document(grant) if grant and request.sharing else None,
+        "sharing": sharing_document(request, grant),
         "env": dict(environment),
         "argv": [printable(argument) for argument in command],
         "profile": request.profile,

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.decide import Grant
+from gpulaunch.core.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.render import Document
 
@@ -10,10 +11,14 @@ if TYPE_CHECKING:
     from gpulaunch.core.sharing.joining import Joining
 
 
-def sharing_document(grant: Grant) -> Document:
-    """With whom the GPUs are shared, or will be, and what speaks for and against it."""
-    none: Document = {"residents": []} if grant.joining is None else joining_document(grant.joining)
-    return {**none, "own_because": grant.own_because}
+def sharing_document(request: Request, grant: Grant | None) -> Document | None:
+    """With whom the GPUs are shared, or will be, and what speaks for and against it; None if nobody asked for it."""
+    if request.own_because:
+        return {"residents": [], "own_because": request.own_because}
+    if request.sharing is None or grant is None:
+        return None
+    joined: Document = {"residents": []} if grant.joining is None else joining_document(grant.joining)
+    return {**joined, "own_because": grant.own_because}
 
 
 def joining_document(joining: "Joining") -> Document:
@@ -53,6 +58,6 @@ def sharing_lines(document: Document) -> list[str]:
     if sharing is None:
         return []
     if not document["shared"]:
-        return [f"not shared: {sharing['own_because']}"]
+        return [f"not shared: {printable(sharing['own_because'])}"]
     beside = [printable(f"{one['name'] or one['profile'] or 'a job'} ({one['lease']})") for one in sharing["residents"]]
     return [f"shared: {document['sm_percentage']} % of the SMs, with {', '.join(beside) or 'nobody yet'}"]

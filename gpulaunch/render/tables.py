@@ -22,6 +22,7 @@ from gpulaunch.render.terminal import Group, Table, Text, cut, figure, table_of
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.gpu import Gpu
     from gpulaunch.core.sharing.joining import Joining
+    from gpulaunch.core.sharing.partition import Partition
 
 
 def status_table(document: Document, now: datetime) -> Group:
@@ -158,19 +159,25 @@ def _sharing_parts(request: Request, decision: Decision, explanation: Explanatio
         sums, mark = joining.verdict.sums, ">" if joining == chosen else ""
         figures = (figure(sums.sm_percentage), figure(sums.memory_bandwidth_percentage))
         table.add_row(mark, gpus, *figures, format_size(sums.memory_bytes), _verdict(joining))
-    parts: list[Table | Text] = [Text(f"sharing for {request.sharing.client.objective.name}", "bold"), table]
+    parts: list[Table | Text] = [Text(f"sharing for {request.sharing.client.objective.name}", "bold")]
+    parts += [table] if explanation.sharing else []
     if isinstance(decision, Grant) and decision.own_because:
         parts.append(Text(f"not shared: {printable(decision.own_because)}", "yellow"))
     if chosen and chosen.part:
-        optimum = " / ".join(f"{percentage} %" for percentage in chosen.part.optimum.sm_percentages)
-        given = request.sharing.sm_percentage
-        percentage = f"{given} % of the SMs, as asked for" if given else f"{chosen.part.sm_percentage} % of the SMs"
-        parts.append(Text(f"{percentage}: {chosen.part.reason}"))
-        parts.append(Text(f"best for all together would be {optimum}: {chosen.part.optimum.reason}", "dim"))
+        parts.append(Text(f"{chosen.part.sm_percentage} % of the SMs: {chosen.part.reason}"))
+        optimum = chosen.part.optimum
+        if len(optimum.sm_percentages) > 1:
+            parts.append(Text(f"best for all together would be {_shares(optimum)}: {optimum.reason}", "dim"))
     if chosen and chosen.prediction:
         stp, antt = chosen.prediction
         parts.append(Text(f"predicted by their curves: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
     return [*parts, Text()]
+
+
+def _shares(optimum: "Partition") -> str:
+    """Such as "30 % / 70 %", or "50 % each"."""
+    percentages = optimum.sm_percentages
+    return f"{percentages[0]} % each" if len(set(percentages)) == 1 else " / ".join(f"{p} %" for p in percentages)
 
 
 def _verdict(joining: "Joining") -> Text:

@@ -12,6 +12,7 @@ from gpulaunch.errors import printable
 
 __all__ = ["Group", "Table", "Text", "cut", "draw", "figure", "table_of"]
 
+_LEAST = 14  # columns of the last one: then the others have to give way
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
 
 
@@ -34,7 +35,11 @@ def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(column, justify=justify, no_wrap=column != columns[-1], overflow="fold")
+        last = column == columns[-1]
+        overflow: Literal["fold", "ellipsis"] = "fold" if last else "ellipsis"
+        table.add_column(
+            column, justify=justify, no_wrap=not last, overflow=overflow, min_width=_LEAST if last else None
+        )
     return table
 
 

@@ -1,6 +1,6 @@
 """GPUs that jobs of the same user have already, for a request that shares."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from gpulaunch.core.choose import best_of, choose
@@ -59,15 +59,24 @@ def join(request: Request, place: Place, count: int) -> Joined | list[str]:
         place: what there is.
         count: how many GPUs it needs.
     """
-    uuids = [gpu.uuid for gpu in place.admitted]
     refused = []
-    for one in joinings(request, place.leases, uuids, count, place.outside):
-        found = _joined(request, place, one, count)
+    for one, found in tried(request, place, count):
         if isinstance(found, Joined):
             return found
-        gpus = gpus_named(gpu for gpu in place.topology.gpus if gpu.uuid in one.group)
-        refused.append(f"{gpus}: {found}")
+        refused.append(f"{named(place.topology, one)}: {found}")
     return refused
+
+
+def tried(request: Request, place: Place, count: int) -> Iterator[tuple[Joining, Joined | str]]:
+    """Each share group, the best to join first, with what becomes of joining it, or why it is not joined."""
+    uuids = [gpu.uuid for gpu in place.admitted]
+    for one in joinings(request, place.leases, uuids, count, place.outside):
+        yield one, _joined(request, place, one, count)
+
+
+def named(topology: Topology, one: Joining) -> str:
+    """What people call the GPUs of a share group."""
+    return gpus_named(gpu for gpu in topology.gpus if gpu.uuid in one.group)
 
 
 def _joined(request: Request, place: Place, one: Joining, count: int) -> Joined | str:

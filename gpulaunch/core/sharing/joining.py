@@ -7,7 +7,7 @@ from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.request import Request, Sharing
 from gpulaunch.core.sharing.capacity import Capacity, least
 from gpulaunch.core.sharing.demand import Demand
-from gpulaunch.core.sharing.interference import Verdict, judge, preference
+from gpulaunch.core.sharing.interference import Client, Verdict, judge, preference
 from gpulaunch.core.sharing.partition import Part, Prediction, for_newcomer, predict
 from gpulaunch.core.sharing.share import Share
 
@@ -82,12 +82,20 @@ def joining(request: Request, group: Sequence[str], residents: Sequence[Lease]) 
     sharing = _sharing(request)
     shares = _shares(residents)
     capacity = least([sharing.capacities[uuid] for uuid in group if uuid in sharing.capacities])
-    verdict = judge([*(share.client for share in shares), sharing.client], capacity, sharing.bounds)
+    clients = [*(share.client for share in shares), sharing.client]
+    verdict = judge(clients, capacity, sharing.bounds)
     problem = next((sharing.unfit[uuid] for uuid in group if uuid in sharing.unfit), None)
     if problem is None and request.bandwidth_sensitive and any(share.bandwidth_sensitive for share in shares):
         problem = "it depends on the links between its GPUs, and so does a job that is there"
     problem = problem or "; ".join(verdict.reasons) or None
     part = None if problem else _part(sharing, shares, capacity)
+    to_come = _to_come(sharing, shares)
+    if to_come and not problem:
+        everybody = [*clients, *(Client(demand, sharing.client.objective) for demand in to_come)]
+        notes = tuple(
+            f"with those still to come: {reason}" for reason in judge(everybody, capacity, sharing.bounds).reasons
+        )
+        verdict = verdict._replace(notes=(*verdict.notes, *notes))
     predicted = _predicted(sharing, shares, part) if part else None
     return Joining(tuple(sorted(group)), tuple(residents), verdict, problem, part, predicted)
 
@@ -96,27 +104,28 @@ def share_of(request: Request, joined: Joining) -> Share:
     """What the lease of a job says that comes to share GPUs."""
     sharing = _sharing(request)
     assert joined.part is not None  # noqa: S101  whoever must not come has no share
-    percentage = sharing.sm_percentage or joined.part.sm_percentage
-    return Share(joined.group, percentage, request.bandwidth_sensitive, sharing.client)
+    return Share(joined.group, joined.part.sm_percentage, request.bandwidth_sensitive, sharing.client)
 
 
 def _part(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> Part:
     residents = [(share.client.demand, share.sm_percentage) for share in shares]
-    to_come = _to_come(sharing.announced, [demand.name for demand, _ in residents])
-    return for_newcomer(residents, sharing.client.demand, to_come, capacity)
+    part = for_newcomer(residents, sharing.client.demand, _to_come(sharing, shares), capacity)
+    asked = sharing.sm_percentage
+    return (
+        part if asked is None else part._replace(sm_percentage=asked, overlaps=asked > part.left, reason="as asked for")
+    )
 
 
 def _predicted(sharing: Sharing, shares: Sequence[Share], part: Part) -> Prediction | None:
     demands = [*(share.client.demand for share in shares), sharing.client.demand]
-    own = sharing.sm_percentage or part.sm_percentage
-    return predict(demands, [*(share.sm_percentage for share in shares), own])
+    return predict(demands, [*(share.sm_percentage for share in shares), part.sm_percentage])
 
 
-def _to_come(announced: Sequence[Demand], there: Iterable[str]) -> list[Demand]:
+def _to_come(sharing: Sharing, shares: Sequence[Share]) -> list[Demand]:
     """Those who were announced, less those who have come."""
-    left = list(announced)
-    for name in there:
-        come = next((demand for demand in left if demand.name == name), None)
+    left = list(sharing.announced)
+    for share in shares:
+        come = next((demand for demand in left if demand.name == share.client.demand.name), None)
         if come:
             left.remove(come)
     return left

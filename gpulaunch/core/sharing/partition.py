@@ -4,12 +4,13 @@ A percentage is a cap and no reservation, and a client keeps its own as long as 
 group is what would be best; a job that comes to others gets of it what they have left.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from gpulaunch.core.sharing.capacity import Capacity
 from gpulaunch.core.sharing.cd_search import Allocation, Performance, cd_search
-from gpulaunch.core.sharing.curve import percentage_for, rounded_down, throughput_at
+from gpulaunch.core.sharing.curve import is_whole, percentage_for, rounded_down, throughput_at
 from gpulaunch.core.sharing.demand import Demand
 from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN, is_memory_intensive, knee, known_curve
 from gpulaunch.core.sharing.prediction import normalized_turnaround, system_throughput
@@ -176,7 +177,8 @@ def _reasons(
 
 
 def _names(demands: Iterable[Demand]) -> str:
-    return ", ".join(sorted(printable(demand.name) for demand in demands))
+    counts = Counter(printable(demand.name) for demand in demands)
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in sorted(counts.items()))
 
 
 def for_newcomer(
@@ -227,7 +229,7 @@ def predict(demands: Sequence[Demand], sm_percentages: Sequence[float]) -> Predi
 
     Source: STP and ANTT as in cd-search-ics18 6, which takes them from Eyerman and Eeckhout, IEEE Micro 28(3), 2008.
     """
-    if not all(demand.curve for demand in demands):
+    if not all(is_whole(demand.curve) for demand in demands):
         return None
     scale = min(1.0, 100 / sum(sm_percentages))
     slowdowns = [
