@@ -186,7 +186,13 @@ def acquire(
     try:
         look = _first_look(launch, table, turn)
         while True:
-            if isinstance(look.decision, Grant):
+            if launch.within and launch.within not in look.seen.leases:
+                told.warn(f"lease {launch.within.id} has ended, so this is a launch of its own")
+                launch = launch._replace(within=None)
+                _out_of_queue(turn)
+                turn = None
+                look = _first_look(launch, table, turn)
+            elif isinstance(look.decision, Grant):
                 held = _take(launch, table, look, turn, prepare)
                 if isinstance(held, Held):
                     return held
@@ -204,19 +210,17 @@ def acquire(
                 look = _first_look(launch._replace(machine=look_again(launch.machine)), table, turn)
             elif isinstance(look.decision, Refuse) or not launch.patience.wait:
                 return look.decision
-            elif turn and launch.within and launch.within not in look.seen.leases:
-                told.warn(f"lease {launch.within.id} has ended, so this waits on its own")
-                launch = launch._replace(within=None)
-                turn.close()
-                turn = None
-                look = _first_look(launch, table, turn)
             else:
                 turn = turn or _join(launch, table, told.warn)
                 _sleep(launch, table, look, turn, told)
                 look = _next_look(launch, table, turn)
     finally:
-        if turn:
-            turn.close()
+        _out_of_queue(turn)
+
+
+def _out_of_queue(turn: Turn | None) -> None:
+    if turn:
+        turn.close()
 
 
 def _sleep(launch: Launch, table: Table, look: _Look, turn: Turn, told: Told) -> None:
@@ -224,7 +228,8 @@ def _sleep(launch: Launch, table: Table, look: _Look, turn: Turn, told: Told) ->
     if not turn.has_slept:
         told.waiting(look.decision.reason, _see(launch, table.peek(turn.ticket.number)))
     pids = [pid for use in look.outside for pid in use.pids]
-    turn.sleep(look.decision.reason, look.barred_by, look.seen.leases, pids)
+    may_join = launch.request.sharing is not None  # also where it is barred from free GPUs
+    turn.sleep(look.decision.reason, look.barred_by, look.seen.leases, pids, may_join=may_join)
 
 
 def _first_look(launch: Launch, table: Table, turn: Turn | None) -> _Look:
@@ -315,7 +320,8 @@ def _shared_anew(launch: Launch, decision: Decision, ready: "Share | None") -> "
     from gpulaunch.core.sharing.joining import share_of  # late: few launches share
 
     share = share_of(launch.request, joining)
-    if launch.mps and share.group != ready.group:
+    there = {lease.share.pipe_directory for lease in joining.residents if lease.share}
+    if launch.mps and (share.group != ready.group or there - {ready.pipe_directory}):
         return "it is shared with others now"
     return share._replace(pipe_directory=ready.pipe_directory)
 

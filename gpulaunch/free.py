@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process, same_table
@@ -21,9 +22,11 @@ from gpulaunch.host.record import (
     parse_unlocked,
     ticket_number,
 )
-from gpulaunch.host.share_group import daemon_of, group_of
 from gpulaunch.host.system import is_same, state_of, user_name, user_of
 from gpulaunch.host.table import Table
+
+if TYPE_CHECKING:  # what few leases need, the others do not load
+    from gpulaunch.host.mps import Daemon
 
 _ATTEMPTS = 5
 
@@ -85,10 +88,26 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
             raise FailedError(f"lease {lease_id} stays: its container is still there")
     with table.locked() as locked:
         locked.sweep(name)
-    group = group_of(table, record) if isinstance(record, Lease) else None
-    if group:  # its launcher, and who was to do this in its place, may have been killed long ago
-        group.leave()
+    if isinstance(record, Lease) and record.share:
+        _leave_group(table, record)
     return record
+
+
+def _leave_group(table: Table, lease: Lease) -> None:
+    """Its launcher, and who was to do this in its place, may have been killed long ago."""
+    from gpulaunch.host.share_group import group_of  # late: few leases are shared
+
+    group = group_of(table, lease)
+    if group:
+        group.leave()
+
+
+def _daemon_of(record: Lease | Ticket | None) -> "Daemon | None":
+    if not isinstance(record, Lease) or record.share is None:
+        return None
+    from gpulaunch.host.share_group import daemon_of
+
+    return daemon_of(record)
 
 
 def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None:
@@ -104,7 +123,7 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
     except FailedError as problem:
         hint = f"set DOCKER_HOST to its engine's socket; if that is gone for good, rm {table.path_of(lease)}"
         raise FailedError(problem.message, hint) from None
-    daemon = daemon_of(lease)
+    daemon = _daemon_of(lease)
     for container in engine.containers_of(lease.id, lease.container):
         if container.holds:
             engine.end(container, grace_s, daemon.terminate if daemon else None)
@@ -117,7 +136,7 @@ def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float) 
     if not holders(fd) and _holds(fd):
         hint = "run this where they run"
         raise FailedError(f"the processes of lease {lease_id} are not visible here, or not its owner's", hint)
-    daemon = daemon_of(record) if isinstance(record, Lease) else None
+    daemon = _daemon_of(record)
     before_kill = daemon.terminate if daemon else None
     end_all(lambda: _to_be_told(fd, record) if _holds(fd) else set(), grace_s, before_kill=before_kill)
     launcher = _find(record.launcher, fd) if record else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpulaunch.acquire import Held, Launch, Told, acquire, granted_gpus, table_of
 from gpulaunch.core.decide import Decision
 from gpulaunch.core.duration import format_duration
-from gpulaunch.core.environment import LEASE_VARIABLE, job_environment
+from gpulaunch.core.environment import LEASE_VARIABLE, MPS_VARIABLES, job_environment
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError, TimedOutError
@@ -155,8 +155,17 @@ def _started(launch: Launch, held: Held[_Prepared]) -> Started:
         environment: Mapping[str, str | None] = {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: held.lease.id}
         command = started_command(launch.container, gpus, held.lease.id, held.lease.share)
         return Started(command, environment, frozenset())
-    environment = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id, share=held.lease.share)
-    return Started(launch.command, environment, _cpus(launch, gpus))
+    found = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id, share=held.lease.share)
+    return Started(launch.command, {**_inherited(), **found}, _cpus(launch, gpus))
+
+
+def _inherited() -> Mapping[str, str | None]:
+    """Variables of a share that is another job's, which are to go."""
+    if MPS_VARIABLES[0] not in os.environ:
+        return {}
+    from gpulaunch.host.share_group import inherited_variables  # late: few launches need it
+
+    return inherited_variables()
 
 
 def _end_job(holder: _Prepared, launch: Launch, told: Told) -> int:

@@ -29,7 +29,7 @@ MAX_NAME_CHARACTERS = 1000
 
 _USUAL_MODEL = {"preserve_paper": "mapa"}  # as the paper has it; of all others "cut"
 
-_ONLY_WHEN_SHARED = ("sm", "memory_bandwidth", "sm_percentage", "share_with", "objective", "product_weights")
+_ONLY_WHEN_SHARED = ("sm", "memory_bandwidth", "sm_percentage", "share_with", "objective")
 
 GRACE_S = 10.0
 BACKFILL_LIMIT_S = 1800.0
@@ -77,7 +77,7 @@ def read_launch(
     profile = _profile(settings, label)
     around = _with_measurements(settings, _surroundings(settings, warn))
     request = _request(settings, profile, around, name, pattern)
-    if _shares(settings, profile, around):
+    if _shares(settings, profile, around, warn):
         request = _shared(request, settings, profile, around, command, warn)
     return Launch(
         command=tuple(command),
@@ -95,10 +95,15 @@ def read_launch(
     )
 
 
-def _shares(settings: Settings, profile: Profile, around: Surroundings) -> bool:
+def _shares(settings: Settings, profile: Profile, around: Surroundings, warn: Callable[[str], None]) -> bool:
     """Whether the GPUs are to be shared; inside a lease that is shared they are anyway."""
+    if around.within and around.within.share:
+        for name in ("share", *_ONLY_WHEN_SHARED):
+            if settings.distance(name) == 0:
+                warn(f"{settings.get(name).origin} has no effect inside lease {around.within.id}, which is shared")
+        return False
     if settings.get("share", profile.share).value:
-        return not (around.within and around.within.share)
+        return True
     hint = None if settings.distance("share") == 0 else "add --share"
     for name in _ONLY_WHEN_SHARED:
         if settings.distance(name) == 0:

@@ -16,8 +16,8 @@ from gpulaunch.host.catalog import load_gpu_models, load_profile
 from gpulaunch.host.machine import Machine, driver_version
 from gpulaunch.settings import Settings
 
-LEAST_DRIVER = 495
-"""The first (CUDA 11.5) that bounds the memory of MPS clients."""
+LEAST_DRIVER = 550
+"""The first that is known to tell whether an MPS server works; 535 does not."""
 
 _OPTIONS = {
     "average SM utilization": "--sm",
@@ -145,7 +145,7 @@ def _driver() -> int | str:
     if not major.isdecimal():
         return "the driver does not tell its version"
     if int(major) < LEAST_DRIVER:
-        return f"driver {printable(version or '')} cannot bound the memory of MPS clients: {LEAST_DRIVER} is the first"
+        return f"driver {printable(version or '')} does not tell whether its MPS works: {LEAST_DRIVER} is the first to"
     return int(major)
 
 

@@ -61,7 +61,15 @@ class Turn:
         self._in_queue = True
         self._watch = Watch(table.directory, warn)
 
-    def sleep(self, reason: str, bar: Ticket | None, leases: Sequence[Lease], pids: Sequence[int]) -> None:
+    def sleep(
+        self,
+        reason: str,
+        bar: Ticket | None,
+        leases: Sequence[Lease],
+        pids: Sequence[int],
+        *,
+        may_join: bool = False,
+    ) -> None:
         """Sleep until what keeps the request waiting may have changed.
 
         The head of the queue follows the leases; whoever is barred follows only the ticket that bars it.
@@ -71,14 +79,17 @@ class Turn:
             bar: the earlier request that it may not pass, or None.
             leases: live ones of the machine.
             pids: processes that use GPUs without a lease.
+            may_join: it may get GPUs that others have, so it follows the leases even if it is barred.
 
         Raises:
             TimedOutError: it has waited for as long as it may.
         """
         self.has_slept = True
-        blockers: Sequence[Lease | Ticket] = [bar] if bar else leases
+        blockers: list[Lease | Ticket] = [bar] if bar else []
+        blockers += leases if may_join or not bar else ()
         new = self._watch.follow([record_name(blocker) for blocker in blockers])
-        if new and not (bar and is_alive(self._table.path_of(bar))):  # it may have ended before it was followed
+        only_bar = bar if not may_join else None
+        if new and not (only_bar and is_alive(self._table.path_of(only_bar))):  # who is followed may have ended before
             return
         while True:
             left_s = self._left_s(reason)

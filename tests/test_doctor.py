@@ -201,7 +201,7 @@ def test_what_can_be_shared(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) ->
     dgx1_v100.drop("driver")
     dgx1_v100.add("driver 470.57")
     found = bad(launcher)["sharing", "warning"][0]
-    assert found == "no GPU can be shared: driver 470.57 cannot bound the memory of MPS clients: 495 is the first"
+    assert found == "no GPU can be shared: driver 470.57 does not tell whether its MPS works: 550 is the first to"
 
 
 def test_lost_gpu(launcher: Launcher, dgx1_v100) -> None:

@@ -517,7 +517,7 @@ def test_without_the_program(launcher: Launcher) -> None:
 @pytest.mark.parametrize(
     ("driver", "want"),
     [
-        ("470.256.02", "driver 470.256.02 cannot bound the memory of MPS clients: 495 is the first"),
+        ("549.99", "driver 549.99 does not tell whether its MPS works: 550 is the first to"),
         ("unheard-of", "the driver does not tell its version"),
     ],
 )

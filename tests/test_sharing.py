@@ -168,11 +168,69 @@ def test_nobody_to_join_and_nothing_free() -> None:
 def test_gpus_that_cannot_be_shared() -> None:
     """A GPU that cannot be shared is the job's own, with the reason; one that can, and is in use, is joined."""
     old = request(LIGHT, unfit={"GPU-0": "compute capability 6.0"})
-    decision = decide(old, Situation(box()))
+    assert decided(old) == ((1,), ())  # those that can come first
+    others = [lease("a", 1, 2, 3)]
+    decision = decide(old, Situation(box(), others))
     assert isinstance(decision, Grant)
     assert (decision.placement.gpus, decision.joining, decision.own_because) == ((0,), None, "compute capability 6.0")
     assert decided(old, shared("a", LIGHT, 1)) == ((1,), ("a",))
     assert decided(request(LIGHT, 4, unfit={"GPU-3": "MIG"})) == ((0, 1, 2, 3), None)
+
+
+def test_a_job_of_one_gpu_depends_on_no_links() -> None:
+    """A profile may say that a job depends on links; on one GPU there are none, so that its like may come."""
+    asked = request(LIGHT, sensitive=True)
+    assert decided(asked, shared("a", LIGHT, 0, sensitive=True)) == ((0,), ("a",))
+    alone = decide(asked, Situation(box()))
+    assert isinstance(alone, Grant)
+    assert share_of(asked, alone.joining).bandwidth_sensitive is False
+
+
+def test_gpus_of_another_groups_daemon() -> None:
+    """A GPU that the daemon of another group has, though no job of it uses it any more, is not opened for sharing."""
+    left = lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",))
+    asked = request(LIGHT)._replace(constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
+    decision = decide(asked, Situation(box(), [left]))
+    assert isinstance(decision, Grant)
+    assert (decision.joining, decision.own_because) == (None, "the MPS daemon of another share group has it still")
+
+
+def test_unlike_gpus_in_one_group() -> None:
+    """What a group of unlike GPUs offers is the least of each."""
+    asked = request(LIGHT._replace(memory_bytes=10 * GIB), 2)
+    small = {**asked.sharing.capacities, "GPU-1": Capacity(15 * GIB, 48)}
+    asked = asked._replace(sharing=asked.sharing._replace(capacities=small))
+    there = shared("a", LIGHT._replace(memory_bytes=6 * GIB), 0, 1)
+    assert decided(asked, there, lease("b", 2, 3)) == (
+        Wait,
+        (
+            "2 GPUs requested: 0 of 4 are free, 4 are leased; of those to share: "
+            "GPUs 0-1: maximum memory 16384 MiB of at most 15360 MiB"
+        ),
+    )
+
+
+def test_host_bandwidth_of_those_who_share() -> None:
+    """Jobs that share a GPU move each its own in the memory of the socket; what runs inside one is part of it."""
+    gpus = tuple(gpu._replace(numa_node=0, host_gb_per_s=100.0) for gpu in box().gpus)
+    topology = Topology("box", gpus, box().links, "a test")
+    asked = request(LIGHT, wishes=Wishes(host_gb_per_s=40.0))
+    one, two = (shared(name, LIGHT, 0, host_gb_per_s=40.0) for name in "ab")
+    inside = shared("c", LIGHT, 0, host_gb_per_s=30.0, ancestors=("a",))
+    assert decided(asked, one, inside, topology=topology) == ((0,), ("a",))
+    assert decided(asked, one, two, topology=topology)[0] == Wait
+
+
+def test_what_alone_means_for_links() -> None:
+    """The links that a job would get alone are those of GPUs that it may have, not of all that are free."""
+    dgx, _ = load_described_machine("dgx1-v100")
+    uuids = {gpu.index: gpu.uuid for gpu in dgx.gpus}
+    group = tuple(sorted((uuids[0], uuids[5])))
+    there = shared("a", LIGHT, 0)._replace(uuids=(uuids[0], uuids[5]))
+    there = there._replace(share=there.share._replace(group=group))
+    asked = request(LIGHT, 2, topology=dgx, sensitive=True, policy="preserve")
+    only = Constraint("--only 0,5,7", frozenset(uuids[i] for i in (0, 5, 7)))
+    assert decided(asked._replace(constraints=(only,)), there, topology=dgx) == ((0, 5), ("a",))
 
 
 def test_too_much_for_one() -> None:
@@ -327,7 +385,14 @@ def test_a_record_without_a_share_says_nothing_of_it() -> None:
         ("demand", [], "demand: [] is not a table"),
         ("demand.memory_bytes", "1", "memory_bytes: '1' is not a whole number"),
         ("demand.curve", [[1, 2, 3]], "curve: [1, 2, 3] is not 2 numbers"),
-        ("demand.curve", [["a", 1]], "curve: ['a', 1] is not 2 numbers"),
+        ("demand.curve", [["a", 1]], "curve: 'a' is no number within 0 to 100"),
+        ("demand.curve", [[50, 1], [50, 2]], "curve: [[50, 1], [50, 2]] does not ascend from above 0"),
+        ("demand.curve", [[0, 0], [50, 2]], "curve: [[0, 0], [50, 2]] does not ascend from above 0"),
+        ("demand.curve", [[50, float("nan")]], "curve: nan is no number within 0 to 1e+15"),
+        ("demand.counters", [1, 0.5, float("inf")], "counters: inf is no number within 1 to 1024"),
+        ("demand.counters", [1, 5, 32], "counters: 5 is no number within 0 to 1"),
+        ("group", ["GPU-1"], "group: ['GPU-1'] has not all of ['GPU-0']"),
+        ("group", [], "group: [] has not all of ['GPU-0']"),
         ("demand.counters", [1], "counters: [1] is not 3 numbers"),
         ("demand.name", None, "name: None is not text"),
         ("surprise", 1, "unknown key 'surprise'"),
@@ -364,8 +429,11 @@ def test_one_more_resident_never_opens_a_door() -> None:
     demands = (LIGHT, HALF, HEAVY, LIGHT._replace(memory_bytes=15 * GIB))
     objectives = (Objective(), Objective("energy"), Objective("product"))
     full = [lease("full", 1, 2, 3)]
+    refused = 0
     for asked in (request(demand, objective=objective) for demand in demands for objective in objectives):
         for there in (group for n in (1, 2) for group in combinations(demands * 2, n)):
-            if decided(asked, *sequence_of(*there), *full)[1] == Wait:
+            if decided(asked, *sequence_of(*there), *full)[0] == Wait:
                 for more in demands:
-                    assert decided(asked, *sequence_of(*there, more), *full)[1] == Wait
+                    assert decided(asked, *sequence_of(*there, more), *full)[0] == Wait
+                    refused += 1
+    assert refused > 1000

@@ -311,6 +311,58 @@ def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
     ]
 
 
+def test_inside_a_shared_lease_nothing_else_is_shared(launcher: Launcher) -> None:
+    """A dry run there tells the share that the launch has, and options of sharing are told to have no effect."""
+    inside = f"gpulaunch {' '.join(DGX)} --sm-percentage 7 --dry-run --json -- x"
+    done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", "--", "sh", "-c", inside)
+    document = json.loads(done.stdout)
+    assert (document["shared"], document["sm_percentage"]) == (True, 40)
+    assert document["env"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
+    assert re.fullmatch(
+        r"gpulaunch: warning: --sm-percentage 7 has no effect inside lease [0-9a-f]{12}, which is shared\n", done.stderr
+    )
+
+
+def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
+    """Who waited inside a lease that was shared, and that has ended, gets a GPU of its own, without a share."""
+    script = f"gpulaunch {' '.join(DGX)} -- sh -c 'echo $GPULAUNCH_LEASE; exec sleep 600' & read line"
+    outer = launcher.start(*DGX, *LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    first = outer.stdout.readline().strip()
+    (around,) = [lease["id"] for lease in status(launcher, *DGX)["leases"] if lease["id"] != first]
+    inside = launcher.environment | {"GPULAUNCH_LEASE": around}
+    second = launcher.start(*DGX, "--wait", *ENV, env=inside)
+    assert "waiting as number 1" in second.stderr.readline()
+    outer.stdin.write("\n")
+    outer.stdin.flush()
+    outer.wait(30)
+    found, said = second.communicate(timeout=30)
+    assert [line.partition("=")[0] for line in found.splitlines()] == ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"]
+    assert "CUDA_VISIBLE_DEVICES=0\n" not in found
+    assert f"lease {around} has ended, so this is a launch of its own" in said
+    assert launcher.run("free", first).returncode == 0
+    for stream in (outer.stdin, outer.stdout, outer.stderr):
+        stream.close()
+
+
+def test_a_waiting_sharer_is_woken_by_those_it_may_join(launcher: Launcher) -> None:
+    """Who is barred from free GPUs by an earlier request still comes to a shared one as soon as there is room."""
+    half = ("--share", "--sm", "45", "--memory-bandwidth", "5", "--memory", "1GiB")
+    with (
+        held(launcher, *BOX, "--only", "0,1,3", "-n", "3"),
+        held(launcher, *BOX, *half, "--only", "2"),
+        held(launcher, *BOX, *half, "--only", "2") as leaver,
+    ):
+        first = launcher.start(*BOX, "-n", "2", "--only", "0,1", "--wait", "--", "true")
+        assert "waiting as number 1" in first.stderr.readline()
+        second = launcher.start(*BOX, *half, "--wait", *ENV)
+        assert "waiting as number 2" in second.stderr.readline()
+        assert leaver.end() == 7
+        output, _ = second.communicate(timeout=4)
+        assert "CUDA_VISIBLE_DEVICES=GPU-a100-pcie-4gpu-2" in output
+        assert first.poll() is None
+    first.communicate(timeout=30)
+
+
 def test_a_launcher_that_is_killed_keeps_nobody_from_sharing(launcher: Launcher) -> None:
     """A job whose launcher was killed goes on with its share, others join it, and its end frees it."""
     job = Held(launcher, *DGX, *LIGHT)

@@ -127,7 +127,7 @@ def _dry_run(launch: Launch, decision: Decision, situation: Situation, *, explai
     from gpulaunch.render.documents import decision_document, decision_lines, explanation_document
 
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
-    share = _share(launch, decision)
+    share = _share(launch, decision, situation)
     environment, argv = _what_would_run(launch, gpus, share)
     document = decision_document(launch.request, decision, gpus, environment, argv, share)
     if as_json:
@@ -141,10 +141,12 @@ def _dry_run(launch: Launch, decision: Decision, situation: Situation, *, explai
     return _EXIT_STATUS[document["decision"]]
 
 
-def _share(launch: Launch, decision: Decision) -> "Share | None":
+def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share | None":
     """What the lease would say; where its MPS daemon would be is seen when there is one."""
-    if not isinstance(decision, Grant) or decision.joining is None:
+    if not isinstance(decision, Grant):
         return None
+    if decision.joining is None:
+        return situation.within.share if situation.within else None
     from gpulaunch.core.sharing.joining import share_of  # late: few launches share
 
     return share_of(launch.request, decision.joining)

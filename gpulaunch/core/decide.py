@@ -140,7 +140,7 @@ def decide(request: Request, situation: Situation) -> Decision:
         return joined
     decision = _own(request, situation, state, admitted, count)
     if isinstance(decision, Grant):
-        return _opened(request, topology, decision)
+        return _opened(request, situation, decision)
     return decision._replace(reason=decision.reason + joined) if isinstance(decision, Wait) else decision
 
 
@@ -186,11 +186,19 @@ def _own(
         reason = _queued(count, len(choosable), len(admitted), rivals, narrowed=narrowed)
         return _hopeless(request, topology, admitted, count) or Wait(reason, bar)
 
-    choice = choose(request, topology, state.free, choosable, count, situation.neighbours)
-    found = best_of(request, choice)
-    if isinstance(found, str):
-        return _hopeless(request, topology, admitted, count) or Wait(found)
-    return Grant(_best(found, request.policy, choice), found, choice)
+    for some in (_fit(request, choosable), choosable):
+        if len(some) < count:
+            continue
+        choice = choose(request, topology, state.free, some, count, situation.neighbours)
+        found = best_of(request, choice)
+        if not isinstance(found, str):
+            return Grant(_best(found, request.policy, choice), found, choice)
+    return _hopeless(request, topology, admitted, count) or Wait(str(found))
+
+
+def _fit(request: Request, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
+    """Those that can be shared, if the request would like to; they are tried first."""
+    return [gpu for gpu in gpus if gpu.uuid not in request.sharing.unfit] if request.sharing else ()
 
 
 def _joined(request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu], count: int) -> Grant | str:
@@ -234,11 +242,12 @@ def share_groups(request: Request, situation: Situation) -> "list[tuple[Joining,
     ]
 
 
-def _opened(request: Request, topology: Topology, grant: Grant) -> Grant:
+def _opened(request: Request, situation: Situation, grant: Grant) -> Grant:
     """GPUs that were free, to be shared by those who come later, if they can be."""
     from gpulaunch.core.sharing.join import opened  # late: few launches share
 
-    found = opened(request, [gpu.uuid for gpu in topology.gpus if gpu.index in grant.placement.gpus])
+    uuids = [gpu.uuid for gpu in situation.topology.gpus if gpu.index in grant.placement.gpus]
+    found = opened(request, uuids, situation.neighbours)
     return grant._replace(own_because=found.problem) if found.problem else grant._replace(joining=found)
 
 

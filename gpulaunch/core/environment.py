@@ -34,6 +34,10 @@ def job_environment(
     return environment | (mps_environment(share) if share else {})
 
 
+MPS_VARIABLES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+"""What tells a process its MPS server and its share."""
+
+
 def mps_environment(share: "Share") -> dict[str, str]:
     """The variables that make a process a client of its share group's MPS server, and bound it.
 

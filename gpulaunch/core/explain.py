@@ -162,7 +162,7 @@ def _whose(lease: Lease, user_name: Callable[[int], str]) -> str:
 def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
     winner = grant.choice.set_named(ranked[0].gpus)
     if grant.joining and grant.joining.residents:
-        return f"{winner} is {grant.reason}, so that free GPUs stay whole"
+        return f"{winner} is {grant.reason}"
     if grant.placement.candidates == 1:
         group = " in one NUMA node" if request.wishes.one_numa_node else " in one machine"
         return f"{winner} is the only set of free GPUs that fits{group if grant.choice.needs.within else ''}"

@@ -83,10 +83,7 @@ def _host_bounds(request: Request, topology: Topology, leases: Sequence[Lease]) 
     asked = request.wishes.host_gb_per_s
     if not asked:
         return []
-    taken = {  # what runs inside a lease is part of what that lease moves
-        gpu.index: max((lease.host_gb_per_s for lease in leases if gpu.uuid in lease.uuids), default=0.0)
-        for gpu in topology.gpus
-    }
+    taken = {gpu.index: _moved([lease for lease in leases if gpu.uuid in lease.uuids]) for gpu in topology.gpus}
     carries = {gpu.index: gpu.host_gb_per_s for gpu in topology.gpus}
     bounds = []
     for group in _groups(topology, numa=True):
@@ -95,6 +92,13 @@ def _host_bounds(request: Request, topology: Topology, leases: Sequence[Lease]) 
             left = memory - sum(taken[gpu] for gpu in group)
             bounds.append((group, max(0, int(left / asked + _ROUNDING))))
     return bounds
+
+
+def _moved(leases: Sequence[Lease]) -> float:
+    """What the jobs on one GPU move; what runs inside a lease is part of what that lease moves."""
+    outermost = [lease for lease in leases if not any(other.id in lease.ancestors for other in leases)]
+    families = [[lease, *(inner for inner in leases if lease.id in inner.ancestors)] for lease in outermost]
+    return sum(max(lease.host_gb_per_s for lease in family) for family in families)
 
 
 def kept_apart(request: Request, topology: Topology, leases: Sequence[Lease]) -> set[str]:

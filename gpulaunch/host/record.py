@@ -202,10 +202,14 @@ def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
         raise FailedError(f"{path}: this live {kind} of {owner} cannot be understood: {problem}", hint) from None
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
 def _parse(found: FoundRecord) -> Lease | Ticket:
     if len(found.content) > MAX_RECORD_BYTES:
         raise FieldError((), f"larger than {MAX_RECORD_BYTES} bytes")
-    document = json.loads(found.content)
+    document = json.loads(found.content, parse_constant=_refuse)
     is_lease = found.name.startswith(LEASE_PREFIX)
     record = parse_lease(document, found.user_id) if is_lease else parse_ticket(document, found.user_id)
     if record_name(record) != found.name:

@@ -7,6 +7,7 @@ what the allocation table says. docs/decisions/sharing.md tells why each part is
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from zlib import crc32
 
+from gpulaunch.core.environment import MPS_VARIABLES
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError
 from gpulaunch.host import slow_lock
@@ -209,10 +211,21 @@ def _make_own(directory: str) -> None:
         raise PermissionError(errno.EPERM, "", directory)
 
 
+def inherited_variables() -> dict[str, None]:
+    """Variables that a job which shares has left to this launch, to be taken away; the user's own MPS is not meant."""
+    directory = os.environ.get(MPS_VARIABLES[0], "")
+    ours = re.fullmatch(r".*/gpulaunch\.mps\.\d+/[0-9a-f]{8}", directory) or _is_of_a_group(directory)
+    return dict.fromkeys(MPS_VARIABLES) if ours else {}
+
+
+def _is_of_a_group(directory: str) -> bool:
+    return os.path.exists(os.path.join(directory, _MEMBERS_FILE))
+
+
 def serves_a_group(pid: int) -> bool:
     """Whether a process is the MPS daemon or server of a share group: it belongs to all of its jobs, and to none."""
     directory = pipe_directory_of(pid)
-    return directory is not None and os.path.exists(os.path.join(directory, _MEMBERS_FILE))
+    return directory is not None and _is_of_a_group(directory)
 
 
 def group_of(table: Table, lease: Lease) -> ShareGroup | None:

@@ -1,5 +1,6 @@
 """The right to use GPUs, as a record that can be written down."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpulaunch.core.fields import FieldTable, checked
@@ -15,6 +16,7 @@ from gpulaunch.core.leases.record import (
     texts_of,
     without_none,
 )
+from gpulaunch.errors import FieldError
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.share import Share
@@ -135,11 +137,14 @@ def parse_lease(document: object, user_id: int) -> Lease:
         container=lease.get("container"),
         host_gb_per_s=lease.get("host_gb_per_s", 0.0),
         apart_from=texts_of(lease, "apart_from") if "apart_from" in lease else (),
-        share=_share(lease["share"]) if "share" in lease else None,
+        share=_share(lease["share"], texts_of(lease, "uuids")) if "share" in lease else None,
     )
 
 
-def _share(document: object) -> "Share":
+def _share(document: object, uuids: Sequence[str]) -> "Share":
     from gpulaunch.core.sharing.share import parse_share  # late: few leases have one
 
-    return parse_share(document)
+    share = parse_share(document)
+    if not set(uuids) <= set(share.group):
+        raise FieldError(("share", "group"), f"group: {list(share.group)!r} has not all of {list(uuids)!r}")
+    return share

@@ -108,6 +108,15 @@ def _effective(placement: Placement) -> float:
     return placement.scores.effective_bandwidth or 0.0
 
 
-def opened(request: Request, uuids: Sequence[str]) -> Joining:
-    """What becomes of GPUs that are free if the request is the first to share them."""
-    return joining(request, uuids, ())
+def opened(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -> Joining:
+    """What becomes of GPUs that are free if the request is the first to share them.
+
+    Args:
+        request: one that shares.
+        uuids: of the GPUs.
+        leases: of other jobs. Of a job with several GPUs a launch inside it may be left, with the MPS daemon of all.
+    """
+    found = joining(request, uuids, ())
+    if any(lease.share and not set(uuids).isdisjoint(lease.share.group) for lease in leases):
+        return found._replace(problem="the MPS daemon of another share group has it still", part=None, prediction=None)
+    return found

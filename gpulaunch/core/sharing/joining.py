@@ -85,7 +85,7 @@ def joining(request: Request, group: Sequence[str], residents: Sequence[Lease]) 
     clients = [*(share.client for share in shares), sharing.client]
     verdict = judge(clients, capacity, sharing.bounds)
     problem = next((sharing.unfit[uuid] for uuid in group if uuid in sharing.unfit), None)
-    if problem is None and request.bandwidth_sensitive and any(share.bandwidth_sensitive for share in shares):
+    if problem is None and _depends_on_links(request, group) and any(share.bandwidth_sensitive for share in shares):
         problem = "it depends on the links between its GPUs, and so does a job that is there"
     problem = problem or "; ".join(verdict.reasons) or None
     part = None if problem else _part(sharing, shares, capacity)
@@ -104,7 +104,11 @@ def share_of(request: Request, joined: Joining) -> Share:
     """What the lease of a job says that comes to share GPUs."""
     sharing = _sharing(request)
     assert joined.part is not None  # noqa: S101  whoever must not come has no share
-    return Share(joined.group, joined.part.sm_percentage, request.bandwidth_sensitive, sharing.client)
+    return Share(joined.group, joined.part.sm_percentage, _depends_on_links(request, joined.group), sharing.client)
+
+
+def _depends_on_links(request: Request, group: Sequence[str]) -> bool:
+    return request.bandwidth_sensitive and len(group) > 1
 
 
 def _part(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> Part:

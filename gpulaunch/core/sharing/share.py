@@ -1,6 +1,7 @@
 """One job's part of the GPUs that it shares, as its lease says it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gpulaunch.core.fields import FieldTable, checked
@@ -91,15 +92,21 @@ def parse_share(document: object) -> Share:
 def _demand(document: Mapping[str, Any]) -> Demand:
     required = [key for key in _DEMAND if key not in ("power_w", "counters")]
     demand = checked(document, _DEMAND, required=required, where=("share", "demand"))
-    curve = tuple(CurvePoint(*_numbers(point, "curve", 2)) for point in demand["curve"])
+    points = [_numbers(point, "curve", ((0.0, 100.0), (0.0, 1e15))) for point in demand["curve"]]
+    if any(one[0] >= other[0] for one, other in pairwise(points)) or any(0 in point for point in points):
+        raise FieldError(("share", "demand", "curve"), f"curve: {demand['curve']!r} does not ascend from above 0")
     counters = demand.get("counters")
     if counters is not None:
-        accesses, hit_rate, size = _numbers(counters, "counters", 3)
+        accesses, hit_rate, size = _numbers(counters, "counters", ((0.0, 1e6), (0.0, 1.0), (1, 1024)))
         counters = Counters(accesses, hit_rate, int(size))
+    curve = tuple(CurvePoint(*point) for point in points)
     return Demand(**{**demand, "curve": curve, "counters": counters})
 
 
-def _numbers(values: object, key: str, count: int) -> list[float]:
-    if not isinstance(values, list) or len(values) != count or any(type(x) not in (int, float) for x in values):
-        raise FieldError(("share", "demand", key), f"{key}: {values!r} is not {count} numbers")
+def _numbers(values: object, key: str, ranges: Sequence[tuple[float, float]]) -> list[float]:
+    if not isinstance(values, list) or len(values) != len(ranges):
+        raise FieldError(("share", "demand", key), f"{key}: {values!r} is not {len(ranges)} numbers")
+    for value, (least, most) in zip(values, ranges, strict=True):
+        if type(value) not in (int, float) or not least <= value <= most:
+            raise FieldError(("share", "demand", key), f"{key}: {value!r} is no number within {least:g} to {most:g}")
     return values
