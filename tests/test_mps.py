@@ -360,6 +360,19 @@ def test_a_job_that_attached_is_not_asked_about_again(
     assert gone(launcher, fake_mps)
 
 
+def test_a_share_is_not_handed_on(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A launch that does not share does not become a client of a group whose variables it has found."""
+    with client(launcher, *LIGHT) as job:
+        variables = Path(f"/proc/{job.pid}/environ").read_bytes().decode().split("\0")
+        found = dict(line.split("=", 1) for line in variables if line.startswith("CUDA_MPS"))
+        done = launcher.run("--", "mps_client", env=launcher.environment | found, input="\n", timeout=10)
+        assert (done.returncode, done.stdout.split()[0]) == (0, "without")
+    (fake_mps.folder / "own").mkdir()
+    own = {"CUDA_MPS_PIPE_DIRECTORY": str(fake_mps.folder / "own"), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
+    done = launcher.run("--", "sh", "-c", "env | grep ^CUDA_MPS | sort", env=launcher.environment | own)
+    assert done.stdout == "".join(f"{name}={value}\n" for name, value in sorted(own.items()))
+
+
 def test_servers_are_no_use_outside(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
     """An MPS server at work on a GPU is nobody's use; in EXCLUSIVE_PROCESS, where it keeps others off, it is."""
     pipe = orphan(launcher, fake_mps, *LIGHT)

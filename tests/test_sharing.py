@@ -1,6 +1,7 @@
 """Sharing as plain values: whom a request joins, what its lease says, and why it does not join others."""
 
 import json
+import os
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -9,11 +10,12 @@ import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
 from gpulaunch.core.explain import explain
-from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.gpu import Gpu, Mig
+from gpulaunch.core.hardware.gpu_model import find_gpu_model
 from gpulaunch.core.hardware.link import Wire, connect
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease, parse_lease
-from gpulaunch.core.leases.record import Process
+from gpulaunch.core.leases.record import Process, TableKey
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Constraint, Request, Sharing, Wishes
 from gpulaunch.core.sharing.capacity import Capacity, least
@@ -23,7 +25,10 @@ from gpulaunch.core.sharing.joining import share_of
 from gpulaunch.core.sharing.share import Share
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.host.catalog import load_described_machine, load_gpu_models, load_profile
+from gpulaunch.host.machine import Machine
+from gpulaunch.settings import Settings
+from gpulaunch.sharing import capacity_of, read_sharing
 
 GIB = 1 << 30
 THROUGHPUT, NO_WISHES = Objective(), Wishes()
@@ -437,3 +442,61 @@ def test_one_more_resident_never_opens_a_door() -> None:
                     assert decided(asked, *sequence_of(*there, more), *full)[0] == Wait
                     refused += 1
     assert refused > 1000
+
+
+# ---------------------------------------------------------------------------------------------- what can be shared
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpu", "driver", "want"),
+    [
+        ("a whole GPU of Volta or later", {"compute_capability": "7.0"}, 550, Capacity(16 * GIB, 48)),
+        ("CUDA 13.1 takes more clients", {"compute_capability": "8.0"}, 590, Capacity(16 * GIB, 60)),
+        ("the driver before it does not", {"compute_capability": "8.0"}, 589, Capacity(16 * GIB, 48)),
+        ("on a described machine there is no driver", {"compute_capability": "8.0"}, None, Capacity(16 * GIB, 48)),
+        (
+            "an instance",
+            {"compute_capability": "8.0", "mig": Mig(0, "GPU-0", 1, "1g.10gb")},
+            550,
+            "it is a MIG instance, where MPS does not bound memory as it does on whole GPUs",
+        ),
+        ("Pascal", {"compute_capability": "6.1"}, 550, "compute capability 6.1: MPS bounds SMs and memory from 7.0 on"),
+        ("nobody knows what it can", {}, 550, "its compute capability is unknown"),
+        ("nonsense", {"compute_capability": "nine"}, 550, "its compute capability is unknown"),
+        ("no memory is known", {"compute_capability": "9.0", "memory_bytes": 0}, 550, "how much memory it has is unknown"),
+    ],
+)  # fmt: skip
+def test_which_gpus_can_be_shared(sentence: str, gpu: dict, driver: int | None, want: Capacity | str) -> None:
+    """A GPU can be shared if MPS bounds its clients, by architecture and driver; else it is said why not."""
+    assert capacity_of(box().gpus[0]._replace(**gpu), None, driver) == want, sentence
+
+
+def test_figures_of_a_known_model() -> None:
+    """What a GPU offers beside its memory is what is known of its model; its capability too where NVML is silent."""
+    dgx, _ = load_described_machine("dgx1-v100")
+    gpu = dgx.gpus[0]._replace(compute_capability=None)
+    found = capacity_of(gpu, find_gpu_model(load_gpu_models(), gpu.model), 550)
+    assert isinstance(found, Capacity)
+    assert (found.sm_count, found.power_limit_w, found.most_clients) == (80, 300, 48)
+
+
+def test_settings_reach_the_rule() -> None:
+    """Objective, weights, tolerance, bounds, and the profile's slowdowns are what the settings and the profile say."""
+    words = {
+        "OBJECTIVE": "product",
+        "PRODUCT_WEIGHTS": "3,2",
+        "THROUGHPUT_TOLERANCE_PERCENTAGE": "7",
+        "SM_BOUND_PERCENTAGE": "81%",
+        "MEMORY_BANDWIDTH_BOUND_PERCENTAGE": "82",
+        "MEMORY_BOUND_PERCENTAGE": "83",
+        "SLOWDOWN_BOUND_PERCENTAGE": "84",
+    }
+    settings = Settings({}, {f"GPULAUNCH_{name}": word for name, word in words.items()})
+    profile = load_profile("kripke-4x")._replace(slowdowns=(("other", 0.25),))
+    topology, path = load_described_machine("dgx1-v100")
+    machine = Machine(topology, (), TableKey(topology.name, "", path))
+    found = read_sharing(settings, profile, machine, "job")
+    assert isinstance(found, Sharing)
+    assert found.client.objective == Objective("product", 3.0, 2.0, 7.0)
+    assert found.bounds == Bounds(81.0, 82.0, 83.0, 84.0)
+    assert (found.client.slowdowns, found.user_id) == ({"other": 0.25}, os.geteuid())
