@@ -14,6 +14,7 @@ from gpulaunch.core.leases.record import Process
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Request
 from gpulaunch.host.machine import Machine, look_again
+from gpulaunch.host.mps_place import MpsPlace
 from gpulaunch.host.record import Draft
 from gpulaunch.host.system import boot_id, is_stopped, now, seconds_since_boot, this_process
 from gpulaunch.host.table import Snapshot, Table
@@ -22,7 +23,6 @@ from gpulaunch.turn import Turn
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.container.launch import ContainerLaunch
     from gpulaunch.core.sharing.share import Share
-    from gpulaunch.host.share_group import MpsPlace
 
 QUICK_S = 0.005
 """What may be decided under the host-wide lock, for which everybody waits."""
@@ -67,7 +67,7 @@ class Launch(NamedTuple):
         time_limit_s: how long the job may run, or None.
         grace_s: between TERM and KILL.
         container: how its container gets the GPUs, if the command is docker's.
-        mps: where its MPS daemon is if it shares; None if it does not, or on a described machine.
+        mps: where MPS daemons of this user are; None on a described machine.
     """
 
     command: tuple[str, ...]
@@ -82,7 +82,7 @@ class Launch(NamedTuple):
     time_limit_s: float | None
     grace_s: float
     container: "ContainerLaunch | None" = None
-    mps: "MpsPlace | None" = None
+    mps: MpsPlace | None = None
 
 
 class Told(NamedTuple):
@@ -183,6 +183,7 @@ def acquire(
     """
     turn: Turn | None = None
     lost = 0
+    launch = _swept(launch, table)
     try:
         look = _first_look(launch, table, turn)
         while True:
@@ -216,6 +217,15 @@ def acquire(
                 look = _next_look(launch, table, turn)
     finally:
         _out_of_queue(turn)
+
+
+def _swept(launch: Launch, table: Table) -> Launch:
+    """The launch, after MPS daemons that nobody ended, and that may keep others off their GPUs."""
+    if launch.mps is None or not os.path.isdir(launch.mps.base):
+        return launch
+    from gpulaunch.host.share_group import sweep  # late: few users share
+
+    return launch._replace(machine=look_again(launch.machine)) if sweep(launch.mps.base, table) else launch
 
 
 def _out_of_queue(turn: Turn | None) -> None:

@@ -20,6 +20,7 @@ from gpulaunch.settings import Given, Settings
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.graph import Graph
+    from gpulaunch.host.leaver import Leaver
 
 _log = logging.getLogger("gpulaunch")
 
@@ -48,6 +49,7 @@ class HeldLease:
         self._held: Held[_ThisProcess] | None = held
         self._owner = os.getpid()
         self._replaced: dict[str, str | None] = {}
+        self._leaver = _leaver(held)
 
     def apply(self) -> None:
         """Set the variables in this process's environment, until the release. CUDA reads them when it starts: call
@@ -76,17 +78,18 @@ class HeldLease:
                 os.environ[name] = value
         if os.getpid() == self._owner:
             release(self._table, held.record, held.lease)
-            if held.lease.share:
-                self._leave_group(held.lease)
+            if self._leaver:
+                self._leave_group(held.lease, self._leaver)
         else:
             held.record.close()
 
-    def _leave_group(self, lease: Lease) -> None:
+    def _leave_group(self, lease: Lease, leaver: "Leaver") -> None:
         from gpulaunch.host.share_group import group_of  # late: few programs share
 
         group = group_of(self._table, lease)
         if group:
             group.leave()
+        leaver.dismiss()
 
     def fileno(self) -> int:
         """Descriptor of the lease: a child process that has it open holds the GPUs, too (subprocess: pass_fds).
@@ -111,6 +114,16 @@ class HeldLease:
     def __repr__(self) -> str:
         """Such as <lease c3d9528f5152: GPUs 0,3>."""
         return f"<lease {self.id}: GPUs {','.join(map(str, self.gpus))}>"
+
+
+def _leaver(held: Held["_ThisProcess"]) -> "Leaver | None":
+    """Who sees to the MPS daemon should this process end without releasing."""
+    share = held.lease.share
+    if share is None or share.pipe_directory is None:
+        return None
+    from gpulaunch.host.leaver import Leaver  # late: few programs share
+
+    return Leaver(held.lease, held.record.fd)
 
 
 class _ThisProcess:
@@ -246,6 +259,8 @@ def allocate(
     own_name = None if name is None else str(name)
     graph = None if pattern is None or isinstance(pattern, str | os.PathLike) else graph_pattern(pattern, "graph")
     launch = read_launch(Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning, pattern=graph)
+    if launch.mps:
+        launch = launch._replace(mps=launch.mps._replace(may_fork=False))
     table = table_of(launch, _log.warning)
     held = acquire(launch, table, Told(_log.warning, _waiting), lambda *_: _ThisProcess())
     if isinstance(held, Held):

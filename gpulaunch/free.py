@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -83,7 +83,7 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
         if isinstance(record, Lease) and record.engine is not None:
             _end_containers(table, record, fd, grace_s)
         if is_locked(fd):
-            _end(fd, record, lease_id, grace_s)
+            _end(fd, record, lease_id, grace_s, table.warn)
         if isinstance(record, Lease) and record.engine is not None and not table.over([record]):
             raise FailedError(f"lease {lease_id} stays: its container is still there")
     with table.locked() as locked:
@@ -132,12 +132,16 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
         wait_for_one([lease.launcher.pid], deadline - time.monotonic())
 
 
-def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float) -> None:
+def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float, warn: Callable[[str], None]) -> None:
     if not holders(fd) and _holds(fd):
         hint = "run this where they run"
         raise FailedError(f"the processes of lease {lease_id} are not visible here, or not its owner's", hint)
     daemon = _daemon_of(record)
-    before_kill = daemon.terminate if daemon else None
+
+    def before_kill(pids: set[int]) -> None:
+        for problem in daemon.terminate(pids) if daemon else ():
+            warn(problem)
+
     end_all(lambda: _to_be_told(fd, record) if _holds(fd) else set(), grace_s, before_kill=before_kill)
     launcher = _find(record.launcher, fd) if record else None
     if launcher:  # it ends what the job left behind, and releases

@@ -39,6 +39,7 @@ class _Prepared:
     """The job's process, not yet the job, and whoever is to look after it should this process go first."""
 
     def __init__(self, launch: Launch, table: Table, record: Draft, share: "Share | None") -> None:
+        self._table = table
         guarded = os.environ.get("CI", "").lower() in ("1", "true")
         self.membership = _membership(table, record, share)
         before_kill = self.take_off_mps if self.membership else None
@@ -75,8 +76,8 @@ class _Prepared:
 
     def take_off_mps(self, pids: set[int]) -> None:
         """What is to be done to processes before they are killed."""
-        if self.membership:
-            self.membership.take_off(pids)
+        for problem in self.membership.take_off(pids) if self.membership else ():
+            self._table.warn(problem)
 
 
 def _membership(table: Table, record: Draft, share: "Share | None") -> "Membership | None":
@@ -175,7 +176,7 @@ def _end_job(holder: _Prepared, launch: Launch, told: Told) -> int:
             holder.watcher.end(holder.job.process)
         except FailedError as problem:
             told.warn(problem.message)
-    return holder.job.end(launch.grace_s, lambda: holder.take_off_mps({holder.job.pid}))
+    return holder.job.end(launch.grace_s, lambda: holder.take_off_mps(family()))
 
 
 def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[int]:

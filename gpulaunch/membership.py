@@ -11,15 +11,21 @@ from gpulaunch.host.companion import DISMISSED
 from gpulaunch.host.ending import family
 from gpulaunch.host.machine import pids_at_work
 from gpulaunch.host.mps import MpsError
+from gpulaunch.host.mps_place import MpsPlace
 from gpulaunch.host.process import Job
 from gpulaunch.host.record import Draft
-from gpulaunch.host.share_group import MpsPlace, ShareGroup, group_directory
+from gpulaunch.host.share_group import ShareGroup, group_directory, serves_a_group
 from gpulaunch.host.table import Table
 
 FIRST_LOOK_S = 1.0
 """Then it is looked whether the job has become a client of its MPS server, and later ever more rarely."""
 
 LONGEST_PAUSE_S = 60.0
+
+LOOK_S = 1.0
+"""What the daemon gets to answer in meanwhile: signals for the job wait."""
+
+LEAVE_S = 5.0
 
 
 @contextmanager
@@ -40,7 +46,8 @@ def ready_to_share(request: Request, joining: Joining, mps: MpsPlace | None, tab
         return
     there = [lease.share.pipe_directory for lease in joining.residents if lease.share]
     directory = next(filter(None, there), None) or group_directory(mps.base, table, share.group)
-    with ShareGroup(table, share.group, directory, mps.patience_s).entered() as problem:
+    group = ShareGroup(table, share.group, directory, mps.patience_s)
+    with group.entered(may_fork=mps.may_fork) as problem:
         yield problem or share._replace(pipe_directory=directory)
 
 
@@ -67,9 +74,12 @@ class Membership:
         self._leaver.tell(DISMISSED)
 
     def leave(self) -> None:
-        """The lease has ended; with the last one of the group its MPS daemon goes."""
-        self._group.leave()
-        self._leaver.tell(DISMISSED)
+        """The lease has ended; with the last one of the group its MPS daemon goes.
+
+        Whoever is at the daemon is not waited for long: then who is there in our stead does it once we have gone.
+        """
+        if self._group.leave(LEAVE_S):
+            self._leaver.tell(DISMISSED)
 
     def take_off(self, pids: set[int]) -> list[str]:
         """Take processes off their MPS server, before they are killed; what was refused."""
@@ -110,13 +120,13 @@ class Membership:
     def _is_attached(self, pids: set[int], uuids: Sequence[str], warn: Callable[[str], None]) -> bool:
         """Whether it is known by now if the job is a client; it is told if it is not."""
         try:
-            clients = self._group.daemon.clients()
+            clients = self._group.daemon.clients(LOOK_S)
         except MpsError as problem:
             warn(f"MPS: {problem}, so nobody can tell whether the job is attached")
             return True
         if pids & clients:
             return True
-        without = sorted(pids & pids_at_work(uuids))
+        without = sorted(pid for pid in pids & pids_at_work(uuids) if not serves_a_group(pid))
         if not without:
             return False
         shown = ", ".join(map(str, without))

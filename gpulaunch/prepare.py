@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gpulaunch.acquire import Launch, Patience
 from gpulaunch.core import request as requests
@@ -18,12 +18,10 @@ from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.host.catalog import Label, labelled_profile, load_measurements, load_profile, profile_names
 from gpulaunch.host.machine import Machine, find_machine
+from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
 from gpulaunch.settings import Given, Setting, Settings
-
-if TYPE_CHECKING:
-    from gpulaunch.host.share_group import MpsPlace
 
 MAX_NAME_CHARACTERS = 1000
 
@@ -91,7 +89,7 @@ def read_launch(
         bind_cpu=settings.get("bind_cpu").value is not False,
         time_limit_s=settings.get("time_limit").value,
         grace_s=read_grace(settings),
-        mps=_mps_place(settings, around.machine) if request.sharing else None,
+        mps=_mps_place(settings, around.machine),
     )
 
 
@@ -131,10 +129,8 @@ def _shared(
     return request._replace(sharing=found)
 
 
-def _mps_place(settings: Settings, machine: Machine) -> "MpsPlace | None":
+def _mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
     """Where MPS daemons are; a described machine has none, but mistakes in the settings show."""
-    from gpulaunch.host.share_group import PATIENCE_S, MpsPlace, base_directory  # late: few launches need it
-
     place = MpsPlace(
         base_directory(settings.get("mps_directory").value), _or(settings.get("mps_timeout").value, PATIENCE_S)
     )

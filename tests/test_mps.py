@@ -4,13 +4,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import Launcher
-from fake_mps import CONTROL, SERVER, FakeMps, Mps, RealMps, is_alive, wait_for_end
+from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, Mps, RealMps, is_alive, kill, wait_for_end
 from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
 
@@ -277,21 +278,113 @@ def processes_of(launcher: Launcher) -> list[int]:
     return found
 
 
-def test_a_daemon_that_nobody_ended_is_used(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A daemon that outlived everybody is taken over by the next job on its GPUs."""
+@pytest.mark.parametrize("options", [(*LIGHT,), (*LIGHT, "--only", "5"), ("--only", "5")])
+def test_a_daemon_that_nobody_ended(launcher: Launcher, fake_mps: FakeMps, options: tuple[str, ...]) -> None:
+    """A daemon that outlived everybody is ended by its user's next launch, of whatever kind."""
     pipe = orphan(launcher, fake_mps, *LIGHT)
-    with client(launcher, *LIGHT) as job:
-        assert job.how == "attached"
-        assert [event.pipe for event in fake_mps.events("started")] == [pipe]
+    (old,) = fake_mps.events("started")
+    with client(launcher, *options) as job:
+        assert job.how == ("attached" if "--share" in options else "without")
+        assert not is_alive(old.pid)
+        assert os.path.isdir(pipe) == (options == LIGHT)
     assert gone(launcher, fake_mps)
 
 
-def test_a_daemon_that_nobody_ended_is_ended(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A daemon that outlived everybody is ended by the next job that shares other GPUs."""
+def test_an_orphan_in_exclusive_process_mode(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
+    """Where an orphan's server keeps others off its GPU, its user's next launch gets that GPU all the same."""
     orphan(launcher, fake_mps, *LIGHT)
-    with client(launcher, *LIGHT, "--only", "5") as job:
-        assert (job.how, gpu_of(job)) == ("attached", "GPU-v100-5")
-        assert len(fake_mps.pids(CONTROL)) == 1
+    fake_mps.tell_nvml(dgx1_v100)
+    dgx1_v100.change(0, mode=3)
+    (server,) = fake_mps.pids(SERVER)
+    job = launcher.start(
+        "--only", "0", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; read line", stdin=subprocess.PIPE
+    )
+    wait_for_end(server)
+    fake_mps.tell_nvml(dgx1_v100)
+    assert job.communicate("\n", timeout=30) == ("0\n", "")
+    assert gone(launcher, fake_mps)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_ended_while_its_server_starts(launcher: Launcher, fake_mps: FakeMps, number: int) -> None:
+    """A launcher that ends while it waits for its server leaves neither that nor the daemon."""
+    fake_mps.tell(status="INITIALIZING")
+    job = launcher.start(*LIGHT, "--", "mps_client", stdin=subprocess.DEVNULL)
+    fake_mps.wait_for("server")
+    job.send_signal(number)
+    job.communicate(timeout=30)
+    assert job.returncode == -number
+    assert gone(launcher, fake_mps)
+
+
+PROGRAM = """
+import sys, gpulaunch
+lease = gpulaunch.allocate(share=True, sm=10, memory_bandwidth=5, memory="1GiB")
+lease.apply()
+print("ready", flush=True)
+sys.stdin.readline()
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["lease.release()", "", "sys.exit(3)", "import os; os.kill(os.getpid(), 15)", "os._exit(0)"]
+)
+def test_a_program_that_ends(launcher: Launcher, fake_mps: FakeMps, end: str) -> None:
+    """However a Python program that shares ends, its daemon goes with it."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(end=end)],
+        env=launcher.environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert program.stdout.readline() == "ready\n", program.stderr.read()
+    assert len(fake_mps.pids(CONTROL)) == 1
+    program.communicate("\n", timeout=30)
+    assert gone(launcher, fake_mps)
+
+
+def test_the_daemon_is_nobodys(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A daemon has nothing of the job that came first: no secrets, no limits, no descriptors, no session."""
+    launcher.environment["SECRET"] = "1"
+    command = ["sh", "-c", 'ulimit -t 77; exec "$@"', "sh", launcher.script, *LIGHT, "--", "mps_client"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env=launcher.environment, text=True, **pipes) as job:
+        assert job.stdout.readline().startswith("attached")
+        (server,) = fake_mps.pids(SERVER)
+        process = Path(f"/proc/{server}")
+        assert b"SECRET=1" not in (process / "environ").read_bytes().split(b"\0")
+        limits = (process / "limits").read_text().splitlines()
+        hard = next(line for line in limits if line.startswith("Max cpu time")).split()
+        assert hard[3] == hard[4]
+        state = str(launcher.state)
+        assert not [fd for fd in (process / "fd").iterdir() if os.readlink(fd).startswith(state)]
+        assert os.getsid(server) != os.getsid(job.pid)
+        job.communicate("\n", timeout=30)
+    assert gone(launcher, fake_mps)
+
+
+def test_another_place_of_the_same_name(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A daemon of a directory that has the same name in another mount namespace is left alone."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount")
+    with client(launcher, *LIGHT) as job:
+        (daemon,) = fake_mps.events("started")
+        groups = launcher.environment["GPULAUNCH_MPS_DIRECTORY"]
+        state = launcher.state.parent / "other"
+        state.mkdir()
+        words = [launcher.script, *LIGHT, "--only", "0", "--", "true"]
+        script = f"mount -t tmpfs -o mode=700 tmpfs {groups} && exec {' '.join(words)}"
+        environment = launcher.environment | {"GPULAUNCH_STATE_DIR": str(state)}
+        for _ in range(2):
+            done = subprocess.run(
+                ["unshare", "--mount", "sh", "-c", script], env=environment, capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+        assert is_alive(daemon.pid)
+        assert job.end() == (0, "")
     assert gone(launcher, fake_mps)
 
 
@@ -547,14 +640,14 @@ def test_a_directory_that_is_not_ours(launcher: Launcher, fake_mps: FakeMps) -> 
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
     groups.mkdir()
     groups.chmod(0o777)
-    assert own_gpu(launcher) == f"{groups}: operation not permitted"
+    assert own_gpu(launcher) == f"{groups} is not this user's alone"
     groups.rmdir()
     groups.touch()
-    assert own_gpu(launcher) == f"{groups}: operation not permitted"
+    assert own_gpu(launcher) == f"{groups} is not this user's alone"
     launcher.environment["GPULAUNCH_MPS_DIRECTORY"] = long = f"{fake_mps.folder}/{'x' * 90}"
-    assert own_gpu(launcher) == f"{long}: file name too long"
-    launcher.environment["GPULAUNCH_MPS_DIRECTORY"] = "/proc/self/fd"
-    assert own_gpu(launcher) == "/proc/self/fd: no such file or directory"
+    assert own_gpu(launcher) == f"{long}: the path has {len(long)} bytes: a socket has room for 79"
+    launcher.environment["GPULAUNCH_MPS_DIRECTORY"] = "/no/such/place"
+    assert own_gpu(launcher) == "/no/such/place: no such file or directory"
     assert fake_mps.events() == []
 
 
@@ -630,11 +723,16 @@ def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int
         path = f"{mps.bin}{os.pathsep}{launcher.environment['PATH']}"
         launcher.environment |= {**nvml.environment, "PATH": path, "GPULAUNCH_MPS_DIRECTORY": f"{mps.folder}/g"}
         with start(launcher, *LIGHT, "--", "mps_client", before=victim) as first:
-            began = first.stdout.readline().split()
-            assert began[:1] in ([], ["attached"]), began
-            with client(launcher, *LIGHT) as second:
-                assert (second.how, gpu_of(second)) == ("attached", "GPU-v100-0")
-            status, _, _ = ends(first)
+            try:
+                began = first.stdout.readline().split()
+                assert began[:1] in ([], ["attached"]), began
+                with client(launcher, *LIGHT) as second:
+                    assert (second.how, gpu_of(second)) == ("attached", "GPU-v100-0")
+                status, _, _ = ends(first)
+            except AssertionError:
+                for pid in mps.pids(CLIENT):  # whose pipes would be waited for
+                    kill(pid)
+                raise
         assert gone(launcher, mps)
         assert len(mps.events("started")) == len(mps.events("ended"))
     return status
@@ -646,7 +744,8 @@ def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path
     assert launch_that_shares(tmp_path / "traced", fake_nvml_library, at_step("trace", str(trace))) == 0
     found: dict[str, list[str]] = {}
     for step in trace.read_text().split():
-        if step.removeprefix("child:").startswith(OURS):
+        forked_to_ask = step.startswith("child:host.mps.")
+        if step.removeprefix("child:").startswith(OURS) and not forked_to_ask:
             found.setdefault(step.partition("#")[0], []).append(step)
     steps = [step for same in found.values() for step in dict.fromkeys((same[0], same[-1]))]
     assert {"host.share_group.ShareGroup._make_ready:open#1", "host.share_group.ShareGroup._end:os.rmdir#1"} < set(

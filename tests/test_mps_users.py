@@ -120,7 +120,7 @@ def test_a_place_that_somebody_else_made(alice: User, bob: User, mps: FakeMps) -
     subprocess.run(["mkdir", "-m", "777", place], user=bob.uid, check=True)
     with client(alice, *LIGHT) as job:
         assert job.how == "without"
-        assert job.end() == (0, f"gpulaunch: warning: not shared: {place}: operation not permitted\n")
+        assert job.end() == (0, f"gpulaunch: warning: not shared: {place} is not this user's alone\n")
     assert mps.events("started") == []
 
 

@@ -31,6 +31,7 @@ from gpulaunch.settings import Settings
 from gpulaunch.sharing import capacity_of, read_sharing
 
 GIB = 1 << 30
+NO_MEMORY = "how much memory it has is unknown"
 THROUGHPUT, NO_WISHES = Objective(), Wishes()
 ALICE, BOB = 1000, 1001
 LIGHT, HALF, HEAVY = (Demand(name, sm, 5.0, GIB) for name, sm in (("light", 10.0), ("half", 50.0), ("heavy", 95.0)))
@@ -463,7 +464,7 @@ def test_one_more_resident_never_opens_a_door() -> None:
         ("Pascal", {"compute_capability": "6.1"}, 550, "compute capability 6.1: MPS bounds SMs and memory from 7.0 on"),
         ("nobody knows what it can", {}, 550, "its compute capability is unknown"),
         ("nonsense", {"compute_capability": "nine"}, 550, "its compute capability is unknown"),
-        ("no memory is known", {"compute_capability": "9.0", "memory_bytes": 0}, 550, "how much memory it has is unknown"),
+        ("no memory is known", {"compute_capability": "9.0", "memory_bytes": 0}, 550, NO_MEMORY),
     ],
 )  # fmt: skip
 def test_which_gpus_can_be_shared(sentence: str, gpu: dict, driver: int | None, want: Capacity | str) -> None:

@@ -5,16 +5,17 @@ answer or in the daemon's log. Sockets outlive their daemon, so whether it is al
 """
 
 import os
+import resource
 import shutil
 import signal
 import time
 from collections.abc import Collection, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from gpulaunch.errors import printable
 from gpulaunch.host.ending import wait_for_one
-from gpulaunch.host.system import arguments_of, owner_of, pids_of_program, program_of, user_of
+from gpulaunch.host.system import arguments_of, group_id, owner_of, pids_of_program, program_of, user_of
 
 CONTROL = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
@@ -30,6 +31,10 @@ _ACTIVE, _STARTING = "ACTIVE", "INITIALIZING"
 _POLL_S = 0.02
 _LONGEST_POLL_S = 0.25
 _LOG_BYTES = 4096
+_MOST_BYTES = 1 << 16
+_MOST_SERVERS = 2
+_MOST_DIGITS = 10
+_KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 
 class MpsError(Exception):
@@ -126,21 +131,25 @@ class Daemon:
             raise MpsError("this driver's MPS does not tell whether its server works: get_server_status is unknown")
         return state
 
-    def servers(self) -> list[int]:
+    def servers(self, timeout_s: float = ANSWER_S) -> list[int]:
         """Pids of its servers; one at most, as far as is known.
 
         Raises:
-            MpsError: it does not answer.
+            MpsError: it does not answer in time.
         """
-        return _pids(self.ask("get_server_list"))
+        return _pids(self.ask("get_server_list", timeout_s))
 
-    def clients(self) -> set[int]:
+    def clients(self, timeout_s: float = ANSWER_S) -> set[int]:
         """Pids of the processes that are attached.
+
+        Args:
+            timeout_s: for each of the two answers.
 
         Raises:
             MpsError: it does not answer.
         """
-        return {pid for server in self.servers() for pid in _pids(self.ask(f"get_client_list {server}"))}
+        servers = self.servers(timeout_s)[:_MOST_SERVERS]
+        return {pid for server in servers for pid in _pids(self.ask(f"get_client_list {server}", timeout_s))}
 
     def terminate(self, pids: Collection[int]) -> list[str]:
         """Take processes off their server, as is to be done before they are killed; returns what was refused.
@@ -150,12 +159,12 @@ class Daemon:
         """
         refused = []
         try:
-            for server in self.servers():
+            for server in self.servers()[:_MOST_SERVERS]:
                 for client in sorted(set(pids).intersection(_pids(self.ask(f"get_client_list {server}")))):
                     answer = self.ask(f"terminate_client {server} {client}").strip()
                     if answer not in ("", "0"):
                         refused.append(f"MPS does not let go of pid {client}: {printable(answer)}")
-        except MpsError as problem:
+        except (MpsError, OSError, ValueError) as problem:  # another user may have written the record
             refused.append(f"MPS: {problem}")
         return refused
 
@@ -178,9 +187,12 @@ class Daemon:
         """
         import subprocess  # late: few launches need it, and it costs 10 ms
 
-        other = None if self._user_id == os.geteuid() else self._user_id
-        with open(os.memfd_create("answer"), "w+b") as answer, open(os.memfd_create("problem"), "w+b") as problem:
+        other = self._user_id != os.geteuid()
+        with ExitStack() as stack:
             try:
+                answer, problem = (
+                    stack.enter_context(open(os.memfd_create(name), "w+b")) for name in ("answer", "error")
+                )
                 done = subprocess.run(  # noqa: S603
                     [CONTROL, *options],
                     env=self._environment(),
@@ -191,8 +203,10 @@ class Daemon:
                     stderr=problem,
                     timeout=timeout_s,
                     check=False,
-                    user=other,
-                    extra_groups=None if other is None else [],
+                    user=self._user_id if other else None,
+                    group=group_id(self._user_id) if other else None,
+                    extra_groups=[] if other else None,
+                    preexec_fn=_free_of_limits if options else None,
                 )
             except OSError as error:
                 raise MpsError(f"{CONTROL}: {os.strerror(error.errno or 0).lower()}") from None
@@ -200,8 +214,8 @@ class Daemon:
                 raise MpsError(f"its daemon {late} within {timeout_s:g} s") from None
             answer.seek(0)
             problem.seek(0)
-            told = printable(problem.read().decode(errors="replace").strip())
-            return _Said(done.returncode, answer.read().decode(errors="replace"), told)
+            told = printable(problem.read(_MOST_BYTES).decode(errors="replace").strip())
+            return _Said(done.returncode, answer.read(_MOST_BYTES).decode(errors="replace"), told)
 
     def quit(self) -> None:
         """Let the daemon and its server go, if need be by KILL: nobody may be using them any more.
@@ -230,12 +244,20 @@ class Daemon:
         return list(filter(is_daemon, self._processes(CONTROL)))
 
     def _processes(self, name: str) -> list[int]:
-        return [pid for pid in pids_of_program(name) if _pipe_directory(pid) == self.directory]
+        return [pid for pid in pids_of_program(name) if _pipe_directory(pid) == self.directory and self._is_here(pid)]
+
+    def _is_here(self, pid: int) -> bool:
+        """Whether a process means the same directory: it may be in another mount namespace, with another /tmp."""
+        with suppress(OSError):
+            if os.path.isdir(self.directory):
+                there = os.stat(f"/proc/{pid}/root{self.directory}")
+                return os.path.samestat(os.stat(self.directory), there)
+            return os.path.samestat(os.stat("/proc/self/ns/mnt"), os.stat(f"/proc/{pid}/ns/mnt"))
+        return False
 
     def _environment(self) -> dict[str, str]:
-        """This process's own, less what is meant for CUDA programs."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "GPULAUNCH_"))}
-        return kept | {
+        """Little of this process's own: the daemon lives for other jobs, too, and its user may not be this one."""
+        return {name: os.environ[name] for name in _KEPT if name in os.environ} | {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": ",".join(self._uuids),
             _PIPE_VARIABLE: self.directory,
@@ -253,7 +275,16 @@ class Daemon:
 
 def _pids(answer: str) -> list[int]:
     """The numbers of an answer that lists pids, a line each; anything else is text about what went wrong."""
-    return [int(line) for line in answer.split("\n") if line.strip().isdecimal()]
+    lines = (line.strip() for line in answer.split("\n"))
+    return [int(line) for line in lines if line.isdecimal() and len(line) <= _MOST_DIGITS]
+
+
+def _free_of_limits() -> None:
+    """In the daemon that is to be: what bounds the job that happens to come first bounds no other."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+    with suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
 def _pipe_directory(pid: int) -> str | None:

@@ -4,55 +4,27 @@ It is started with the first of the group's jobs and ended with the last, under 
 what the allocation table says. docs/decisions/sharing.md tells why each part is as it is.
 """
 
-import errno
 import json
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 from zlib import crc32
 
 from gpulaunch.core.environment import MPS_VARIABLES
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError
 from gpulaunch.host import slow_lock
-from gpulaunch.host.companion import Companion
+from gpulaunch.host.companion import DISMISSED, Companion
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.mps import Daemon, MpsError, pipe_directory_of
+from gpulaunch.host.mps_place import PATIENCE_S, is_own, make_own
 from gpulaunch.host.record import wait_until_unlocked
 from gpulaunch.host.table import Table
 
-PATIENCE_S = 30.0
-"""What a server gets to become ACTIVE in: it opens every GPU of the group, slowly without the persistence daemon."""
-
 _LOCK_MARGIN_S = 30.0
-_SOCKET_BYTES = 107  # of sockaddr_un, less the end
-_LONGEST_NAME = "/control_privileged"
 _MEMBERS_FILE = "group.json"
-
-
-class MpsPlace(NamedTuple):
-    """Where and how the MPS daemons of share groups are run.
-
-    Attributes:
-        base: directory of this user's groups.
-        patience_s: the longest wait for a server.
-    """
-
-    base: str
-    patience_s: float
-
-
-def base_directory(chosen: str | None) -> str:
-    """Where this user's groups have their directories; it may not be there yet.
-
-    Not in the state directory, which may be a small tmpfs that logs would fill; not in $XDG_RUNTIME_DIR nor /dev/shm,
-    which a user's last logout empties though his jobs go on.
-    """
-    return chosen or f"/tmp/gpulaunch.mps.{os.geteuid()}"  # noqa: S108  it is checked for its owner
 
 
 class ShareGroup:
@@ -96,34 +68,74 @@ class ShareGroup:
             os.close(looks_on)
 
     @contextmanager
-    def entered(self) -> Iterator[str | None]:
+    def entered(self, *, may_fork: bool = True) -> Iterator[str | None]:
         """Let nobody start or end the group's daemon meanwhile, which is ready then; or tell why it is not.
 
-        Who gets a lease meanwhile is a member; if nobody is one in the end, the daemon goes.
+        Who gets a lease meanwhile is a member; if nobody is one in the end, the daemon goes, also if this process is
+        killed before.
+
+        Args:
+            may_fork: whether this process may fork without exec.
         """
-        try:
-            _make_own(self._base)
-            os.close(os.open(f"{self.directory}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        except OSError as problem:  # which waiting for the lock would take for somebody who has it
-            yield f"{self._base}: {os.strerror(problem.errno or 0).lower()}"
+        problem = make_own(self._base)
+        if problem:
+            yield problem
             return
-        with slow_lock.held(f"{self.directory}.lock", self._patience_s + _LOCK_MARGIN_S) as got:
+        patience_s = self._patience_s + _LOCK_MARGIN_S
+        with slow_lock.held(self._lock_path, patience_s) as got:
             if not got:
-                yield f"another launch has been at its MPS daemon for {self._patience_s + _LOCK_MARGIN_S:g} s"
+                yield f"{self._lock_path} cannot be had for {patience_s:g} s: another launch is at its MPS daemon"
                 return
+            guard = self._guard() if may_fork else None
             try:
                 yield self._problem()
             finally:
                 if not self.members():
                     self._end()
+                if guard:
+                    guard.tell(DISMISSED)
 
-    def leave(self) -> None:
-        """End the daemon if no member is left; to be called when a lease has ended."""
-        if not os.path.isdir(self.directory):
-            return
-        with slow_lock.held(f"{self.directory}.lock", self._patience_s + _LOCK_MARGIN_S) as got:
+    def _guard(self) -> Companion:
+        """A process that ends a daemon which this one has started and not lived to see a member of."""
+
+        def act(word: bytes) -> None:
+            if not word:
+                self.leave()
+
+        null = out_of_the_way(os.open(os.devnull, os.O_RDWR))
+        try:
+            return Companion(act, null)
+        finally:
+            os.close(null)
+
+    def leave(self, patience_s: float | None = None) -> bool:
+        """End the daemon if no member is left; to be called when a lease has ended.
+
+        Args:
+            patience_s: the longest wait for whoever is at the daemon; None for as long as that may take.
+
+        Returns:
+            Whether that has been seen to.
+        """
+        if not self._is_there():
+            return True
+        with slow_lock.held(
+            self._lock_path, self._patience_s + _LOCK_MARGIN_S if patience_s is None else patience_s
+        ) as got:
             if got and not self.members():
                 self._end()
+            return got
+
+    def _is_there(self) -> bool:
+        """Whether anything of the group may be left; what lies in another one's directory is not ours."""
+        try:
+            return is_own(self._base) and (os.path.isdir(self.directory) or self.daemon.pid() is not None)
+        except OSError:
+            return False
+
+    @property
+    def _lock_path(self) -> str:
+        return f"{self.directory}.lock"
 
     def members(self) -> list[Lease]:
         """Live leases of the group."""
@@ -161,11 +173,12 @@ class ShareGroup:
                 self._end()
             else:
                 return
-        self._sweep()
         shutil.rmtree(self.directory, ignore_errors=True)  # sockets of a daemon that was killed
-        os.makedirs(self.daemon.log_directory, 0o700)
+        os.mkdir(self.directory, 0o700)
+        os.mkdir(self.daemon.log_directory, 0o700)
         with open(os.path.join(self.directory, _MEMBERS_FILE), "w") as file:
             json.dump([self._table.directory, self._uuids], file)
+            os.fchmod(file.fileno(), 0o1600)  # sticky: systemd-tmpfiles spares it
         self.daemon.start()
         self.daemon.make_ready(self._patience_s)
 
@@ -173,19 +186,23 @@ class ShareGroup:
         self.daemon.quit()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _sweep(self) -> None:
-        """End daemons of other groups of this table that nobody uses: their last launchers were killed."""
-        for name in os.listdir(self._base):
-            directory = os.path.join(self._base, name)
-            with suppress(OSError, ValueError, TypeError):
-                with open(os.path.join(directory, _MEMBERS_FILE)) as file:
-                    table_directory, uuids = json.load(file)
-                if table_directory != self._table.directory or directory == self.directory:
-                    continue
-                other = ShareGroup(self._table, uuids, directory)
-                with slow_lock.held(f"{other.directory}.lock", 0) as got:
-                    if got and not other.members():
-                        other._end()
+
+def sweep(base: str, table: Table) -> bool:
+    """End daemons of this table that nobody uses, because all who looked after them were killed.
+
+    Returns:
+        Whether there were any.
+    """
+    swept = False
+    for name in os.listdir(base) if is_own(base) else ():
+        directory = os.path.join(base, name)
+        with suppress(OSError, ValueError, TypeError):
+            with open(os.path.join(directory, _MEMBERS_FILE)) as file:
+                table_directory, uuids = json.load(file)
+            group = ShareGroup(table, uuids, directory)
+            if table_directory == table.directory and not group.members():
+                swept = group.leave(0.0) or swept
+    return swept
 
 
 def group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
@@ -198,17 +215,6 @@ def group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
     """
     key = json.dumps([os.path.realpath(table.directory), *uuids]).encode()
     return os.path.join(base, f"{crc32(key):08x}")
-
-
-def _make_own(directory: str) -> None:
-    """Make a directory that is this user's alone; raises OSError if it is not."""
-    if len(os.fsencode(directory)) + len("/12345678") + len(_LONGEST_NAME) > _SOCKET_BYTES:
-        raise OSError(errno.ENAMETOOLONG, "", directory)
-    with suppress(FileExistsError):
-        os.mkdir(directory, 0o700)
-    status = os.lstat(directory)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise PermissionError(errno.EPERM, "", directory)
 
 
 def inherited_variables() -> dict[str, None]:

@@ -15,6 +15,14 @@ def user_name(user_id: int) -> str:
         return f"uid {user_id}"
 
 
+def group_id(user_id: int) -> int:
+    """Id of a user's own group; that of the user where there is no entry."""
+    try:
+        return pwd.getpwuid(user_id).pw_gid
+    except KeyError:
+        return user_id
+
+
 def owner_of(pid: int) -> str | None:
     """Login name of a process's user; None if the process is not visible here."""
     user_id = user_of(pid)

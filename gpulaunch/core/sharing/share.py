@@ -39,6 +39,7 @@ _SHARE: FieldTable = {
     "slowdowns": dict,
     "pipe_directory": str,
 }
+_MOST_CHARACTERS = 100
 _DEMAND: FieldTable = {
     "name": str,
     "sm_utilization_percentage": (0.0, 100.0),
@@ -80,12 +81,18 @@ def parse_share(document: object) -> Share:
     share = checked(document, _SHARE, required=required, where=("share",))
     slowdowns = checked(share["slowdowns"], dict.fromkeys(share["slowdowns"], (0.0, 1e4)), where=("share", "slowdowns"))
     objective = checked(share["objective"], _OBJECTIVE, required=tuple(_OBJECTIVE), where=("share", "objective"))
+    group, directory = texts_of(share, "group"), share.get("pipe_directory")
+    for text in group if directory is None else (*group, directory):
+        if not (text.isascii() and text.isprintable() and len(text) <= _MOST_CHARACTERS):
+            raise FieldError(("share",), f"{text!r} is neither a UUID nor a directory")
+    if directory is not None and not directory.startswith("/"):
+        raise FieldError(("share", "pipe_directory"), f"pipe_directory: {directory!r} is no absolute path")
     return Share(
-        group=texts_of(share, "group"),
+        group=group,
         sm_percentage=share["sm_percentage"],
         bandwidth_sensitive=share["bandwidth_sensitive"],
         client=Client(_demand(share["demand"]), Objective(**objective), dict(slowdowns)),
-        pipe_directory=share.get("pipe_directory"),
+        pipe_directory=directory,
     )
 
 

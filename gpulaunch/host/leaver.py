@@ -1,0 +1,71 @@
+"""Who leaves a share group in the place of a Python program that ends without doing so.
+
+A process of its own, started by exec: a program with threads cannot fork.
+"""
+
+import json
+import os
+import sys
+from contextlib import suppress
+
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.record import wait_until_unlocked
+from gpulaunch.host.share_group import ShareGroup
+from gpulaunch.host.table import Table
+
+_DONE = b"."
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.host import leaver; leaver.main(sys.argv[2])"
+
+
+class Leaver:
+    """Waits for a word from this process, or for its end.
+
+    Args:
+        lease: of this process, with a pipe directory.
+        record_fd: its record, open.
+    """
+
+    def __init__(self, lease: Lease, record_fd: int) -> None:
+        import subprocess  # late: few programs share
+
+        share = lease.share
+        assert share is not None  # noqa: S101  for the type checker
+        read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
+        looks_on = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))  # to read it is not to hold it
+        try:
+            self._process = subprocess.Popen(  # noqa: S603
+                [
+                    *(sys.executable, "-c", _PROGRAM, _PACKAGE),
+                    json.dumps([read_end, looks_on, share.group, share.pipe_directory]),
+                ],
+                pass_fds=(read_end, looks_on),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            os.close(read_end)
+            os.close(looks_on)
+
+    def dismiss(self) -> None:
+        """The group has been left."""
+        with suppress(OSError):
+            os.write(self._word, _DONE)
+        os.close(self._word)
+        self._process.wait()
+
+
+def main(argument: str) -> None:
+    """Wait, and leave the group if this is not said to be done.
+
+    Args:
+        argument: what Leaver has written.
+    """
+    read_end, looks_on, uuids, directory = json.loads(argument)
+    if os.read(read_end, 1) != _DONE:
+        wait_until_unlocked(looks_on)
+        ShareGroup(Table(described=True, warn=lambda _: None), uuids, directory).leave()

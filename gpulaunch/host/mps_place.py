@@ -1,0 +1,54 @@
+"""Where a user's MPS daemons have their directories."""
+
+import os
+import stat
+from contextlib import suppress
+from typing import NamedTuple
+
+PATIENCE_S = 30.0
+"""What a server gets to become ACTIVE in: it opens every GPU of the group, slowly without the persistence daemon."""
+
+_SOCKET_BYTES = 107  # of sockaddr_un, less the end
+_LONGEST_NAME = "/12345678/control_privileged"
+
+
+class MpsPlace(NamedTuple):
+    """Where and how the MPS daemons of share groups are run.
+
+    Attributes:
+        base: directory of this user's groups.
+        patience_s: the longest wait for a server.
+        may_fork: whether this process may fork without exec; a Python program with threads may not.
+    """
+
+    base: str
+    patience_s: float
+    may_fork: bool = True
+
+
+def base_directory(chosen: str | None) -> str:
+    """Where this user's groups have their directories; it may not be there yet.
+
+    Not in the state directory, which may be a small tmpfs that logs would fill; not in $XDG_RUNTIME_DIR nor /dev/shm,
+    which a user's last logout empties though his jobs go on.
+    """
+    return os.path.realpath(chosen) if chosen else f"/tmp/gpulaunch.mps.{os.geteuid()}"  # noqa: S108  it is checked
+
+
+def make_own(directory: str) -> str | None:
+    """Make a directory that is this user's alone; what is wrong with it, if it is not."""
+    room = _SOCKET_BYTES - len(_LONGEST_NAME)
+    if len(os.fsencode(directory)) > room:
+        return f"{directory}: the path has {len(os.fsencode(directory))} bytes: a socket has room for {room}"
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+        return None if is_own(directory) else f"{directory} is not this user's alone"
+    except OSError as problem:
+        return f"{directory}: {os.strerror(problem.errno or 0).lower()}"
+
+
+def is_own(directory: str) -> bool:
+    """Whether it is a directory in which this user alone can make files."""
+    status = os.lstat(directory)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
