@@ -146,3 +146,28 @@ def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path:
         finally:
             (tmp_path / "stop").touch()
     assert (done.returncode, len(done.stdout.split(","))) == (0, 6), done.stderr
+
+
+def test_what_a_share_may_say(launcher: Launcher) -> None:
+    """A live record whose share holds what is no number, or names no place, is complained of and nothing more."""
+    light = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+    with held(launcher, *DGX, *light):
+        good = document(launcher, "gpulaunch.lease.")
+    good["id"] = "b" * 12
+    demand = good["share"]["demand"]
+    for bad, what in (
+        ({"demand": demand | {"counters": [1, 0.5, float("inf")]}}, "Infinity is no number"),
+        ({"demand": demand | {"curve": [[float("nan"), 1]]}}, "NaN is no number"),
+        ({"pipe_directory": "/tmp/a\0b"}, "is neither a UUID nor a directory"),
+        ({"pipe_directory": "/tmp/\ud800"}, "is neither a UUID nor a directory"),
+        ({"pipe_directory": "tmp"}, "is no absolute path"),
+        ({"pipe_directory": f"/{'x' * 100}"}, "is neither a UUID nor a directory"),
+    ):
+        content = json.dumps(good | {"share": good["share"] | bad}).encode()
+        descriptor = plant(launcher, f"gpulaunch.lease.{good['id']}", content)
+        done = launcher.run("status", *DGX)
+        assert (done.returncode, done.stderr.count("\n")) == (125, 2)
+        assert f"this live lease of {Path(launcher.state).owner()} cannot be understood: " in done.stderr
+        assert what in done.stderr
+        os.close(descriptor)
+        (launcher.state / f"gpulaunch.lease.{good['id']}").unlink()

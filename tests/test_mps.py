@@ -14,6 +14,7 @@ from conftest import Launcher
 from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, Mps, RealMps, is_alive, kill, wait_for_end
 from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
+from test_table import put
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
@@ -574,6 +575,45 @@ def test_a_killed_launcher_leaves_no_daemon(launcher: Launcher, fake_mps: FakeMp
         assert fake_mps.commands("quit") == []
         fake_mps.end_client(job.pid)
         fake_mps.wait_for("ended")
+    assert gone(launcher, fake_mps)
+
+
+def test_a_damaged_record_keeps_a_daemon(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """Where nobody can tell who lives because of a damaged record, a daemon that others use is not ended."""
+    with client(launcher, *LIGHT) as first:
+        with client(launcher, *LIGHT) as second:
+            damaged = put(launcher, "gpulaunch.lease.aaaaaaaaaaaa", b"garbage", live=True)
+            assert second.end()[0] == 0
+        assert fake_mps.commands("quit") == []
+        os.close(damaged)
+        assert first.end()[0] == 0
+    assert gone(launcher, fake_mps)
+
+
+def test_free_where_nobody_else_looks_after_the_daemon(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """`gpulaunch free` ends the daemon, too, if launcher and companions have been killed."""
+    job = Client(launcher, *LIGHT)
+    for pid in processes_of(launcher):
+        if pid != job.pid:
+            os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid)
+    (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+    assert launcher.run("free", lease["id"]).returncode == 0
+    assert not is_alive(job.pid)
+    job.close()
+    assert gone(launcher, fake_mps)
+
+
+def test_what_mps_refuses_is_told(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A client that MPS does not let go of is named, by the launcher and by `free`."""
+    fake_mps.tell(refuses=["terminate_client"])
+    with client(launcher, *LIGHT, "--time-limit", "0.5s", deaf=True) as job:
+        _, said = job.process.communicate(timeout=30)
+        assert f"gpulaunch: warning: MPS does not let go of pid {job.pid}: 1\n" in said
+    with client(launcher, *LIGHT, deaf=True) as job:
+        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+        done = launcher.run("free", lease["id"])
+        assert (done.returncode, f"MPS does not let go of pid {job.pid}: 1" in done.stderr) == (0, True)
     assert gone(launcher, fake_mps)
 
 
