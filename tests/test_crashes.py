@@ -560,7 +560,7 @@ UNREADABLE = [
     ("with a wrong type", lambda good: good | {"uuids": [1]}, "uuids: [1] is no list of texts"),
     ("without its launcher", lambda good: {k: v for k, v in good.items() if k != "launcher"}, "launcher"),
     ("for no GPU", lambda good: good | {"gpus": 0}, "gpus: 0 is not within 1 to"),
-    ("passable for ever", lambda good: good | {"passable_until_s": float("inf")}, "passable_until_s: inf is not"),
+    ("passable for ever", lambda good: good | {"passable_until_s": float("inf")}, "Infinity is no number"),
     ("with a time that is none", lambda good: good | {"since": "yesterday"}, "since: 'yesterday' is no time"),
     ("of another id", lambda good: good | {"id": "b" * 12}, "bbbbbbbbbbbb"),
     ("of another number", lambda good: good | {"number": 2}, "2"),
