@@ -965,7 +965,7 @@ def test_ends_by_itself(host: Host, flags: tuple[str, ...]) -> None:
     """A container that ends frees its GPUs at once."""
     container = host.detached("docker", "run", "-d", *flags, IMAGE, "sh", "-c", "mkfifo /fifo; read x </fifo")
     assert host.lease()["container"] == container
-    host.do("exec", container, "sh", "-c", "until test -p /fifo; do :; done; echo >/fifo")
+    host.do("exec", "-d", container, "sh", "-c", "until test -p /fifo; do :; done; echo >/fifo")  # it ends with it
     host.await_free(4)
 
 

@@ -81,12 +81,12 @@ def test_no_circles() -> None:
     """No two modules import each other, not even by way of others."""
     names = {path: ".".join(("gpulaunch", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in FILES}
     known = set(names.values())
-    graph = {
-        name: {
-            other for other in known for target in imports(path) if target == other or target.startswith(other + ".")
+    graph = {}
+    for path, name in names.items():
+        targets = imports(path)
+        graph[name] = {
+            other for other in known for target in targets if target == other or target.startswith(other + ".")
         }
-        for path, name in names.items()
-    }
     finished: set[str] = set()
 
     def visit(name: str, above: tuple[str, ...]) -> None:

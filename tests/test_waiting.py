@@ -684,7 +684,7 @@ def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
         later = wait(*DGX, "-n", "1", "--only", job.gpus, "--wait")
         os.kill(job.process.pid, signal.SIGKILL)
         os.kill(job.job_pid, signal.SIGKILL)
-        warning = f"gpulaunch: warning: lease {within['GPULAUNCH_LEASE']} has ended, so this waits on its own"
+        warning = f"gpulaunch: warning: lease {within['GPULAUNCH_LEASE']} has ended, so this is a launch of its own"
         assert waiter.line() == warning
         assert waiter.line() == number(2, "1 GPU requested: 0 of 2 admitted are free, 2 are leased")
         eventually(lambda: [ticket["within"] for ticket in status(launcher)["queue"]], [None, None])
