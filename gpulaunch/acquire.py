@@ -1,31 +1,24 @@
 """Look, wait for one's turn, take: how a request becomes a lease."""
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide
-from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.decide import Decision, Grant, Refuse, Situation, Wait, admitted_gpus
 from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.leases.ticket import Ticket
-from gpulaunch.core.request import Request
-from gpulaunch.host.machine import Machine, look_again
-from gpulaunch.host.mps_place import MpsPlace
+from gpulaunch.host.machine import look_again
 from gpulaunch.host.record import Draft
-from gpulaunch.host.system import boot_id, is_stopped, now, seconds_since_boot, this_process
+from gpulaunch.host.system import boot_id, now, seconds_since_boot, this_process
 from gpulaunch.host.table import Snapshot, Table
+from gpulaunch.look import Launch, Look, first_look, granted_gpus, look_at, next_look, number_of, see
 from gpulaunch.turn import Turn
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.core.container.launch import ContainerLaunch
     from gpulaunch.core.sharing.share import Share
-
-QUICK_S = 0.005
-"""What may be decided under the host-wide lock, for which everybody waits."""
 
 MOST_LOST_RACES = 5
 """Who does not wait gives up then."""
@@ -35,54 +28,6 @@ MOST_LOST_RACES_TO_SHARERS = 50
 
 CHOOSY_S = 1800.0
 """So long others pass who waits for better GPUs than those that are free; then nobody does."""
-
-
-class Patience(NamedTuple):
-    """Whether and how a launch waits.
-
-    Attributes:
-        wait: queue for GPUs that are busy.
-        timeout_s: the longest wait, or None.
-        passable_s: so long a smaller request that comes later may pass while this one cannot start.
-    """
-
-    wait: bool
-    timeout_s: float | None = None
-    passable_s: float = 0.0
-
-
-class Launch(NamedTuple):
-    """One command to be run on GPUs.
-
-    Attributes:
-        command: argv.
-        request: which GPUs.
-        machine: where.
-        within: the live lease that this runs inside of, or None.
-        name: that the user gave the job, or None.
-        patience: whether it waits.
-        private: a container's own table will do.
-        by_uuid: name the GPUs by UUID in CUDA_VISIBLE_DEVICES.
-        bind_cpu: run on the CPUs of the GPUs' NUMA node, if they share one.
-        time_limit_s: how long the job may run, or None.
-        grace_s: between TERM and KILL.
-        container: how its container gets the GPUs, if the command is docker's.
-        mps: where MPS daemons of this user are; None on a described machine.
-    """
-
-    command: tuple[str, ...]
-    request: Request
-    machine: Machine
-    within: Lease | None
-    name: str | None
-    patience: Patience
-    private: bool
-    by_uuid: bool
-    bind_cpu: bool
-    time_limit_s: float | None
-    grace_s: float
-    container: "ContainerLaunch | None" = None
-    mps: MpsPlace | None = None
 
 
 class Told(NamedTuple):
@@ -129,40 +74,6 @@ class Held(NamedTuple, Generic[H]):
     holder: H
 
 
-class _Look(NamedTuple):
-    """A decision with what it rests on.
-
-    Attributes:
-        decision: the answer.
-        situation: what it answers.
-        seen: live leases of the machine, and the tickets that come first.
-        outside: use that no lease explains.
-        quick: it took so little time that it may be repeated while everybody waits for the lock.
-    """
-
-    decision: Decision
-    situation: Situation
-    seen: Snapshot
-    outside: Sequence[OutsideUse]
-    quick: bool
-
-    @property
-    def barred_by(self) -> Ticket | None:
-        """The earlier request that this one may not pass."""
-        return self.decision.barred_by if isinstance(self.decision, Wait) else None
-
-
-def table_of(launch: Launch, warn: Callable[[str], None]) -> Table:
-    """The allocation table that a launch takes part in."""
-    return Table(described=launch.machine.key is not None, warn=warn, private=launch.private)
-
-
-def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situation]:
-    """What would be decided now, and in what situation; nothing is taken."""
-    look = _first_look(launch, table_of(launch, warn), None)
-    return look.decision, look.situation
-
-
 def acquire(
     launch: Launch, table: Table, told: Told, prepare: "Callable[[Draft, Share | None], H]"
 ) -> Held[H] | Decision:
@@ -185,14 +96,14 @@ def acquire(
     lost = 0
     launch = _swept(launch, table)
     try:
-        look = _first_look(launch, table, turn)
+        look = first_look(launch, table, turn)
         while True:
             if launch.within and launch.within not in look.seen.leases:
                 told.warn(f"lease {launch.within.id} has ended, so this is a launch of its own")
                 launch = launch._replace(within=None)
                 _out_of_queue(turn)
                 turn = None
-                look = _first_look(launch, table, turn)
+                look = first_look(launch, table, turn)
             elif isinstance(look.decision, Grant):
                 held = _take(launch, table, look, turn, prepare)
                 if isinstance(held, Held):
@@ -208,13 +119,13 @@ def acquire(
                 ):
                     gpus = gpus_text(len(look.decision.placement.gpus))
                     return Wait(f"{gpus} chosen, but others were faster {lost} times")
-                look = _first_look(launch._replace(machine=look_again(launch.machine)), table, turn)
+                look = first_look(launch._replace(machine=look_again(launch.machine)), table, turn)
             elif isinstance(look.decision, Refuse) or not launch.patience.wait:
                 return look.decision
             else:
                 turn = turn or _join(launch, table, told.warn)
                 _sleep(launch, table, look, turn, told)
-                look = _next_look(launch, table, turn)
+                look = next_look(launch, table, turn)
     finally:
         _out_of_queue(turn)
 
@@ -233,35 +144,17 @@ def _out_of_queue(turn: Turn | None) -> None:
         turn.close()
 
 
-def _sleep(launch: Launch, table: Table, look: _Look, turn: Turn, told: Told) -> None:
+def _sleep(launch: Launch, table: Table, look: Look, turn: Turn, told: Told) -> None:
     """Sleep until it is worth looking again; the first time it is told why."""
     if not turn.has_slept:
-        told.waiting(look.decision.reason, _see(launch, table.peek(turn.ticket.number)))
+        told.waiting(look.decision.reason, see(launch, table.peek(turn.ticket.number)))
     pids = [pid for use in look.outside for pid in use.pids]
     may_join = launch.request.sharing is not None  # also where it is barred from free GPUs
     turn.sleep(look.decision.reason, look.barred_by, look.seen.leases, pids, may_join=may_join)
 
 
-def _first_look(launch: Launch, table: Table, turn: Turn | None) -> _Look:
-    """Decide on what is there now; a Wait that outside use explains is checked once more."""
-    look = _decide(launch, _see(launch, table.peek(_number(turn))), launch.machine.outside)
-    if isinstance(look.decision, Wait) and look.outside:
-        outside = look_again(launch.machine).outside
-        look = _decide(launch, _see(launch, table.peek(_number(turn))), outside)
-    return look
-
-
-def _next_look(launch: Launch, table: Table, turn: Turn) -> _Look:
-    """The same after sleeping. Outside use, which costs more to see, is asked only where nothing else is in the way."""
-    seen = _see(launch, table.peek(_number(turn)))
-    look = _decide(launch, seen, ())
-    if launch.machine.key is None and (isinstance(look.decision, Grant) or look.barred_by):
-        look = _decide(launch, seen, look_again(launch.machine).outside)
-    return look
-
-
 def _take(
-    launch: Launch, table: Table, look: _Look, turn: Turn | None, prepare: "Callable[[Draft, Share | None], H]"
+    launch: Launch, table: Table, look: Look, turn: Turn | None, prepare: "Callable[[Draft, Share | None], H]"
 ) -> Held[H] | str | None:
     """Take what was granted, if the table is still what that rests on; else decide again.
 
@@ -285,7 +178,7 @@ def _ready_to_share(launch: Launch, table: Table, decision: Decision) -> "Abstra
 def _take_with(
     launch: Launch,
     table: Table,
-    look: _Look,
+    look: Look,
     turn: Turn | None,
     prepare: "Callable[[Draft, Share | None], H]",
     ready: "Share | None",
@@ -298,10 +191,10 @@ def _take_with(
     try:
         holder = prepare(record, ready)
         with table.locked() as locked:
-            seen = _see(launch, locked.read(_number(turn)))
+            seen = see(launch, locked.read(number_of(turn)))
             more = any(lease not in seen.leases for lease in look.seen.leases)  # GPUs are free: that may take longer
             if seen != look.seen and may_change and not more:
-                look = _decide(launch, seen, look.outside)
+                look = look_at(launch, seen, look.outside)
                 share = _shared_anew(launch, look.decision, ready)
             stands = isinstance(look.decision, Grant) and _still_stands(launch, look.decision, look.seen, seen)
             if isinstance(look.decision, Grant) and stands and not isinstance(share, str):
@@ -353,30 +246,6 @@ def _let_go(record: Draft, holder: Holder | None) -> None:
     if holder:
         holder.dismiss()
     record.close()
-
-
-def _number(turn: Turn | None) -> int | None:
-    return turn.ticket.number if turn else None
-
-
-def _see(launch: Launch, everything: Snapshot) -> Snapshot:
-    """What concerns this machine. A ticket whose launcher was stopped (Ctrl-Z) bars nobody until it goes on."""
-    seen = everything.of(launch.machine.key)
-    return seen._replace(tickets=[ticket for ticket in seen.tickets if not is_stopped(ticket.launcher)])
-
-
-def _decide(launch: Launch, seen: Snapshot, outside: Sequence[OutsideUse]) -> _Look:
-    began = time.monotonic()
-    within = launch.within if launch.within in seen.leases else None
-    situation = Situation(launch.machine.topology, seen.leases, outside, within, seen.tickets, seconds_since_boot())
-    decision = decide(launch.request, situation)
-    return _Look(decision, situation, seen, outside, time.monotonic() - began < QUICK_S)
-
-
-def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
-    """The GPUs of a grant, in rank order."""
-    by_index = {gpu.index: gpu for gpu in launch.machine.topology.gpus}
-    return [by_index[index] for index in grant.placement.gpus]
 
 
 def _lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from gpulaunch.acquire import Held, Launch, Told, acquire, granted_gpus, table_of
+from gpulaunch.acquire import Held, Told, acquire
 from gpulaunch.core.decide import Wait
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.leases.lease import Lease
@@ -15,6 +15,7 @@ from gpulaunch.core.workload.pattern import graph_pattern
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.host.system import this_process
 from gpulaunch.host.table import Snapshot, Table, release
+from gpulaunch.look import Launch, granted_gpus, table_of
 from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
 

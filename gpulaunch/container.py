@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from gpulaunch.acquire import Launch
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.gpus import CDI_KIND, PROFILE_LABEL, VISIBLE, Asked, allowed_ways, asked_gpus, with_gpus
 from gpulaunch.core.container.launch import ContainerLaunch
@@ -20,6 +19,7 @@ from gpulaunch.host.docker import Engine, Info
 from gpulaunch.host.docker_socket import find_socket
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.table import Table
+from gpulaunch.look import Launch
 from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.acquire import Held, Launch, Told, acquire, granted_gpus, table_of
+from gpulaunch.acquire import Held, Told, acquire
 from gpulaunch.core.decide import Decision
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.environment import LEASE_VARIABLE, MPS_VARIABLES, job_environment
@@ -18,6 +18,7 @@ from gpulaunch.host.process import Job, Started, cpus_near
 from gpulaunch.host.record import Draft
 from gpulaunch.host.system import state_of
 from gpulaunch.host.table import Table, release
+from gpulaunch.look import Launch, granted_gpus, table_of
 
 if TYPE_CHECKING:
     from gpulaunch.core.sharing.share import Share

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from gpulaunch.acquire import Launch, Patience
 from gpulaunch.core import request as requests
 from gpulaunch.core.environment import LEASE_VARIABLE
 from gpulaunch.core.hardware.topology import Topology, counts_as_cuda
@@ -21,6 +20,7 @@ from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
+from gpulaunch.look import Launch, Patience
 from gpulaunch.settings import Given, Setting, Settings
 
 MAX_NAME_CHARACTERS = 1000

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 
-from gpulaunch.acquire import Launch
 from gpulaunch.core.leases.record import Process
 from gpulaunch.host.companion import DISMISSED, Companion
 from gpulaunch.host.containers import Followed
@@ -12,6 +11,7 @@ from gpulaunch.host.ending import end_all
 from gpulaunch.host.record import Draft
 from gpulaunch.host.system import state_of
 from gpulaunch.host.table import Table, release
+from gpulaunch.look import Launch
 
 _TAKE_OVER = b"w"
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpulaunch import launch as launching
-from gpulaunch.acquire import Held, Launch, Told, granted_gpus, preview
+from gpulaunch.acquire import Held, Told
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.core.decide import Decision, Grant, Situation, Wait
@@ -18,6 +18,7 @@ from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.host.process import exit_like
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Snapshot
+from gpulaunch.look import Launch, granted_gpus, preview
 from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
 
