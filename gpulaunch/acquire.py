@@ -195,7 +195,7 @@ def _take_with(
             more = any(lease not in seen.leases for lease in look.seen.leases)  # GPUs are free: that may take longer
             if seen != look.seen and may_change and not more:
                 look = look_at(launch, seen, look.outside)
-                share = _shared_anew(launch, look.decision, ready)
+                share = _shared_anew(launch, look, ready)
             stands = isinstance(look.decision, Grant) and _still_stands(launch, look.decision, look.seen, seen)
             if isinstance(look.decision, Grant) and stands and not isinstance(share, str):
                 lease = _lease(launch, look.decision, record, holder)._replace(share=share)
@@ -211,11 +211,11 @@ def _take_with(
     return held
 
 
-def _shared_anew(launch: Launch, decision: Decision, ready: "Share | None") -> "Share | str | None":
+def _shared_anew(launch: Launch, look: Look, ready: "Share | None") -> "Share | str | None":
     """The share by a decision that was made again; why there is none, if the MPS daemon that is ready is not for it."""
-    if launch.request.sharing is None:
-        return ready
-    joining = decision.joining if isinstance(decision, Grant) else None
+    if launch.request.sharing is None:  # then it can only be that of the lease around it
+        return ready if look.situation.within or ready is None else "the lease around it has ended"
+    joining = look.decision.joining if isinstance(look.decision, Grant) else None
     if joining is None and ready is None:
         return None
     if joining is None or ready is None:

@@ -13,6 +13,7 @@ from gpulaunch.core.environment import job_environment
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.workload.pattern import graph_pattern
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
+from gpulaunch.host.mps_place import inherited_variables
 from gpulaunch.host.system import this_process
 from gpulaunch.host.table import Snapshot, Table, release
 from gpulaunch.look import Launch, granted_gpus, table_of
@@ -61,9 +62,10 @@ class HeldLease:
         """
         if self._held is None:
             raise FailedError(f"lease {self.id} has been released")
-        for name, value in self.env.items():
+        variables: dict[str, str | None] = {**inherited_variables(), **self.env}
+        for name, value in variables.items():
             self._replaced.setdefault(name, os.environ.get(name))
-            os.environ[name] = value
+            _set(name, value)
 
     def release(self) -> None:
         """Free the GPUs; a second call does nothing. In a forked child it only lets go: the lease is the parent's."""
@@ -71,12 +73,8 @@ class HeldLease:
         if held is None:
             return
         for name, value in self._replaced.items():
-            if os.environ.get(name) != self.env[name]:
-                continue  # another lease's by now
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+            if os.environ.get(name) == self.env.get(name):  # else it is another lease's by now
+                _set(name, value)
         if os.getpid() == self._owner:
             release(self._table, held.record, held.lease)
             if self._leaver:
@@ -115,6 +113,13 @@ class HeldLease:
     def __repr__(self) -> str:
         """Such as <lease c3d9528f5152: GPUs 0,3>."""
         return f"<lease {self.id}: GPUs {','.join(map(str, self.gpus))}>"
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def _leaver(held: Held["_ThisProcess"]) -> "Leaver | None":

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpulaunch.acquire import Held, Told, acquire
 from gpulaunch.core.decide import Decision
 from gpulaunch.core.duration import format_duration
-from gpulaunch.core.environment import LEASE_VARIABLE, MPS_VARIABLES, job_environment
+from gpulaunch.core.environment import LEASE_VARIABLE, job_environment
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.host.companion import DISMISSED, Companion
 from gpulaunch.host.ending import descendants, end_all, family, guard, holders_of
 from gpulaunch.host.machine import left_on
+from gpulaunch.host.mps_place import inherited_variables
 from gpulaunch.host.process import Job, Started, cpus_near
 from gpulaunch.host.record import Draft
 from gpulaunch.host.system import state_of
@@ -158,16 +159,7 @@ def _started(launch: Launch, held: Held[_Prepared]) -> Started:
         command = started_command(launch.container, gpus, held.lease.id, held.lease.share)
         return Started(command, environment, frozenset())
     found = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id, share=held.lease.share)
-    return Started(launch.command, {**_inherited(), **found}, _cpus(launch, gpus))
-
-
-def _inherited() -> Mapping[str, str | None]:
-    """Variables of a share that is another job's, which are to go."""
-    if MPS_VARIABLES[0] not in os.environ:
-        return {}
-    from gpulaunch.host.share_group import inherited_variables  # late: few launches need it
-
-    return inherited_variables()
+    return Started(launch.command, {**inherited_variables(), **found}, _cpus(launch, gpus))
 
 
 def _end_job(holder: _Prepared, launch: Launch, told: Told) -> int:

@@ -405,3 +405,17 @@ def test_from_python(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> Non
         assert two.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
         assert two.env["CUDA_VISIBLE_DEVICES"] == "GPU-dgx1-v100-0"
     assert launcher.records() == []
+
+
+def test_a_program_hands_no_share_on(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that finds another job's share in its environment is rid of it while its lease applies."""
+    import gpulaunch
+
+    found = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/gpulaunch.mps.1000/0a1b2c3d", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    with gpulaunch.allocate(topology="dgx1-v100") as lease:
+        lease.apply()
+        assert [name for name in os.environ if name.startswith("CUDA_MPS")] == []
+    assert {name: os.environ[name] for name in os.environ if name.startswith("CUDA_MPS")} == found

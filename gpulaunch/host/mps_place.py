@@ -1,12 +1,18 @@
 """Where a user's MPS daemons have their directories."""
 
 import os
+import re
 import stat
 from contextlib import suppress
 from typing import NamedTuple
 
+from gpulaunch.core.environment import MPS_VARIABLES
+
 PATIENCE_S = 30.0
 """What a server gets to become ACTIVE in: it opens every GPU of the group, slowly without the persistence daemon."""
+
+MEMBERS_FILE = "group.json"
+"""In the pipe directory of a share group: what tells it from others."""
 
 _SOCKET_BYTES = 107  # of sockaddr_un, less the end
 _LONGEST_NAME = "/12345678/control_privileged"
@@ -52,3 +58,17 @@ def is_own(directory: str) -> bool:
     """Whether it is a directory in which this user alone can make files."""
     status = os.lstat(directory)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def is_of_a_group(directory: str) -> bool:
+    """Whether a pipe directory is that of a share group."""
+    return os.path.exists(os.path.join(directory, MEMBERS_FILE))
+
+
+def inherited_variables() -> dict[str, None]:
+    """Variables that a job which shares has left to this process, to be taken away; the user's own MPS is not meant."""
+    directory = os.environ.get(MPS_VARIABLES[0])
+    if directory is None:
+        return {}
+    ours = re.fullmatch(r".*/gpulaunch\.mps\.\d+/[0-9a-f]{8}", directory) or is_of_a_group(directory)
+    return dict.fromkeys(MPS_VARIABLES) if ours else {}

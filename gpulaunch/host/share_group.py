@@ -6,25 +6,22 @@ what the allocation table says. docs/decisions/sharing.md tells why each part is
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from zlib import crc32
 
-from gpulaunch.core.environment import MPS_VARIABLES
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError
 from gpulaunch.host import slow_lock
 from gpulaunch.host.companion import DISMISSED, Companion
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.mps import Daemon, MpsError, pipe_directory_of
-from gpulaunch.host.mps_place import PATIENCE_S, is_own, make_own
+from gpulaunch.host.mps_place import MEMBERS_FILE, PATIENCE_S, is_of_a_group, is_own, make_own
 from gpulaunch.host.record import wait_until_unlocked
 from gpulaunch.host.table import Table
 
 _LOCK_MARGIN_S = 30.0
-_MEMBERS_FILE = "group.json"
 
 
 class ShareGroup:
@@ -176,7 +173,7 @@ class ShareGroup:
         shutil.rmtree(self.directory, ignore_errors=True)  # sockets of a daemon that was killed
         os.mkdir(self.directory, 0o700)
         os.mkdir(self.daemon.log_directory, 0o700)
-        with open(os.path.join(self.directory, _MEMBERS_FILE), "w") as file:
+        with open(os.path.join(self.directory, MEMBERS_FILE), "w") as file:
             json.dump([self._table.directory, self._uuids], file)
             os.fchmod(file.fileno(), 0o1600)  # sticky: systemd-tmpfiles spares it
         self.daemon.start()
@@ -197,7 +194,7 @@ def sweep(base: str, table: Table) -> bool:
     for name in os.listdir(base) if is_own(base) else ():
         directory = os.path.join(base, name)
         with suppress(OSError, ValueError, TypeError):
-            with open(os.path.join(directory, _MEMBERS_FILE)) as file:
+            with open(os.path.join(directory, MEMBERS_FILE)) as file:
                 table_directory, uuids = json.load(file)
             group = ShareGroup(table, uuids, directory)
             if table_directory == table.directory and not group.members():
@@ -217,21 +214,10 @@ def group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
     return os.path.join(base, f"{crc32(key):08x}")
 
 
-def inherited_variables() -> dict[str, None]:
-    """Variables that a job which shares has left to this launch, to be taken away; the user's own MPS is not meant."""
-    directory = os.environ.get(MPS_VARIABLES[0], "")
-    ours = re.fullmatch(r".*/gpulaunch\.mps\.\d+/[0-9a-f]{8}", directory) or _is_of_a_group(directory)
-    return dict.fromkeys(MPS_VARIABLES) if ours else {}
-
-
-def _is_of_a_group(directory: str) -> bool:
-    return os.path.exists(os.path.join(directory, _MEMBERS_FILE))
-
-
 def serves_a_group(pid: int) -> bool:
     """Whether a process is the MPS daemon or server of a share group: it belongs to all of its jobs, and to none."""
     directory = pipe_directory_of(pid)
-    return directory is not None and _is_of_a_group(directory)
+    return directory is not None and is_of_a_group(directory)
 
 
 def group_of(table: Table, lease: Lease) -> ShareGroup | None:
