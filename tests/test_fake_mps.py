@@ -251,7 +251,8 @@ def test_quit_waits_for_the_server(mps: Mps) -> None:
     quitter = subprocess.Popen([mps.bin / CONTROL], env=mps.variables(), stdin=subprocess.PIPE)
     quitter.stdin.write(b"quit\n")
     quitter.stdin.close()
-    until(lambda: mps.ask("get_server_list").returncode)
+    log = mps.pipe() / "logs" / "control.log"
+    until(lambda: "Cmd:quit\n" in log.read_text())  # while it answers another question it would not hear this one
     done = mps.ask("get_server_list")
     assert (done.stdout, done.stderr) == ("", "Cannot send command to MPS control daemon process\n")
     assert mps.start().stdout == SECOND

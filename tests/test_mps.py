@@ -16,6 +16,8 @@ from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
 from test_table import put
 
+from gpulaunch.host.mps import Daemon
+
 pytest_plugins = ("fake_mps", "fake_nvml")
 
 LIGHT = ("--share", "--objective", "energy", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
@@ -115,7 +117,8 @@ def test_the_life_of_a_group_of_one(launcher: Launcher, fake_mps: FakeMps) -> No
         }
         kinds = [event.kind for event in fake_mps.events("started", "server", "asked", "attached")]
         assert kinds == ["started", "server", "asked", "attached"]
-        assert fake_mps.commands()[:3] == ["get_server_list", f"start_server -uid {os.geteuid()}", "get_server_list"]
+        heard = [line for line in fake_mps.commands() if not line.startswith("get_default")]
+        assert heard[:3] == ["get_server_list", f"start_server -uid {os.geteuid()}", "get_server_list"]
         assert stat_mode(groups) == 0o700
         assert job.end() == (0, "")
     assert fake_mps.commands("quit") == ["quit"]
@@ -208,6 +211,15 @@ def test_a_daemon_that_does_not_answer(launcher: Launcher, fake_mps: FakeMps) ->
         status, said = job.end()
     want = "gpulaunch: warning: not shared: MPS: its daemon does not answer get_server_list within 5 s\n"
     assert (status, said) == (0, want)
+    assert gone(launcher, fake_mps)
+
+
+def test_a_busy_daemon_is_asked_again(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """A daemon hears one at a time: who is sent away comes again, and shares all the same."""
+    fake_mps.tell(busy=4)
+    with client(launcher, *LIGHT) as job:
+        assert job.how == "attached"
+        assert job.end() == (0, "")
     assert gone(launcher, fake_mps)
 
 
@@ -722,6 +734,18 @@ def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
         assert said.startswith("MPS: its server (pid ")
         assert said.endswith(") is still INITIALIZING after 0.5 s")
         assert gone(launcher, real_mps)
+
+
+def test_many_ask_the_real_daemon_at_once(real_mps: RealMps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends away who comes while it hears another: everybody who asks gets an answer all the same."""
+    real_mps.start()
+    monkeypatch.setenv("PATH", real_mps.environment["PATH"])
+    daemon = Daemon(str(real_mps.pipe()), [], os.geteuid())
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: daemon.ask("get_default_active_thread_percentage"), range(60)))
+    assert set(answers) == {"100.0\n"}
+    daemon.quit()
+    assert real_mps.pids(CONTROL) == []
 
 
 def test_the_real_daemon_of_an_old_driver(launcher: Launcher, old_mps: RealMps) -> None:

@@ -183,6 +183,7 @@ class FakeMps(Mps):
             "keeps_server": False,
             "forgets_pid_file": False,
             "fragile": False,
+            "busy": 0,
         }
         self.tell()
 
@@ -202,6 +203,7 @@ class FakeMps(Mps):
                 keeps_server: an idle server does not go for another user's.
                 forgets_pid_file: daemons that start write none.
                 fragile: a client that dies attached leaves its server in FAULT.
+                busy: so many connections are sent away first.
         """
         assert wishes.keys() <= self._told.keys(), wishes
         self._told |= wishes

@@ -103,6 +103,7 @@ class Daemon:
         self._limits: dict[int, int] = {}  # MiB, by device
         self._server_limits: dict[int, int] = {}
         self._priority = "0"
+        self._sent_away = 0
 
     # ------------------------------------------------------------------------------------------- start and end
 
@@ -227,6 +228,10 @@ class Daemon:
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
         if self._quitting:  # the real one leaves them in the queue; the answer is the same
+            connection.close()
+            return
+        if self._sent_away < told()["busy"]:  # the real one does so while it hears another
+            self._sent_away += 1
             connection.close()
             return
         pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
