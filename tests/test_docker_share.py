@@ -285,7 +285,7 @@ def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx
     """A client of MPS is none who uses the GPU without it, though NVML shows it at work."""
     with attached(real_host, fake_mps, flags=("-i",), stdin=subprocess.PIPE) as process:
         dgx1_v100.add(f"process 0 {pid_in(real_host, 'job')} 300")
-        fake_mps.wait_for("command", count=len(fake_mps.events("command")) + 2)  # the launcher asks who is a client
+        fake_mps.wait_for("command", count=len(fake_mps.events("command")) + 4)  # the launcher asks who is one
         assert process.communicate("\n", timeout=20) == ("", "")
 
 
