@@ -25,7 +25,7 @@ from gpulaunch.settings import Given, Setting, Settings
 
 MAX_NAME_CHARACTERS = 1000
 
-_USUAL_MODEL = {"preserve_paper": "mapa"}  # as the paper has it; of all others "cut"
+USUAL_MODEL = {"preserve_paper": "mapa"}  # as the paper has it; of all others "cut"
 
 _ONLY_WHEN_SHARED = ("sm", "memory_bandwidth", "sm_percentage", "share_with", "objective")
 
@@ -74,12 +74,9 @@ def read_launch(
         raise UsageError(f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to others")
     profile = _profile(settings, label)
     around = _with_measurements(settings, _surroundings(settings, warn))
-    request = _request(settings, profile, around, name, pattern)
-    if _shares(settings, profile, around, warn):
-        request = _shared(request, settings, profile, around, command, warn)
     return Launch(
         command=tuple(command),
-        request=request,
+        request=read_request(settings, profile, around, command, name=name, warn=warn, pattern=pattern),
         machine=around.machine,
         within=around.within,
         name=name,
@@ -91,6 +88,33 @@ def read_launch(
         grace_s=read_grace(settings),
         mps=_mps_place(settings, around.machine),
     )
+
+
+def read_request(
+    settings: Settings,
+    profile: Profile,
+    around: Surroundings,
+    command: Sequence[str],
+    *,
+    name: str | None,
+    warn: Callable[[str], None],
+    pattern: Pattern | None = None,
+) -> requests.Request:
+    """What a launch with these settings asks of the machine; see read_launch.
+
+    Args:
+        settings: of this launch.
+        profile: of its job, as the settings name it.
+        around: where it takes place.
+        command: argv of the job.
+        name: that the user gave the job, or None.
+        warn: where to say what is odd but no failure.
+        pattern: instead of what the settings say, if a program gives a graph.
+    """
+    request = _request(settings, profile, around, name, pattern)
+    if _shares(settings, profile, around, warn):
+        request = _shared(request, settings, profile, around, command, warn)
+    return request
 
 
 def _shares(settings: Settings, profile: Profile, around: Surroundings, warn: Callable[[str], None]) -> bool:
@@ -279,7 +303,7 @@ def _request(
         pattern=pattern,
         bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
         policy=policy,
-        bandwidth_model=settings.get("bandwidth_model").value or _USUAL_MODEL.get(policy, "cut"),
+        bandwidth_model=settings.get("bandwidth_model").value or USUAL_MODEL.get(policy, "cut"),
         constraints=tuple(_constraints(settings, profile, around)),
         wishes=_wishes(settings, profile, around.machine.topology, count),
         utility=_utility(settings, profile, policy),

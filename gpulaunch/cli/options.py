@@ -91,6 +91,7 @@ commands:
   profiles    what is known about jobs before they run
   free ID     end a lease, or leave the queue
   plan FILE   which jobs of a queue to run together on a GPU
+  simulate    replay a file of jobs on a described machine
   doctor      what works here, and how GPUs get into containers
   setup       make /run/gpulaunch, the table's place (as root)
   docker ...  run, create, start and restart get GPUs of their own, the rest goes

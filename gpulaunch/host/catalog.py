@@ -221,3 +221,12 @@ def _text_machine(path: str, text: str, called: str | None = None) -> dict[str, 
         return text_document(parse_topology_text(text), name, f"nvidia-smi topo -m in {printable(file)}")
     except TextError as problem:
         raise UsageError(f"{path}:{problem.line}: {problem.message}") from None
+
+
+def load_paper(name: str) -> dict[str, Any]:
+    """What comes with gpulaunch of a paper's data, by the paper's name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    return read_document(_find(name, [_shipped("papers")], "paper", "profiles/papers has them")).data

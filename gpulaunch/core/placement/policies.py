@@ -105,20 +105,29 @@ def topo_aware_p(choice: Choice) -> Order:
 
 
 def _bipartitioned(choice: Choice, weights: Weights) -> Order:
-    from gpulaunch.core.placement.topo_aware import place_tasks, placement_costs
-    from gpulaunch.core.placement.utility import job_utility
+    from gpulaunch.core.placement.topo_aware import place_tasks
 
-    slowdown, own = choice.utility.slowdown, choice.utility.weights
+    slowdown = choice.utility.slowdown
     edges = choice.pattern.edges(choice.count)
 
     def useful(gpus: tuple[int, ...]) -> float:
-        return job_utility(placement_costs(edges, gpus, *_tree_of(choice, gpus), slowdown), own)
+        return utility_of(choice, gpus)
 
     made = [
         place_tasks(edges, choice.count, group, *_tree_of(choice, group), slowdown, weights) for group in choice.groups
     ]
     best = max(made, key=useful, default=None)
     return Order(("effective_bandwidth", "fragmentation"), best, ranks=True, utility=useful)
+
+
+def utility_of(choice: Choice, gpus: tuple[int, ...]) -> float:
+    """How useful GPUs are to the job of a choice, by index in rank order, 0 to 1 (topo-aware-sc17 Eq. 2)."""
+    from gpulaunch.core.placement.topo_aware import placement_costs
+    from gpulaunch.core.placement.utility import job_utility
+
+    edges = choice.pattern.edges(choice.count)
+    costs = placement_costs(edges, gpus, *_tree_of(choice, gpus), choice.utility.slowdown)
+    return job_utility(costs, choice.utility.weights)
 
 
 def _tree_of(

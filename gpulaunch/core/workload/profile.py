@@ -25,6 +25,8 @@ _COMMUNICATION: FieldTable = {
     "pattern": tuple(PATTERNS),
     "bandwidth_sensitive": bool,
     "collective_calls_per_iteration": (0, 1 << 62),
+    "time_percentage": (0.0, 100.0),
+    "split_slowdown_percentage": (0.0, 1e4),
     "source": str,
 }
 _PLACEMENT: FieldTable = {
@@ -69,7 +71,9 @@ class Profile(NamedTuple):
         pattern: name of its communication pattern.
         bandwidth_sensitive: whether faster links make it faster.
         collective_calls_per_iteration: of one GPU.
-        communication_source: where these three come from.
+        communication_share: share of its time, 0 to 1, in which it waits for its links on the best GPUs.
+        split_slowdown: how much longer it takes with its GPUs on several sockets; 0.25 is 25 %.
+        communication_source: where these five come from.
         min_bandwidth_gb_per_s: least effective bandwidth that it is to start with.
         min_utility: under this utility, 0 to 1, topo_aware_p lets it wait.
         single_node: all its GPUs must be in one machine.
@@ -101,6 +105,8 @@ class Profile(NamedTuple):
     pattern: str | None = None
     bandwidth_sensitive: bool | None = None
     collective_calls_per_iteration: int | None = None
+    communication_share: float | None = None
+    split_slowdown: float | None = None
     communication_source: str | None = None
     min_bandwidth_gb_per_s: float | None = None
     min_utility: float | None = None
@@ -167,6 +173,8 @@ def parse_profile(document: Mapping[str, Any]) -> Profile:
         pattern=communication.get("pattern"),
         bandwidth_sensitive=communication.get("bandwidth_sensitive"),
         collective_calls_per_iteration=communication.get("collective_calls_per_iteration"),
+        communication_share=_share(communication, "time_percentage"),
+        split_slowdown=_share(communication, "split_slowdown_percentage"),
         communication_source=communication.get("source"),
         min_bandwidth_gb_per_s=placement.get("min_bandwidth_gb_per_s"),
         min_utility=placement.get("min_utility"),
@@ -248,6 +256,11 @@ def _counters(top: Mapping[str, Any]) -> Counters | None:
     return Counters(
         accesses, hit_rate / 100, section.get("bytes_per_access", Counters._field_defaults["bytes_per_access"])
     )
+
+
+def _share(section: Mapping[str, Any], key: str) -> float | None:
+    """A percentage as a fraction."""
+    return section[key] / 100 if key in section else None
 
 
 def _section(top: Mapping[str, Any], name: str, fields: FieldTable) -> Mapping[str, Any]:

@@ -1,0 +1,141 @@
+"""`gpulaunch simulate`: replay a file of jobs on a described machine, by the launcher's own decisions."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpulaunch.cli.arguments import Parser, add_json, add_topology
+from gpulaunch.cli.output import print_json, warn
+from gpulaunch.core.duration import parse_duration
+from gpulaunch.core.placement.effective import BANDWIDTH_MODELS
+from gpulaunch.core.placement.policies import POLICIES
+from gpulaunch.core.simulate.engine import Rules, simulate
+from gpulaunch.core.simulate.generate import GENERATORS
+from gpulaunch.core.simulate.measures import Replay, measure
+from gpulaunch.core.simulate.time_model import MODELS
+from gpulaunch.errors import UsageError, quoted
+from gpulaunch.host.machine import Machine
+from gpulaunch.prepare import BACKFILL_LIMIT_S, USUAL_MODEL, shown_machine
+from gpulaunch.render.replay import replays_document
+from gpulaunch.simulation import generated_trace, read_trace
+
+_MOST_MACHINES = 100_000
+_MOST_JOBS = 1_000_000
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Replay what the command line says."""
+    options = _parser().parse_args(arguments)
+    if options.generate:
+        print(generated_trace(options.generate, options.seed or 0, options.count), end="")
+        return 0
+    if options.jobs is None:
+        raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
+    replays = _replays(options, shown_machine(options.topology, warn))
+    document = replays_document(replays)
+    if options.json:
+        print_json(document)
+    else:
+        from gpulaunch.render.replay_table import replays_table
+        from gpulaunch.render.terminal import draw
+
+        draw(replays_table(document), sys.stdout)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "gpulaunch simulate", "Replay jobs on described machines, by the launcher's own decisions and queue."
+    )
+    add_topology(parser)
+    parser.add_argument(
+        "--jobs", metavar="FILE", help="the jobs: TOML, JSON lines or MAPA's columns (docs/simulate.md)"
+    )
+    parser.add_argument(
+        "--policy", metavar="P,...", type=_names(POLICIES, "policy"), default=["preserve"], help="one run for each"
+    )
+    parser.add_argument("--queue", choices=("fifo", "backfill"), default="fifo", help="(default: fifo)")
+    parser.add_argument(
+        "--backfill-limit",
+        metavar="TIME",
+        type=_time,
+        default=BACKFILL_LIMIT_S,
+        help="let nobody pass who waits longer",
+    )
+    parser.add_argument("--machines", metavar="N", type=_count(_MOST_MACHINES), default=1, help="so many alike")
+    parser.add_argument(
+        "--time-model",
+        metavar="M,...",
+        type=_names(MODELS, "time model"),
+        default=["bandwidth"],
+        help="what makes jobs slower: fixed (nothing), bandwidth (default), interference, sharing",
+    )
+    parser.add_argument(
+        "--bandwidth-model",
+        choices=sorted(BANDWIDTH_MODELS),
+        help="what policies go by (default: cut; preserve-paper: mapa)",
+    )
+    parser.add_argument(
+        "--measure-by", choices=sorted(BANDWIDTH_MODELS), default="cut", help="what results are told in (default: cut)"
+    )
+    parser.add_argument(
+        "--at-once", action="store_true", help="all jobs come at the beginning, in the order of the file"
+    )
+    parser.add_argument("--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead")
+    parser.add_argument("--count", metavar="N", type=_count(_MOST_JOBS), default=300, help="how many of them")
+    parser.add_argument("--seed", metavar="N", type=int, help="of these; told in the results otherwise")
+    add_json(parser)
+    return parser
+
+
+def _names(known: Sequence[str] | dict[str, Any], subject: str) -> Callable[[str], list[str]]:
+    """Reads a list of names."""
+
+    def parse(text: str) -> list[str]:
+        names = [name.replace("-", "_") for name in text.split(",")]
+        for name, written in zip(names, text.split(","), strict=True):
+            if name not in known:
+                shown = ", ".join(sorted(known)).replace("_", "-")
+                raise UsageError(f"unknown {subject} {quoted(written)}", f"known are {shown}")
+        return names
+
+    return parse
+
+
+def _count(most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+            raise UsageError(f"{quoted(text)} is no whole number from 1 to {most}")
+        return int(text)
+
+    return parse
+
+
+def _time(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise UsageError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m") from None
+
+
+def _replays(options: Namespace, machine: Machine) -> list[Replay]:
+    jobs = read_trace(options.jobs, machine, warn)
+    if options.at_once:
+        jobs = [job._replace(arrival_s=0.0) for job in jobs]
+    replays = []
+    for policy in options.policy:
+        rules = _rules(options, policy)
+        replays.append(measure(machine.topology, simulate(machine.topology, jobs, rules), rules, options.seed))
+    return replays
+
+
+def _rules(options: Namespace, policy: str) -> Rules:
+    return Rules(
+        policy=policy,
+        model=options.bandwidth_model or USUAL_MODEL.get(policy, "cut"),
+        machines=options.machines,
+        passable_s=options.backfill_limit if options.queue == "backfill" else 0.0,
+        time_models=tuple(name for name in options.time_model if name != "fixed"),
+        yardstick=options.measure_by,
+    )

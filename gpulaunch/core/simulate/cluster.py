@@ -1,0 +1,254 @@
+"""Machines of one kind, and the GPUs that a job gets on them.
+
+Machines in the same state are interchangeable, so a decision is made once for each state that there is, not for each
+machine; and what was decided for a state once is remembered.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from gpulaunch.core.choose import choose
+from gpulaunch.core.decide import Grant, Refuse, Situation, admitted_gpus, decide
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.ticket import Ticket
+from gpulaunch.core.placement.fabric import Fabric
+from gpulaunch.core.placement.policies import utility_of
+from gpulaunch.core.request import Request
+from gpulaunch.core.simulate.job import Job
+from gpulaunch.core.simulate.leases import Signature, lease_of, signature
+
+State = frozenset[tuple[Signature, int]]
+"""The leases of a machine, as far as they matter, and how many are the same."""
+
+_FIRST_FIT = ("baseline", "fcfs")
+
+
+class Ahead:
+    """Earlier requests that wait.
+
+    Attributes:
+        tickets: in their order.
+        summary: what decisions depend on of them.
+    """
+
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []
+        self.summary: frozenset[tuple[object, ...]] = frozenset()
+
+    def add(self, ticket: Ticket, clock_s: float) -> None:
+        """One more, the last."""
+        self.tickets.append(ticket)
+        self.summary |= {(ticket.uuids, ticket.gpus, ticket.choosy, clock_s < ticket.passable_until_s)}
+
+
+class Found(NamedTuple):
+    """GPUs for a job on machines in one state.
+
+    Attributes:
+        gpus: indices, in rank order.
+        lease: what it would hold, but for its id and name.
+        worth: by which machines are compared, more is better.
+        utility: to the job, by the policies that know one.
+    """
+
+    gpus: tuple[int, ...]
+    lease: Lease
+    worth: tuple[float, ...]
+    utility: float | None
+
+
+class Node:
+    """One machine.
+
+    Attributes:
+        leases: of the jobs that run on it, by id.
+        state: of these.
+    """
+
+    def __init__(self) -> None:
+        self.leases: dict[str, Lease] = {}
+        self.state: State = frozenset()
+
+
+class Cluster:
+    """Machines of one kind.
+
+    Args:
+        topology: each of them.
+        count: how many.
+        requests: what all jobs ask that will come.
+    """
+
+    def __init__(self, topology: Topology, count: int, requests: Iterable[Request]) -> None:
+        self.topology = topology
+        self.nodes = [Node() for _ in range(count)]
+        requests = list(requests)
+        self._names = any(request.wishes.apart_from for request in requests)
+        self._signature = signature(requests)
+        self.sharing = any(request.sharing for request in requests)
+        self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
+        self._by_state: dict[State, list[int]] = {frozenset(): list(range(count))}  # heaps; who has left is still there
+        self._kinds: dict[str, int] = {}
+        self._remembered: dict[object, _Memory] = {}
+        self._utilities: dict[object, float] = {}
+        fabric = Fabric(topology)
+        position = {gpu.uuid: fabric.position[gpu.index] for gpu in topology.gpus}
+        self._weight = [[fabric.kinds[place].weight for place in row] for row in fabric.kind]
+        self._position = position
+
+    def kind_of(self, request: Request) -> int:
+        """A number that requests share which differ in nothing but the least utility, to look decisions up by."""
+        same = repr(request._replace(utility=request.utility._replace(least=0.0), name=self._name_of(request)))
+        return self._kinds.setdefault(same, len(self._kinds))
+
+    def _name_of(self, request: Request) -> str | None:
+        return request.name if self._names else None
+
+    def refusal(self, request: Request) -> str | None:
+        """Why a job can never run on these machines; None if it can."""
+        decision = decide(request, Situation(self.topology))
+        return decision.reason if isinstance(decision, Refuse) else None
+
+    def admitted(self, request: Request) -> tuple[str, ...]:
+        """UUIDs of the GPUs of a machine that would do."""
+        return tuple(gpu.uuid for gpu in admitted_gpus(request, self.topology))
+
+    def find(self, job: Job, kind: int, ahead: Ahead, clock_s: float) -> tuple[int, Found] | None:
+        """The best machine for a job now, with its GPUs there; None if it has to wait.
+
+        Args:
+            job: which.
+            kind: of its request.
+            ahead: earlier requests that wait.
+            clock_s: now.
+        """
+        best: tuple[tuple[float, ...], int, Found] | None = None
+        for state in list(self._by_state):
+            number = self._lowest(state)
+            if number is None:
+                continue
+            found = self._found(job, (kind, ahead.summary, state), number, ahead, clock_s)
+            if found and (best is None or (found.worth, -number) > (best[0], -best[1])):
+                best = found.worth, number, found
+        return best and (best[1], best[2])
+
+    def _lowest(self, state: State) -> int | None:
+        """The first machine in a state; None if none is any more."""
+        heap = self._by_state[state]
+        while heap and self.nodes[heap[0]].state != state:
+            heappop(heap)
+        if not heap:
+            del self._by_state[state]
+            return None
+        return heap[0]
+
+    def _found(self, job: Job, key: object, number: int, ahead: Ahead, clock_s: float) -> Found | None:
+        memory = self._remembered.get(key)
+        if memory is None:
+            memory = self._remembered[key] = _Memory()
+        least = job.request.utility.least
+        known, found = memory.look_up(least)
+        if not known:
+            leases = list(self.nodes[number].leases.values())
+            decision = decide(job.request, Situation(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s))
+            found = self._as_found(job, decision, leases) if isinstance(decision, Grant) else None
+            memory.keep(least, found)
+        return found
+
+    def _as_found(self, job: Job, grant: Grant, leases: Sequence[Lease]) -> Found:
+        gpus = grant.placement.gpus
+        lease = lease_of(job, grant, tuple(self._uuid[gpu] for gpu in gpus))
+        return Found(gpus, lease, self._worth(job.request, grant, leases), grant.placement.utility)
+
+    def utility(self, job: Job, kind: int, number: int, found: Found) -> float:
+        """Of GPUs to a job that is about to start there, whatever policy found them."""
+        if found.utility is not None:
+            return found.utility
+        node = self.nodes[number]
+        key = kind, node.state, found.gpus
+        if key not in self._utilities:
+            leases = list(node.leases.values())
+            free = [gpu for gpu in self.topology.gpus if not any(gpu.uuid in lease.uuids for lease in leases)]
+            choice = choose(job.request, self.topology, free, free, len(found.gpus), leases)
+            self._utilities[key] = utility_of(choice, found.gpus)
+        return self._utilities[key]
+
+    def _worth(self, request: Request, grant: Grant, leases: Sequence[Lease]) -> tuple[float, ...]:
+        """By which the policy that chose GPUs on a machine would choose among machines, too.
+
+        Scores that decided on the machine decide among machines, with what is lost of preserved bandwidth instead of
+        what is left, which would make the largest machine the best.
+        """
+        placement, scores = grant.placement, grant.placement.scores
+        joins = float(bool(grant.joining and grant.joining.residents))
+        taken = {uuid for lease in leases for uuid in lease.uuids}
+        free = [place for uuid, place in self._position.items() if uuid not in taken]
+        if request.policy in _FIRST_FIT:
+            return ()
+        if request.policy == "best_fit":
+            return joins, -float(len(free))
+        if placement.utility is not None:
+            return joins, round(placement.utility, 9), -scores.fragmentation
+        worth = [joins]
+        for name in placement.by:
+            value = getattr(scores, name, None)
+            if name == "preserved_bandwidth":
+                value = scores.preserved_bandwidth - self._sum_of_links(free) / 1e6
+            worth.append(-scores.fragmentation if name == "fragmentation" else round(value or 0.0, 6))
+        return tuple(worth)
+
+    def _sum_of_links(self, places: Sequence[int]) -> int:
+        weight = self._weight
+        return sum(weight[a][b] for i, a in enumerate(places) for b in places[:i])
+
+    def start(self, number: int, lease: Lease) -> None:
+        """Let a job have its GPUs on a machine."""
+        node = self.nodes[number]
+        for other in node.leases.values():
+            together = lease.share and other.share and lease.share.group == other.share.group
+            assert together or set(lease.uuids).isdisjoint(other.uuids), (lease, other)  # noqa: S101  decide()'s word
+        node.leases[lease.id] = lease
+        self._changed(number)
+
+    def end(self, number: int, lease: Lease) -> None:
+        """Free the GPUs of a job on a machine."""
+        del self.nodes[number].leases[lease.id]
+        self._changed(number)
+
+    def _changed(self, number: int) -> None:
+        node = self.nodes[number]
+        node.state = frozenset(Counter(map(self._signature, node.leases.values())).items())
+        heappush(self._by_state.setdefault(node.state, []), number)
+
+
+class _Memory:
+    """What was decided for one kind of request in one state, by the least utility that was asked.
+
+    GPUs of a utility that is enough for a threshold are what any lower threshold down to the one that they were found
+    for would get, too; who waits under a threshold waits under any higher one.
+    """
+
+    __slots__ = ("found", "waits_from")
+
+    def __init__(self) -> None:
+        self.found: list[tuple[float, float, Found]] = []
+        self.waits_from = float("inf")
+
+    def look_up(self, least: float) -> tuple[bool, Found | None]:
+        """Whether it is known, and what."""
+        if least >= self.waits_from:
+            return True, None
+        for low, high, found in self.found:
+            if low <= least <= high:
+                return True, found
+        return False, None
+
+    def keep(self, least: float, found: Found | None) -> None:
+        """Remember a decision."""
+        if found is None:
+            self.waits_from = min(self.waits_from, least)
+        else:
+            self.found.append((least, float("inf") if found.utility is None else found.utility, found))

@@ -1,0 +1,283 @@
+"""Discrete events: jobs come, start when decide() grants them GPUs, run for as long as the time model says, and end."""
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.simulate.cluster import Ahead, Cluster
+from gpulaunch.core.simulate.job import Job
+from gpulaunch.core.simulate.leases import ticket_of
+from gpulaunch.core.simulate.time_model import TimeModel
+from gpulaunch.core.simulate.yardstick import Yardstick
+from gpulaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpulaunch.core.leases.ticket import Ticket
+
+_ENDS, _COMES, _WAKES = range(3)  # what happens first of what happens at the same time
+_DIGITS = 9  # of a time: two that differ by rounding only are the same
+
+
+class Rules(NamedTuple):
+    """How jobs are replayed.
+
+    Attributes:
+        policy: name of the placement policy.
+        model: name of the bandwidth model that it goes by.
+        machines: how many.
+        passable_s: how long smaller jobs may pass one that waits (backfill); 0: first in, first out.
+        time_models: names of the models of time_model; none for fixed times.
+        lasting: a job stays as slow as the worst company it has had makes it; else it goes on faster without.
+        tick_s: the scheduler looks only at multiples of this, and starts no job in the look that sees another end, as
+            the published simulator of topo-aware-sc17 does; 0: it acts at once.
+        yardstick: name of the bandwidth model by which placements are reported, whatever the policy goes by.
+    """
+
+    policy: str
+    model: str
+    machines: int = 1
+    passable_s: float = 0.0
+    time_models: tuple[str, ...] = ()
+    lasting: bool = False
+    tick_s: float = 0.0
+    yardstick: str = "cut"
+
+
+class Stay(NamedTuple):
+    """A job that has run.
+
+    Attributes:
+        job: which.
+        machine: number of the machine, from 0.
+        gpus: indices, in rank order.
+        started_s: when, from the beginning of the trace.
+        ended_s: likewise.
+        utility: to the job, 0 to 1, when it started (topo-aware-sc17 Eq. 2); None if nobody asked for one.
+        place: in the order of starts, from 0.
+    """
+
+    job: Job
+    machine: int
+    gpus: tuple[int, ...]
+    started_s: float
+    ended_s: float
+    utility: float | None
+    place: int
+
+
+class Moment(NamedTuple):
+    """All that is so at one time, after everything that happens then.
+
+    Attributes:
+        time_s: when.
+        waiting: how many jobs wait.
+        running: how many run.
+        ended: how many have.
+        cluster: who has what.
+    """
+
+    time_s: float
+    waiting: int
+    running: int
+    ended: int
+    cluster: Cluster
+
+
+class _Running:
+    """A job that runs.
+
+    Attributes:
+        left_s: what is left of its time at its best.
+        slowdown: at the moment.
+        since_s: when these two were so.
+        event: number of the event that ends it; any other is out of date.
+    """
+
+    __slots__ = (
+        "event",
+        "gpus",
+        "job",
+        "lease",
+        "left_s",
+        "machine",
+        "place",
+        "since_s",
+        "slowdown",
+        "started_s",
+        "utility",
+    )
+
+    def __init__(
+        self,
+        job: Job,
+        machine: int,
+        gpus: tuple[int, ...],
+        lease: Lease,
+        started_s: float,
+        utility: float | None,
+        place: int,
+    ) -> None:
+        self.job, self.machine, self.gpus, self.lease = job, machine, gpus, lease
+        self.started_s = self.since_s = started_s
+        self.utility, self.place = utility, place
+        self.left_s = job.duration_s
+        self.slowdown = 0.0
+        self.event = -1
+
+
+def simulate(
+    topology: Topology,
+    jobs: Sequence[Job],
+    rules: Rules,
+    watch: Callable[[Moment], None] = lambda _: None,
+) -> list[Stay]:
+    """Replay jobs.
+
+    Args:
+        topology: the machine, or one of several that are alike.
+        jobs: in any order of arrival; ids are their places.
+        rules: how.
+        watch: told after everything that happens at one time.
+
+    Returns:
+        Every job, in the order of starts.
+
+    Raises:
+        UsageError: a job can never run there.
+    """
+    return _Simulation(topology, jobs, rules, watch).run()
+
+
+class _Simulation:
+    def __init__(self, topology: Topology, jobs: Sequence[Job], rules: Rules, watch: Callable[[Moment], None]) -> None:
+        def ruled(job: Job) -> Job:
+            return job._replace(request=job.request._replace(policy=rules.policy, bandwidth_model=rules.model))
+
+        self._jobs = [ruled(job) for job in jobs]
+        self._rules, self._watch = rules, watch
+        self._cluster = Cluster(topology, rules.machines, (job.request for job in self._jobs))
+        self._times = TimeModel(rules.time_models, Yardstick(topology, rules.yardstick))
+        self._kind = [self._cluster.kind_of(job.request) for job in self._jobs]
+        self._admitted: dict[int, tuple[str, ...]] = {}
+        self._queue: list[tuple[Job, Ticket]] = []
+        self._running: dict[int, dict[str, _Running]] = {}
+        self._events: list[tuple[float, int, int, Job | _Running | None]] = []
+        self._numbers = 0
+        self._done: list[Stay] = []
+        self._started = 0
+        self._full_machine = tuple(gpu.uuid for gpu in topology.gpus)
+
+    def run(self) -> list[Stay]:
+        self._check()
+        for job in sorted(self._jobs, key=lambda job: (job.arrival_s, job.id)):
+            self._put(job.arrival_s, _COMES, job)
+        while self._events:
+            self._turn()
+        assert not self._queue, "jobs wait, and nothing will happen any more"  # noqa: S101  _check has seen them run
+        return sorted(self._done, key=lambda stay: stay.place)
+
+    def _check(self) -> None:
+        seen: set[tuple[int, float]] = set()
+        for job, kind in zip(self._jobs, self._kind, strict=True):
+            if (kind, job.request.utility.least) not in seen:
+                seen.add((kind, job.request.utility.least))
+                reason = self._cluster.refusal(job.request)
+                if reason:
+                    raise UsageError(f"job {job.id} ({job.name}) can never run: {reason}")
+                self._admitted.setdefault(kind, self._cluster.admitted(job.request))
+
+    def _put(self, time_s: float, what: int, about: Job | _Running | None) -> int:
+        tick = self._rules.tick_s
+        time_s = ceil(round(time_s / tick, _DIGITS)) * tick if tick else time_s
+        self._numbers += 1
+        heappush(self._events, (round(time_s, _DIGITS), what, self._numbers, about))
+        return self._numbers
+
+    def _turn(self) -> None:
+        """Everything that happens at one time."""
+        now = self._events[0][0]
+        ends: list[_Running] = []
+        while self._events and self._events[0][0] == now:
+            _, _, number, about = heappop(self._events)
+            if isinstance(about, _Running):
+                if about.event == number:
+                    ends.append(about)
+            elif isinstance(about, Job):
+                kind = self._kind[about.id]
+                self._queue.append((about, ticket_of(about, self._admitted[kind], self._rules.passable_s)))
+        if self._rules.tick_s:
+            self._start_some(now)
+            self._end(ends, now)
+            if ends and self._queue:
+                self._put(now + self._rules.tick_s, _WAKES, None)
+        else:
+            self._end(ends, now)
+            self._start_some(now)
+        running = sum(map(len, self._running.values()))
+        self._watch(Moment(now, len(self._queue), running, len(self._done), self._cluster))
+
+    def _end(self, ends: Sequence[_Running], now: float) -> None:
+        for one in ends:
+            self._cluster.end(one.machine, one.lease)
+            del self._running[one.machine][one.lease.id]
+            self._done.append(Stay(one.job, one.machine, one.gpus, one.started_s, now, one.utility, one.place))
+        for machine in dict.fromkeys(one.machine for one in ends):
+            self._company_changed(machine, now)
+
+    def _start_some(self, now: float) -> None:
+        """Start whom the queue and decide() let start, in the order of the queue.
+
+        While GPUs only become fewer, who was not let start cannot be later in the same pass; but where GPUs are shared,
+        somebody may have come in between whom he could join.
+        """
+        ahead, left = Ahead(), []
+        hopeless: set[tuple[int, float]] = set()
+        rest = iter(self._queue)
+        for job, ticket in rest:
+            kind = self._kind[job.id], job.request.utility.least
+            found = None if kind in hopeless else self._cluster.find(job, kind[0], ahead, now)
+            if found:
+                machine, place = found
+                lease = place.lease._replace(id=f"job{job.id}", name=job.request.name)
+                utility = self._cluster.utility(job, kind[0], machine, place) if job.request.utility.least else None
+                self._begin(_Running(job, machine, place.gpus, lease, now, utility, self._started), now)
+                continue
+            left.append((job, ticket))
+            ahead.add(ticket, now)
+            if not self._cluster.sharing:
+                hopeless.add(kind)
+            if ticket.passable_until_s <= now and len(ticket.uuids) == len(self._full_machine):
+                left.extend(rest)  # nobody passes this one
+        self._queue = left
+
+    def _begin(self, one: _Running, now: float) -> None:
+        self._started += 1
+        self._cluster.start(one.machine, one.lease)
+        self._running.setdefault(one.machine, {})[one.lease.id] = one
+        if self._times.depends_on_company:
+            self._company_changed(one.machine, now)
+        else:
+            self._set_slowdown(one, now)
+
+    def _company_changed(self, machine: int, now: float) -> None:
+        if self._times.depends_on_company:
+            for one in self._running[machine].values():
+                self._set_slowdown(one, now)
+
+    def _set_slowdown(self, one: _Running, now: float) -> None:
+        """How fast it goes on from now; the end that was expected is replaced by another."""
+        company = [lease for lease in self._cluster.nodes[one.machine].leases.values() if lease is not one.lease]
+        slowdown = self._times.slowdown(one.job, one.gpus, one.lease, company)
+        if one.event >= 0 and slowdown == one.slowdown:
+            return
+        if self._rules.lasting:
+            one.slowdown = max(slowdown, one.slowdown)
+            ends_s = one.started_s + one.job.duration_s * (1 + one.slowdown)
+        else:
+            one.left_s -= (now - one.since_s) / (1 + one.slowdown)
+            one.slowdown, one.since_s = slowdown, now
+            ends_s = now + one.left_s * (1 + slowdown)
+        one.event = self._put(max(ends_s, now), _ENDS, one)

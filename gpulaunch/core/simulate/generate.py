@@ -1,0 +1,122 @@
+"""Random traces, each from a seed alone: the mixes that the two scheduling papers draw their jobs from."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+Row = dict[str, Any]
+"""One job, by the keys of a file of jobs."""
+
+NETWORKS = {
+    "alexnet": True,
+    "inception-v3": True,
+    "vgg16": True,
+    "resnet50": True,
+    "caffenet": False,
+    "googlenet": False,
+}
+"""The six networks of mapa-sc21 2.3, and whether they are bandwidth-sensitive."""
+
+_SHORTEST_S, _LONGEST_S = 5, 24
+"""Run times of the published generator, in its cycles; the paper has measured ones that it does not give."""
+
+BATCHES = (1, 4, 64, 128)
+"""Batch sizes of topo-aware-sc17: tiny, small, medium, big."""
+
+
+def uniform_mix(seed: int, jobs: int = 300, least: int = 1, most: int = 5) -> Iterator[Row]:
+    """All there at once, networks and numbers of GPUs uniform.
+
+    Source: mapa-sc21 4: 300 jobs, 1-5 GPUs, a uniform mix of networks. Run times are uniform over 5-24, as those of the
+        published generator are.
+    """
+    draw = Random(seed)  # noqa: S311
+    for _ in range(jobs):
+        network = draw.choice(list(NETWORKS))
+        gpus = draw.randint(least, most)
+        yield {
+            "name": network,
+            "gpus": gpus,
+            "pattern": "ring",
+            "bandwidth_sensitive": NETWORKS[network],
+            "arrival_s": 0.0,
+            "duration_s": float(draw.randint(_SHORTEST_S, _LONGEST_S)),
+        }
+
+
+def loaded_mix(
+    seed: int,
+    jobs: int,
+    gpus: int,
+    load: float,
+    sensitive: float,
+    least: int = 1,
+    most: int = 5,
+    mean_s: float = 100.0,
+) -> Iterator[Row]:
+    """Poisson arrivals that keep so much of a machine busy, if every job runs at its best; run times exponential.
+
+    Args:
+        seed: of the draw.
+        jobs: how many.
+        gpus: of the machine.
+        load: share of its GPU time that is asked for, above 0.
+        sensitive: share of jobs that are bandwidth-sensitive, 0 to 1.
+        least: GPUs of a job, uniform.
+        most: likewise.
+        mean_s: mean run time.
+    """
+    draw = Random(seed)  # noqa: S311
+    gap_s = mean_s * (least + most) / 2 / (load * gpus)
+    now = 0.0
+    for _ in range(jobs):
+        now += draw.expovariate(1 / gap_s)
+        count = draw.randint(least, most)
+        yield {
+            "name": "job",
+            "gpus": count,
+            "pattern": "ring",
+            "bandwidth_sensitive": draw.random() < sensitive,
+            "arrival_s": round(now, 6),
+            "duration_s": round(max(0.01, draw.expovariate(1 / mean_s)), 6),
+        }
+
+
+def poisson_batches(seed: int, jobs: int = 100, mean_gap_s: float = 10.0) -> Iterator[Row]:
+    """Arrivals with Poisson gaps; batch class, network and number of GPUs binomial.
+
+    Source: topo-aware-sc17 5.3 names the distributions, and its published generator the parameters: batch class
+        binomial(3, 0.1), network binomial(1, 0.2), GPUs 1 + binomial(2, 0.39), least utility uniform over 0.30-0.52,
+        gaps Poisson with mean 10. There a batch class of 2 means batch 128, and one of 3 means 64.
+    """
+    draw = Random(seed)  # noqa: S311
+    now = 0
+    for _ in range(jobs):
+        now += _poisson(draw, mean_gap_s)
+        batch = BATCHES[(0, 1, 3, 2)[_binomial(draw, 3, 0.1)]]
+        gpus = 1 + _binomial(draw, 2, 0.39)
+        network = ("alexnet", "googlenet")[_binomial(draw, 1, 0.2)]
+        yield {
+            "name": f"{network}-b{batch}",
+            "profile": f"{network}-b{batch}-n{gpus}",
+            "gpus": gpus,
+            "arrival_s": float(now),
+            "min_utility": round(draw.uniform(0.30, 0.52), 6),
+        }
+
+
+def _binomial(draw: Random, trials: int, chance: float) -> int:
+    return sum(draw.random() < chance for _ in range(trials))
+
+
+def _poisson(draw: Random, mean: float) -> int:
+    """By counting exponential gaps in a span of `mean` (mean 30 or so at most)."""
+    count, left = 0, mean - draw.expovariate(1.0)
+    while left > 0:
+        count += 1
+        left -= draw.expovariate(1.0)
+    return count
+
+
+GENERATORS: dict[str, Callable[[int, int], Iterator[Row]]] = {"uniform": uniform_mix, "poisson": poisson_batches}
+"""Name on the command line -> jobs from a seed and their number."""

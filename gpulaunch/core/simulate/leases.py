@@ -1,0 +1,92 @@
+"""Leases and tickets of simulated jobs: what of the launcher's records decisions rest on, and the rest left empty."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from gpulaunch.core.decide import Grant
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.record import Process
+from gpulaunch.core.leases.ticket import Ticket
+from gpulaunch.core.request import Request
+from gpulaunch.core.simulate.job import Job
+
+CHOOSY_S = 1800.0
+"""So long others pass who waits for better GPUs than those that are free, as the launcher has it."""
+
+_NOBODY = Process(0, 0)
+_EPOCH = "1970-01-01T00:00:00Z"
+_LEASE = Lease("", 0, None, (), _NOBODY, _NOBODY, (), None, (), None, _EPOCH, (), "")
+_TICKET = Ticket("", 0, 0, None, None, (), 0, 0.0, _NOBODY, (), None, None, _EPOCH, "")
+
+
+def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
+    """What the launcher would write down of a job that starts.
+
+    Args:
+        job: which.
+        grant: what it got.
+        uuids: of its GPUs, in rank order.
+    """
+    request, share = job.request, None
+    if grant.joining and grant.joining.part:
+        from gpulaunch.core.sharing.joining import share_of  # late: few jobs share
+
+        share = share_of(request, grant.joining)
+    return _LEASE._replace(
+        id=f"job{job.id}",
+        user_id=request.sharing.user_id if request.sharing else 0,
+        uuids=uuids,
+        profile=request.profile,
+        name=request.name,
+        host_gb_per_s=request.wishes.host_gb_per_s,
+        apart_from=request.wishes.apart_from,
+        share=share,
+    )
+
+
+def ticket_of(job: Job, uuids: tuple[str, ...], passable_s: float) -> Ticket:
+    """What the launcher would write down of a job that joins the queue.
+
+    Args:
+        job: which; its number in the queue is its place in the trace.
+        uuids: of the GPUs that would do.
+        passable_s: how long smaller requests may pass it; 0 for never.
+    """
+    passable_s = passable_s or (CHOOSY_S if job.request.is_choosy else 0.0)
+    return _TICKET._replace(
+        id=f"job{job.id}",
+        number=job.id + 1,
+        uuids=uuids,
+        gpus=job.request.gpus or len(uuids),
+        passable_until_s=job.arrival_s + passable_s if passable_s else 0.0,
+        choosy=job.request.is_choosy,
+    )
+
+
+class Signature(NamedTuple):
+    """What decisions about other jobs can depend on of a lease: machines whose leases agree in it are alike."""
+
+    uuids: tuple[str, ...]
+    rest: tuple[object, ...]
+
+
+def signature(requests: Iterable[Request]) -> Callable[[Lease], Signature]:
+    """Reads the signature of a lease, given what all jobs of a trace ask."""
+    names, profiles, hosts, shares = False, False, False, False
+    for request in requests:
+        apart = bool(request.wishes.apart_from)
+        names |= apart
+        profiles |= apart or bool(request.utility.slowdowns)
+        hosts |= bool(request.wishes.host_gb_per_s)
+        shares |= request.sharing is not None
+
+    def read(lease: Lease) -> Signature:
+        rest = (
+            (lease.name, lease.apart_from) if names else (),
+            lease.profile if profiles else None,
+            lease.host_gb_per_s if hosts else 0.0,
+            repr(lease.share) if shares else None,
+        )
+        return Signature(lease.uuids if shares else tuple(sorted(lease.uuids)), rest)
+
+    return read

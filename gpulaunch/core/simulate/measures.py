@@ -1,0 +1,206 @@
+"""What came of a replay: of each job, and of all together."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from statistics import quantiles
+from typing import NamedTuple
+
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.simulate.engine import Rules, Stay
+from gpulaunch.core.simulate.yardstick import Yardstick
+
+_HOUR_S = 3600.0
+_SLO_ROUNDING = 1e-9
+
+
+class Measured(NamedTuple):
+    """What came of one job.
+
+    Attributes:
+        stay: where and when it ran.
+        effective_bandwidth: of its GPUs by the yardstick, GB/s; None without communication (mapa-sc21 3.4).
+        aggregate_bandwidth: likewise (Eq. 1).
+        quality: aggregate bandwidth as a share of the best that the idle machine has (mapa-sc21 Figure 4).
+        nvlink_ring: whether a ring over NVLinks alone joins its GPUs; None without communication.
+        slowdown: its time divided by that alone on the best GPUs, 1 at least.
+        violates: it runs with less utility, or slower links, than it said that it needs (topo-aware-sc17 5.1: SLO).
+    """
+
+    stay: Stay
+    effective_bandwidth: float | None
+    aggregate_bandwidth: float | None
+    quality: float | None
+    nvlink_ring: bool | None
+    slowdown: float
+    violates: bool
+
+    @property
+    def wait_s(self) -> float:
+        """From its arrival to its start."""
+        return self.stay.started_s - self.stay.job.arrival_s
+
+    @property
+    def run_s(self) -> float:
+        """From its start to its end."""
+        return self.stay.ended_s - self.stay.started_s
+
+    @property
+    def turnaround_s(self) -> float:
+        """From its arrival to its end."""
+        return self.stay.ended_s - self.stay.job.arrival_s
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether its speed depends on its links."""
+        return self.stay.job.request.bandwidth_sensitive and len(self.stay.gpus) > 1
+
+
+class Level(NamedTuple):
+    """How busy the machines are from a time on.
+
+    Attributes:
+        time_s: from when.
+        used: GPUs that are held.
+        broken: free GPUs on sockets where others are held.
+        waiting: jobs that wait.
+    """
+
+    time_s: float
+    used: int
+    broken: int
+    waiting: int
+
+
+class Replay(NamedTuple):
+    """One run of a simulator over one trace.
+
+    Attributes:
+        topology: name of the machine.
+        rules: how jobs were replayed.
+        seed: of the trace; None if it was not generated.
+        jobs: what came of each, in the order of starts.
+        levels: over time.
+        gpus: of all machines.
+    """
+
+    topology: str
+    rules: Rules
+    seed: int | None
+    jobs: tuple[Measured, ...]
+    levels: tuple[Level, ...]
+    gpus: int
+
+    @property
+    def makespan_s(self) -> float:
+        """From the first arrival to the last end."""
+        first = min(one.stay.job.arrival_s for one in self.jobs)
+        return max(one.stay.ended_s for one in self.jobs) - first
+
+    @property
+    def throughput_jobs_per_hour(self) -> float:
+        """Jobs by makespan."""
+        return len(self.jobs) * _HOUR_S / self.makespan_s if self.makespan_s else 0.0
+
+    @property
+    def utilization(self) -> float:
+        """Share of all GPU time until the last end in which a GPU was held, 0 to 1; shared GPUs count once."""
+        return self._mean("used", self.gpus)
+
+    @property
+    def fragmentation(self) -> float:
+        """Mean share of all GPUs, over time, that were free on a socket where others were held, 0 to 1."""
+        return self._mean("broken", self.gpus)
+
+    @property
+    def violations(self) -> int:
+        """Jobs that ran with less than they said that they need."""
+        return sum(one.violates for one in self.jobs)
+
+    def _mean(self, what: str, of: int) -> float:
+        spans = zip(self.levels, self.levels[1:], strict=False)
+        area = sum(getattr(level, what) * (after.time_s - level.time_s) for level, after in spans)
+        return area / (of * self.makespan_s) if self.makespan_s else 0.0
+
+
+class Quartiles(NamedTuple):
+    """Least, 25th, 50th and 75th percentile, largest, as mapa-sc21 prints them; linear between two values."""
+
+    least: float
+    low: float
+    median: float
+    high: float
+    most: float
+
+
+def quartiles(values: Iterable[float]) -> Quartiles | None:
+    """Of at least one value; None of none."""
+    found = sorted(values)
+    if not found:
+        return None
+    low, median, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+    return Quartiles(found[0], low, median, high, found[-1])
+
+
+def measure(topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int | None) -> Replay:
+    """What came of a replay.
+
+    Args:
+        topology: of the machines.
+        stays: of all jobs, in the order of starts.
+        rules: how they were replayed.
+        seed: of the trace.
+    """
+    yardstick = Yardstick(topology, rules.yardstick)
+    jobs = tuple(_measured(stay, yardstick) for stay in stays)
+    gpus = len(topology.gpus) * rules.machines
+    return Replay(topology.name, rules, seed, jobs, tuple(_levels(stays, yardstick)), gpus)
+
+
+def _measured(stay: Stay, yardstick: Yardstick) -> Measured:
+    request = stay.job.request
+    scores = yardstick.scores(request.pattern, stay.gpus)
+    best = yardstick.best(request.pattern, len(stay.gpus))
+    ideal = best.aggregate_bandwidth if scores.aggregate_bandwidth is not None else None
+    least = request.wishes.least_gb_per_s
+    return Measured(
+        stay=stay,
+        effective_bandwidth=scores.effective_bandwidth,
+        aggregate_bandwidth=scores.aggregate_bandwidth,
+        quality=(scores.aggregate_bandwidth or 0.0) / ideal if ideal else None,
+        nvlink_ring=yardstick.has_nvlink_ring(frozenset(stay.gpus)) if ideal else None,
+        slowdown=(stay.ended_s - stay.started_s) / stay.job.duration_s,
+        violates=(stay.utility is not None and stay.utility < request.utility.least - _SLO_ROUNDING)
+        or (scores.effective_bandwidth or least) < least,
+    )
+
+
+def _levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[Level]:
+    """How busy the machines are, at every time when that changes."""
+    events = [(stay.job.arrival_s, 1, 0, stay) for stay in stays]
+    events += [(stay.started_s, -1, 1, stay) for stay in stays]
+    events += [(stay.ended_s, 0, -1, stay) for stay in stays]
+    events.sort(key=lambda event: event[0])
+    holders: dict[tuple[int, int], int] = {}
+    on_socket: dict[tuple[int, int], int] = {}
+    used = broken = waiting = 0
+    levels = []
+    for time_s, together in groupby(events, key=lambda event: event[0]):
+        for _, queued, change, stay in together:
+            waiting += queued
+            for gpu in stay.gpus if change else ():
+                key = stay.machine, gpu
+                before = holders.get(key, 0)
+                holders[key] = before + change
+                if (before == 0) == (before + change == 0):
+                    continue
+                socket = stay.machine, yardstick.socket[gpu]
+                size, held = yardstick.socket_size[socket[1]], on_socket.get(socket, 0)
+                on_socket[socket] = held + change
+                used += change
+                broken += _broken(size, held + change) - _broken(size, held)
+        levels.append(Level(time_s, used, broken, waiting))
+    return levels
+
+
+def _broken(size: int, held: int) -> int:
+    return size - held if held else 0

@@ -1,0 +1,95 @@
+"""How long a job runs: what slows it down, of its links, its neighbours, and whom it shares GPUs with.
+
+A slowdown of 0 is the time that the job would take alone on the best GPUs of the idle machine. docs/simulate.md tells
+where each model comes from, and what it leaves out.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.request import Request
+from gpulaunch.core.sharing.prediction import rates
+from gpulaunch.core.simulate.job import Job
+from gpulaunch.core.simulate.yardstick import Yardstick
+
+MODELS = ("fixed", "bandwidth", "interference", "sharing")
+"""`fixed` is none of the others."""
+
+COMMUNICATION_SHARE = 0.63
+"""Share of its time in which a bandwidth-sensitive job waits for its links, on the best of them.
+
+Source: mapa-sc21 Figure 2b and 2.1: VGG-16 is up to 3 times as fast over a double NVLink (50 GB/s) as over PCIe (12).
+    With a share s that shrinks and grows with the bandwidth, 1 + s (50/12 - 1) = 3. Other networks gain less:
+    estimated for all but that one.
+"""
+
+ENOUGH_GB_PER_S = 50.0
+"""Effective bandwidth past which more of it makes hardly a difference (mapa-sc21 4.2, Figure 16)."""
+
+
+class TimeModel:
+    """The slowdown of jobs on one kind of machine.
+
+    Args:
+        names: of the models that count; none for "fixed".
+        yardstick: of the machine.
+    """
+
+    def __init__(self, names: Sequence[str], yardstick: Yardstick) -> None:
+        self._bandwidth = "bandwidth" in names
+        self._interference = "interference" in names
+        self._sharing = "sharing" in names
+        self._yardstick = yardstick
+        self.depends_on_company = self._interference or self._sharing
+
+    def slowdown(self, job: Job, gpus: tuple[int, ...], lease: Lease, company: Sequence[Lease]) -> float:
+        """How much longer the job takes than at its best, 0.25 is 25 %.
+
+        Of its links and its neighbours the one that slows it down more counts, as in the published code of
+        topo-aware-sc17: a time measured beside a neighbour was measured on some links, too. Who shares its GPUs
+        stretches that.
+
+        Args:
+            job: which.
+            gpus: indices, in rank order.
+            lease: its own.
+            company: the leases of all other jobs on the machine.
+        """
+        links = self._of_links(job, gpus) if self._bandwidth else 0.0
+        neighbours = self._of_neighbours(job.request, lease, company) if self._interference else 0.0
+        return (1 + max(links, neighbours)) / (_rate(lease, company) if self._sharing else 1.0) - 1
+
+    def _of_links(self, job: Job, gpus: tuple[int, ...]) -> float:
+        """Measured where the job says so, else by the share of its time in which it waits for its links."""
+        if job.split_slowdown is not None:
+            return job.split_slowdown if self._yardstick.are_split(gpus) else 0.0
+        share = job.communication_share
+        if share is None:
+            share = COMMUNICATION_SHARE if job.request.bandwidth_sensitive else 0.0
+        best = self._yardstick.best(job.request.pattern, len(gpus)).effective_bandwidth
+        if not share or not best:
+            return 0.0
+        got = self._yardstick.scores(job.request.pattern, gpus).effective_bandwidth or 0.0
+        return share * (min(best, ENOUGH_GB_PER_S) / max(min(got, best, ENOUGH_GB_PER_S), 1e-6) - 1)
+
+    def _of_neighbours(self, request: Request, lease: Lease, company: Sequence[Lease]) -> float:
+        """The worst of what was measured beside those on the same sockets (topo-aware-sc17 4.2)."""
+        slowdowns: Mapping[str, tuple[float, float]] = request.utility.slowdowns
+        if not slowdowns:
+            return 0.0
+        sockets = self._sockets(lease)
+        beside = [other for other in company if sockets & self._sockets(other)]
+        return max((slowdowns.get(other.profile or "", (0.0, 0.0))[0] for other in beside), default=0.0)
+
+    def _sockets(self, lease: Lease) -> set[int]:
+        return {self._yardstick.socket_of[uuid] for uuid in lease.uuids}
+
+
+def _rate(lease: Lease, company: Sequence[Lease]) -> float:
+    """Speed of a job beside those on its GPUs, as a share of its speed alone; see sharing.prediction.rates."""
+    own = lease.share
+    if own is None:
+        return 1.0
+    others = [other.share for other in company if other.share and other.share.group == own.group]
+    shares = [own, *others]
+    return rates([share.client.demand for share in shares], [share.sm_percentage for share in shares])[0]

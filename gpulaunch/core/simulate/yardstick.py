@@ -1,0 +1,99 @@
+"""One scale for the placements of all policies: what they are worth, whatever the policy itself went by."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.placement.choice import Choice
+from gpulaunch.core.placement.fabric import UNIT, Fabric
+from gpulaunch.core.placement.mapping import Mapper
+from gpulaunch.core.placement.scores import Scores
+from gpulaunch.core.placement.traffic import Traffic
+from gpulaunch.core.workload.pattern import PATTERNS, Pattern
+
+
+class Best(NamedTuple):
+    """The best that the idle machine has, GB/s; None where there is no such score.
+
+    Attributes:
+        effective_bandwidth: of any set.
+        aggregate_bandwidth: of any set, not necessarily the same.
+    """
+
+    effective_bandwidth: float | None
+    aggregate_bandwidth: float | None
+
+
+class Yardstick:
+    """Measures placements on one machine, by one bandwidth model.
+
+    Args:
+        topology: the machine.
+        model: name of the bandwidth model.
+    """
+
+    def __init__(self, topology: Topology, model: str) -> None:
+        self._topology = topology
+        self._model = model
+        self.scores = lru_cache(maxsize=None)(self._scores)  # there are few patterns, and few sets
+        self.best = lru_cache(maxsize=None)(self._best)
+        self.has_nvlink_ring = lru_cache(maxsize=None)(self._has_nvlink_ring)
+        self._choice = lru_cache(maxsize=None)(self._choice_of)
+        self._fabric = Fabric(topology)
+
+    @cached_property
+    def socket_of(self) -> dict[str, int]:
+        """The socket of each GPU, by UUID."""
+        fabric = self._fabric
+        return {gpu.uuid: fabric.socket[fabric.position[gpu.index]] for gpu in self._topology.gpus}
+
+    @cached_property
+    def socket(self) -> dict[int, int]:
+        """The same by index."""
+        return {gpu.index: self.socket_of[gpu.uuid] for gpu in self._topology.gpus}
+
+    @cached_property
+    def socket_size(self) -> Counter[int]:
+        """How many GPUs each socket has."""
+        return Counter(self.socket_of.values())
+
+    def _has_nvlink_ring(self, gpus: frozenset[int]) -> bool:
+        positions = sorted(self._fabric.position[gpu] for gpu in gpus)
+        nvlink = [kind.count for kind in self._fabric.kinds]
+        traffic = Traffic(self._fabric, PATTERNS["ring"].edges(len(positions)), speeds=nvlink)
+        return Mapper(traffic).best(positions, slowest_first=True).slowest > 0
+
+    def _choice_of(self, pattern: Pattern, count: int) -> Choice:
+        indices = [gpu.index for gpu in self._topology.gpus]
+        return Choice(
+            self._topology,
+            free=indices,
+            admitted=indices,
+            count=count,
+            pattern=pattern,
+            sensitive=True,
+            model=self._model,
+        )
+
+    def _scores(self, pattern: Pattern, gpus: tuple[int, ...]) -> Scores:
+        """All scores of GPUs in rank order, by index."""
+        choice = self._choice(pattern, len(gpus))
+        mapping = choice.scale.traffic.figures([choice.fabric.position[gpu] for gpu in gpus])
+        return choice.scale.scores(choice.mask(gpus), mapping)
+
+    def _best(self, pattern: Pattern, count: int) -> Best:
+        if not pattern.edges(count):
+            return Best(None, None)
+        choice = self._choice(pattern, count)
+        effective = next(choice.ranked(("effective_bandwidth",)))
+        aggregate = next(choice.ranked(("aggregate_bandwidth",)))
+        return Best(
+            choice.scores_by(effective.mask, ("effective_bandwidth",))[0] / UNIT,
+            choice.scores_by(aggregate.mask, ("aggregate_bandwidth",))[0] / UNIT,
+        )
+
+    def are_split(self, gpus: Sequence[int]) -> bool:
+        """Whether GPUs, by index, are on several sockets."""
+        return len({self.socket[gpu] for gpu in gpus}) > 1

@@ -1,0 +1,222 @@
+"""A file of jobs: TOML, JSON lines, or the columns that mapa-sc21's simulator reads -> what each job says of itself."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gpulaunch.core.fields import FieldTable, Path, checked
+from gpulaunch.core.workload.profile import Profile, parse_profile
+from gpulaunch.errors import FieldError, UsageError, quoted
+from gpulaunch.host.document import Document, parse_toml, read_text
+from gpulaunch.settings import SETTINGS
+
+SETTINGS_OF_A_JOB = (
+    "profile",
+    "gpus",
+    "pattern",
+    "bandwidth_sensitive",
+    "memory",
+    "gpu_model",
+    "only",
+    "exclude",
+    "require",
+    "nvlink",
+    "min_bandwidth",
+    "numa",
+    "single_node",
+    "one_per_node",
+    "apart_from",
+    "host_bandwidth",
+    "min_utility",
+    "utility_weights",
+    "share",
+    "sm",
+    "memory_bandwidth",
+    "sm_percentage",
+    "share_with",
+    "objective",
+    "time_limit",
+)
+"""What a job may say of what a launch may say: the same names, the same values."""
+
+_FILE: FieldTable = {"job": list, "profile": dict}
+_JOB: FieldTable = {
+    "name": str,
+    "command": list,
+    "arrival_s": (0.0, 1e12),
+    "duration_s": (1e-6, 1e12),
+    "communication_percentage": (0.0, 100.0),
+    "split_slowdown_percentage": (0.0, 1e4),
+}
+_COLUMNS = ("gpus", "pattern", "arrival", "time", "sensitive", "name")
+
+
+class Entry(NamedTuple):
+    """One job, as the file says it.
+
+    Attributes:
+        own: what only a job has: the keys of _JOB.
+        settings: what a launch has, too, as texts.
+        where: path and line.
+    """
+
+    own: Mapping[str, Any]
+    settings: Mapping[str, str]
+    where: "Where"
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        command = self.own.get("command") or ("job",)
+        return str(self.own.get("name") or self.settings.get("profile") or command[0])
+
+
+class Where(NamedTuple):
+    """Where a job stands, for messages.
+
+    Attributes:
+        path: of the file.
+        line: number; None where the document finds it.
+        document: of TOML.
+        number: of the job there.
+    """
+
+    path: str
+    line: int | None
+    document: Document | None
+    number: int
+
+    def error(self, key: str | None, message: str, hint: str | None = None) -> UsageError:
+        """A problem with one key of the job, or with all of it."""
+        if self.document:
+            where: Path = ("job", self.number, key) if key else ("job", self.number)
+            return UsageError(self.document.error(FieldError(where, message)).message, hint)
+        return UsageError(f"{self.path}:{self.line}: {message}", hint)
+
+
+class JobFile(NamedTuple):
+    """What a file of jobs says.
+
+    Attributes:
+        entries: in order.
+        profiles: that it brings along, by name.
+    """
+
+    entries: tuple[Entry, ...]
+    profiles: Mapping[str, Profile]
+
+
+def load_jobs(path: str) -> JobFile:
+    """Read a file of jobs; docs/simulate.md explains the keys.
+
+    Raises:
+        UsageError: it cannot be read, or is wrong: with path and line.
+    """
+    text = read_text(path)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if first.startswith("{"):
+        found = JobFile(tuple(_json_lines(path, text)), {})
+    elif first[:1].isdigit():
+        found = JobFile(tuple(_columns(path, text)), {})
+    else:
+        found = _toml(parse_toml(path, text))
+    if not found.entries:
+        raise UsageError(f"{path}: there is no job in it", "docs/simulate.md has an example")
+    return found
+
+
+def _toml(document: Document) -> JobFile:
+    try:
+        top = checked(document.data, _FILE)
+        profiles = {name: _profile(name, table) for name, table in top.get("profile", {}).items()}
+    except FieldError as problem:
+        raise document.error(problem) from None
+    entries = tuple(_entry(job, Where(document.path, None, document, n)) for n, job in enumerate(top.get("job", [])))
+    return JobFile(entries, profiles)
+
+
+def _profile(name: str, table: object) -> Profile:
+    if not isinstance(table, Mapping):
+        raise FieldError(("profile", name), f"{name}: {table!r} is not a table")
+    try:
+        return parse_profile({"name": name, **table})
+    except FieldError as problem:
+        raise FieldError(("profile", name, *problem.path), problem.message) from None
+
+
+def _json_lines(path: str, text: str) -> list[Entry]:
+    entries: list[Entry] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            where = Where(path, number, None, len(entries))
+            try:
+                job = json.loads(line)
+            except (ValueError, RecursionError) as problem:
+                raise where.error(None, f"no JSON: {problem}") from None
+            entries.append(_entry(job, where))
+    return entries
+
+
+def _columns(path: str, text: str) -> list[Entry]:
+    """gpus,pattern,arrival,time,sensitive,name: times in cycles, taken for seconds; sensitive is 0 or 1."""
+    entries: list[Entry] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        where = Where(path, number, None, len(entries))
+        values = [value.strip() for value in line.split(",")]
+        if len(values) != len(_COLUMNS):
+            raise where.error(None, f"{len(values)} columns, {len(_COLUMNS)} are expected: {','.join(_COLUMNS)}")
+        row = dict(zip(_COLUMNS, values, strict=True))
+        job = {
+            "name": row["name"].removesuffix(".sh"),
+            "gpus": _number(where, row, "gpus", int),
+            "pattern": row["pattern"],
+            "arrival_s": _number(where, row, "arrival", float),
+            "duration_s": _number(where, row, "time", float),
+            "bandwidth_sensitive": bool(_number(where, row, "sensitive", int)),
+        }
+        entries.append(_entry(job, where))
+    return entries
+
+
+def _number(where: Where, row: Mapping[str, str], column: str, kind: type) -> Any:  # noqa: ANN401
+    try:
+        return kind(row[column])
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise where.error(None, f"{column}: {quoted(row[column])} is not {wanted}") from None
+
+
+def _entry(job: object, where: Where) -> Entry:
+    """One job, with every value looked at by itself."""
+    if not isinstance(job, Mapping):
+        raise where.error(None, f"{job!r} is not a table of keys and values")
+    own = {key: value for key, value in job.items() if key in _JOB}
+    try:
+        checked(own, _JOB)
+    except FieldError as problem:
+        raise where.error(str(problem.path[-1]), problem.message) from None
+    command = own.get("command", ["-"])
+    if not command or any(not isinstance(word, str) for word in command):
+        raise where.error("command", f'command: {command!r} is not a list of texts such as ["python", "train.py"]')
+    settings = {}
+    for key, value in job.items():
+        if key in _JOB:
+            continue
+        if key not in SETTINGS_OF_A_JOB:
+            known = ", ".join((*_JOB, *SETTINGS_OF_A_JOB))
+            raise where.error(key, f"unknown key {quoted(key)}: known here are {known}")
+        settings[key] = _text(value)
+        try:
+            SETTINGS[key](settings[key])
+        except UsageError as problem:
+            raise where.error(key, f"{key}: {problem.message}", problem.hint) from None
+    return Entry(own, settings, where)
+
+
+def _text(value: object) -> str:
+    """As it would stand on a command line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,123 @@
+"""A file of jobs meets a machine: what `gpulaunch simulate` replays."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from gpulaunch.core.request import Request
+from gpulaunch.core.simulate.generate import GENERATORS
+from gpulaunch.core.simulate.job import Job
+from gpulaunch.core.workload.profile import Profile
+from gpulaunch.errors import UsageError
+from gpulaunch.host.catalog import load_paper, load_profile
+from gpulaunch.host.machine import Machine
+from gpulaunch.host.write import document_text
+from gpulaunch.job_file import Entry, JobFile, load_jobs
+from gpulaunch.prepare import Surroundings, read_request
+from gpulaunch.settings import Given, Settings
+
+_READ_WITH = "topo_aware_p"  # a policy that goes by all that a job says; which one decides is said by each run
+_APART = ("min_utility",)  # what hardly two jobs have in common
+
+
+def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> list[Job]:
+    """The jobs of a file as they would be launched on a machine, settings and profiles included.
+
+    Args:
+        path: of the file.
+        machine: where.
+        warn: where to say what is odd but no failure.
+
+    Raises:
+        UsageError: the file is wrong, with path and line; or one of its jobs does not say how long it runs.
+    """
+    file = load_jobs(path)
+    reader = _Reader(file, machine, warn)
+    return [reader.read(number, entry) for number, entry in enumerate(file.entries)]
+
+
+def generated_trace(kind: str, seed: int, count: int) -> str:
+    """A file of random jobs, with the profiles that they need.
+
+    Args:
+        kind: a key of GENERATORS.
+        seed: the same seed makes the same file.
+        count: how many jobs.
+    """
+    jobs = list(GENERATORS[kind](seed, count))
+    needed = {job["profile"] for job in jobs if "profile" in job}
+    known = load_paper("topo-aware-sc17")["profile"] if needed else {}
+    document = {"profile": {name: table for name, table in known.items() if name in needed}, "job": jobs}
+    return document_text({key: value for key, value in document.items() if value})
+
+
+class _Reader:
+    """Reads jobs; of those that say the same the first one is read."""
+
+    def __init__(self, file: JobFile, machine: Machine, warn: Callable[[str], None]) -> None:
+        self._profiles = file.profiles
+        self._around = Surroundings(machine, None, None)
+        self._warn = warn
+        self._known: dict[object, tuple[Request, Profile]] = {}
+
+    def read(self, number: int, entry: Entry) -> Job:
+        """One job.
+
+        Args:
+            number: its place in the file.
+            entry: what the file says.
+        """
+        request, profile = self._request(entry)
+        duration_s = entry.own.get("duration_s", profile.duration_s)
+        if not duration_s:
+            raise entry.where.error(None, f"job {number} ({entry.name}): nobody says its duration_s")
+        return Job(
+            id=number,
+            name=entry.name,
+            request=request._replace(name=entry.name),
+            arrival_s=float(entry.own.get("arrival_s", 0.0)),
+            duration_s=float(duration_s),
+            communication_share=_fraction(entry, "communication_percentage", profile.communication_share),
+            split_slowdown=_fraction(entry, "split_slowdown_percentage", profile.split_slowdown),
+        )
+
+    def _request(self, entry: Entry) -> tuple[Request, Profile]:
+        common = {key: value for key, value in entry.settings.items() if key not in _APART}
+        key = tuple(sorted(common.items())), entry.settings.get("share") and entry.name
+        if key not in self._known:
+            try:
+                self._known[key] = self._read(entry, common)
+            except UsageError as problem:
+                raise entry.where.error(None, problem.message, problem.hint) from None
+        request, profile = self._known[key]
+        least = entry.settings.get("min_utility")
+        if least is not None:
+            request = request._replace(utility=request.utility._replace(least=float(least)))
+        return request, profile
+
+    def _read(self, entry: Entry, common: Mapping[str, str]) -> tuple[Request, Profile]:
+        name = common.get("profile")
+        given = {key: Given(key, value) for key, value in common.items()}
+        if name is None:
+            profile = Profile("")
+        elif name in self._profiles:
+            profile = self._profiles[name]
+        else:
+            profile = load_profile(name)
+        settings = Settings({**given, "policy": Given("policy", _READ_WITH)}, os.environ)
+        command: Sequence[str] = entry.own.get("command") or (entry.name,)
+        request = read_request(settings, profile, self._around, command, name=None, warn=self._warn)
+        return _with_slowdowns(request, profile, self._profiles), profile
+
+
+def _fraction(entry: Entry, key: str, otherwise: float | None) -> float | None:
+    return entry.own[key] / 100 if key in entry.own else otherwise
+
+
+def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Profile]) -> Request:
+    """With what is known of the job beside those whose profiles the file brings along."""
+    if not profile.name:
+        return request
+    own = dict(profile.slowdowns)
+    met = {name: (own.get(name, 0.0), dict(other.slowdowns).get(profile.name, 0.0)) for name, other in brought.items()}
+    slowdowns = {**request.utility.slowdowns, **{name: pair for name, pair in met.items() if any(pair)}}
+    return request._replace(utility=request.utility._replace(slowdowns=slowdowns))
