@@ -1,11 +1,10 @@
 """`gpulaunch simulate`: replay a file of jobs on a described machine, by the launcher's own decisions."""
 
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpulaunch.cli.arguments import Parser, add_json, add_topology
+from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.core.duration import parse_duration
 from gpulaunch.core.placement.effective import BANDWIDTH_MODELS
