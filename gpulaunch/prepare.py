@@ -342,7 +342,7 @@ def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int
 def _utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
     least = settings.get("min_utility", profile.min_utility).value
     weights = settings.get("utility_weights").value
-    if policy not in ("topo_aware", "topo_aware_p"):
+    if policy not in requests.GOES_BY_UTILITY:
         return requests.UtilityTerms()
     return requests.UtilityTerms(
         least=least or 0.0,

@@ -6,10 +6,10 @@ from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.needs import expected_slowdown, needs_of, unmet
+from gpulaunch.core.needs import begun_beside, expected_slowdown, needs_of, unmet
 from gpulaunch.core.placement.choice import Choice, UtilitySetting
 from gpulaunch.core.placement.place import Placement, place
-from gpulaunch.core.request import Request
+from gpulaunch.core.request import GOES_BY_UTILITY, Request
 
 
 def choose(
@@ -39,10 +39,14 @@ def choose(
         sensitive=request.bandwidth_sensitive,
         model=request.bandwidth_model,
         needs=needs_of(request, topology, choosable, count, leases),
-        utility=UtilitySetting(
-            request.utility.weights, expected_slowdown(request, topology, leases), request.utility.least
-        ),
+        utility=_utility(request, topology, leases),
     )
+
+
+def _utility(request: Request, topology: Topology, leases: Sequence[Lease]) -> UtilitySetting:
+    slowdown = expected_slowdown(request, topology, leases)
+    begun = begun_beside(topology, leases) if request.policy in GOES_BY_UTILITY else {}
+    return UtilitySetting(request.utility.weights, slowdown, request.utility.least, begun)
 
 
 def best_of(request: Request, choice: Choice, machine: str | None = None) -> Placement | str:

@@ -149,6 +149,18 @@ def expected_slowdown(request: Request, topology: Topology, leases: Sequence[Lea
     }
 
 
+def begun_beside(topology: Topology, leases: Sequence[Lease]) -> dict[int, int]:
+    """For each GPU on whose socket jobs run, the place of the last of them in the order in which all began, from 1.
+
+    Args:
+        topology: the machine.
+        leases: of all jobs, the one that began first first.
+    """
+    socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
+    last = {socket_of[uuid]: n for n, lease in enumerate(leases, 1) for uuid in lease.uuids if uuid in socket_of}
+    return {gpu.index: last[socket_of[gpu.uuid]] for gpu in topology.gpus if socket_of[gpu.uuid] in last}
+
+
 def unmet(request: Request, count: int, choice: Choice, machine: str | None) -> str:
     """Why no set of enough GPUs is what the job needs.
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.demand import Demand
     from gpulaunch.core.sharing.interference import Bounds, Client
 
+GOES_BY_UTILITY = ("topo_aware", "topo_aware_p")
+"""The policies of topo-aware-sc17: neighbours matter to them, and in which order those began."""
+
 _WIDEST_RANGE = 1024
 _MAX_DIGITS = 20  # of an index or a range
 

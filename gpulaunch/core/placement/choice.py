@@ -41,11 +41,14 @@ class UtilitySetting(NamedTuple):
         weights: of communication, interference and fragmentation.
         slowdown: by index what a GPU's neighbours and this job would suffer, 0.1 is 10 %; none where it is missing.
         least: under this utility the job would wait.
+        begun: by index, how late the last job on the GPU's socket began, as a place in the order of all; 0 where it is
+            missing.
     """
 
     weights: Weights = Weights()
     slowdown: Mapping[int, float] = {}
     least: float = 0.0
+    begun: Mapping[int, int] = {}
 
 
 class Choice:

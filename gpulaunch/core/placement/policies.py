@@ -107,14 +107,15 @@ def topo_aware_p(choice: Choice) -> Order:
 def _bipartitioned(choice: Choice, weights: Weights) -> Order:
     from gpulaunch.core.placement.topo_aware import place_tasks
 
-    slowdown = choice.utility.slowdown
+    slowdown, begun = choice.utility.slowdown, choice.utility.begun
     edges = choice.pattern.edges(choice.count)
 
     def useful(gpus: tuple[int, ...]) -> float:
         return utility_of(choice, gpus)
 
     made = [
-        place_tasks(edges, choice.count, group, *_tree_of(choice, group), slowdown, weights) for group in choice.groups
+        place_tasks(edges, choice.count, group, *_tree_of(choice, group), slowdown, weights, begun)
+        for group in choice.groups
     ]
     best = max(made, key=useful, default=None)
     return Order(("effective_bandwidth", "fragmentation"), best, ranks=True, utility=useful)

@@ -1,6 +1,7 @@
 """Dual recursive bipartitioning: machine and job are cut in two together (topo-aware-sc17, Algorithms 2 and 3)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpulaunch.core.placement.bipartition import bipartition
@@ -36,12 +37,14 @@ def place_tasks(
     free_by_socket: Mapping[int, int],
     slowdown: Mapping[int, float],
     weights: Weights,
+    begun: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[int, ...]:
     """The GPU of each rank: a good one for the job's utility to the system, not always the best.
 
     The machine is cut in two halves, the tasks are dealt out to them one by one, each to the half where it is of more
     use, and so on within the halves. This is done for the machine, and for every half that has room for the whole job;
-    the placement with the highest utility is taken, of equals the one with the shorter ways, then the first. In the
+    the placement with the highest utility is taken, of equals the one with the shorter ways, then the one beside jobs
+    that began last, since sockets of older jobs will be free sooner as a whole, then the first. In the
     end single GPUs are exchanged as long as that helps, if there are not too many to try.
 
     Args:
@@ -54,6 +57,7 @@ def place_tasks(
         free_by_socket: the free ones, also those that this job may not choose.
         slowdown: of a task on each GPU, as interference() means it: 0.1 is 10 % slower; missing is 0.
         weights: of the costs.
+        begun: of a GPU, how late the last job on its socket began, as a place in the order of all; missing is 0.
 
     Returns:
         The GPUs in rank order, no two alike.
@@ -67,7 +71,9 @@ def place_tasks(
     """
     _check(edges, ranks, free)
     worst = worst_slowdown(slowdown.get(gpu, 0.0) for gpu in free)
-    setting = _Setting(edges, ranks, distance, socket_of, total_by_socket, free_by_socket, slowdown, weights, worst)
+    setting = _Setting(
+        edges, ranks, distance, socket_of, total_by_socket, free_by_socket, slowdown, weights, worst, begun
+    )
     machine = _cut(setting, sorted(socket_of), frozenset(free))
     return _exchanged(
         setting, max((_mapped(setting, part) for part in _roomy(machine, ranks)), key=setting.worth), free
@@ -138,6 +144,7 @@ class _Setting:
         slowdown: Mapping[int, float],
         weights: Weights,
         worst: float,
+        begun: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.talk: list[dict[int, float]] = [{} for _ in range(ranks)]
         for a, b, weight in edges:
@@ -153,6 +160,7 @@ class _Setting:
         self.socket_of, self.weights = socket_of, weights
         self._total, self._free = total_by_socket, free_by_socket
         self._noise = {gpu: min(1.0, slowdown.get(gpu, 0.0) / worst) for gpu in socket_of}
+        self._begun_at = begun
         self._apart: dict[tuple[Gpus, Gpus], float] = {}
 
     def apart(self, here: Gpus, there: Gpus) -> float:
@@ -176,10 +184,20 @@ class _Setting:
             fragmentation(self._free, self._total, [self.socket_of[gpu] for gpu in gpus]),
         )
 
-    def worth(self, gpus: Sequence[int]) -> tuple[float, float]:
-        """Utility of a placement, then its nearness; rounded, so that the order of a sum makes no difference."""
+    def worth(self, gpus: Sequence[int]) -> tuple[float, float, int]:
+        """Utility of a placement, its nearness, how late its neighbours began.
+
+        Rounded, so that the order of a sum makes no difference.
+        """
         talk, volume = self.talk_of(gpus)
-        return round(utility(self.costs(talk, volume, gpus), self.weights), 9), -round(talk, 9)
+        return (
+            round(utility(self.costs(talk, volume, gpus), self.weights), 9),
+            -round(talk, 9),
+            sum(map(self._begun, gpus)),
+        )
+
+    def _begun(self, gpu: int) -> int:
+        return self._begun_at.get(gpu, 0)
 
 
 class _Part(NamedTuple):

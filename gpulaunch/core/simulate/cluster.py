@@ -16,12 +16,12 @@ from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.placement.fabric import Fabric
 from gpulaunch.core.placement.policies import utility_of
-from gpulaunch.core.request import Request
+from gpulaunch.core.request import GOES_BY_UTILITY, Request
 from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.simulate.leases import Signature, lease_of, signature
+from gpulaunch.core.simulate.leases import lease_of, signature
 
-State = frozenset[tuple[Signature, int]]
-"""The leases of a machine, as far as they matter, and how many are the same."""
+State = frozenset[object] | tuple[object, ...]
+"""The leases of a machine, as far as they matter: how many there are of each, or in the order in which they began."""
 
 _FIRST_FIT = ("baseline", "fcfs")
 
@@ -70,7 +70,7 @@ class Node:
 
     def __init__(self) -> None:
         self.leases: dict[str, Lease] = {}
-        self.state: State = frozenset()
+        self.state: State = ()
 
 
 class Cluster:
@@ -86,11 +86,12 @@ class Cluster:
         self.topology = topology
         self.nodes = [Node() for _ in range(count)]
         requests = list(requests)
+        self._ordered = any(request.policy in GOES_BY_UTILITY for request in requests)
         self._names = any(request.wishes.apart_from for request in requests)
         self._signature = signature(requests)
         self.sharing = any(request.sharing for request in requests)
         self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
-        self._by_state: dict[State, list[int]] = {frozenset(): list(range(count))}  # heaps; who has left is still there
+        self._by_state: dict[State, list[int]] = {(): list(range(count))}  # heaps; who has left is still there
         self._kinds: dict[str, int] = {}
         self._remembered: dict[object, _Memory] = {}
         self._utilities: dict[object, float] = {}
@@ -220,7 +221,11 @@ class Cluster:
 
     def _changed(self, number: int) -> None:
         node = self.nodes[number]
-        node.state = frozenset(Counter(map(self._signature, node.leases.values())).items())
+        signatures = map(self._signature, node.leases.values())
+        if self._ordered or not node.leases:
+            node.state = tuple(signatures)
+        else:
+            node.state = frozenset(Counter(signatures).items())
         heappush(self._by_state.setdefault(node.state, []), number)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpulaunch.core.leases.ticket import Ticket
 
 _ENDS, _COMES, _WAKES = range(3)  # what happens first of what happens at the same time
+_NONE = -1  # number of no event
 _DIGITS = 9  # of a time: two that differ by rounding only are the same
 
 
@@ -125,7 +126,7 @@ class _Running:
         self.utility, self.place = utility, place
         self.left_s = job.duration_s
         self.slowdown = 0.0
-        self.event = -1
+        self.event = _NONE
 
 
 def simulate(
@@ -221,6 +222,7 @@ class _Simulation:
 
     def _end(self, ends: Sequence[_Running], now: float) -> None:
         for one in ends:
+            one.event = _NONE  # also one that was put off by company that came in the same look
             self._cluster.end(one.machine, one.lease)
             del self._running[one.machine][one.lease.id]
             self._done.append(Stay(one.job, one.machine, one.gpus, one.started_s, now, one.utility, one.place))
@@ -271,7 +273,7 @@ class _Simulation:
         """How fast it goes on from now; the end that was expected is replaced by another."""
         company = [lease for lease in self._cluster.nodes[one.machine].leases.values() if lease is not one.lease]
         slowdown = self._times.slowdown(one.job, one.gpus, one.lease, company)
-        if one.event >= 0 and slowdown == one.slowdown:
+        if one.event != _NONE and slowdown == one.slowdown:
             return
         if self._rules.lasting:
             one.slowdown = max(slowdown, one.slowdown)
