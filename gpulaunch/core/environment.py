@@ -11,6 +11,9 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
 LEASE_VARIABLE = "GPULAUNCH_LEASE"
 """Names the lease to the job, so that a launch inside it takes its GPUs from there."""
 
+BATCH_VARIABLE = "GPULAUNCH_BATCH"
+"""Tells a launch and its job which job of which batch they are: BATCH.ID.DIGEST."""
+
 
 def job_environment(
     gpus: Sequence[Gpu], *, by_uuid: bool, lease_id: str | None, share: "Share | None" = None

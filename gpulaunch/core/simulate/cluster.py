@@ -60,15 +60,32 @@ class Found(NamedTuple):
     utility: float | None
 
 
+class Remembered:
+    """What was decided before, on machines of one kind; several simulations may share it if that is all they share.
+
+    Attributes:
+        kinds: a number for each request that is like no other.
+        found: decisions by kind, earlier requests and state.
+        utilities: of GPUs, by kind and state.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, int] = {}
+        self.found: dict[object, _Memory] = {}
+        self.utilities: dict[object, float] = {}
+
+
 class Node:
     """One machine.
 
     Attributes:
         leases: of the jobs that run on it, by id.
         state: of these.
+        free: how many GPUs nobody holds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: int) -> None:
+        self.free = gpus
         self.leases: dict[str, Lease] = {}
         self.state: State = ()
 
@@ -80,11 +97,12 @@ class Cluster:
         topology: each of them.
         count: how many.
         requests: what all jobs ask that will come.
+        remembered: decisions on such machines.
     """
 
-    def __init__(self, topology: Topology, count: int, requests: Iterable[Request]) -> None:
+    def __init__(self, topology: Topology, count: int, requests: Iterable[Request], remembered: Remembered) -> None:
         self.topology = topology
-        self.nodes = [Node() for _ in range(count)]
+        self.nodes = [Node(len(topology.gpus)) for _ in range(count)]
         requests = list(requests)
         self._ordered = any(request.policy in GOES_BY_UTILITY for request in requests)
         self._names = any(request.wishes.apart_from for request in requests)
@@ -92,9 +110,7 @@ class Cluster:
         self.sharing = any(request.sharing for request in requests)
         self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
         self._by_state: dict[State, list[int]] = {(): list(range(count))}  # heaps; who has left is still there
-        self._kinds: dict[str, int] = {}
-        self._remembered: dict[object, _Memory] = {}
-        self._utilities: dict[object, float] = {}
+        self._remembered = remembered
         fabric = Fabric(topology)
         position = {gpu.uuid: fabric.position[gpu.index] for gpu in topology.gpus}
         self._weight = [[fabric.kinds[place].weight for place in row] for row in fabric.kind]
@@ -103,7 +119,8 @@ class Cluster:
     def kind_of(self, request: Request) -> int:
         """A number that requests share which differ in nothing but the least utility, to look decisions up by."""
         same = repr(request._replace(utility=request.utility._replace(least=0.0), name=self._name_of(request)))
-        return self._kinds.setdefault(same, len(self._kinds))
+        kinds = self._remembered.kinds
+        return kinds.setdefault(same, len(kinds))
 
     def _name_of(self, request: Request) -> str | None:
         return request.name if self._names else None
@@ -127,14 +144,20 @@ class Cluster:
             clock_s: now.
         """
         best: tuple[tuple[float, ...], int, Found] | None = None
+        least = 0 if self.sharing else job.request.gpus or 0  # who shares needs no free GPU
         for state in list(self._by_state):
             number = self._lowest(state)
-            if number is None:
+            if number is None or self.nodes[number].free < least:
                 continue
             found = self._found(job, (kind, ahead.summary, state), number, ahead, clock_s)
             if found and (best is None or (found.worth, -number) > (best[0], -best[1])):
                 best = found.worth, number, found
         return best and (best[1], best[2])
+
+    def most_free(self) -> int:
+        """GPUs that are free on the machine that has most of them."""
+        lowest = map(self._lowest, list(self._by_state))
+        return max(self.nodes[number].free for number in lowest if number is not None)
 
     def _lowest(self, state: State) -> int | None:
         """The first machine in a state; None if none is any more."""
@@ -147,9 +170,9 @@ class Cluster:
         return heap[0]
 
     def _found(self, job: Job, key: object, number: int, ahead: Ahead, clock_s: float) -> Found | None:
-        memory = self._remembered.get(key)
+        memory = self._remembered.found.get(key)
         if memory is None:
-            memory = self._remembered[key] = _Memory()
+            memory = self._remembered.found[key] = _Memory()
         least = job.request.utility.least
         known, found = memory.look_up(least)
         if not known:
@@ -170,12 +193,13 @@ class Cluster:
             return found.utility
         node = self.nodes[number]
         key = kind, node.state, found.gpus
-        if key not in self._utilities:
+        utilities = self._remembered.utilities
+        if key not in utilities:
             leases = list(node.leases.values())
             free = [gpu for gpu in self.topology.gpus if not any(gpu.uuid in lease.uuids for lease in leases)]
             choice = choose(job.request, self.topology, free, free, len(found.gpus), leases)
-            self._utilities[key] = utility_of(choice, found.gpus)
-        return self._utilities[key]
+            utilities[key] = utility_of(choice, found.gpus)
+        return utilities[key]
 
     def _worth(self, request: Request, grant: Grant, leases: Sequence[Lease]) -> tuple[float, ...]:
         """By which the policy that chose GPUs on a machine would choose among machines, too.
@@ -221,6 +245,8 @@ class Cluster:
 
     def _changed(self, number: int) -> None:
         node = self.nodes[number]
+        held = {uuid for lease in node.leases.values() for uuid in lease.uuids}
+        node.free = len(self.topology.gpus) - len(held)
         signatures = map(self._signature, node.leases.values())
         if self._ordered or not node.leases:
             node.state = tuple(signatures)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.simulate.cluster import Ahead, Cluster
+from gpulaunch.core.simulate.cluster import Ahead, Cluster, Found, Remembered
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import ticket_of
 from gpulaunch.core.simulate.time_model import TimeModel
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _ENDS, _COMES, _WAKES = range(3)  # what happens first of what happens at the same time
 _NONE = -1  # number of no event
+_NEVER = 2.0  # a utility that nothing has
 _DIGITS = 9  # of a time: two that differ by rounding only are the same
 
 
@@ -134,6 +135,7 @@ def simulate(
     jobs: Sequence[Job],
     rules: Rules,
     watch: Callable[[Moment], None] = lambda _: None,
+    remembered: Remembered | None = None,
 ) -> list[Stay]:
     """Replay jobs.
 
@@ -142,6 +144,7 @@ def simulate(
         jobs: in any order of arrival; ids are their places.
         rules: how.
         watch: told after everything that happens at one time.
+        remembered: what other simulations of the same machine have decided.
 
     Returns:
         Every job, in the order of starts.
@@ -149,17 +152,27 @@ def simulate(
     Raises:
         UsageError: a job can never run there.
     """
-    return _Simulation(topology, jobs, rules, watch).run()
+    return _Simulation(topology, jobs, rules, watch, remembered or Remembered()).run()
 
 
 class _Simulation:
-    def __init__(self, topology: Topology, jobs: Sequence[Job], rules: Rules, watch: Callable[[Moment], None]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        jobs: Sequence[Job],
+        rules: Rules,
+        watch: Callable[[Moment], None],
+        remembered: Remembered,
+    ) -> None:
         def ruled(job: Job) -> Job:
-            return job._replace(request=job.request._replace(policy=rules.policy, bandwidth_model=rules.model))
+            arrival_s = round(job.arrival_s, _DIGITS)
+            return job._replace(
+                arrival_s=arrival_s, request=job.request._replace(policy=rules.policy, bandwidth_model=rules.model)
+            )
 
         self._jobs = [ruled(job) for job in jobs]
         self._rules, self._watch = rules, watch
-        self._cluster = Cluster(topology, rules.machines, (job.request for job in self._jobs))
+        self._cluster = Cluster(topology, rules.machines, (job.request for job in self._jobs), remembered)
         self._times = TimeModel(rules.time_models, Yardstick(topology, rules.yardstick))
         self._kind = [self._cluster.kind_of(job.request) for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}
@@ -169,7 +182,7 @@ class _Simulation:
         self._numbers = 0
         self._done: list[Stay] = []
         self._started = 0
-        self._full_machine = tuple(gpu.uuid for gpu in topology.gpus)
+        self._gpus = len(topology.gpus)
 
     def run(self) -> list[Stay]:
         self._check()
@@ -181,14 +194,21 @@ class _Simulation:
         return sorted(self._done, key=lambda stay: stay.place)
 
     def _check(self) -> None:
-        seen: set[tuple[int, float]] = set()
+        """Let no job into the queue that would stay there for ever.
+
+        Of jobs that differ in their least utility alone the most demanding one is asked first: where that can run, all
+        can.
+        """
+        same: dict[int, list[Job]] = {}
         for job, kind in zip(self._jobs, self._kind, strict=True):
-            if (kind, job.request.utility.least) not in seen:
-                seen.add((kind, job.request.utility.least))
-                reason = self._cluster.refusal(job.request)
-                if reason:
-                    raise UsageError(f"job {job.id} ({job.name}) can never run: {reason}")
-                self._admitted.setdefault(kind, self._cluster.admitted(job.request))
+            same.setdefault(kind, []).append(job)
+        for kind, jobs in same.items():
+            self._admitted[kind] = self._cluster.admitted(jobs[0].request)
+            hardest = max(jobs, key=lambda job: job.request.utility.least)
+            if self._cluster.refusal(hardest.request):
+                for job in jobs:
+                    if reason := self._cluster.refusal(job.request):
+                        raise UsageError(f"job {job.id} ({job.name}) can never run: {reason}")
 
     def _put(self, time_s: float, what: int, about: Job | _Running | None) -> int:
         tick = self._rules.tick_s
@@ -232,35 +252,39 @@ class _Simulation:
     def _start_some(self, now: float) -> None:
         """Start whom the queue and decide() let start, in the order of the queue.
 
-        While GPUs only become fewer, who was not let start cannot be later in the same pass; but where GPUs are shared,
-        somebody may have come in between whom he could join.
+        While GPUs only become fewer, who was not let start cannot be later in the same pass, nor who asks the same and
+        needs no less utility; but where GPUs are shared, somebody may have come in between whom he could join.
         """
+        sharing = self._cluster.sharing
         ahead, left = Ahead(), []
-        hopeless: set[tuple[int, float]] = set()
+        hopeless: dict[int, float] = {}  # by kind, the least utility under which one has been sent back
+        most = self._cluster.most_free()
         rest = iter(self._queue)
         for job, ticket in rest:
-            kind = self._kind[job.id], job.request.utility.least
-            found = None if kind in hopeless else self._cluster.find(job, kind[0], ahead, now)
-            if found:
-                machine, place = found
-                lease = place.lease._replace(id=f"job{job.id}", name=job.request.name)
-                utility = self._cluster.utility(job, kind[0], machine, place) if job.request.utility.least else None
-                self._begin(_Running(job, machine, place.gpus, lease, now, utility, self._started), now)
-                continue
+            kind, least = self._kind[job.id], job.request.utility.least
+            if sharing or (ticket.gpus <= most and least < hopeless.get(kind, _NEVER)):
+                found = self._cluster.find(job, kind, ahead, now)
+                if found:
+                    self._begin(job, *found, now)
+                    most = self._cluster.most_free()
+                    continue
+                hopeless[kind] = least
             left.append((job, ticket))
             ahead.add(ticket, now)
-            if not self._cluster.sharing:
-                hopeless.add(kind)
-            if ticket.passable_until_s <= now and len(ticket.uuids) == len(self._full_machine):
-                left.extend(rest)  # nobody passes this one
+            bars_all = ticket.passable_until_s <= now and len(ticket.uuids) == self._gpus
+            if bars_all or not (most or sharing):
+                left.extend(rest)
         self._queue = left
 
-    def _begin(self, one: _Running, now: float) -> None:
+    def _begin(self, job: Job, machine: int, found: Found, now: float) -> None:
+        utility = self._cluster.utility(job, self._kind[job.id], machine, found) if job.request.utility.least else None
+        lease = found.lease._replace(id=f"job{job.id}", name=job.request.name)
+        one = _Running(job, machine, found.gpus, lease, now, utility, self._started)
         self._started += 1
-        self._cluster.start(one.machine, one.lease)
-        self._running.setdefault(one.machine, {})[one.lease.id] = one
+        self._cluster.start(machine, lease)
+        self._running.setdefault(machine, {})[lease.id] = one
         if self._times.depends_on_company:
-            self._company_changed(one.machine, now)
+            self._company_changed(machine, now)
         else:
             self._set_slowdown(one, now)
 
