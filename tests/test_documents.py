@@ -99,7 +99,9 @@ def test_smallest_profile(tmp_path: Path) -> None:
 
 
 TOP_KEYS = "name, description, gpus, communication, placement, collocation, resources, sharing, sm_curve, counters"
-COMMUNICATION_KEYS = "pattern, bandwidth_sensitive, collective_calls_per_iteration, source"
+COMMUNICATION_KEYS = (
+    "pattern, bandwidth_sensitive, collective_calls_per_iteration, time_percentage, split_slowdown_percentage, source"
+)
 SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d, none"
 
 

@@ -250,6 +250,7 @@ def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> 
         "aggregate_bandwidth_gb_per_s": 125.0,
         "effective_bandwidth_gb_per_s": 60.0,
         "preserved_bandwidth_gb_per_s": 311.0,
+        "lasting_bandwidth_gb_per_s": 622.0,  # on an idle machine nobody has to leave for it
         "fragmentation": 0.25,  # GPU 1 stays free of the four of its socket
         "communication_cost": 3,  # three pairs, each with an NVLink
     }
@@ -274,6 +275,7 @@ def test_a_single_gpu_has_no_edge(launcher: Launcher) -> None:
         "aggregate_bandwidth_gb_per_s": None,
         "effective_bandwidth_gb_per_s": None,
         "preserved_bandwidth_gb_per_s": 558.0,
+        "lasting_bandwidth_gb_per_s": 1116.0,
         "fragmentation": 0.75,
         "communication_cost": 0,
     }
@@ -301,7 +303,7 @@ def test_explain_says_why_the_winner_won(launcher: Launcher) -> None:
         done = launcher.run(
             *DGX, "-n", "2", "--pattern", "ring", "--explain", "--dry-run", "--only", "1,2,3", "--", "x"
         )
-        reason = "2-3 has the most preserved bandwidth: 311 GB/s against 286, after a tie in effective bandwidth"
+        reason = "2-3 has the most lasting bandwidth: 733 GB/s against 708, after a tie in effective bandwidth"
         assert reason in done.stdout
 
 

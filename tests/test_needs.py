@@ -391,13 +391,13 @@ def test_least_utility() -> None:
 
 
 def test_least_utility_beside_others() -> None:
-    """Slowdowns beside others on a socket are seen, and an empty socket is preferred to waiting."""
+    """Slowdowns beside others on a socket are seen, and an empty socket is preferred to waiting; else who began last."""
     request = patient(0.5, 1, noisy=(0.4, 0.3))
     one, other = (lease(MINSKY, (gpu,), profile="noisy") for gpu in (0, 2))
     assert beside(request, MINSKY, one) == (Grant, [2])
-    want = "1 GPU requested with a utility of 0.5: the best found, 1, has 0.29"
+    want = "1 GPU requested with a utility of 0.5: the best found, 3, has 0.29"
     assert beside(request, MINSKY, one, other) == (Wait, want)
-    assert beside(patient(0.5, 1, quiet=(0.4, 0.3)), MINSKY, one, other) == (Grant, [1])
+    assert beside(patient(0.5, 1, quiet=(0.4, 0.3)), MINSKY, one, other) == (Grant, [3])
 
 
 def test_expected_slowdown() -> None:

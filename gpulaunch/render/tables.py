@@ -201,7 +201,7 @@ def _by_reason(explanation: Explanation) -> dict[str, str]:
 
 
 def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
-    columns = ("effective", "preserved", "aggregate", "fragmentation", "cost")
+    columns = ("effective", "preserved", "lasting", "aggregate", "fragmentation", "cost")
     table = table_of("", *columns, "GPUs", right=columns)
     choice = grant.choice
     for place, candidate in enumerate(explanation.candidates):
@@ -259,7 +259,12 @@ def _candidates(grant: Grant) -> str:
 
 
 def _score_cells(scores: Scores) -> list[str]:
-    bandwidths = (scores.effective_bandwidth, scores.preserved_bandwidth, scores.aggregate_bandwidth)
+    bandwidths = (
+        scores.effective_bandwidth,
+        scores.preserved_bandwidth,
+        scores.lasting_bandwidth,
+        scores.aggregate_bandwidth,
+    )
     return [*map(figure, bandwidths), f"{scores.fragmentation:.2f}", str(scores.communication_cost)]
 
 

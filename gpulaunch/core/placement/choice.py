@@ -151,7 +151,8 @@ class Choice:
             return []
         fabric = self.fabric
         positions = [fabric.position[gpu] for gpu in self.free]
-        kind = [[fabric.kind[a][b] for b in positions] for a in positions]
+        others = [position for position in range(len(fabric.gpus)) if position not in set(positions)]
+        kind = [[fabric.kind[a][b] for b in (*positions, *others)] for a in positions]
         domain = [(fabric.socket[a], fabric.socket_size[fabric.socket[a]]) for a in positions]
         return sets(kind, domain, self.count, self._limits)
 

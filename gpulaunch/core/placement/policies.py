@@ -60,13 +60,14 @@ def greedy(choice: Choice) -> Order:  # noqa: ARG001
 
 
 def preserve(choice: Choice) -> Order:
-    """Sensitive jobs: effective, preserved, aggregate bandwidth. Insensitive ones: preserved, aggregate.
+    """Sensitive jobs: effective, lasting, aggregate bandwidth. Insensitive ones: lasting, aggregate.
 
-    The rule of mapa-sc21 Algorithm 1, with ties chosen instead of left to the order of enumeration: insensitive jobs
-    stay compact, sensitive ones spoil no more than they must, and what no link tells apart fills a socket that others
-    have begun.
+    The rule of mapa-sc21 Algorithm 1, sensitive jobs get bandwidth and insensitive ones leave it, with two departures.
+    What is left counts not only now, among free GPUs, but also once those that run have left: else insensitive jobs lie
+    across sockets, and nobody after them gets a whole one. Ties are chosen instead of left to the order of enumeration:
+    what no link tells apart fills a socket that others have begun. docs/bake-off.md has what that is worth.
     """
-    after: tuple[ScoreName, ...] = ("preserved_bandwidth", "aggregate_bandwidth", "fragmentation")
+    after: tuple[ScoreName, ...] = ("lasting_bandwidth", "aggregate_bandwidth", "fragmentation")
     return Order(("effective_bandwidth", *after) if choice.sensitive else after)
 
 

@@ -20,7 +20,13 @@ from gpulaunch.core.placement.utility import communication_cost, fragmentation
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 
 ScoreName = Literal[
-    "nvlink", "adequate_bandwidth", "effective_bandwidth", "preserved_bandwidth", "aggregate_bandwidth", "fragmentation"
+    "nvlink",
+    "adequate_bandwidth",
+    "effective_bandwidth",
+    "preserved_bandwidth",
+    "lasting_bandwidth",
+    "aggregate_bandwidth",
+    "fragmentation",
 ]
 Weigh = Callable[[int], int]
 
@@ -36,6 +42,8 @@ class Scores(NamedTuple):
         effective_bandwidth: what the job gets, GB/s (mapa-sc21 3.4): of collectives by the bandwidth model, of any
             other pattern the slowest edge relative to its weight.
         preserved_bandwidth: sum of w over all pairs of GPUs that stay free, GB/s (mapa-sc21 Eq. 3).
+        lasting_bandwidth: preserved bandwidth, and what would be preserved once all others have left the machine: the
+            sum of w over all pairs of the machine's other GPUs, those that are free now counted twice, GB/s. Ours.
         fragmentation: free GPUs as a share of all, mean over the sockets that it touches, when it is taken: 0 to 1,
             less is better (topo-aware-sc17 Eq. 5, over the candidate's side as in Algorithm 3: over all sockets every
             candidate has the same).
@@ -46,6 +54,7 @@ class Scores(NamedTuple):
     aggregate_bandwidth: float | None
     effective_bandwidth: float | None
     preserved_bandwidth: float
+    lasting_bandwidth: float
     fragmentation: float
     communication_cost: int
 
@@ -122,12 +131,16 @@ class Scale:
             by: all scores that are compared, in order: the mapping is the best one by these.
             minimum: what is adequate, 1e-6 GB/s.
         """
-        if name == "nvlink":
-            return Score(lambda _: 1, (lambda mask: int(len(nvlink_parts(self.fabric, self.positions(mask))) == 1),))
-        if name == "preserved_bandwidth":
-            return Score(self._weights[1])
-        if name == "fragmentation":
-            return Score(lambda _: 0, (lambda mask: -round(self.fragmentation(mask) * UNIT),))
+        plain = {
+            "nvlink": Score(
+                lambda _: 1, (lambda mask: int(len(nvlink_parts(self.fabric, self.positions(mask))) == 1),)
+            ),
+            "preserved_bandwidth": Score(self._weights[1]),
+            "lasting_bandwidth": Score(self._lasting),
+            "fragmentation": Score(lambda _: 0, (lambda mask: -round(self.fragmentation(mask) * UNIT),)),
+        }
+        if name in plain:
+            return plain[name]
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
             return self._aggregate(slowest_first=slowest_first)
@@ -140,6 +153,22 @@ class Scale:
     def _weights(self) -> tuple[Weigh, Weigh]:
         """The sum of w over all pairs of a candidate, and of the GPUs that it leaves free (mapa-sc21 Eq. 3)."""
         return self._histogram.sums([kind.weight for kind in self.fabric.kinds])
+
+    @cached_property
+    def _links(self) -> list[int]:
+        """Sum of w over all links of each position to the rest of the machine."""
+        weights = [kind.weight for kind in self.fabric.kinds]
+        return [sum(weights[kind] for kind in row) for row in self.fabric.kind]
+
+    @cached_property
+    def _all_links(self) -> int:
+        return sum(self._links) // 2
+
+    def _lasting(self, mask: int) -> int:
+        among, preserved = self._weights
+        links = self._links
+        lost = sum([links[gpu] for gpu in self.positions(mask)]) - among(mask)
+        return preserved(mask) + self._all_links - lost
 
     def _aggregate(self, *, slowest_first: bool) -> Score:
         if not self.edges or self.traffic.alike:  # without edges every pair counts, so that such jobs stay compact, too
@@ -256,6 +285,7 @@ class Scale:
             aggregate_bandwidth=mapping.total / UNIT if self.edges else None,
             effective_bandwidth=effective,
             preserved_bandwidth=self._weights[1](mask) / UNIT,
+            lasting_bandwidth=self._lasting(mask) / UNIT,
             fragmentation=self.fragmentation(mask),
             communication_cost=communication_cost(self.fabric.distance, gpus),
         )

@@ -14,7 +14,7 @@ from gpulaunch.core.decide import Grant, Refuse, Situation, admitted_gpus, decid
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
-from gpulaunch.core.placement.fabric import Fabric
+from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.policies import utility_of
 from gpulaunch.core.request import GOES_BY_UTILITY, Request
 from gpulaunch.core.simulate.job import Job
@@ -219,10 +219,10 @@ class Cluster:
             return joins, round(placement.utility, 9), -scores.fragmentation
         worth = [joins]
         for name in placement.by:
-            value = getattr(scores, name, None)
-            if name == "preserved_bandwidth":
-                value = scores.preserved_bandwidth - self._sum_of_links(free) / 1e6
-            worth.append(-scores.fragmentation if name == "fragmentation" else round(value or 0.0, 6))
+            value = getattr(scores, name, None) or 0.0
+            if name in ("preserved_bandwidth", "lasting_bandwidth"):
+                value -= self._sum_of_links(free) / UNIT
+            worth.append(-value if name == "fragmentation" else round(value, 6))
         return tuple(worth)
 
     def _sum_of_links(self, places: Sequence[int]) -> int:
