@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -14,6 +16,9 @@ from gpulaunch.host.document import Document, parse_toml, parsed, read_document,
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.gpu_model import GpuModel
+
+PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
+"""Where profiles are looked for first: a batch has those there that its file of jobs brings along."""
 
 SYSTEM_MACHINES = "/etc/gpulaunch/machines"
 MAX_LABEL_CHARACTERS = 8192
@@ -46,11 +51,12 @@ def _find(name: str, directories: list[str], subject: str, hint: str) -> str:
 
 
 def _profile_directories() -> list[str]:
-    return [os.path.join(config_directory(), "profiles"), _shipped("workloads")]
+    brought = os.environ.get(PROFILES_VARIABLE)
+    return [*([brought] if brought else []), os.path.join(config_directory(), "profiles"), _shipped("workloads")]
 
 
 def find_profile(name: str) -> str:
-    """Path of a profile: a path as it is, else by name from the user's profiles, then from those shipped."""
+    """Path of a profile: a path as it is, else by name: what a batch brings along, the user's own, those shipped."""
     return _find(name, _profile_directories(), "profile", "'gpulaunch profiles' lists them")
 
 
@@ -146,6 +152,36 @@ def load_measurements(topology: Topology) -> tuple[Measured, ...]:
             same = models == {gpu.model for gpu in topology.gpus}
             return parsed(document, measurements) if same else ()
     return ()
+
+
+@contextmanager
+def profiles_at_hand(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Profiles that this process and those that it starts find by name, before all others, as long as this lasts.
+
+    Args:
+        tables: by name, as in TOML.
+
+    Raises:
+        FailedError: they cannot be written.
+    """
+    if not tables:
+        yield
+        return
+    from tempfile import TemporaryDirectory  # late: it costs 4 ms
+
+    from gpulaunch.host.write import document_text, write_text
+
+    before = os.environ.get(PROFILES_VARIABLE)
+    with TemporaryDirectory(prefix="gpulaunch-profiles-") as directory:
+        for name, table in tables.items():
+            write_text(os.path.join(directory, f"{name}.toml"), document_text({"name": name, **table}))
+        os.environ[PROFILES_VARIABLE] = directory
+        try:
+            yield
+        finally:
+            del os.environ[PROFILES_VARIABLE]
+            if before is not None:
+                os.environ[PROFILES_VARIABLE] = before
 
 
 def _names(directories: list[str]) -> list[str]:
