@@ -1,12 +1,12 @@
 """argparse as our commands use it: no abbreviations, and errors are ours."""
 
 import argparse
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from typing import NoReturn
 
 from gpulaunch.errors import UsageError
 
-__all__ = ["Namespace", "Parser", "add_json", "add_topology"]
+__all__ = ["ArgumentTypeError", "Namespace", "Parser", "add_json", "add_topology"]
 
 
 class Parser(argparse.ArgumentParser):

@@ -4,8 +4,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
+from gpulaunch.cli.progress import telling
+from gpulaunch.cli.replay_report import prepare_report, write_report
 from gpulaunch.core.duration import parse_duration
 from gpulaunch.core.placement.effective import BANDWIDTH_MODELS
 from gpulaunch.core.placement.policies import POLICIES
@@ -13,8 +15,10 @@ from gpulaunch.core.simulate.engine import Rules, simulate
 from gpulaunch.core.simulate.generate import GENERATORS
 from gpulaunch.core.simulate.measures import Replay, measure
 from gpulaunch.core.simulate.time_model import MODELS
-from gpulaunch.errors import UsageError, quoted
+from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.host.machine import Machine
+from gpulaunch.papers.catalog import PAPERS
+from gpulaunch.papers.document import reproduction_document
 from gpulaunch.prepare import BACKFILL_LIMIT_S, USUAL_MODEL, shown_machine
 from gpulaunch.render.replay import replays_document
 from gpulaunch.simulation import generated_trace, read_trace
@@ -29,9 +33,11 @@ def main(arguments: Sequence[str]) -> int:
     if options.generate:
         print(generated_trace(options.generate, options.seed or 0, options.count), end="")
         return 0
+    if options.paper:
+        return _reproduce(options)
     if options.jobs is None:
-        raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
-    replays = _replays(options, shown_machine(options.topology, warn))
+        raise UsageError("no jobs given", "--jobs FILE, --generate to make some, or --paper NAME")
+    replays, page = _replays(options, shown_machine(options.topology, warn))
     document = replays_document(replays)
     if options.json:
         print_json(document)
@@ -40,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         from gpulaunch.render.terminal import draw
 
         draw(replays_table(document), sys.stdout)
+        if page:
+            print(f"\nthe report: {printable(page)}")
     return 0
 
 
@@ -84,8 +92,30 @@ def _parser() -> Parser:
     parser.add_argument("--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead")
     parser.add_argument("--count", metavar="N", type=_count(_MOST_JOBS), default=300, help="how many of them")
     parser.add_argument("--seed", metavar="N", type=int, help="of these; told in the results otherwise")
+    parser.add_argument("--report", metavar="DIR", help="also write a page with pictures, index.html, into DIR")
+    parser.add_argument(
+        "--paper", metavar="NAME", type=_paper, help="instead repeat a figure of a paper: mapa-fig13, topo-fig8, ..."
+    )
     add_json(parser)
     return parser
+
+
+def _paper(text: str) -> str:
+    if text not in PAPERS:
+        raise ArgumentTypeError(f"unknown figure {quoted(text)}: known are {', '.join(PAPERS)}")
+    return text
+
+
+def _reproduce(options: Namespace) -> int:
+    document = reproduction_document(PAPERS[options.paper]())
+    if options.json:
+        print_json(document)
+    else:
+        from gpulaunch.render.reproduction import reproduction_table
+        from gpulaunch.render.terminal import draw
+
+        draw(reproduction_table(document), sys.stdout)
+    return 0
 
 
 def _names(known: Sequence[str] | dict[str, Any], subject: str) -> Callable[[str], list[str]]:
@@ -96,7 +126,7 @@ def _names(known: Sequence[str] | dict[str, Any], subject: str) -> Callable[[str
         for name, written in zip(names, text.split(","), strict=True):
             if name not in known:
                 shown = ", ".join(sorted(known)).replace("_", "-")
-                raise UsageError(f"unknown {subject} {quoted(written)}", f"known are {shown}")
+                raise ArgumentTypeError(f"unknown {subject} {quoted(written)}: known are {shown}")
         return names
 
     return parse
@@ -105,7 +135,7 @@ def _names(known: Sequence[str] | dict[str, Any], subject: str) -> Callable[[str
 def _count(most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-            raise UsageError(f"{quoted(text)} is no whole number from 1 to {most}")
+            raise ArgumentTypeError(f"{quoted(text)} is no whole number from 1 to {most}")
         return int(text)
 
     return parse
@@ -115,18 +145,26 @@ def _time(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError:
-        raise UsageError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m") from None
+        raise ArgumentTypeError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m") from None
 
 
-def _replays(options: Namespace, machine: Machine) -> list[Replay]:
+def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | None]:
+    """All runs, and the page of their report if one is wanted."""
     jobs = read_trace(options.jobs, machine, warn)
     if options.at_once:
         jobs = [job._replace(arrival_s=0.0) for job in jobs]
-    replays = []
-    for policy in options.policy:
-        rules = _rules(options, policy)
-        replays.append(measure(machine.topology, simulate(machine.topology, jobs, rules), rules, options.seed))
-    return replays
+    if options.report is not None:
+        prepare_report(options.report)
+    with telling(len(options.policy), len(jobs)) as progress:
+        replays = []
+        for policy in options.policy:
+            rules = _rules(options, policy)
+            stays = simulate(machine.topology, jobs, rules, progress.watch(policy.replace("_", "-")))
+            replays.append(measure(machine.topology, stays, rules, options.seed))
+        if options.report is None:
+            return replays, None
+        progress.note("drawing the report")
+        return replays, write_report(options.report, replays)
 
 
 def _rules(options: Namespace, policy: str) -> Rules:

@@ -21,6 +21,25 @@ def check_writable(path: str) -> None:
         os.unlink(probe)
 
 
+def make_directory(path: str) -> None:
+    """Make a directory if there is none, and find out before long work whether files could be written there.
+
+    Raises:
+        FailedError: they could not, or the path is taken by something else.
+    """
+    from tempfile import mkstemp  # late: it costs 4 ms
+
+    try:
+        os.makedirs(path, exist_ok=True)
+        fd, probe = mkstemp(prefix=".gpulaunch-", dir=path)
+        os.close(fd)
+        os.unlink(probe)
+    except FileExistsError:
+        raise FailedError(f"{path}: not a directory") from None
+    except OSError as problem:
+        raise FailedError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
+
+
 def write_text(path: str, text: str) -> None:
     """Write a file whole or not at all; "-" is stdout, and what is no regular file is written as it comes.
 
@@ -29,13 +48,22 @@ def write_text(path: str, text: str) -> None:
     """
     if path == "-":
         print(text, end="")
-        return
+    else:
+        write_bytes(path, text.encode())
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Write a file whole or not at all; what is no regular file is written as it comes.
+
+    Raises:
+        FailedError: it cannot be written.
+    """
     try:
         if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(path, "wb") as file:
+                file.write(content)
         else:
-            _replace(os.path.realpath(path), text.encode())
+            _replace(os.path.realpath(path), content)
     except OSError as problem:
         raise FailedError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
 

@@ -61,6 +61,11 @@ def machine_of(name: str) -> Topology:
     return load_described_machine(name)[0]
 
 
+@lru_cache(maxsize=4)
+def _remembered(machine: str) -> Remembered:
+    return Remembered(machine_of(machine))
+
+
 def _jobs(rows: Iterable[tuple[int, str, float]]) -> list[Job]:
     found = []
     for number, (gpus, network, duration_s) in enumerate(rows):
@@ -85,9 +90,12 @@ def random_set(seed: int) -> list[Job]:
 def _replays(
     machine: str, policy: str, sets: Iterable[Sequence[Job]], times: tuple[str, ...] = (), yardstick: str = "cut"
 ) -> list[Replay]:
-    topology, remembered = machine_of(machine), Remembered()
+    topology, remembered = machine_of(machine), _remembered(machine)
     rules = Rules(policy, _MODELS.get(policy, "cut"), time_models=times, yardstick=yardstick)
-    return [measure(topology, simulate(topology, jobs, rules, remembered=remembered), rules, None) for jobs in sets]
+    return [
+        measure(topology, simulate(topology, jobs, rules, remembered=remembered), rules, None, remembered)
+        for jobs in sets
+    ]
 
 
 def as_coded(topology: Topology, gpus: Sequence[int]) -> float:

@@ -1,11 +1,8 @@
 """The document of replays -> a table for a terminal: one line for each policy."""
 
-from gpulaunch.core.duration import format_duration
-from gpulaunch.errors import printable
 from gpulaunch.render import Document
-from gpulaunch.render.terminal import Group, Table, Text, figure, table_of
-
-_QUARTILES = ("min", "p25", "p50", "p75", "max", "mean")
+from gpulaunch.render.replay_rows import Rows, all_jobs, replayed, sensitive_jobs
+from gpulaunch.render.terminal import Group, Table, Text, table_of
 
 
 def replays_table(document: Document) -> Group:
@@ -14,53 +11,21 @@ def replays_table(document: Document) -> Group:
     Args:
         document: from replays_document.
     """
-    runs = document["runs"]
-    first = runs[0]
-    machines = f"{first['machines']} x {first['topology']}" if first["machines"] > 1 else first["topology"]
-    count, sensitive = len(first["jobs"]), first["sensitive"]["jobs"]
-    title = f"{count} jobs ({sensitive} bandwidth-sensitive) on {printable(machines)}, {first['queue']}"
-    times = " and ".join(first["time_models"])
+    title, how = replayed(document)
+    sensitive = sensitive_jobs(document)
     return Group(
         Text(title, "bold"),
-        Text(f"run times: {times}; bandwidths by the {first['measured_by']} model", "dim"),
+        Text(how, "dim"),
         Text(),
-        _whole(runs),
+        _table(all_jobs(document)),
         Text(),
         Text("bandwidth-sensitive jobs", "bold"),
-        _sensitive(runs),
+        _table(sensitive) if sensitive.rows else Text("none", "dim"),
     )
 
 
-def _whole(runs: list[Document]) -> Table:
-    columns = ("makespan", "jobs/h", "utilization", "mean wait", "longest", "mean slowdown", "broken up", "SLO missed")
-    table = table_of("policy", *columns, right=columns)
-    for run in runs:
-        table.add_row(
-            run["policy"],
-            format_duration(round(run["makespan_s"])),
-            figure(run["throughput_jobs_per_hour"]),
-            f"{run['utilization']:.1%}",
-            format_duration(round(run["wait_s"]["mean"])),
-            format_duration(round(run["wait_s"]["max"])),
-            f"{run['slowdown']['mean'] - 1:.1%}",
-            f"{run['fragmentation']:.1%}",
-            str(run["slo_violations"]),
-        )
-    return table
-
-
-def _sensitive(runs: list[Document]) -> Table | Text:
-    if not runs[0]["sensitive"]["jobs"]:
-        return Text("none", "dim")
-    columns = (*(f"GB/s {name}" for name in _QUARTILES), "no NVLink ring", "mean slowdown")
-    table = table_of("policy", *columns, right=columns)
-    for run in runs:
-        sensitive = run["sensitive"]
-        bandwidth = sensitive["effective_bandwidth_gb_per_s"]
-        table.add_row(
-            run["policy"],
-            *(f"{bandwidth[name]:.1f}" for name in _QUARTILES),
-            f"{sensitive['without_nvlink_ring'] / sensitive['jobs']:.1%}",
-            f"{sensitive['slowdown']['mean'] - 1:.1%}",
-        )
+def _table(rows: Rows) -> Table:
+    table = table_of(*rows.columns, right=rows.columns[1:])
+    for row in rows.rows:
+        table.add_row(*row)
     return table

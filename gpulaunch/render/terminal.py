@@ -5,15 +5,18 @@ from typing import Literal, TextIO
 
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.control import Control
+from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.errors import printable
 
-__all__ = ["Group", "Table", "Text", "cut", "draw", "figure", "table_of"]
+__all__ = ["Group", "ProgressLine", "Table", "Text", "cut", "draw", "figure", "table_of"]
 
 _LEAST = 14  # columns of the last one: then the others have to give way
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
+_BAR = 24  # columns of a progress bar
 
 
 def draw(table: RenderableType, stream: TextIO | None, *, fit: bool = True) -> None:
@@ -51,3 +54,41 @@ def cut(text: str) -> Text:
 def figure(value: float | None) -> str:
     """A number in four digits, or whole from 1,000 on; "-" where there is none."""
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+class ProgressLine:
+    """One line at a terminal, drawn over itself until it is taken away; whoever is killed leaves nothing hidden behind.
+
+    Args:
+        stream: of the terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream, highlight=False, markup=False)
+        self._drawn = False
+
+    @property
+    def possible(self) -> bool:
+        """Whether this is a terminal on which a line can be drawn over."""
+        return self._console.is_terminal and not self._console.is_dumb_terminal
+
+    def draw(self, share: float, text: str) -> None:
+        """Show how much is done.
+
+        Args:
+            share: of all, 0 to 1.
+            text: beside the bar; it is cut where the terminal ends.
+        """
+        full = round(_BAR * min(max(share, 0.0), 1.0))
+        bar = "##--" if self._console.options.ascii_only else "━━──"
+        line = Text.assemble((bar[0] * full, "cyan"), (bar[-1] * (_BAR - full), "dim"), f" {printable(text)}")
+        line.truncate(max(1, self._console.width - 1), overflow="ellipsis")
+        self.clear()
+        self._console.print(line, end="")
+        self._drawn = True
+
+    def clear(self) -> None:
+        """Take it away."""
+        if self._drawn:
+            self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+            self._drawn = False

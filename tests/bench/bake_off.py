@@ -5,7 +5,8 @@ of 0.5, 0.8 and 0.95 of the machine, 30 seeds each; every policy replays the sam
 times follow the bandwidth obtained. Figures are of the sensitive jobs of two GPUs and more: mean and 25th percentile of
 effective bandwidth (cut model), and mean slowdown. What is compared is the difference of two policies, trace by trace.
 
-Run: python tests/bench/bake_off.py [--machines NAME,...] [--policies NAME,...] [--seeds 30] [--jobs 150] [--json FILE]
+Run: python tests/bench/bake_off.py [--machines NAME,...] [--policies NAME,...] [--seeds 30] [--jobs 150]
+    [--json FILE: one line for each machine and policy]
 """
 
 import argparse
@@ -70,15 +71,21 @@ def replayed(machine_name: str, policy: str, seeds: int, jobs: int) -> tuple[str
     """What a policy makes of all traces of a machine."""
     machine = find_machine(machine_name, print, "--topology")
     rules = Rules(policy, _MODELS.get(policy, "cut"), time_models=("bandwidth",))
-    remembered, began = Remembered(), time.monotonic()
+    remembered, began = Remembered(machine.topology), time.monotonic()
     found: Figures = {}
     for trace, these in traces(machine, seeds, jobs).items():
-        replay = measure(machine.topology, simulate(machine.topology, these, rules, remembered=remembered), rules, None)
+        replay = measure(
+            machine.topology, simulate(machine.topology, these, rules, remembered=remembered), rules, None, remembered
+        )
         sensitive = [one for one in replay.jobs if one.sensitive]
         bandwidths = [one.effective_bandwidth for one in sensitive]
         slowdown = fmean(one.slowdown for one in sensitive) - 1
         found[trace] = fmean(bandwidths), quartiles(bandwidths).low, 100 * slowdown
     return machine_name, policy, found, time.monotonic() - began
+
+
+def replayed_one(work: tuple[str, str, int, int]) -> tuple[str, str, Figures, float]:
+    return replayed(*work)
 
 
 def compared(own: Figures, other: Figures, figure: int) -> tuple[float, float]:
@@ -103,12 +110,21 @@ def main() -> None:
     work = [(name, policy, options.seeds, options.jobs) for name, policy in product(names, policies)]
     results: dict[str, dict[str, Figures]] = {}
     with Pool(options.workers) as pool:
-        for name, policy, found, took_s in pool.starmap(replayed, work, chunksize=1):
+        for name, policy, found, took_s in pool.imap(replayed_one, work):
             results.setdefault(name, {})[policy] = found
             print(f"{name} {policy}: {took_s:.0f} s", file=sys.stderr)
+            if options.json:
+                with open(options.json, "a") as file:
+                    print(
+                        json.dumps([name, policy, [[*trace, *figures] for trace, figures in found.items()]]), file=file
+                    )
     worst = 0.0
     for name, of_policy in results.items():
-        print(f"\n{name:24} " + " ".join(f"{figure:>11}" for figure in FIGURES) + "   default is better by (standard errors)")
+        print(
+            f"\n{name:24} "
+            + " ".join(f"{figure:>11}" for figure in FIGURES)
+            + "   default is better by (standard errors)"
+        )
         for policy, found in of_policy.items():
             means = [fmean(figures[i] for figures in found.values()) for i in range(3)]
             line = f"  {policy.replace('_', '-'):22} " + " ".join(f"{mean:11.2f}" for mean in means) + "  "
@@ -119,9 +135,6 @@ def main() -> None:
                 line += f" {gain:+7.2f} ({errors:+6.1f})"
             print(line)
     print(f"\nworst: {worst:+.1f} standard errors")
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({m: {p: [[*t, *f] for t, f in found.items()] for p, found in by.items()} for m, by in results.items()}, file)
 
 
 if __name__ == "__main__":

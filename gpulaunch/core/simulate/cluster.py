@@ -19,6 +19,7 @@ from gpulaunch.core.placement.policies import utility_of
 from gpulaunch.core.request import GOES_BY_UTILITY, Request
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import lease_of, signature
+from gpulaunch.core.simulate.yardstick import Yardstick
 
 State = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter: how many there are of each, or in the order in which they began."""
@@ -63,16 +64,25 @@ class Found(NamedTuple):
 class Remembered:
     """What was decided before, on machines of one kind; several simulations may share it if that is all they share.
 
+    Args:
+        topology: of the machines.
+
     Attributes:
         kinds: a number for each request that is like no other.
         found: decisions by kind, earlier requests and state.
         utilities: of GPUs, by kind and state.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._yardsticks: dict[str, Yardstick] = {}
         self.kinds: dict[str, int] = {}
         self.found: dict[object, _Memory] = {}
         self.utilities: dict[object, float] = {}
+
+    def yardstick(self, model: str) -> Yardstick:
+        """What measures placements by a bandwidth model."""
+        return self._yardsticks.setdefault(model, Yardstick(self._topology, model))
 
 
 class Node:

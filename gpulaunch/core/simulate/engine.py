@@ -11,7 +11,6 @@ from gpulaunch.core.simulate.cluster import Ahead, Cluster, Found, Remembered
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import ticket_of
 from gpulaunch.core.simulate.time_model import TimeModel
-from gpulaunch.core.simulate.yardstick import Yardstick
 from gpulaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def simulate(
     Raises:
         UsageError: a job can never run there.
     """
-    return _Simulation(topology, jobs, rules, watch, remembered or Remembered()).run()
+    return _Simulation(topology, jobs, rules, watch, remembered or Remembered(topology)).run()
 
 
 class _Simulation:
@@ -173,7 +172,7 @@ class _Simulation:
         self._jobs = [ruled(job) for job in jobs]
         self._rules, self._watch = rules, watch
         self._cluster = Cluster(topology, rules.machines, (job.request for job in self._jobs), remembered)
-        self._times = TimeModel(rules.time_models, Yardstick(topology, rules.yardstick))
+        self._times = TimeModel(rules.time_models, remembered.yardstick(rules.yardstick))
         self._kind = [self._cluster.kind_of(job.request) for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}
         self._queue: list[tuple[Job, Ticket]] = []
@@ -237,8 +236,7 @@ class _Simulation:
         else:
             self._end(ends, now)
             self._start_some(now)
-        running = sum(map(len, self._running.values()))
-        self._watch(Moment(now, len(self._queue), running, len(self._done), self._cluster))
+        self._watch(Moment(now, len(self._queue), self._started - len(self._done), len(self._done), self._cluster))
 
     def _end(self, ends: Sequence[_Running], now: float) -> None:
         for one in ends:

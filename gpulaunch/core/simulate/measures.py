@@ -6,6 +6,7 @@ from statistics import quantiles
 from typing import NamedTuple
 
 from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Rules, Stay
 from gpulaunch.core.simulate.yardstick import Yardstick
 
@@ -141,7 +142,9 @@ def quartiles(values: Iterable[float]) -> Quartiles | None:
     return Quartiles(found[0], low, median, high, found[-1])
 
 
-def measure(topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int | None) -> Replay:
+def measure(
+    topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int | None, remembered: Remembered | None = None
+) -> Replay:
     """What came of a replay.
 
     Args:
@@ -149,8 +152,9 @@ def measure(topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int |
         stays: of all jobs, in the order of starts.
         rules: how they were replayed.
         seed: of the trace.
+        remembered: of simulations of the same machine.
     """
-    yardstick = Yardstick(topology, rules.yardstick)
+    yardstick = (remembered or Remembered(topology)).yardstick(rules.yardstick)
     jobs = tuple(_measured(stay, yardstick) for stay in stays)
     gpus = len(topology.gpus) * rules.machines
     return Replay(topology.name, rules, seed, jobs, tuple(_levels(stays, yardstick)), gpus)

@@ -19,8 +19,8 @@ COMMUNICATION_SHARE = 0.63
 """Share of its time in which a bandwidth-sensitive job waits for its links, on the best of them.
 
 Source: mapa-sc21 Figure 2b and 2.1: VGG-16 is up to 3 times as fast over a double NVLink (50 GB/s) as over PCIe (12).
-    With a share s that shrinks and grows with the bandwidth, 1 + s (50/12 - 1) = 3. Other networks gain less:
-    estimated for all but that one.
+    With a share s that shrinks and grows with the bandwidth, 1 + s (50/12 - 1) = 3; by the cut model, which has 40
+    GB/s for a double NVLink, PCIe takes 2.5 times as long. Estimated for all networks but that one: they gain less.
 """
 
 ENOUGH_GB_PER_S = 50.0
@@ -55,12 +55,15 @@ class TimeModel:
             lease: its own.
             company: the leases of all other jobs on the machine.
         """
-        links = self._of_links(job, gpus) if self._bandwidth else 0.0
+        links = self.slowdown_of_links(job, gpus) if self._bandwidth else 0.0
         neighbours = self._of_neighbours(job.request, lease, company) if self._interference else 0.0
         return (1 + max(links, neighbours)) / (_rate(lease, company) if self._sharing else 1.0) - 1
 
-    def _of_links(self, job: Job, gpus: tuple[int, ...]) -> float:
-        """Measured where the job says so, else by the share of its time in which it waits for its links."""
+    def slowdown_of_links(self, job: Job, gpus: tuple[int, ...]) -> float:
+        """How much longer a job takes on links slower than the best.
+
+        Measured where the job says so, else by the share of its time in which it waits for its links.
+        """
         if job.split_slowdown is not None:
             return job.split_slowdown if self._yardstick.are_split(gpus) else 0.0
         share = job.communication_share

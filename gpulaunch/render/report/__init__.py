@@ -1,0 +1,1 @@
+"""Replays -> one page to look at, with its pictures."""

@@ -1,0 +1,61 @@
+"""Colours of pictures and page: each has a part to play, and one value on light and one on dark ground.
+
+Those of policies can be told apart with any of the usual colour blindnesses: they differ in lightness, too.
+"""
+
+from typing import NamedTuple
+
+
+class Colour(NamedTuple):
+    """A colour.
+
+    Attributes:
+        name: as the page's style sheet calls it.
+        light: on light ground, and in files; no two colours have the same.
+        dark: on dark ground.
+    """
+
+    name: str
+    light: str
+    dark: str
+
+
+PAPER = Colour("paper", "#ffffff", "#14181d")
+INK = Colour("ink", "#1f2933", "#e6eaef")
+PALE = Colour("pale", "#5b6672", "#a0aab5")
+GRID = Colour("grid", "#dfe3e8", "#323a44")
+IDLE = Colour("idle", "#f1f3f6", "#1e242b")
+ON_BAR = Colour("on-bar", "#1d2731", "#11161c")
+
+POLICIES = {
+    "baseline": Colour("baseline", "#656c76", "#9aa2ad"),
+    "fcfs": Colour("fcfs", "#141c28", "#f2f6fa"),
+    "best-fit": Colour("best-fit", "#99390b", "#b8924a"),
+    "greedy": Colour("greedy", "#c98300", "#f5c63c"),
+    "topo-aware": Colour("topo-aware", "#0d9a66", "#5ee6a0"),
+    "topo-aware-p": Colour("topo-aware-p", "#a557b4", "#cc74dc"),
+    "preserve": Colour("preserve", "#2c50dc", "#5c86ff"),
+    "preserve-paper": Colour("preserve-paper", "#4f9ff0", "#a5dcff"),
+    "best-effort": Colour("best-effort", "#6d1f3a", "#e25a68"),
+}
+"""The same in every report, so that who has seen one can read the next."""
+
+SLOWED = (
+    (1.05, Colour("slowed-0", "#c3cfdc", "#93a3b5")),
+    (1.5, Colour("slowed-1", "#fbdc94", "#f2d588")),
+    (2.0, Colour("slowed-2", "#f5a35c", "#ee9c56")),
+    (float("inf"), Colour("slowed-3", "#e2685f", "#e87068")),
+)
+"""Up to which slowdown a bar of a timeline has which colour."""
+
+ALL = (PAPER, INK, PALE, GRID, IDLE, ON_BAR, *POLICIES.values(), *(colour for _, colour in SLOWED))
+
+
+def colours_of(policies: list[str]) -> list[Colour]:
+    """One for each run: its policy's own, or one of those that nobody has if it is not the first with it."""
+    spare = [colour for policy, colour in POLICIES.items() if policy not in policies]
+    found: list[Colour] = []
+    for policy in policies:
+        own = POLICIES.get(policy)
+        found.append(own if own and own not in found else spare.pop(0) if spare else own or PALE)
+    return found
