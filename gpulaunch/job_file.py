@@ -43,8 +43,8 @@ _FILE: FieldTable = {"job": list, "profile": dict}
 _JOB: FieldTable = {
     "name": str,
     "command": list,
-    "arrival_s": (0.0, 1e12),
-    "duration_s": (1e-6, 1e12),
+    "arrival_s": (0.0, 1e9),
+    "duration_s": (1e-6, 1e9),
     "communication_percentage": (0.0, 100.0),
     "split_slowdown_percentage": (0.0, 1e4),
 }
@@ -100,10 +100,12 @@ class JobFile(NamedTuple):
     Attributes:
         entries: in order.
         profiles: that it brings along, by name.
+        tables: the same, as they stand there.
     """
 
     entries: tuple[Entry, ...]
     profiles: Mapping[str, Profile]
+    tables: Mapping[str, Mapping[str, Any]]
 
 
 def load_jobs(path: str) -> JobFile:
@@ -115,9 +117,9 @@ def load_jobs(path: str) -> JobFile:
     text = read_text(path)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if first.startswith("{"):
-        found = JobFile(tuple(_json_lines(path, text)), {})
+        found = JobFile(tuple(_json_lines(path, text)), {}, {})
     elif first[:1].isdigit():
-        found = JobFile(tuple(_columns(path, text)), {})
+        found = JobFile(tuple(_columns(path, text)), {}, {})
     else:
         found = _toml(parse_toml(path, text))
     if not found.entries:
@@ -132,7 +134,7 @@ def _toml(document: Document) -> JobFile:
     except FieldError as problem:
         raise document.error(problem) from None
     entries = tuple(_entry(job, Where(document.path, None, document, n)) for n, job in enumerate(top.get("job", [])))
-    return JobFile(entries, profiles)
+    return JobFile(entries, profiles, top.get("profile", {}))
 
 
 def _profile(name: str, table: object) -> Profile:

@@ -391,7 +391,7 @@ def test_least_utility() -> None:
 
 
 def test_least_utility_beside_others() -> None:
-    """Slowdowns beside others on a socket are seen, and an empty socket is preferred to waiting; else who began last."""
+    """Slowdowns beside others are seen, and an empty socket is preferred to waiting; then the socket begun last."""
     request = patient(0.5, 1, noisy=(0.4, 0.3))
     one, other = (lease(MINSKY, (gpu,), profile="noisy") for gpu in (0, 2))
     assert beside(request, MINSKY, one) == (Grant, [2])

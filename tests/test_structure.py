@@ -29,12 +29,16 @@ ALLOWED = {
     "prepare": {"errors", "core", "host", "look", "settings", "sharing"},
     "job_file": {"errors", "core", "host", "settings"},
     "simulation": {"errors", "core", "host", "settings", "prepare", "job_file"},
+    "tasks": {"errors", "core", "host", "settings", "prepare", "job_file"},
+    "resume": {"errors", "core", "host", "tasks"},
+    "batch": {"errors", "core", "host", "free", "tasks", "resume"},
+    "papers": {"errors", "core", "host", "papers"},
     "container": {"errors", "core", "host", "look", "settings", "prepare"},
     "doctor": {"errors", "core", "host", "settings", "prepare", "container", "sharing"},
     "api": {"errors", "core", "host", "look", "acquire", "settings", "prepare"},
     "measure": {"errors", "core", "host", "prepare", "api"},
     "cli": {"errors", "core", "host", "look", "acquire", "launch", "free", "settings", "prepare", "container", "doctor"}
-    | {"measure", "job_file", "simulation"}
+    | {"measure", "job_file", "simulation", "papers", "tasks", "batch"}
     | {"render", "cli", "__init__"},
     "__main__": {"cli"},
     "__init__": {"api", "errors"},
@@ -43,6 +47,7 @@ DOORS = {
     "argparse": {"cli/arguments.py"},
     "ctypes": {"host/libc.py", "host/roster.py"},
     "filelock": {"host/slow_lock.py"},
+    "matplotlib": {"render/report/canvas.py"},
     "networkx": {"core/hardware/graph.py"},
     "numpy": {"core/placement/measurement.py"},
     "psutil": {"host/ending.py"},
@@ -126,6 +131,7 @@ _DRAWN = (
     "gpulaunch.render.terminal",
     "gpulaunch.render.plan_table",
     "gpulaunch.render.replay_table",
+    "gpulaunch.render.report.page",
 )
 
 

@@ -14,8 +14,8 @@ from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.core.decide import Decision, Grant, Situation, Wait
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.errors import UsageError, WouldWaitError
-from gpulaunch.host.process import exit_like
+from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
+from gpulaunch.host.process import exit_like, exit_status
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Snapshot
 from gpulaunch.look import Launch, granted_gpus, preview
@@ -23,6 +23,7 @@ from gpulaunch.prepare import read_launch
 from gpulaunch.settings import Given, Settings
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.cli.json_status import JsonStatus
     from gpulaunch.core.explain import Explanation
     from gpulaunch.core.sharing.share import Share
 
@@ -74,22 +75,56 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         decision, situation = preview(launch, tell)
         return _dry_run(launch, decision, situation, explained=explained, as_json="json" in given)
 
-    def waiting(reason: str, seen: Snapshot) -> None:
-        if "quiet" not in given:
-            _say_who_has_what(launch, reason, seen)
-        _explain_why_not(launch, given)
-
-    def granted(held: Held[Any]) -> None:
-        if explained:
-            _explain_on_stderr(launch, held.grant, held.situation)
-        if "verbose" in given:
-            _say_granted(launch, held)
-
-    outcome = launching.run(launch, Told(tell, waiting), granted)
+    ears = _Ears(given, launch)
+    try:
+        outcome = launching.run(launch, Told(tell, ears.waiting), ears.granted)
+    except GpulaunchError as problem:
+        ears.ended(problem.exit_status)
+        raise
     if isinstance(outcome, launching.Ended):
+        ears.ended(exit_status(outcome.status))
         return exit_like(outcome.status)
     _explain_why_not(launch, given)
     return _not_now(outcome, given)
+
+
+class _Ears:
+    """Who wants to know what becomes of a launch: whoever reads stderr, and the program that started it.
+
+    Args:
+        given: the options, by name.
+        launch: which.
+    """
+
+    def __init__(self, given: Mapping[str, Given], launch: Launch) -> None:
+        self._given, self._launch = given, launch
+        self._status: JsonStatus | None = None
+        if "json_status_fd" in given:
+            from gpulaunch.cli import json_status  # late: few launches need it
+
+            self._status = json_status.JsonStatus(given["json_status_fd"].text)
+
+    def waiting(self, reason: str, seen: Snapshot) -> None:
+        """It joins the queue."""
+        if self._status:
+            self._status.waiting(reason)
+        elif "quiet" not in self._given:
+            _say_who_has_what(self._launch, reason, seen)
+        _explain_why_not(self._launch, self._given)
+
+    def granted(self, held: Held[Any]) -> None:
+        """It has its GPUs."""
+        if "explain" in self._given:
+            _explain_on_stderr(self._launch, held.grant, held.situation)
+        if "verbose" in self._given:
+            _say_granted(self._launch, held)
+        if self._status:
+            self._status.started(held)
+
+    def ended(self, exit_status: int) -> None:
+        """Its job has ended, if it ever began."""
+        if self._status:
+            self._status.ended(exit_status)
 
 
 def _say_granted(launch: Launch, held: Held[Any]) -> None:

@@ -14,7 +14,7 @@ from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
 from gpulaunch.settings import Given
 
-COMMANDS = ("status", "topo", "profiles", "free", "plan", "simulate", "doctor", "setup")
+COMMANDS = ("status", "topo", "profiles", "free", "plan", "batch", "simulate", "doctor", "setup")
 
 
 def main() -> None:

@@ -77,6 +77,7 @@ OPTIONS = (
     Option(("--dry-run",), "dry_run", None, "say what would be decided, and take nothing"),
     Option(("--explain",), "explain", None, "show the best candidates, and why the winner won"),
     Option(("--json",), "json", None, "with --dry-run: print a JSON document"),
+    Option(("--json-status-fd",), "json_status_fd", "FD", "tell there in lines of JSON when the job starts and ends"),
     Option(("-q", "--quiet"), "quiet", None, "no warnings, and no word on waiting"),
     Option(("-v", "--verbose"), "verbose", None, "say which GPUs the job got"),
     Option(("-h", "--help"), "help", None, "print this and exit"),
@@ -91,6 +92,7 @@ commands:
   profiles    what is known about jobs before they run
   free ID     end a lease, or leave the queue
   plan FILE   which jobs of a queue to run together on a GPU
+  batch FILE  run a file of jobs, one launch after the other
   simulate    replay a file of jobs on a described machine
   doctor      what works here, and how GPUs get into containers
   setup       make /run/gpulaunch, the table's place (as root)
@@ -166,7 +168,7 @@ def print_help() -> None:
         "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it ends.",
         "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n"
         "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
-        "       gpulaunch status|topo|profiles|plan|free|doctor|setup [OPTIONS]",
+        "       gpulaunch status|topo|profiles|plan|batch|free|doctor|setup [OPTIONS]",
         add_help=False,
         epilog=_COMMANDS,
     )

@@ -71,13 +71,25 @@ def marked(variable: str) -> set[int]:
     Args:
         variable: name and value.
     """
-    found = set()
+    name, _, value = variable.partition("=")
+    return marked_by(name).get(value, set())
+
+
+def marked_by(variable: str) -> dict[str, set[int]]:
+    """Live processes that were started with a variable in their environment, by its value; as far as they are visible.
+
+    Args:
+        variable: its name.
+    """
+    begin = os.fsencode(f"{variable}=")
+    found: dict[str, set[int]] = {}
     for name in os.listdir("/proc"):
         with suppress(OSError):  # ended meanwhile, or somebody else's
             if name.isdecimal() and int(name) != os.getpid():
                 with open(f"/proc/{name}/environ", "rb") as file:
-                    if os.fsencode(variable) in file.read().split(b"\0"):
-                        found.add(int(name))
+                    for one in file.read().split(b"\0"):
+                        if one.startswith(begin):
+                            found.setdefault(os.fsdecode(one.removeprefix(begin)), set()).add(int(name))
     return found
 
 

@@ -6,14 +6,18 @@ is being started; the two calls of it that are needed stand here.
 
 import ctypes
 import os
+import signal
 import struct
+from collections.abc import Callable
 
 # inotify.h
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
 IN_DELETE_SELF = 0x400
 
-_PR_SET_CHILD_SUBREAPER = 36  # prctl.h
+# prctl.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _EVENT = "iIII"  # struct inotify_event: wd, mask, cookie, len; then len bytes of name
 _LONGEST_READ = 1 << 16
 
@@ -27,6 +31,21 @@ def adopt_orphans() -> None:
         OSError: the kernel is older than 3.4.
     """
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def end_with_parent(parent: int) -> Callable[[], None]:
+    """What a child has to do in order to be killed when its parent dies; to be called before it becomes a program.
+
+    Args:
+        parent: pid of the process that starts it.
+    """
+
+    def ask() -> None:
+        _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        if os.getppid() != parent:  # it has died before it was asked for
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return ask
 
 
 def inotify() -> int:

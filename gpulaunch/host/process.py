@@ -211,6 +211,15 @@ class Job:
         return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
+def exit_status(status: int) -> int:
+    """The exit status that tells how a job ended: its own, or 128 and the number of the signal that killed it.
+
+    Args:
+        status: the job's wait status.
+    """
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
 def exit_like(status: int) -> int:
     """The exit status that tells how the job ended.
 
@@ -219,12 +228,9 @@ def exit_like(status: int) -> int:
     Args:
         status: the job's wait status.
     """
-    if not os.WIFSIGNALED(status):
-        return os.WEXITSTATUS(status)
-    number = os.WTERMSIG(status)
-    if number in (signal.SIGINT, signal.SIGQUIT):
-        end_by(number)
-    return 128 + number
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGINT, signal.SIGQUIT):
+        end_by(os.WTERMSIG(status))
+    return exit_status(status)
 
 
 def end_by(number: int) -> None:

@@ -79,6 +79,16 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+def iso(seconds: float) -> str:
+    """A time as ISO 8601, UTC, with milliseconds.
+
+    Args:
+        seconds: since 1970.
+    """
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{thousandths:03}Z"
+
+
 def seconds_since_boot() -> float:
     """The clock that nobody sets and that suspending does not stop."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

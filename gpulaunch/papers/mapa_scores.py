@@ -129,9 +129,9 @@ def figure_16() -> Reproduction:
         (Comparison("times as long", "paper", rows),),
         (
             (
-                "Nothing is measured here: this is the simulator's time model (--time-model bandwidth), whose one "
-                "constant is taken from Figure 2b, 'up to 3x' for VGG-16, over the links' nominal 50 and 12 GB/s. For the "
-                "other sensitive networks it is an estimate, too large for most."
+                "Nothing is measured here: this is the simulator's time model (--time-model bandwidth), whose "
+                "one constant is taken from Figure 2b, 'up to 3x' for VGG-16, over the links' nominal 50 and 12"
+                " GB/s. For the other sensitive networks it is an estimate, too large for most."
             ),
             f"Past {ENOUGH_GB_PER_S:g} GB/s the model sees no gain, as the paper says of its Figure 16.",
         ),

@@ -1,9 +1,10 @@
 """Which policy serves bandwidth-sensitive jobs best: every policy on every described machine, over paired traces.
 
-Traces: Poisson arrivals, jobs of 1-5 GPUs (as many as the machine has at most), 30, 50 and 70 % of them sensitive, loads
-of 0.5, 0.8 and 0.95 of the machine, 30 seeds each; every policy replays the same traces, first in, first out, and run
-times follow the bandwidth obtained. Figures are of the sensitive jobs of two GPUs and more: mean and 25th percentile of
-effective bandwidth (cut model), and mean slowdown. What is compared is the difference of two policies, trace by trace.
+Traces: Poisson arrivals, jobs of 1-5 GPUs (as many as the machine has at most), 30, 50 and 70 % of them sensitive,
+loads of 0.5, 0.8 and 0.95 of the machine, 30 seeds each; every policy replays the same traces, first in, first out, and
+run times follow the bandwidth obtained. Figures are of the sensitive jobs of two GPUs and more: mean and 25th
+percentile of effective bandwidth (cut model), and mean slowdown. What is compared is the difference of two policies,
+trace by trace.
 
 Run: python tests/bench/bake_off.py [--machines NAME,...] [--policies NAME,...] [--seeds 30] [--jobs 150]
     [--json FILE: one line for each machine and policy]

@@ -1,0 +1,206 @@
+"""`gpulaunch batch FILE`: run a file of jobs, one ordinary launch after the other."""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from gpulaunch import batch
+from gpulaunch.batch import Counts, Ears, Outcome, Ways
+from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.options import OPTIONS
+from gpulaunch.cli.output import print_json, say, warn
+from gpulaunch.core.duration import format_duration
+from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.host.catalog import profiles_at_hand
+from gpulaunch.host.process import end_by
+from gpulaunch.host.results_file import Result, ResultsFile, result_document
+from gpulaunch.host.system import iso
+from gpulaunch.job_file import load_jobs
+from gpulaunch.prepare import read_grace, shown_machine
+from gpulaunch.settings import Given, Settings
+from gpulaunch.tasks import Task, read_tasks
+
+if TYPE_CHECKING:
+    from gpulaunch.render.terminal import ProgressLine
+
+_MOST_NAMED = 5
+_SOME_FAILED = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the jobs of a file until all have ended."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # jobs run: a message that nobody reads is no reason to end
+    file = load_jobs(options.file)
+    for name in file.tables:
+        if os.sep in name:
+            raise UsageError(f"{options.file}: profile {printable(name)}: a name with {os.sep} in it would be a path")
+    if options.policy is not None:
+        Settings({"policy": Given("--policy", options.policy)}, {}).get("policy")
+    common = {key: getattr(options, key) for key in ("topology", "policy") if getattr(options, key)}
+    path = options.results or f"{os.path.basename(options.file)}.results.jsonl"
+    with profiles_at_hand(file.tables):
+        shown_machine(options.topology, warn)  # what is wrong with that is wrong with all jobs
+        tasks = read_tasks(file, common, warn, at_once=options.at_once)
+        if options.logs:
+            _make_directory(options.logs)
+        results = batch.begin(path, options.file, warn, resume=options.resume)
+        watcher = _Watcher(quiet=options.quiet, shared=options.logs is None)
+        ways = Ways(_words, common, options.logs, options.json, read_grace(Settings({}, os.environ)))
+        try:
+            outcome = batch.run(tasks, results, ways, Ears(watcher.say, watcher.ended, watcher.changed))
+        finally:
+            watcher.clear()
+    return _finish(options, sorted(tasks), results, outcome)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "gpulaunch batch", "Run the jobs of a file, each by an ordinary launch, in order (see docs/batch.md)."
+    )
+    parser.add_argument("file", metavar="FILE", help="the jobs, in TOML or JSON lines; each has a command")
+    add_topology(parser)
+    parser.add_argument("--policy", metavar="NAME", help="how to choose GPUs, for all jobs")
+    parser.add_argument("--at-once", action="store_true", help="wait for no arrival_s")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with a batch: run only what has no result yet, take over what runs"
+    )
+    parser.add_argument(
+        "--results", metavar="FILE", help="where results go, a line of JSON each (default: NAME.results.jsonl here)"
+    )
+    parser.add_argument("--logs", metavar="DIR", help="what jobs print goes to DIR/ID.log (default: where this prints)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="nothing but errors on stderr")
+    add_json(parser)
+    return parser
+
+
+def _make_directory(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as problem:
+        raise FailedError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
+
+
+def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """What says the same on the command line of a launch, and in the environment what no option says."""
+    words: list[str] = []
+    variables: dict[str, str] = {}
+    for name, text in settings.items():
+        options = [option for option in OPTIONS if option.name == name]
+        valued = next((option for option in options if option.metavar is not None), None)
+        switch = next((option for option in options if option.metavar is None and option.sets == text), None)
+        if valued:
+            words.append(f"{valued.flags[-1]}={text}")
+        elif switch:
+            words.append(switch.flags[-1])
+        else:
+            variables[f"GPULAUNCH_{name.upper()}"] = text
+    return words, variables
+
+
+class _Watcher:
+    """Says on stderr what happens: at a terminal by a line for each job that has ended, or by one that is drawn over
+    and over where jobs print elsewhere; in a pipe not at all.
+
+    Args:
+        quiet: errors only.
+        shared: jobs print to the same terminal.
+    """
+
+    def __init__(self, *, quiet: bool, shared: bool) -> None:
+        self._quiet = quiet
+        self._tells = not quiet and sys.stderr is not None and sys.stderr.isatty()
+        self._line: ProgressLine | None = None
+        if self._tells and not shared:
+            from gpulaunch.render import terminal  # late: few need it
+
+            line = terminal.ProgressLine(sys.stderr)
+            self._line = line if line.possible else None
+
+    def say(self, kind: str, text: str) -> None:
+        """One message."""
+        self.clear()
+        if kind == "error" or not self._quiet:
+            say(kind, text)
+
+    def ended(self, result: Result, counts: Counts) -> None:
+        """A job has ended."""
+        if self._tells and (result.exit_status or self._line is None):
+            self.say("info", f"{counts.done} of {counts.jobs}: job {result.id} ({result.name}) {_how(result)}")
+
+    def changed(self, counts: Counts) -> None:
+        """Draw how far the batch has come."""
+        if self._line is None:
+            return
+        parts = [f"{counts.done} of {counts.jobs} done", f"{counts.running} running"]
+        if counts.failed:
+            parts.append(f"{counts.failed} failed")
+        if counts.queued:
+            name, why = counts.queued
+            parts.append(f"{name} waits: {why}" if why else f"{name} waits")
+        with suppress(OSError):
+            self._line.draw(counts.done / counts.jobs, ", ".join(parts))
+
+    def clear(self) -> None:
+        """Take away what is drawn."""
+        if self._line:
+            with suppress(OSError):
+                self._line.clear()
+
+
+def _how(result: Result) -> str:
+    if result.started_s is None or result.ended_s is None:
+        return f"was not started: {result.exit_status}"
+    gpus = ",".join(map(str, result.gpus))
+    where = f" on GPU{'s' if len(result.gpus) > 1 else ''} {gpus}" if gpus else ""
+    after = format_duration(result.ended_s - result.started_s)
+    return f"ended with {result.exit_status} after {after}{where}"
+
+
+def _finish(options: Namespace, tasks: Sequence[Task], results: ResultsFile, outcome: Outcome) -> int:
+    """Say how it went, on stderr in a line, and on stdout as a document."""
+    ended = [outcome.results[task.id] for task in tasks if task.id in outcome.results]
+    if not options.quiet:
+        say("info", _summary(len(tasks), ended, results.path))
+    if options.json:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        print_json(_document(tasks, results, outcome))
+        sys.stdout.flush()
+    if outcome.problem:
+        raise FailedError(outcome.problem.message, "once that is put right, --resume runs what has no result")
+    if outcome.signal in (signal.SIGINT, signal.SIGQUIT):
+        end_by(outcome.signal)
+    if outcome.signal is not None:
+        return 128 + outcome.signal
+    return _SOME_FAILED if any(result.exit_status for result in ended) else 0
+
+
+def _summary(jobs: int, ended: Sequence[Result], path: str) -> str:
+    failed = [result for result in ended if result.exit_status and not result.interrupted]
+    cut_short = sum(result.interrupted for result in ended)
+    left = jobs - len(ended)
+    parts = [f"{len(ended) - len(failed) - cut_short} of {jobs} jobs ended with 0"]
+    if failed:
+        named = ", ".join(f"{result.id} ({result.name}): {result.exit_status}" for result in failed[:_MOST_NAMED])
+        parts.append(f"{len(failed)} did not: {named}{', ...' if len(failed) > _MOST_NAMED else ''}")
+    if cut_short:
+        parts.append(f"{cut_short} {'was' if cut_short == 1 else 'were'} ended early")
+    if left:
+        parts.append(f"{left} {'has' if left == 1 else 'have'} not run")
+    again = "; --resume runs the rest" if left or cut_short else ""
+    return f"{', '.join(parts)}; results in {path}{again}"
+
+
+def _document(tasks: Sequence[Task], results: ResultsFile, outcome: Outcome) -> dict[str, object]:
+    assert results.header is not None  # noqa: S101  a batch that has run has one
+    batch_id, file, began_s = results.header
+    jobs = []
+    for task in tasks:
+        result = outcome.results.get(task.id)
+        jobs.append(
+            result_document(result, began_s) if result else {"id": task.id, "name": task.name, "exit_status": None}
+        )
+    return {"batch": batch_id, "file": file, "began_at": iso(began_s), "jobs": jobs}

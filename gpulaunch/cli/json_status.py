@@ -1,0 +1,82 @@
+"""`--json-status-fd`: what becomes of a launch, as lines of JSON for the program that started it."""
+
+import fcntl
+import json
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
+from gpulaunch.acquire import Held
+from gpulaunch.core.environment import BATCH_VARIABLE
+from gpulaunch.errors import UsageError, quoted
+from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.system import iso
+
+_OPTION = "--json-status-fd"
+_MOST_DIGITS = 6  # no process has a million descriptors
+
+
+class JsonStatus:
+    """Whoever started this launch and listens; docs/batch.md has the lines.
+
+    The descriptors are the launcher's alone from here on: the job does not inherit them.
+
+    Args:
+        text: numbers of descriptors, between commas. A line goes to the first one that takes it: to a pipe whose
+            reader is gone it does not go.
+
+    Raises:
+        UsageError: one of them is no open descriptor to write to, or is the job's own.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._fds = [_taken(word) for word in text.split(",")]
+        self._started: dict[str, Any] = {}
+
+    def waiting(self, reason: str) -> None:
+        """The launch has joined the queue."""
+        self._write({"event": "waiting", "reason": reason})
+
+    def started(self, held: Held[Any]) -> None:
+        """The GPUs are the job's, and it is about to run."""
+        lease = held.lease
+        self._started = {
+            "lease": lease.id,
+            "gpus": list(held.grant.placement.gpus),
+            "uuids": list(lease.uuids),
+            "job_pid": lease.job.pid,
+            "started_at": iso(time.time()),
+            "shared": lease.share is not None,
+            "batch": os.environ.get(BATCH_VARIABLE),
+        }
+        self._write({"event": "started", **self._started})
+
+    def ended(self, exit_status: int) -> None:
+        """The job has ended, and its GPUs are free; of one that never started nothing is said."""
+        if self._started:
+            self._write({"event": "ended", **self._started, "exit_status": exit_status, "ended_at": iso(time.time())})
+
+    def _write(self, document: dict[str, Any]) -> None:
+        """Write one line; one that nobody can read is lost, and the launch goes on."""
+        for fd in self._fds:
+            line = json.dumps(document).encode() + b"\n"
+            with suppress(OSError):
+                while line:
+                    line = line[os.write(fd, line) :]
+                return
+
+
+def _taken(word: str) -> int:
+    if not (word.isascii() and word.isdecimal()) or len(word) > _MOST_DIGITS:
+        raise UsageError(f"{_OPTION}: {quoted(word)} is no number of a descriptor")
+    fd = int(word)
+    if fd <= 2:
+        raise UsageError(f"{_OPTION}: descriptor {fd} is the job's own", "open another one: 9>FILE")
+    try:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    except OSError:
+        raise UsageError(f"{_OPTION}: descriptor {fd} is not open") from None
+    if flags & os.O_ACCMODE == os.O_RDONLY:
+        raise UsageError(f"{_OPTION}: descriptor {fd} is not open to write")
+    return out_of_the_way(fd)

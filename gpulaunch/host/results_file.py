@@ -1,0 +1,283 @@
+"""The results of a batch: a file of JSON lines, one for each job that has ended, and never a line that is changed.
+
+The first line names the batch. A line is written by one call, and taken back if it does not fit on the disk, so that
+those before it stay as they are whatever happens; one that was torn is passed over when the file is read.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from gpulaunch.core.fields import FieldTable, checked
+from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
+from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.system import iso
+
+_LONGEST_S = 1e12
+_TIME = (-_LONGEST_S, _LONGEST_S)
+_HEADER: FieldTable = {"batch": str, "file": str, "began_at": str}
+_RESULT: FieldTable = {"id": (0, 1 << 31), "name": str, "digest": str, "exit_status": (0, 255), "gpus": list}
+_RESULT = {**_RESULT, "uuids": list, "interrupted": bool, "submitted_at": str, "submitted_s": _TIME}
+_IF_STARTED: FieldTable = {"lease": str, "started_at": str, "started_s": _TIME, "wait_s": _TIME}
+_IF_STARTED = {**_IF_STARTED, "ended_at": str, "ended_s": _TIME}
+_LAST_WORDS: FieldTable = {
+    "event": str,
+    "batch": str,
+    "lease": str,
+    "gpus": list,
+    "uuids": list,
+    "job_pid": (0, 1 << 31),
+}
+_LAST_WORDS = {**_LAST_WORDS, "started_at": str, "shared": bool, "exit_status": (0, 255), "ended_at": str}
+_DIGITS = 3  # of seconds
+
+
+class Result(NamedTuple):
+    """How a job has ended.
+
+    Attributes:
+        id: its place in the file of jobs, from 0.
+        name: what it is called.
+        digest: of what was run; another job at this place has another one.
+        exit_status: the launch's.
+        gpus: indices, in rank order; none if it never started.
+        uuids: likewise.
+        lease: id; None if it never started.
+        interrupted: the batch has ended it.
+        submitted_s: when its time had come, from the beginning of the batch.
+        started_s: when it had its GPUs; None if it never started.
+        ended_s: when its launch had ended.
+    """
+
+    id: int
+    name: str
+    digest: str
+    exit_status: int
+    gpus: tuple[int, ...]
+    uuids: tuple[str, ...]
+    lease: str | None
+    interrupted: bool
+    submitted_s: float
+    started_s: float | None
+    ended_s: float | None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has run; one that never started, or that the batch has ended, has not."""
+        return self.started_s is not None and not self.interrupted
+
+
+class Header(NamedTuple):
+    """Which batch it is.
+
+    Attributes:
+        batch: its id.
+        file: path of the jobs.
+        began_s: seconds since 1970.
+    """
+
+    batch: str
+    file: str
+    began_s: float
+
+
+def seconds_of(text: str) -> float:
+    """Seconds since 1970.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    return datetime.fromisoformat(text).timestamp()
+
+
+def result_document(result: Result, began_s: float) -> dict[str, Any]:
+    """One result, as it is written and printed."""
+    document: dict[str, Any] = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in result._asdict().items()
+    }
+    for name in ("submitted", "started", "ended"):
+        seconds = document.pop(f"{name}_s")
+        document[f"{name}_at"] = None if seconds is None else iso(began_s + seconds)
+        document[f"{name}_s"] = None if seconds is None else round(seconds, _DIGITS)
+    waited = None if result.started_s is None else round(result.started_s - result.submitted_s, _DIGITS)
+    return document | {"wait_s": waited}
+
+
+def _result_of(document: Mapping[str, Any]) -> Result:
+    """What result_document made.
+
+    Raises:
+        FieldError: this is no such document.
+    """
+    known = {key: value for key, value in document.items() if value is not None}
+    checked(known, {**_RESULT, **_IF_STARTED}, required=tuple(_RESULT))
+    fields = {name: known.get(name) for name in Result._fields}
+    return Result(**fields | {"gpus": tuple(known["gpus"]), "uuids": tuple(known["uuids"])})
+
+
+def _table(line: bytes) -> dict[str, Any]:
+    document = json.loads(line)
+    if not isinstance(document, dict):
+        raise FieldError((), f"{document!r} is not a table")
+    return document
+
+
+class ResultsFile:
+    """The results of one batch, held: no other batch can write them meanwhile.
+
+    Args:
+        path: where.
+        warn: where to say what is odd but no failure.
+
+    Attributes:
+        header: of the batch; None as long as there is none.
+        results: by id, the last that was written.
+        last_words: of launches whose batch was killed, by their mark, as long as they are no results.
+
+    Raises:
+        FailedError: it cannot be written.
+        UsageError: there is something else in it.
+        WouldWaitError: another batch holds it.
+    """
+
+    def __init__(self, path: str, warn: Callable[[str], None]) -> None:
+        self.path = path
+        self._warn = warn
+        self._read_to = 0
+        self._line = 0
+        self.header: Header | None = None
+        self.results: dict[int, Result] = {}
+        self.last_words: dict[str, Mapping[str, Any]] = {}
+        try:
+            self._fd = out_of_the_way(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666))
+        except OSError as problem:
+            raise self._failed(problem) from None
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            raise UsageError(f"{path}: is no regular file")
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise WouldWaitError(f"{path}: another batch is writing its results there") from None
+        except OSError as problem:
+            raise self._failed(problem) from None
+        self.read()
+        if self.header is None and self._read_to:
+            raise UsageError(f"{path}: there is something else in it than the results of a batch")
+
+    def begin(self, header: Header) -> None:
+        """Write the first line.
+
+        Raises:
+            FailedError: it cannot be written; the file is gone again.
+        """
+        document = {"batch": header.batch, "file": header.file, "began_at": iso(header.began_s)}
+        try:
+            self._append(document)
+        except OSError as problem:
+            os.unlink(self.path)
+            raise self._failed(problem) from None
+        self.header = header
+
+    def add(self, result: Result) -> None:
+        """Write the result of a job.
+
+        Raises:
+            FailedError: it cannot be written; the file is as it was.
+        """
+        try:
+            self._append(result_document(result, self.header.began_s if self.header else 0.0))
+        except OSError as problem:
+            raise self._failed(problem) from None
+        self._keep(result)
+
+    def mark(self, job_id: int, digest: str) -> str:
+        """What GPULAUNCH_BATCH says to a job of this batch, so that it is found again whatever happens to the batch."""
+        return f"{self.header.batch if self.header else ''}.{job_id}.{digest}"
+
+    def last_words_of(self, mark: str, name: str, submitted_s: float) -> Result | None:
+        """What became of a job whose batch was killed, as its launch has written it; None if it has not.
+
+        Args:
+            mark: of the job.
+            name: of the job.
+            submitted_s: when its time had come, from the beginning of the batch.
+        """
+        said = self.last_words.get(mark)
+        if said is None or self.header is None:
+            return None
+        _, job_id, digest = mark.rsplit(".", 2)
+        return Result(
+            id=int(job_id),
+            name=name,
+            digest=digest,
+            exit_status=said["exit_status"],
+            gpus=tuple(said["gpus"]),
+            uuids=tuple(said["uuids"]),
+            lease=said["lease"],
+            interrupted=False,
+            submitted_s=submitted_s,
+            started_s=seconds_of(said["started_at"]) - self.header.began_s,
+            ended_s=seconds_of(said["ended_at"]) - self.header.began_s,
+        )
+
+    def _keep(self, result: Result) -> None:
+        self.results[result.id] = result
+        self.last_words.pop(self.mark(result.id, result.digest), None)
+
+    def opened_apart(self) -> int:
+        """A descriptor to append by that holds the file for nobody: for launches, which may outlive this process."""
+        return out_of_the_way(os.open(self.path, os.O_WRONLY | os.O_APPEND))
+
+    def _append(self, document: Mapping[str, Any]) -> None:
+        line = json.dumps(document).encode() + b"\n"
+        status = os.fstat(self._fd)
+        size = status.st_size
+        if not status.st_nlink:  # nobody would ever read it
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":  # a line was torn: it is not to tear this one
+            line = b"\n" + line
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+            os.fsync(self._fd)
+        except OSError:
+            with suppress(OSError):
+                if os.fstat(self._fd).st_size == size + written:
+                    os.ftruncate(self._fd, size)
+            raise
+
+    def read(self) -> None:
+        """Read what was written since this was last read."""
+        with open(f"/proc/self/fd/{self._fd}", "rb") as file:  # whatever has become of its name
+            file.seek(self._read_to)
+            for line in file:
+                self._read_to += len(line)
+                self._line += 1
+                if line.strip():
+                    self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            document = _table(line)
+            if self.header is None:
+                checked(document, _HEADER, required=tuple(_HEADER))
+                self.header = Header(document["batch"], document["file"], seconds_of(document["began_at"]))
+            elif "event" not in document:
+                self._keep(_result_of(document))
+            elif document["event"] == "ended":
+                checked(document, _LAST_WORDS, required=tuple(_LAST_WORDS))
+                seconds_of(document["started_at"]), seconds_of(document["ended_at"])
+                self.last_words[document["batch"]] = document
+        except (ValueError, OverflowError, RecursionError, FieldError):
+            if self.header:
+                self._warn(f"{self.path}:{self._line}: passed over: this line is torn, or not a batch's")
+
+    def _failed(self, problem: OSError) -> FailedError:
+        return FailedError(f"{self.path}: {os.strerror(problem.errno or 0).lower()}")

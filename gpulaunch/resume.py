@@ -1,0 +1,105 @@
+"""What an earlier run of a batch has left: results, last words of launches, and jobs that still run.
+
+A batch may be killed, and its launches live on: each is marked by a variable in its environment, and writes into the
+results how its job has ended if the batch cannot. So no job is run twice, and none at the same time as itself.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from gpulaunch.core.environment import BATCH_VARIABLE
+from gpulaunch.core.leases.lease import Lease
+from gpulaunch.errors import WouldWaitError
+from gpulaunch.host.ending import end_all, marked_by
+from gpulaunch.host.results_file import Result, ResultsFile
+from gpulaunch.host.table import Table
+from gpulaunch.tasks import Task
+
+
+class Left(NamedTuple):
+    """Where the jobs of a batch stand.
+
+    Attributes:
+        done: by id, those that have ended.
+        running: by id, the leases of those that run.
+    """
+
+    done: dict[int, Result]
+    running: dict[int, Lease]
+
+
+def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s: float) -> Left:
+    """See what is left, and tidy it up: last words become results, and a launch that waits for GPUs is ended.
+
+    Args:
+        tasks: of the batch, as the file of jobs says now.
+        results: of the batch.
+        table: where its leases stand.
+        grace_s: between TERM and KILL.
+
+    Raises:
+        WouldWaitError: a job still runs that the file says otherwise of now.
+        FailedError: the results cannot be written.
+    """
+    by_id = {task.id: task for task in tasks}
+    running: dict[int, Lease] = {}
+    for number, (lease, digest, pids) in _living(results, table).items():
+        task = by_id.get(number)
+        if task is None or task.digest != digest:
+            message = f"job {number} of this batch still runs (pid {min(pids)}), as it stood in the file before"
+            hint = f"wait for its end, or 'gpulaunch free {lease.id}' ends it" if lease else "wait for its end"
+            raise WouldWaitError(message, hint)
+        if lease:
+            running[number] = lease
+            continue
+        mark = results.mark(number, digest)
+        end_all(processes_of(mark, results), grace_s)
+        results.read()
+        words = results.last_words_of(mark, task.name, task.arrival_s)
+        if words:  # it has got its GPUs in the very moment
+            results.add(words._replace(interrupted=True))
+    for task in by_id.values():
+        words = results.last_words_of(results.mark(task.id, task.digest), task.name, task.arrival_s)
+        if words:
+            results.add(words)
+    return Left(_done(by_id, results), running)
+
+
+def _done(by_id: Mapping[int, Task], results: ResultsFile) -> dict[int, Result]:
+    return {
+        number: result
+        for number, result in results.results.items()
+        if number in by_id and by_id[number].digest == result.digest and result.is_final
+    }
+
+
+def _living(results: ResultsFile, table: Table) -> dict[int, tuple[Lease | None, str, set[int]]]:
+    """Jobs that have processes and no result, by id: lease, digest, pids."""
+    begin = results.mark(0, "").partition(".")[0] + "."
+    leases = table.own_leases()
+    living: dict[int, tuple[Lease | None, str, set[int]]] = {}
+    for mark, pids in marked_by(BATCH_VARIABLE).items():
+        number, _, digest = mark.removeprefix(begin).partition(".")
+        if not mark.startswith(begin) or not number.isdecimal() or mark in results.last_words:
+            continue
+        result = results.results.get(int(number))
+        if result and result.digest == digest and result.is_final:
+            continue  # it has ended, and left something behind
+        lease = next((one for one in leases if {one.launcher.pid, one.job.pid} & pids), None)
+        living[int(number)] = lease, digest, pids
+    return living
+
+
+def processes_of(mark: str, results: ResultsFile) -> Callable[[], set[int]]:
+    """Finds the pids of a job's launch, and of all that descends from it; none once it has said its last words.
+
+    Args:
+        mark: of the job.
+        results: where it says them.
+    """
+
+    def find() -> set[int]:
+        results.read()
+        return set() if mark in results.last_words else marked_by(BATCH_VARIABLE).get(mark, set())
+
+    return find

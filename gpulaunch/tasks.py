@@ -1,0 +1,135 @@
+"""A file of jobs meets a machine: what `gpulaunch batch` launches, checked before anything starts."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from shutil import which
+from typing import Any, NamedTuple
+
+from gpulaunch.core.decide import Refuse, Situation, decide
+from gpulaunch.errors import UsageError, quoted
+from gpulaunch.job_file import Entry, JobFile
+from gpulaunch.prepare import read_launch
+from gpulaunch.settings import SETTINGS, Given, Settings
+
+_DIGEST_CHARACTERS = 12
+
+
+class Task(NamedTuple):
+    """One job that is to be launched.
+
+    Attributes:
+        id: its place in the file, from 0.
+        name: what it is called, not necessarily unique.
+        label: what status is to call it, if the file says so.
+        digest: of what is run; the times that the file gives do not count.
+        arrival_s: it is not launched before, from the beginning of the batch.
+        settings: of its launch, as texts.
+        command: argv.
+    """
+
+    id: int
+    name: str
+    label: str | None
+    digest: str
+    arrival_s: float
+    settings: Mapping[str, str]
+    command: tuple[str, ...]
+
+
+def read_tasks(
+    file: JobFile, common: Mapping[str, str], warn: Callable[[str], None], *, at_once: bool = False
+) -> list[Task]:
+    """The jobs of a file in the order in which they are to start: by arrival, then as they stand there.
+
+    Each is read as its launch will read it, and decided about on the idle machine, so that no mistake shows only after
+    hours.
+
+    Args:
+        file: the jobs.
+        common: settings of all launches.
+        warn: where to say what is odd but no failure, each only once.
+        at_once: all of them come at the beginning.
+
+    Raises:
+        UsageError: a job has no command, or can never run: with path and line.
+        FailedError: the machine cannot be read.
+    """
+    tasks = [_task(number, entry, at_once=at_once) for number, entry in enumerate(file.entries)]
+    check = _Check(common, warn)
+    for task, entry in zip(tasks, file.entries, strict=True):
+        check(task, entry)
+    return sorted(tasks, key=lambda task: (task.arrival_s, task.id))
+
+
+def _task(number: int, entry: Entry, *, at_once: bool) -> Task:
+    if "command" not in entry.own:
+        raise entry.where.error(
+            None, f"job {number} ({entry.name}) has no command", "only 'gpulaunch simulate' needs none"
+        )
+    command = tuple(entry.own["command"])
+    for word in command:
+        problem = _problem(word)
+        if problem:
+            raise entry.where.error("command", f"command: {quoted(word)} {problem}")
+    if which(command[0]) is None:
+        raise entry.where.error("command", f"command: {quoted(command[0])} is not found, or cannot be executed")
+    settings = {key: _plain(key, text) for key, text in entry.settings.items()}
+    label = entry.own.get("name") or None
+    what = json.dumps([label, command, sorted(settings.items())])
+    return Task(
+        id=number,
+        name=entry.name,
+        label=label,
+        digest=sha256(what.encode()).hexdigest()[:_DIGEST_CHARACTERS],
+        arrival_s=0.0 if at_once else float(entry.own.get("arrival_s", 0.0)),
+        settings=settings,
+        command=command,
+    )
+
+
+def _problem(word: str) -> str | None:
+    if "\0" in word:
+        return "has a NUL in it, which no program can be given"
+    with suppress(UnicodeEncodeError):
+        os.fsencode(word)
+        return None
+    return "is no text that a program can be given"
+
+
+def _plain(key: str, text: str) -> str:
+    """Switches as "true" or "false", however they are written."""
+    value: Any = SETTINGS[key](text)
+    return ("true" if value else "false") if isinstance(value, bool) else text
+
+
+class _Check:
+    """Looks at jobs; of those that say the same, at the first."""
+
+    def __init__(self, common: Mapping[str, str], warn: Callable[[str], None]) -> None:
+        self._common = common
+        self._warn_of = warn
+        self._warned: set[str] = set()
+        self._known: set[object] = set()
+
+    def __call__(self, task: Task, entry: Entry) -> None:
+        same = task.label, task.command[0], tuple(sorted(task.settings.items()))
+        if same in self._known:
+            return
+        self._known.add(same)
+        given = {key: Given(key, text) for key, text in {**self._common, **task.settings}.items()}
+        try:
+            launch = read_launch(Settings(given, os.environ), task.command, name=task.label, warn=self._warn)
+        except UsageError as problem:
+            raise entry.where.error(None, f"job {task.id} ({task.name}): {problem.message}", problem.hint) from None
+        leases = [launch.within] if launch.within else []
+        decision = decide(launch.request, Situation(launch.machine.topology, leases, within=launch.within))
+        if isinstance(decision, Refuse):
+            raise entry.where.error(None, f"job {task.id} ({task.name}) can never run: {decision.reason}")
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._warn_of(text)

@@ -1,0 +1,178 @@
+"""--json-status-fd: what a program is told that starts a launch, and that nobody else has the descriptor."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import pytest
+from conftest import DGX, VGG, Launcher, held
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[IO[str], int]]:
+    """A pipe's end to read from, and the number of the other one, which is closed here once a launch has it."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end) as said:
+        try:
+            yield said, write_end
+        finally:
+            os.close(write_end)
+
+
+def told(launcher: Launcher, *arguments: str, **more: Any) -> tuple[subprocess.CompletedProcess[str], list[dict]]:
+    """Run a launch; how it ended, and the lines that it told."""
+    with pipe() as (said, fd):
+        done = launcher.run(f"--json-status-fd={fd}", *arguments, pass_fds=(fd,), **more)
+        os.set_blocking(said.fileno(), False)
+        return done, [json.loads(line) for line in said]
+
+
+def test_start_and_end(launcher: Launcher) -> None:
+    """A line tells the lease, the GPUs in rank order and the job's pid when it starts, and another how it has ended."""
+    done, (started, ended) = told(launcher, *VGG, "--", "sh", "-c", "echo $GPULAUNCH_LEASE $$; exit 3")
+    lease, pid = done.stdout.split()
+    assert (done.returncode, done.stderr) == (3, "")
+    assert TIME.fullmatch(started["started_at"])
+    assert TIME.fullmatch(ended["ended_at"])
+    assert started == {
+        "event": "started",
+        "lease": lease,
+        "gpus": [0, 2, 3],
+        "uuids": ["GPU-dgx1-v100-0", "GPU-dgx1-v100-2", "GPU-dgx1-v100-3"],
+        "job_pid": int(pid),
+        "started_at": started["started_at"],
+        "shared": False,
+        "batch": None,
+    }
+    assert ended == started | {"event": "ended", "exit_status": 3, "ended_at": ended["ended_at"]}
+    assert started["started_at"] <= ended["ended_at"]
+
+
+@pytest.mark.parametrize(
+    ("options", "script", "want"),
+    [
+        ((), "exit 0", 0),
+        ((), "kill -KILL $$", 137),
+        ((), "kill -INT $$", 130),
+        (("--time-limit", "0.1s"), "sleep 60", 124),
+    ],
+)
+def test_exit_status(launcher: Launcher, options: tuple[str, ...], script: str, want: int) -> None:
+    """The exit status that is told is what a shell sees of the launch."""
+    done, (_, ended) = told(launcher, *DGX, *options, "--", "sh", "-c", script)
+    assert (ended["exit_status"], done.returncode) == (want, -signal.SIGINT if want == 130 else want)
+
+
+def test_a_command_that_is_not_there(launcher: Launcher) -> None:
+    """A job that cannot be executed has had its GPUs, and ends with 127."""
+    done, (started, ended) = told(launcher, *DGX, "--", "./no")
+    assert (done.returncode, started["gpus"], ended["exit_status"]) == (127, [0], 127)
+
+
+def test_waiting(launcher: Launcher) -> None:
+    """Why a launch waits is told there, and not on stderr; the line of its start comes once it has its GPUs."""
+    with held(launcher, *DGX, "-n", "6") as job, pipe() as (said, fd):
+        options = (*DGX, "-n", "3", "--wait", f"--json-status-fd={fd}")
+        waiter = launcher.start(*options, "--", "true", pass_fds=(fd,))
+        reason = "3 GPUs requested: 2 of 8 are free, 6 are leased"
+        assert json.loads(said.readline()) == {"event": "waiting", "reason": reason}
+        job.end()
+        assert json.loads(said.readline())["event"] == "started"
+        assert (waiter.communicate(timeout=30), waiter.returncode) == (("", ""), 0)
+
+
+def test_a_launch_that_does_not_start(launcher: Launcher) -> None:
+    """Of a launch that gets no GPUs nothing is told; its exit status says enough."""
+    with held(launcher, *DGX, "-n", "6"):
+        done, lines = told(launcher, *DGX, "-n", "3", "--", "true")
+        assert (done.returncode, lines) == (75, [])
+        done, (waiting,) = told(launcher, *DGX, "-n", "3", "--wait-timeout", "0.1s", "--", "true")
+        assert (done.returncode, waiting["event"]) == (124, "waiting")
+
+
+def test_the_job_does_not_have_it(launcher: Launcher) -> None:
+    """The job has the descriptors that it would have had, and not this one."""
+    with pipe() as (_, fd), pipe() as (_, other):
+        show = ("--", "ls", "-l", "/proc/self/fd")
+        done = launcher.run(*DGX, f"--json-status-fd={fd}", *show, pass_fds=(fd, other))
+        inodes = [os.fstat(one).st_ino for one in (fd, other)]
+    assert [f"pipe:[{inode}]" in done.stdout for inode in inodes] == [False, True]
+
+
+@pytest.mark.parametrize("guarded", ["", "true"])
+def test_nobody_else_has_it(launcher: Launcher, guarded: str) -> None:
+    """When the launcher dies the reader sees the end of the pipe, whoever lives on."""
+    environment = launcher.environment | {"CI": guarded, "GPULAUNCH_GRACE": "1h"}
+    read_end, fd = os.pipe()
+    with os.fdopen(read_end) as said:
+        job = ("--", "sh", "-c", "trap '' TERM; echo up; read line")
+        launch = launcher.start(
+            *DGX, f"--json-status-fd={fd}", *job, pass_fds=(fd,), env=environment, stdin=subprocess.PIPE
+        )
+        os.close(fd)
+        pid = json.loads(said.readline())["job_pid"]
+        assert launch.stdout.readline() == "up\n"
+        launch.kill()
+        assert said.read() == ""
+        os.kill(pid, signal.SIGKILL)
+        launch.communicate(timeout=30)
+
+
+def test_a_reader_that_is_gone(launcher: Launcher) -> None:
+    """When nobody reads the job runs all the same, and its exit status is what it is."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = launcher.run(*DGX, f"--json-status-fd={write_end}", "--", "sh", "-c", "exit 5", pass_fds=(write_end,))
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (5, "")
+
+
+def test_the_next_descriptor(launcher: Launcher, tmp_path) -> None:
+    """Of several descriptors the first one that takes a line gets it: a file, once the pipe has no reader."""
+    with open(tmp_path / "said", "a") as file, pipe() as (said, fd):
+        fds = (fd, file.fileno())
+        launch = launcher.start(
+            *DGX, f"--json-status-fd={fds[0]},{fds[1]}", "--", "cat", pass_fds=fds, stdin=subprocess.PIPE
+        )
+        assert json.loads(said.readline())["event"] == "started"
+        said.close()
+        launch.communicate("", timeout=30)
+    (ended,) = (tmp_path / "said").read_text().splitlines()
+    assert (json.loads(ended)["event"], json.loads(ended)["exit_status"]) == ("ended", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("x", "'x' is no number of a descriptor"),
+        ("-1", "'-1' is no number of a descriptor"),
+        ("9,", "descriptor 9 is not open"),
+        ("99999999", "'99999999' is no number of a descriptor"),
+        ("1", "descriptor 1 is the job's own"),
+        ("77", "descriptor 77 is not open"),
+        ("0,2", "descriptor 0 is the job's own"),
+    ],
+)
+def test_no_descriptor(launcher: Launcher, text: str, want: str) -> None:
+    """What is no descriptor, or the job's own, is refused before anything is taken."""
+    done = launcher.run(*DGX, f"--json-status-fd={text}", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == f"gpulaunch: error: --json-status-fd: {want}"
+
+
+def test_a_descriptor_to_read_from(launcher: Launcher) -> None:
+    """A descriptor that is open to read only is refused."""
+    with open(os.devnull) as file:
+        fd = file.fileno()
+        done = launcher.run(*DGX, f"--json-status-fd={fd}", "--", "true", pass_fds=(fd,))
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"gpulaunch: error: --json-status-fd: descriptor {fd} is not open to write\n",
+    )
