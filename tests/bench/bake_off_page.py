@@ -15,26 +15,31 @@ ALIKE = ("dgx2", "dgx-a100", "dgx-h100")
 """Behind an NVSwitch every set is as good as any other."""
 
 
+Figures = dict[tuple[float, ...], list[float]]
+Found = dict[str, dict[str, Figures]]
+"""Machine, policy, trace -> figures."""
+
+
 def main() -> None:
     """Read, compare, write."""
-    found: dict[str, dict[str, list[list[float]]]] = {}
+    found: Found = {}
     for path in sys.argv[1:]:
         for line in Path(path).read_text().splitlines():
             machine, policy, rows = json.loads(line)
-            found.setdefault(machine, {})[policy] = sorted(rows)
+            found.setdefault(machine, {})[policy] = {tuple(row[:3]): row[3:] for row in rows}
     folder = Path(__file__).parents[2] / "docs"
     (folder / "bake-off.md").write_text(page(found))
     draw(found, folder / "bake-off.svg")
 
 
-def compared(own: list[list[float]], other: list[list[float]], figure: int) -> tuple[float, float]:
-    """By how much the default is better, mean over paired traces, and in standard errors."""
-    gains = [SIGN[figure] * (a[3 + figure] - b[3 + figure]) for a, b in zip(own, other, strict=True)]
+def compared(own: Figures, other: Figures, figure: int) -> tuple[float, float]:
+    """By how much the default is better, mean over the traces that both have replayed, and in standard errors."""
+    gains = [SIGN[figure] * (own[trace][figure] - other[trace][figure]) for trace in own.keys() & other.keys()]
     error = stdev(gains) / len(gains) ** 0.5
     return fmean(gains), fmean(gains) / error if error else 0.0
 
 
-def page(found: dict[str, dict[str, list[list[float]]]]) -> str:
+def page(found: Found) -> str:
     """The document."""
     worst = min(
         (compared(by[DEFAULT], rows, figure)[1], machine, policy, FIGURES[figure])
@@ -70,16 +75,17 @@ def page(found: dict[str, dict[str, list[list[float]]]]) -> str:
         for policy, rows in by.items():
             cells = []
             for figure in range(3):
-                mean = fmean(row[3 + figure] for row in rows)
+                mean = fmean(row[figure] for row in rows.values())
                 errors = compared(by[DEFAULT], rows, figure)[1]
                 cells.append(f"{mean:.2f}" + ("" if policy == DEFAULT else f" ({errors:+.1f})"))
             name = f"**{DEFAULT}**" if policy == DEFAULT else policy.replace("_", "-")
+            name += "" if len(rows) == traces else f" ({len(rows)} traces)"
             lines.append(f"| {name} | {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines) + OUTLOOK
 
 
-def draw(found: dict[str, dict[str, list[list[float]]]], path: Path) -> None:
+def draw(found: Found, path: Path) -> None:
     """A panel for each machine where links differ: slowdown of sensitive jobs by policy."""
     import matplotlib as mpl
 
@@ -90,9 +96,9 @@ def draw(found: dict[str, dict[str, list[list[float]]]], path: Path) -> None:
     machines = [machine for machine in found if machine not in ALIKE]
     figure, axes = plt.subplots((len(machines) + 2) // 3, 3, figsize=(10, 2.5 * ((len(machines) + 2) // 3)))
     for axis, machine in zip(axes.flat, machines, strict=False):
-        by = dict(sorted(found[machine].items(), key=lambda pair: -fmean(row[5] for row in pair[1])))
-        means = [fmean(row[5] for row in rows) for rows in by.values()]
-        errors = [2 * stdev([row[5] for row in rows]) / len(rows) ** 0.5 for rows in by.values()]
+        by = dict(sorted(found[machine].items(), key=lambda pair: -fmean(row[2] for row in pair[1].values())))
+        means = [fmean(row[2] for row in rows.values()) for rows in by.values()]
+        errors = [2 * stdev([row[2] for row in rows.values()]) / len(rows) ** 0.5 for rows in by.values()]
         colours = ["#2b50d8" if policy == DEFAULT else "#b9c0c9" for policy in by]
         axis.barh([policy.replace("_", "-") for policy in by], means, xerr=errors, color=colours, error_kw={"lw": 0.8})
         axis.set_title(machine, loc="left", fontsize=10, fontweight="bold")
