@@ -189,8 +189,16 @@ class _Simulation:
             self._put(job.arrival_s, _COMES, job)
         while self._events:
             self._turn()
-        assert not self._queue, "jobs wait, and nothing will happen any more"  # noqa: S101  _check has seen them run
+        self._conserve()
         return sorted(self._done, key=lambda stay: stay.place)
+
+    def _conserve(self) -> None:
+        """All jobs have ended, each once, and all GPUs are free again; that none is held twice, Cluster.start sees."""
+        ended = sorted(stay.job.id for stay in self._done)
+        free = sum(node.free for node in self._cluster.nodes)
+        assert not self._queue, "jobs wait, and nothing will happen any more"  # noqa: S101  _check has seen them run
+        assert ended == sorted(job.id for job in self._jobs), ended  # noqa: S101
+        assert free == self._gpus * len(self._cluster.nodes), free  # noqa: S101
 
     def _check(self) -> None:
         """Let no job into the queue that would stay there for ever.
