@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from gpulaunch.core.decide import Decision, Grant, Refuse, Situation, Wait, admitted_gpus
 from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.queue import CHOOSY_S
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.host.machine import look_again
@@ -25,9 +26,6 @@ MOST_LOST_RACES = 5
 
 MOST_LOST_RACES_TO_SHARERS = 50
 """The same for who shares: others take nothing from him by coming first, so each race that is lost tells little."""
-
-CHOOSY_S = 1800.0
-"""So long others pass who waits for better GPUs than those that are free; then nobody does."""
 
 
 class Told(NamedTuple):
@@ -267,6 +265,7 @@ def _lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease
         container=launch.container.container_id if launch.container else None,
         host_gb_per_s=launch.request.wishes.host_gb_per_s,
         apart_from=launch.request.wishes.apart_from,
+        clock_s=seconds_since_boot(),
     )
 
 

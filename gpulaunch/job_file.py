@@ -44,11 +44,15 @@ _JOB: FieldTable = {
     "name": str,
     "command": list,
     "arrival_s": (0.0, 1e9),
-    "duration_s": (1e-6, 1e9),
+    "duration_s": (1e-3, 1e9),
     "communication_percentage": (0.0, 100.0),
     "split_slowdown_percentage": (0.0, 1e4),
 }
+_MOST_BYTES = 64 << 20
 _COLUMNS = ("gpus", "pattern", "arrival", "time", "sensitive", "name")
+
+
+_COLUMN_OF = {"arrival_s": "arrival", "duration_s": "time"}
 
 
 class Entry(NamedTuple):
@@ -79,18 +83,22 @@ class Where(NamedTuple):
         line: number; None where the document finds it.
         document: of TOML.
         number: of the job there.
+        columns: it is a line of MAPA's columns.
     """
 
     path: str
     line: int | None
     document: Document | None
     number: int
+    columns: bool = False
 
     def error(self, key: str | None, message: str, hint: str | None = None) -> UsageError:
         """A problem with one key of the job, or with all of it."""
         if self.document:
             where: Path = ("job", self.number, key) if key else ("job", self.number)
             return UsageError(self.document.error(FieldError(where, message)).message, hint)
+        for own, column in _COLUMN_OF.items() if self.columns else ():
+            message = message.replace(f"{own}:", f"{column}:", 1)
         return UsageError(f"{self.path}:{self.line}: {message}", hint)
 
 
@@ -114,11 +122,11 @@ def load_jobs(path: str) -> JobFile:
     Raises:
         UsageError: it cannot be read, or is wrong: with path and line.
     """
-    text = read_text(path)
+    text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if first.startswith("{"):
         found = JobFile(tuple(_json_lines(path, text)), {}, {})
-    elif first[:1].isdigit():
+    elif first[:1].isdigit() or first.startswith(f"{_COLUMNS[0]},"):
         found = JobFile(tuple(_columns(path, text)), {}, {})
     else:
         found = _toml(parse_toml(path, text))
@@ -148,35 +156,44 @@ def _profile(name: str, table: object) -> Profile:
 
 def _json_lines(path: str, text: str) -> list[Entry]:
     entries: list[Entry] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # and not where else Unicode ends a line
         if line.strip():
             where = Where(path, number, None, len(entries))
             try:
-                job = json.loads(line)
+                job = json.loads(line, object_pairs_hook=_once)
             except (ValueError, RecursionError) as problem:
                 raise where.error(None, f"no JSON: {problem}") from None
             entries.append(_entry(job, where))
     return entries
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
 def _columns(path: str, text: str) -> list[Entry]:
     """gpus,pattern,arrival,time,sensitive,name: times in cycles, taken for seconds; sensitive is 0 or 1."""
     entries: list[Entry] = []
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
+        if not line.strip() or (number == 1 and line.startswith(f"{_COLUMNS[0]},")):
             continue
-        where = Where(path, number, None, len(entries))
+        where = Where(path, number, None, len(entries), columns=True)
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(_COLUMNS):
             raise where.error(None, f"{len(values)} columns, {len(_COLUMNS)} are expected: {','.join(_COLUMNS)}")
         row = dict(zip(_COLUMNS, values, strict=True))
+        if row["sensitive"] not in ("0", "1"):
+            raise where.error(None, f"sensitive: {quoted(row['sensitive'])} is neither 0 nor 1")
         job = {
             "name": row["name"].removesuffix(".sh"),
             "gpus": _number(where, row, "gpus", int),
             "pattern": row["pattern"],
             "arrival_s": _number(where, row, "arrival", float),
             "duration_s": _number(where, row, "time", float),
-            "bandwidth_sensitive": bool(_number(where, row, "sensitive", int)),
+            "bandwidth_sensitive": row["sensitive"] == "1",
         }
         entries.append(_entry(job, where))
     return entries

@@ -10,6 +10,7 @@ from gpulaunch.core.environment import LEASE_VARIABLE
 from gpulaunch.core.hardware.topology import Topology, counts_as_cuda
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import same_table
+from gpulaunch.core.placement.policies import USUAL_MODEL
 from gpulaunch.core.placement.utility import Weights
 from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
@@ -24,8 +25,6 @@ from gpulaunch.look import Launch, Patience
 from gpulaunch.settings import Given, Setting, Settings
 
 MAX_NAME_CHARACTERS = 1000
-
-USUAL_MODEL = {"preserve_paper": "mapa"}  # as the paper has it; of all others "cut"
 
 _ONLY_WHEN_SHARED = ("sm", "memory_bandwidth", "sm_percentage", "share_with", "objective")
 

@@ -2,16 +2,17 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.generate import GENERATORS
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.workload.profile import Profile
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import UsageError, quoted
 from gpulaunch.host.catalog import load_paper, load_profile
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.write import document_text
-from gpulaunch.job_file import Entry, JobFile, load_jobs
+from gpulaunch.job_file import Entry, JobFile, Where, load_jobs
 from gpulaunch.prepare import Surroundings, read_request
 from gpulaunch.settings import Given, Settings
 
@@ -19,7 +20,19 @@ _READ_WITH = "topo_aware_p"  # a policy that goes by all that a job says; which 
 _APART = ("min_utility",)  # what hardly two jobs have in common
 
 
-def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> list[Job]:
+class Trace(NamedTuple):
+    """The jobs of a file.
+
+    Attributes:
+        jobs: in the order of the file.
+        wheres: where each of them stands.
+    """
+
+    jobs: tuple[Job, ...]
+    wheres: tuple[Where, ...]
+
+
+def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trace:
     """The jobs of a file as they would be launched on a machine, settings and profiles included.
 
     Args:
@@ -32,7 +45,8 @@ def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> list
     """
     file = load_jobs(path)
     reader = _Reader(file, machine, warn)
-    return [reader.read(number, entry) for number, entry in enumerate(file.entries)]
+    jobs = tuple(reader.read(number, entry) for number, entry in enumerate(file.entries))
+    return Trace(jobs, tuple(entry.where for entry in file.entries))
 
 
 def generated_trace(kind: str, seed: int, count: int) -> str:
@@ -69,30 +83,40 @@ class _Reader:
         request, profile = self._request(entry)
         duration_s = entry.own.get("duration_s", profile.duration_s)
         if not duration_s:
-            raise entry.where.error(None, f"job {number} ({entry.name}): nobody says its duration_s")
+            said = (
+                "nobody says its duration_s" if duration_s is None else f"profile {profile.name} says that it takes 0 s"
+            )
+            raise entry.where.error(None, f"job {quoted(entry.name)}: {said}")
+        share = _fraction(entry, "communication_percentage", profile.communication_share)
+        split = None if "communication_percentage" in entry.own else profile.split_slowdown
         return Job(
             id=number,
             name=entry.name,
-            request=request._replace(name=entry.name),
+            request=request._replace(name=entry.own.get("name")),
             arrival_s=float(entry.own.get("arrival_s", 0.0)),
             duration_s=float(duration_s),
-            communication_share=_fraction(entry, "communication_percentage", profile.communication_share),
-            split_slowdown=_fraction(entry, "split_slowdown_percentage", profile.split_slowdown),
+            communication_share=share,
+            split_slowdown=_fraction(entry, "split_slowdown_percentage", split),
         )
 
     def _request(self, entry: Entry) -> tuple[Request, Profile]:
         common = {key: value for key, value in entry.settings.items() if key not in _APART}
-        key = tuple(sorted(common.items())), entry.settings.get("share") and entry.name
+        said = tuple(sorted(common.items()))
+        request, profile = self._read_once(said, entry, common)
+        if request.sharing:  # others are told what it is called
+            request, profile = self._read_once((said, entry.name), entry, common)
+        least = entry.settings.get("min_utility")
+        if least is not None:
+            request = request._replace(utility=request.utility._replace(least=float(least)))
+        return request, profile
+
+    def _read_once(self, key: object, entry: Entry, common: Mapping[str, str]) -> tuple[Request, Profile]:
         if key not in self._known:
             try:
                 self._known[key] = self._read(entry, common)
             except UsageError as problem:
                 raise entry.where.error(None, problem.message, problem.hint) from None
-        request, profile = self._known[key]
-        least = entry.settings.get("min_utility")
-        if least is not None:
-            request = request._replace(utility=request.utility._replace(least=float(least)))
-        return request, profile
+        return self._known[key]
 
     def _read(self, entry: Entry, common: Mapping[str, str]) -> tuple[Request, Profile]:
         name = common.get("profile")
@@ -105,7 +129,7 @@ class _Reader:
             profile = load_profile(name)
         settings = Settings({**given, "policy": Given("policy", _READ_WITH)}, os.environ)
         command: Sequence[str] = entry.own.get("command") or (entry.name,)
-        request = read_request(settings, profile, self._around, command, name=None, warn=self._warn)
+        request = read_request(settings, profile, self._around, command, name=entry.own.get("name"), warn=self._warn)
         return _with_slowdowns(request, profile, self._profiles), profile
 
 

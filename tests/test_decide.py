@@ -413,3 +413,14 @@ def test_preserved_bandwidth_counts_what_is_free() -> None:
 def test_gpus_text(count: int, want: str) -> None:
     """One GPU is singular, every other number plural."""
     assert gpus_text(count) == want
+
+
+def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
+    """What an insensitive job leaves is counted over the lease that it runs inside of: nobody inside gets other GPUs."""
+    topology, _ = load_described_machine("dgx1-v100")
+    outer = lease("outer")._replace(uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
+    asked = request(2, policy="preserve")._replace(bandwidth_sensitive=False)
+    decision = decide(asked, Situation(topology, [outer], within=outer))
+    assert isinstance(decision, Grant)
+    left = sorted({0, 1, 2, 7} - set(decision.placement.gpus))
+    assert (left, decision.placement.scores.lasting_bandwidth) == ([1, 2], 2 * 50)

@@ -106,6 +106,39 @@ def plainly(topology, jobs: list[Job], rules: Rules) -> list[tuple]:
     return started
 
 
+@pytest.mark.parametrize("policy", ["topo_aware", "topo_aware_p", "preserve"])
+def test_it_waits_for_utility_as_the_launcher_would(policy: str) -> None:
+    """So it is where some jobs have a least utility, and others none, and their neighbours slow them down."""
+    for seed in range(6):
+        jobs = [
+            one._replace(
+                arrival_s=one.arrival_s / 3,
+                request=one.request._replace(
+                    utility=one.request.utility._replace(least=0.0 if one.id % 3 == 0 else one.request.utility.least)
+                ),
+            )
+            for one in generated(seed=seed, count=40)
+        ]
+        rules = Rules(policy, "cut", passable_s=seed % 2 * 50.0)
+        assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
+
+
+def test_who_is_not_choosy_passes_and_who_is_does_not() -> None:
+    """A grant to a job that may pass one that waits for utility is not handed to one that may not."""
+    only = (MINSKY.gpus[0].uuid, MINSKY.gpus[2].uuid)
+    jobs = [
+        job(0, 2, 0, 100, sensitive=True, only=only),
+        *(job(n, 2, n, 5, sensitive=True) for n in (1, 2, 3)),
+    ]
+    for number, least in ((1, 0.9), (3, 0.1)):
+        request = jobs[number].request
+        wish = request.utility._replace(least=least)
+        jobs[number] = jobs[number]._replace(request=request._replace(utility=wish))
+    jobs[3] = jobs[3]._replace(arrival_s=10.0)
+    rules = Rules("topo_aware_p", "cut")
+    assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_conservation(policy: str) -> None:
     """No GPU is held twice, free and used are all, and all jobs end, at every event, whatever slows jobs down."""
@@ -168,6 +201,13 @@ def test_a_machine_more_never_makes_all_wait(policy: str) -> None:
     jobs = generated(seed=3, count=25)
     rules = Rules(policy, "cut", machines=25, time_models=("interference",))
     assert all(stay.started_s == stay.job.arrival_s for stay in checked(MINSKY, jobs, rules))
+
+
+def test_best_effort_compares_machines_by_links() -> None:
+    """best-effort takes the machine whose set has the most aggregate bandwidth, not the first with room."""
+    held = [job(0, 6, 0, 100, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 2, 3, 4, 6, 7)))]
+    stays = checked(DGX, [*held, job(1, 2, 1, 5, sensitive=True)], Rules("best_effort", "cut", machines=2))
+    assert [(stay.machine, sorted(stay.gpus)) for stay in stays[1:]] == [(1, [0, 3])]
 
 
 def test_of_machines_that_are_alike_the_first_is_taken() -> None:
@@ -301,6 +341,15 @@ def test_measures_by_hand() -> None:
     assert replay.utilization == pytest.approx((1 * 10 + 4 * 10 + 2 * 5) / (4 * 25))
     assert replay.fragmentation == pytest.approx(1 * 10 / (4 * 25))  # beside job 0 one GPU of its socket is free
     assert [level.waiting for level in replay.levels] == [0, 1, 2, 1, 0, 0]
+
+
+def test_what_a_job_needs_is_judged_by_what_its_policy_goes_by() -> None:
+    """A job that got the bandwidth it asked for, by the model that was asked, has not been failed."""
+    asked = job(0, 3, 0, 5, sensitive=True, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 4, 5)))
+    wishes = asked.request.wishes._replace(least_gb_per_s=20.5)
+    rules = Rules("preserve_paper", "mapa")
+    jobs = [asked._replace(request=asked.request._replace(wishes=wishes))]
+    assert measure(DGX, checked(DGX, jobs, rules), rules, None).violations == 0
 
 
 def test_quality_and_rings() -> None:

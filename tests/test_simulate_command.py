@@ -107,15 +107,18 @@ BROKEN = [
     ("too few columns", "3,ring,0,10,1\n", f"1: 5 columns, 6 are expected: {HEADER}"),
     ("no number of GPUs", "3,ring,0,10,1,a\nx,ring,0,10,1,b\n", None),
     ("a text for GPUs", "3,ring,0,10,1,a\n2.5,ring,0,10,1,b\n", "2: gpus: '2.5' is not a whole number"),
+    ("a sensitivity that is neither", "3,ring,0,5,7,a\n", "1: sensitive: '7' is neither 0 nor 1"),
+    ("a key twice", '{"gpus": 1, "gpus": 2, "duration_s": 1}\n', "1: no JSON: a key stands there twice"),
+    ("a number beyond TOML's", f"[[job]]\ngpus = 0x{'f' * 5000}\n", "2: gpus: a number of more than 64 bits"),
     ("a text for a time", "3,ring,0,soon,1,a\n", "1: time: 'soon' is not a number"),
     ("no GPU", "0,ring,0,10,1,a\n", "1: gpus: 0 GPUs requested: at least 1 is needed"),
     ("an unknown pattern", "2,rnig,0,10,1,a\n", None),
-    ("a time that is none", "2,ring,0,nan,1,a\n", "1: duration_s: nan is not within 1e-06 to 1000000000.0"),
-    ("a time before the beginning", "2,ring,-1,5,1,a\n", "1: arrival_s: -1.0 is not within 0.0 to 1000000000.0"),
+    ("a time that is none", "2,ring,0,nan,1,a\n", "1: time: nan is not within 0.001 to 1000000000.0"),
+    ("a time before the beginning", "2,ring,-1,5,1,a\n", "1: arrival: -1.0 is not within 0.0 to 1000000000.0"),
     ("no JSON", '{"gpus": 2\n', None),
     ("a list in JSON lines", '{"gpus": 2, "duration_s": 1}\n[1]\n', "2: [1] is not a table of keys and values"),
     ("an unknown key", '{"gpu": 2, "duration_s": 1}\n', None),
-    ("no duration", '{"gpus": 2, "name": "x"}\n', "1: job 0 (x): nobody says its duration_s"),
+    ("no duration", '{"gpus": 2, "name": "x"}\n', "1: job 'x': nobody says its duration_s"),
     ("no duration in TOML", '[[job]]\ngpus = 2\nduration_s = 1\n\n[[job]]\nname = "x"\ngpus = 2\n', None),
     ("a wrong value in TOML", '[[job]]\nduration_s = 1\ngpus = "two"\n', None),
     ("no such profile", '[[job]]\nduration_s = 1\nprofile = "vgg61"\n', None),
@@ -132,7 +135,7 @@ SAID = {
     "an unknown pattern": "1: pattern: unknown pattern 'rnig'",
     "no JSON": "1: no JSON: Expecting ',' delimiter: line 1 column 11 (char 10)",
     "an unknown key": "1: unknown key 'gpu': known here are name, command, arrival_s, duration_s, ",
-    "no duration in TOML": "5: job 1 (x): nobody says its duration_s",
+    "no duration in TOML": "5: job 'x': nobody says its duration_s",
     "a wrong value in TOML": "3: gpus: 'two' is neither a number of GPUs nor 'all'",
     "no such profile": "1: unknown profile 'vgg61'",
     "a wrong profile": "5: unknown key 'gpsu': known here are ",
@@ -141,7 +144,7 @@ SAID = {
     "not TOML": "1: ",
     "a command that is a text": "3: command: 'sleep 1' is not a list",
     "a command of numbers": '3: command: [1] is not a list of texts such as ["python", "train.py"]',
-    "9 of 8 GPUs": "job 0 (a) can never run: 9 GPUs requested: dgx1-v100 has 8",
+    "9 of 8 GPUs": "1: job 0 (a) can never run: 9 GPUs requested: dgx1-v100 has 8",
 }
 
 
@@ -151,8 +154,7 @@ def test_mistakes_in_a_job_file(launcher: Launcher, tmp_path: Path, sentence: st
     path = written(tmp_path, text)
     done = launcher.run("simulate", "--topology", "dgx1-v100", "--jobs", str(path))
     first = done.stderr.splitlines()[0]
-    where = "" if sentence == "9 of 8 GPUs" else f"{path}:"
-    assert first.startswith(f"gpulaunch: error: {where}{want or SAID[sentence]}"), first
+    assert first.startswith(f"gpulaunch: error: {path}:{want or SAID[sentence]}"), first
     assert (done.returncode, done.stdout, len(done.stderr.splitlines()) <= 2) == (2, "", True)
 
 
@@ -164,6 +166,10 @@ def test_mistakes_in_a_job_file(launcher: Launcher, tmp_path: Path, sentence: st
         (("--jobs", "JOBS", "--machines", "0"), "--machines: '0' is no whole number from 1 to 100000"),
         (("--jobs", "/nowhere"), "/nowhere: no such file or directory"),
         ((), "no jobs given"),
+        (("--jobs", "JOBS", "--backfill-limit", "1h"), "--backfill-limit has no effect without --queue backfill"),
+        (("--jobs", "JOBS", "--time-model", "fixed,bandwidth"), "--time-model: fixed is none of the others"),
+        (("--jobs", "JOBS", "--paper", "topo-fig8"), "--jobs has no effect with --paper"),
+        (("--generate", "uniform", "--paper", "topo-fig8"), "--paper has no effect with --generate"),
         (("--paper", "mapa-fig99"), "--paper: unknown figure 'mapa-fig99'"),
         (("--jobs", "JOBS", "--backfill-limit", "soon"), "--backfill-limit: 'soon' is no length of time"),
     ],
@@ -174,6 +180,41 @@ def test_mistakes_on_the_command_line(launcher: Launcher, tmp_path: Path, option
     done = launcher.run("simulate", "--topology", "dgx1-v100", *(path if word == "JOBS" else word for word in options))
     assert done.returncode == 2
     assert done.stderr.startswith(f"gpulaunch: error: {want}"), done.stderr
+
+
+def test_lines_of_json_end_where_json_says(launcher: Launcher, tmp_path: Path) -> None:
+    """A line separator of Unicode inside a text ends no line, and a byte order mark is no part of the first."""
+    text = '\ufeff{"name": "a\u2028b", "gpus": 1, "duration_s": 2}\n{"gpus": 1, "duration_s": 3}\n'
+    (run,) = simulated(launcher, written(tmp_path, text))["runs"]
+    assert [(job["name"], job["ended_s"]) for job in run["jobs"]] == [("a\u2028b", 2), ("job", 3)]
+
+
+def test_columns_may_have_a_header(launcher: Launcher, tmp_path: Path) -> None:
+    """The names of the columns may stand above them."""
+    (run,) = simulated(launcher, written(tmp_path, f"{HEADER}\n{COLUMNS}"))["runs"]
+    assert [job["name"] for job in run["jobs"]] == ["vgg16", "googlenet"]
+
+
+def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path) -> None:
+    """Jobs stay apart from those that the file gives a name, as launches do; a command is no name."""
+    nameless = '[[job]]\ncommand = ["sleep"]\nduration_s = 9\n'
+    apart = f'{nameless}\n{nameless}apart_from = ["sleep"]\n'
+    for text, want in ((apart, [[0], [1]]), (apart.replace("duration", 'name = "sleep"\nduration', 1), [[0], [2]])):
+        path = written(tmp_path, text)
+        done = launcher.run("simulate", "--topology", "power8-minsky", "--jobs", str(path), "--json")
+        assert [job["gpus"] for job in json.loads(done.stdout)["runs"][0]["jobs"]] == want
+
+
+def test_what_a_job_says_of_itself_comes_before_its_profile(launcher: Launcher, tmp_path: Path) -> None:
+    """A share of communication that the job says itself is not beaten by its profile's split slowdown."""
+    profile = '[profile.p]\n[profile.p.communication]\nsplit_slowdown_percentage = 200.0\nsource = "here"\n'
+    job = '[[job]]\nprofile = "p"\ngpus = 2\nonly = ["0", "2"]\nduration_s = 10\n'
+    ends = []
+    for own in ("", "communication_percentage = 0.0\n"):
+        path = written(tmp_path, f"{job}{own}\n{profile}")
+        done = launcher.run("simulate", "--topology", "power8-minsky", "--jobs", str(path), "--json")
+        ends.append(json.loads(done.stdout)["runs"][0]["jobs"][0]["ended_s"])
+    assert ends == [30, 10]
 
 
 def test_reader_that_goes_away(launcher: Launcher) -> None:

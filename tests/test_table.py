@@ -32,6 +32,20 @@ def record(launcher: Launcher) -> dict:
         return json.loads((launcher.state / launcher.records()[0]).read_bytes())
 
 
+def test_leases_stand_in_the_order_in_which_they_began(launcher: Launcher) -> None:
+    """Of leases that began in the same second the clock tells which was first, whatever their ids."""
+    good = record(launcher)
+    clocks = {"bb": 7.25, "cc": 7.5, "aa": 7.75}
+    held_open = []
+    for place, (name, clock_s) in enumerate(clocks.items()):
+        one = good | {"id": name, "clock_s": clock_s, "uuids": [f"GPU-dgx1-v100-{place}"]}
+        held_open.append(put(launcher, f"gpulaunch.lease.{name}", json.dumps(one).encode(), live=True))
+    status = json.loads(launcher.run("status", "--topology", "dgx1-v100", "--json").stdout)
+    assert [lease["id"] for lease in status["leases"]] == list(clocks)
+    for descriptor in held_open:
+        os.close(descriptor)
+
+
 UNREADABLE = [
     ("empty", lambda _: b""),
     ("no JSON", lambda _: b"{"),

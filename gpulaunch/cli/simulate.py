@@ -9,8 +9,8 @@ from gpulaunch.cli.output import print_json, warn
 from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
 from gpulaunch.core.duration import parse_duration
-from gpulaunch.core.placement.policies import POLICIES
-from gpulaunch.core.simulate.engine import Rules, simulate
+from gpulaunch.core.placement.policies import POLICIES, USUAL_MODEL
+from gpulaunch.core.simulate.engine import ImpossibleJobError, Rules, simulate
 from gpulaunch.core.simulate.generate import GENERATORS
 from gpulaunch.core.simulate.measures import Replay, measure
 from gpulaunch.core.simulate.time_model import MODELS
@@ -18,18 +18,19 @@ from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.host.machine import Machine
 from gpulaunch.papers.catalog import PAPERS
 from gpulaunch.papers.document import reproduction_document
-from gpulaunch.prepare import BACKFILL_LIMIT_S, USUAL_MODEL, shown_machine
+from gpulaunch.prepare import BACKFILL_LIMIT_S, shown_machine
 from gpulaunch.render.replay import replays_document
 from gpulaunch.simulation import generated_trace, read_trace
 
 _BANDWIDTH_MODELS = ("cut", "mapa")  # what was measured of a machine is not in its description
 _MOST_MACHINES = 100_000
-_MOST_JOBS = 1_000_000
+_MOST_JOBS = 200_000
 
 
 def main(arguments: Sequence[str]) -> int:
     """Replay what the command line says."""
     options = _parser().parse_args(arguments)
+    _check_together(options)
     if options.generate:
         print(generated_trace(options.generate, options.seed or 0, options.count), end="")
         return 0
@@ -49,6 +50,19 @@ def main(arguments: Sequence[str]) -> int:
         if page:
             print(f"\nthe report: {printable(page)}")
     return 0
+
+
+def _check_together(options: Namespace) -> None:
+    """Refuse what would have no effect beside something else."""
+    alone = {"generate": ("paper", "jobs", "report", "json"), "paper": ("jobs", "report")}
+    for name, others in alone.items():
+        for other in others:
+            if getattr(options, name) and getattr(options, other):
+                raise UsageError(f"--{other} has no effect with --{name}")
+    if options.backfill_limit is not None and options.queue != "backfill":
+        raise UsageError("--backfill-limit has no effect without --queue backfill")
+    if "fixed" in options.time_model and len(options.time_model) > 1:
+        raise UsageError("--time-model: fixed is none of the others")
 
 
 def _parser() -> Parser:
@@ -71,7 +85,6 @@ def _parser() -> Parser:
         "--backfill-limit",
         metavar="TIME",
         type=_time,
-        default=BACKFILL_LIMIT_S,
         help="let nobody pass who waits longer",
     )
     parser.add_argument("--machines", metavar="N", type=_count(_MOST_MACHINES), default=1, help="so many alike")
@@ -131,7 +144,7 @@ def _names(known: Sequence[str] | dict[str, Any], subject: str) -> Callable[[str
             if name not in known:
                 shown = ", ".join(sorted(known)).replace("_", "-")
                 raise ArgumentTypeError(f"unknown {subject} {quoted(written)}: known are {shown}")
-        return names
+        return list(dict.fromkeys(names))
 
     return parse
 
@@ -154,16 +167,20 @@ def _time(text: str) -> float:
 
 def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | None]:
     """All runs, and the page of their report if one is wanted."""
-    jobs = read_trace(options.jobs, machine, warn)
+    trace = read_trace(options.jobs, machine, warn)
+    jobs = trace.jobs
     if options.at_once:
-        jobs = [job._replace(arrival_s=0.0) for job in jobs]
+        jobs = tuple(job._replace(arrival_s=0.0) for job in jobs)
     if options.report is not None:
         prepare_report(options.report)
     with telling(len(options.policy), len(jobs)) as progress:
         replays = []
         for policy in options.policy:
             rules = _rules(options, policy)
-            stays = simulate(machine.topology, jobs, rules, progress.watch(policy.replace("_", "-")))
+            try:
+                stays = simulate(machine.topology, jobs, rules, progress.watch(policy.replace("_", "-")))
+            except ImpossibleJobError as problem:
+                raise trace.wheres[problem.job_id].error(None, problem.message) from None
             replays.append(measure(machine.topology, stays, rules, options.seed))
         if options.report is None:
             return replays, None
@@ -171,12 +188,16 @@ def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | 
         return replays, write_report(options.report, replays)
 
 
+def _backfill_limit(options: Namespace) -> float:
+    return BACKFILL_LIMIT_S if options.backfill_limit is None else float(options.backfill_limit)
+
+
 def _rules(options: Namespace, policy: str) -> Rules:
     return Rules(
         policy=policy,
         model=options.bandwidth_model or USUAL_MODEL.get(policy, "cut"),
         machines=options.machines,
-        passable_s=options.backfill_limit if options.queue == "backfill" else 0.0,
+        passable_s=_backfill_limit(options) if options.queue == "backfill" else 0.0,
         time_models=tuple(name for name in options.time_model if name != "fixed"),
         yardstick=options.measure_by,
     )

@@ -19,6 +19,7 @@ def choose(
     choosable: Sequence[Gpu],
     count: int,
     leases: Sequence[Lease],
+    scope: Sequence[Gpu] | None = None,
 ) -> Choice:
     """What there is to choose from.
 
@@ -29,6 +30,7 @@ def choose(
         choosable: those of them that would do.
         count: how many are needed.
         leases: of other jobs.
+        scope: all GPUs in reach, busy or not; None for those of the machine.
     """
     return Choice(
         topology,
@@ -40,6 +42,7 @@ def choose(
         model=request.bandwidth_model,
         needs=needs_of(request, topology, choosable, count, leases),
         utility=_utility(request, topology, leases),
+        scope=None if scope is None else [gpu.index for gpu in scope],
     )
 
 

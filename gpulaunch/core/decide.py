@@ -189,7 +189,7 @@ def _own(
     for some in (_fit(request, choosable), choosable):
         if len(some) < count:
             continue
-        choice = choose(request, topology, state.free, some, count, situation.neighbours)
+        choice = choose(request, topology, state.free, some, count, situation.neighbours, state.scope)
         found = best_of(request, choice)
         if not isinstance(found, str):
             return Grant(_best(found, request.policy, choice), found, choice)

@@ -12,6 +12,7 @@ T = TypeVar("T")
 
 MAX_FILE_BYTES = 4 << 20
 
+_MOST_BITS = 63
 _STATEMENT = r"\s*(\[|[^=]+=)"  # it may begin one, or be within a value
 
 
@@ -81,19 +82,19 @@ def read_document(path: str) -> Document:
     return parse_toml(path, read_text(path))
 
 
-def read_text(path: str) -> str:
+def read_text(path: str, most_bytes: int = MAX_FILE_BYTES) -> str:
     """Read a file of UTF-8.
 
     Raises:
-        UsageError: it cannot be read, is not UTF-8, or is larger than MAX_FILE_BYTES.
+        UsageError: it cannot be read, is not UTF-8, or is larger than that.
     """
     try:
         with open(path, "rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
+            raw = file.read(most_bytes + 1)
     except OSError as problem:
         raise UsageError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise UsageError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
+    if len(raw) > most_bytes:
+        raise UsageError(f"{path}: larger than {most_bytes >> 20} MiB")
     try:
         return raw.decode()
     except UnicodeDecodeError as problem:
@@ -108,11 +109,23 @@ def parse_toml(origin: str, text: str) -> Document:
         UsageError: it is no TOML.
     """
     try:
-        return Document(origin, text, tomllib.loads(text))
+        document = Document(origin, text, tomllib.loads(text))
+        large = _large(document.data)
     except tomllib.TOMLDecodeError as problem:
         raise UsageError(_located(origin, text, str(problem))) from None
     except (RecursionError, ValueError) as problem:  # lists in lists without end, numbers of thousands of digits
         raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
+    if large:
+        raise document.error(FieldError(large, f"{large[-1]}: a number of more than 64 bits"))
+    return document
+
+
+def _large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
+    """Where the first whole number stands that TOML does not have; None if there is none."""
+    if isinstance(value, int):
+        return path if value.bit_length() > _MOST_BITS else None
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((found for key, one in inner if (found := _large(one, (*path, key)))), None)
 
 
 def _located(path: str, text: str, problem: str) -> str:

@@ -165,7 +165,7 @@ class Daemon:
             for server in self.servers()[:_MOST_SERVERS]:
                 for client in sorted(set(pids).intersection(_pids(self.ask(f"get_client_list {server}")))):
                     answer = self.ask(f"terminate_client {server} {client}").strip()
-                    if answer not in ("", "0"):
+                    if answer not in ("", "0") and client in self.clients():  # asked twice, it may be off already
                         refused.append(f"MPS does not let go of pid {client}: {printable(answer)}")
         except (MpsError, OSError, ValueError) as problem:  # another user may have written the record
             refused.append(f"MPS: {problem}")
@@ -181,14 +181,19 @@ class Daemon:
         pause_s = _POLL_S
         while True:
             late = f"does not answer {command.partition(' ')[0]}"
-            said = self._run([], f"{command}\n{_LAST}\n", late, timeout_s)
+            left_s = max(deadline - time.monotonic(), _POLL_S)
+            said = self._run([], f"{command}\n{_LAST}\n", late, left_s)
             if whole := _WHOLE.fullmatch(said.answer):
                 return whole[1]
             # It hears one at a time: who comes while another is heard is sent away, at times with an empty answer and
             # status 0. So a question that always has an answer comes last.
-            if time.monotonic() + pause_s > deadline or not self.pid():
+            if not self.pid():
                 died = f"its daemon does not survive {command.partition(' ')[0]}"
                 raise MpsError(f"{CONTROL}: {said.problem}" if said.problem else died)
+            if time.monotonic() + pause_s > deadline:
+                raise MpsError(
+                    f"{CONTROL}: {said.problem}" if said.problem else f"its daemon {late} within {timeout_s:g} s"
+                )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 

@@ -318,7 +318,7 @@ def _read_records(
             tickets.append(record)
         elif clear_dead:
             remove_dead(found, directory_fd)
-    leases.sort(key=lambda lease: (lease.started_at, len(lease.ancestors), lease.id))
+    leases.sort(key=lambda lease: (lease.clock_s, lease.started_at, len(lease.ancestors), lease.id))
     tickets.sort(key=lambda ticket: ticket.number)
     return Snapshot(leases, tickets, frozenset(unlocked))
 

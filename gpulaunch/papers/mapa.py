@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.effective import mapa_equation, ring_counts
 from gpulaunch.core.placement.fabric import Fabric
+from gpulaunch.core.placement.policies import USUAL_MODEL
 from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Rules, simulate
@@ -16,11 +17,10 @@ from gpulaunch.core.simulate.measures import Measured, Quartiles, Replay, measur
 from gpulaunch.core.simulate.time_model import COMMUNICATION_SHARE, ENOUGH_GB_PER_S
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.host.catalog import load_described_machine, load_paper
-from gpulaunch.papers.reproduction import Comparison, Reproduction, Row
+from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
 
 RANDOM_SETS = 40
 _QUANTILES = ("min", "25 %", "50 %", "75 %", "max")
-_MODELS = {"preserve_paper": "mapa"}
 _POLICIES = ("baseline", "topo_aware", "greedy", "preserve_paper", "preserve")
 
 PUBLISHED = {
@@ -91,7 +91,7 @@ def _replays(
     machine: str, policy: str, sets: Iterable[Sequence[Job]], times: tuple[str, ...] = (), yardstick: str = "cut"
 ) -> list[Replay]:
     topology, remembered = machine_of(machine), _remembered(machine)
-    rules = Rules(policy, _MODELS.get(policy, "cut"), time_models=times, yardstick=yardstick)
+    rules = Rules(policy, USUAL_MODEL.get(policy, "cut"), time_models=times, yardstick=yardstick)
     return [
         measure(topology, simulate(topology, jobs, rules, remembered=remembered), rules, None, remembered)
         for jobs in sets
@@ -126,10 +126,6 @@ def _sensitive(one: Measured) -> bool:
 def _sets(size: int) -> list[list[Job]]:
     kind = {100: "100-jobs-2-to-5-gpus", 300: "300-jobs-1-to-5-gpus"}[size]
     return [job_set(f"{kind}-{number}") for number in range(3)]
-
-
-def _label(policy: str) -> str:
-    return policy.replace("_", "-")
 
 
 def _spread(values: Iterable[float]) -> Quartiles:
@@ -179,7 +175,7 @@ def _set_rows(machine: str) -> list[Comparison]:
             found = _spread(_coded(_replays(machine, policy, _sets(size)), _sensitive))
             known = PUBLISHED[machine].get(policy) if size == 100 else None
             theirs = known or (None,) * len(found)
-            rows += [Row(f"{_label(policy)} {q}", a, b) for q, a, b in zip(_QUANTILES, theirs, found, strict=True)]
+            rows += [Row(f"{label(policy)} {q}", a, b) for q, a, b in zip(_QUANTILES, theirs, found, strict=True)]
         title = f"{machine}, Eq. 2 of sensitive jobs, GB/s; three sets of {size} jobs"
         parts.append(Comparison(title, "published code", tuple(rows)))
     return parts
@@ -196,11 +192,9 @@ def _quirk_free() -> Comparison:
         cuts = fmean(one.effective_bandwidth or 0.0 for one in sensitive)
         without = 100 * sum(not one.nvlink_ring for one in sensitive) / len(sensitive)
         rows += [
-            Row(
-                f"{_label(policy)}: Eq. 2 at the best ring, GB/s", mean, fmean(means), f"sd of sets {stdev(means):.1f}"
-            ),
-            Row(f"{_label(policy)}: cut, GB/s", of_cut, cuts),
-            Row(f"{_label(policy)}: without an NVLink ring, %", share, without),
+            Row(f"{label(policy)}: Eq. 2 at the best ring, GB/s", mean, fmean(means), f"sd of sets {stdev(means):.1f}"),
+            Row(f"{label(policy)}: cut, GB/s", of_cut, cuts),
+            Row(f"{label(policy)}: without an NVLink ring, %", share, without),
         ]
     title = (
         f"DGX-1 V100, {RANDOM_SETS} random sets of 300 jobs of 1-5 GPUs, first in, first out; means of sensitive jobs"
@@ -218,7 +212,7 @@ def figure_13() -> Reproduction:
     ):
         found = _spread(_coded(_replays("dgx1-v100", policy, _sets(300)), lambda _: True))._asdict()
         field = {"25 %": "low", "50 %": "median"}[quantile]
-        said.append(Row(f"{_label(policy)} {quantile}", value, found[field]))
+        said.append(Row(f"{label(policy)} {quantile}", value, found[field]))
     return Reproduction(
         "mapa-fig13",
         "mapa-sc21 Figure 13: effective bandwidth by policy, DGX-1 V100",
@@ -229,9 +223,9 @@ def figure_13() -> Reproduction:
         ),
         (
             (
-                "Jobs of one GPU have Eq. 2 at (0,0,0), 12.34 GB/s, and count among all jobs as in the paper. A"
-                " quarter of our jobs have one GPU or less, so that figure is the 25th percentile where it is "
-                "one."
+                "Jobs of one GPU have Eq. 2 at (0,0,0), 12.34 GB/s, and count among all jobs as in the paper; "
+                "whether that is the 25th percentile depends on whether they are a quarter of the jobs: in ours"
+                " they are a fifth."
             ),
             "Two GPUs: their one link counts twice, as in the published code.",
             *_CODE_DIFFERS,
@@ -273,11 +267,11 @@ def table_3() -> Reproduction:
         spans = [base.makespan_s / own.makespan_s for base, own in zip(found["baseline"], found[policy], strict=True)]
         names = (*_QUANTILES, "throughput")
         rows += [
-            Row(f"{_label(policy)} {name}", a, b)
+            Row(f"{label(policy)} {name}", a, b)
             for name, a, b in zip(names, theirs, (*ours, fmean(spans)), strict=True)
         ]
         sensitive_rows += [
-            Row(f"{_label(policy)} {name}", None, own) for name, own in zip(_QUANTILES, of_sensitive, strict=True)
+            Row(f"{label(policy)} {name}", None, own) for name, own in zip(_QUANTILES, of_sensitive, strict=True)
         ]
     return Reproduction(
         "mapa-table3",

@@ -82,10 +82,8 @@ def figure_12() -> Reproduction:
     reference = {2: 1.5, 3: 7.0, 4: 8.6, 5: 8.3}
     rows = []
     for count, theirs in reference.items():
-        kinds: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for gpus in combinations(range(8), count):
-            kinds.setdefault((*ring_counts(fabric, gpus), cut(fabric, gpus)), gpus)
-        gaps = [mapa_equation(x, y, z) - narrowest / UNIT for x, y, z, narrowest in kinds]
+        kinds = {(*ring_counts(fabric, gpus), cut(fabric, gpus)) for gpus in combinations(range(8), count)}
+        gaps = [mapa_equation(x, y, z) - narrowest / UNIT for x, y, z, narrowest in sorted(kinds)]
         rms = sqrt(fmean(gap**2 for gap in gaps))
         rows.append(Row(f"root mean square of Eq. 2 less the cut, {count} GPUs, GB/s", theirs, rms))
     paper = (

@@ -3,6 +3,11 @@
 from typing import NamedTuple
 
 
+def label(policy: str) -> str:
+    """A policy as the command line calls it."""
+    return policy.replace("_", "-")
+
+
 class Row(NamedTuple):
     """One number.
 

@@ -16,7 +16,7 @@ from gpulaunch.core.simulate.yardstick import Yardstick
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.core.workload.profile import Profile, parse_profile
 from gpulaunch.host.catalog import load_described_machine, load_paper
-from gpulaunch.papers.reproduction import Comparison, Reproduction, Row
+from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
 
 TICK_S = 1.1
 """Period of the published simulator."""
@@ -99,10 +99,6 @@ def _last_end(replay: Replay) -> float:
     return max(one.stay.ended_s for one in replay.jobs)
 
 
-def _label(policy: str) -> str:
-    return policy.replace("_", "-")
-
-
 # ------------------------------------------------------------------------------------------------- the experiments
 
 
@@ -118,8 +114,8 @@ def figure_8() -> Reproduction:
     for profile, title in (("topo-aware-sc17", "default profile"), ("topo-aware-sc17-full", "_full profile")):
         jobs = job_set("six-jobs", profile)
         ends |= {(profile, policy): _last_end(replayed(jobs, policy, tick_s=TICK_S)) for policy in _POLICIES}
-        on_hardware = tuple(Row(_label(policy), paper[policy], ends[profile, policy]) for policy in _POLICIES)
-        in_code = tuple(Row(_label(policy), mended[profile][policy], ends[profile, policy]) for policy in _POLICIES)
+        on_hardware = tuple(Row(label(policy), paper[policy], ends[profile, policy]) for policy in _POLICIES)
+        in_code = tuple(Row(label(policy), mended[profile][policy], ends[profile, policy]) for policy in _POLICIES)
         parts.append(Comparison(f"time until all six are done, s; {title}", "paper, on hardware", on_hardware))
         parts.append(Comparison(f"the same; {title}", "published code, its interference term mended", in_code))
     gains = [
@@ -128,7 +124,7 @@ def figure_8() -> Reproduction:
     ]
     parts.append(Comparison("speed-up", "paper, on hardware", tuple(gains)))
     parts.append(_timeline())
-    exact = [Row(_label(policy), None, _last_end(replayed(job_set("six-jobs"), policy))) for policy in _POLICIES]
+    exact = [Row(label(policy), None, _last_end(replayed(job_set("six-jobs"), policy))) for policy in _POLICIES]
     exact[-1] = exact[-1]._replace(theirs=349.4, note="exhaustive choice of GPUs")
     parts.append(Comparison("time until all six are done without the tick, s", "best there is", tuple(exact)))
     return Reproduction(
@@ -186,11 +182,11 @@ def figure_10() -> Reproduction:
             replay = replayed(jobs, policy, machines=5, tick_s=tick_s)
             slower = 100 * (fmean(one.slowdown for one in replay.jobs) - 1)
             rows += [
-                Row(f"{_label(policy)}: all done, s", makespan, _last_end(replay)),
-                Row(f"{_label(policy)}: mean wait, s", wait, fmean(one.wait_s for one in replay.jobs)),
-                Row(f"{_label(policy)}: mean slowdown, %", slowdown, slower),
-                Row(f"{_label(policy)}: jobs under their least utility", float(under), float(replay.violations)),
-                Row(f"{_label(policy)}: 2-GPU jobs split", None, float(split_pairs(replay))),
+                Row(f"{label(policy)}: all done, s", makespan, _last_end(replay)),
+                Row(f"{label(policy)}: mean wait, s", wait, fmean(one.wait_s for one in replay.jobs)),
+                Row(f"{label(policy)}: mean slowdown, %", slowdown, slower),
+                Row(f"{label(policy)}: jobs under their least utility", float(under), float(replay.violations)),
+                Row(f"{label(policy)}: 2-GPU jobs split", None, float(split_pairs(replay))),
             ]
         parts.append(Comparison(f"100 jobs on 5 machines, first in, first out; {title}", "published code", tuple(rows)))
     return Reproduction(
@@ -229,14 +225,14 @@ def figure_11() -> Reproduction:
         replay = replayed(jobs, policy, machines=1_000)
         seconds = perf_counter() - began
         time_rows += [
-            Row(f"{_label(policy)}: s for each job", theirs, seconds / len(jobs)),
-            Row(f"{_label(policy)}: s for the whole run", None, seconds),
+            Row(f"{label(policy)}: s for each job", theirs, seconds / len(jobs)),
+            Row(f"{label(policy)}: s for the whole run", None, seconds),
         ]
         other_rows += [
-            Row(f"{_label(policy)}: mean slowdown, %", None, 100 * (fmean(one.slowdown for one in replay.jobs) - 1)),
-            Row(f"{_label(policy)}: mean wait, s", None, fmean(one.wait_s for one in replay.jobs)),
-            Row(f"{_label(policy)}: jobs under their least utility", None, float(replay.violations)),
-            Row(f"{_label(policy)}: 2-GPU jobs split", None, float(split_pairs(replay))),
+            Row(f"{label(policy)}: mean slowdown, %", None, 100 * (fmean(one.slowdown for one in replay.jobs) - 1)),
+            Row(f"{label(policy)}: mean wait, s", None, fmean(one.wait_s for one in replay.jobs)),
+            Row(f"{label(policy)}: jobs under their least utility", None, float(replay.violations)),
+            Row(f"{label(policy)}: 2-GPU jobs split", None, float(split_pairs(replay))),
         ]
     return Reproduction(
         "topo-fig11",

@@ -10,7 +10,7 @@ def reproduction_table(document: Document) -> Group:
     """Every number of a reproduction beside the original, and what differs.
 
     Args:
-        document: as reproductions_document has it in its list.
+        document: from reproduction_document.
     """
     parts: list[object] = [Text(document["title"], "bold")]
     for part in document["parts"]:

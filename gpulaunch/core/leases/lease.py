@@ -45,6 +45,7 @@ class Lease(NamedTuple):
         host_gb_per_s: what the process of each GPU moves in the memory of its socket; 0 if unknown.
         apart_from: names of jobs, or of their profiles, that must not come next to it.
         share: its part of the GPUs; None where they are its own.
+        clock_s: when it began, in seconds since boot; 0 if unknown. Leases are in the order of this.
     """
 
     id: str
@@ -65,6 +66,7 @@ class Lease(NamedTuple):
     host_gb_per_s: float = 0.0
     apart_from: tuple[str, ...] = ()
     share: "Share | None" = None
+    clock_s: float = 0.0
 
     @property
     def insiders(self) -> tuple[int, int]:
@@ -106,6 +108,7 @@ _OPTIONAL: FieldTable = {
     "host_gb_per_s": (0.0, 1e6),
     "apart_from": list,
     "share": dict,
+    "clock_s": (0.0, float(1 << 53)),
 }
 
 
@@ -138,6 +141,7 @@ def parse_lease(document: object, user_id: int) -> Lease:
         host_gb_per_s=lease.get("host_gb_per_s", 0.0),
         apart_from=texts_of(lease, "apart_from") if "apart_from" in lease else (),
         share=_share(lease["share"], texts_of(lease, "uuids")) if "share" in lease else None,
+        clock_s=lease.get("clock_s", 0.0),
     )
 
 

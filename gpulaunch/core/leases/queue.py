@@ -9,6 +9,9 @@ from collections.abc import Collection, Iterable, Sequence
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
 
+CHOOSY_S = 1800.0
+"""So long others pass who waits for better GPUs than those that are free; then nobody does."""
+
 
 def competing(tickets: Iterable[Ticket], within: Lease | None, uuids: Collection[str]) -> list[Ticket]:
     """The tickets that want some of the same GPUs, in their order.

@@ -64,6 +64,7 @@ class Choice:
         model: name of the effective-bandwidth model.
         needs: what a set must have besides.
         utility: what the policies of topo-aware-sc17 go by.
+        scope: indices of all GPUs in reach, busy or not; None for those of the machine.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Choice:
         model: str,
         needs: Needs = Needs(),  # noqa: B008  # it is frozen
         utility: UtilitySetting = UtilitySetting(),  # noqa: B008
+        scope: Sequence[int] | None = None,
     ) -> None:
         self.topology = topology
         self.free = tuple(sorted(free))
@@ -88,6 +90,7 @@ class Choice:
         self.model = model
         self.needs = needs
         self.utility = utility
+        self._scope = scope
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -166,7 +169,8 @@ class Choice:
         """What weighs the candidates."""
         positions = [self.fabric.position[gpu] for gpu in self.free]
         many = 8 * len(self._sets or ()) * self.count > 1 << len(self.free)
-        return Scale(self.fabric, positions, self.count, self.pattern, self.model, many=many)
+        scope = [self.fabric.position[gpu] for gpu in self.fabric.gpus if self._scope is None or gpu in self._scope]
+        return Scale(self.fabric, positions, self.count, self.pattern, self.model, scope, many=many)
 
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[Ranked]:
         """The candidates, best first, of those that are alike one; where they are too many, a single good one.

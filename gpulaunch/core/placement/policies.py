@@ -161,6 +161,9 @@ def best_effort(choice: Choice) -> Order:
     return Order(("aggregate_bandwidth",), next(made, None))
 
 
+USUAL_MODEL = {"preserve_paper": "mapa"}
+"""The bandwidth model that a policy goes by unless one is named; of all others it is "cut"."""
+
 POLICIES: dict[str, Callable[[Choice], Order]] = {
     "baseline": baseline,
     "fcfs": fcfs,

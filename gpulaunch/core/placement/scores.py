@@ -42,8 +42,9 @@ class Scores(NamedTuple):
         effective_bandwidth: what the job gets, GB/s (mapa-sc21 3.4): of collectives by the bandwidth model, of any
             other pattern the slowest edge relative to its weight.
         preserved_bandwidth: sum of w over all pairs of GPUs that stay free, GB/s (mapa-sc21 Eq. 3).
-        lasting_bandwidth: preserved bandwidth, and what would be preserved once all others have left the machine: the
-            sum of w over all pairs of the machine's other GPUs, those that are free now counted twice, GB/s. Ours.
+        lasting_bandwidth: preserved bandwidth, and what would be preserved once all others have left: the sum of w over
+            all pairs of the other GPUs in reach, of the machine or the lease, those that are free now counted twice,
+            GB/s. Ours.
         fragmentation: free GPUs as a share of all, mean over the sockets that it touches, when it is taken: 0 to 1,
             less is better (topo-aware-sc17 Eq. 5, over the candidate's side as in Algorithm 3: over all sockets every
             candidate has the same).
@@ -80,11 +81,20 @@ class Scale:
         count: GPUs in a candidate.
         pattern: of the job.
         model: name of the effective-bandwidth model.
+        scope: positions of all GPUs in reach, free or not.
         many: whether many candidates are to be weighed.
     """
 
     def __init__(
-        self, fabric: Fabric, free: Sequence[int], count: int, pattern: Pattern, model: str, *, many: bool
+        self,
+        fabric: Fabric,
+        free: Sequence[int],
+        count: int,
+        pattern: Pattern,
+        model: str,
+        scope: Sequence[int],
+        *,
+        many: bool,
     ) -> None:
         self.fabric = fabric
         self.free = free
@@ -92,6 +102,7 @@ class Scale:
         self.collective = pattern.collective
         self.edges = pattern.edges(count)
         self._model = model
+        self._scope = scope
         kind = [[fabric.kind[a][b] for b in free] for a in free]
         self._histogram = Histogram(kind, len(fabric.kinds), table=many)
         self._positions: dict[int, list[int]] = {}
@@ -155,14 +166,14 @@ class Scale:
         return self._histogram.sums([kind.weight for kind in self.fabric.kinds])
 
     @cached_property
-    def _links(self) -> list[int]:
-        """Sum of w over all links of each position to the rest of the machine."""
-        weights = [kind.weight for kind in self.fabric.kinds]
-        return [sum(weights[kind] for kind in row) for row in self.fabric.kind]
+    def _links(self) -> dict[int, int]:
+        """Sum of w over the links of each position in reach to all others in reach."""
+        weights, kind = [kind.weight for kind in self.fabric.kinds], self.fabric.kind
+        return {a: sum(weights[kind[a][b]] for b in self._scope) for a in self._scope}
 
     @cached_property
     def _all_links(self) -> int:
-        return sum(self._links) // 2
+        return sum(self._links.values()) // 2
 
     def _lasting(self, mask: int) -> int:
         among, preserved = self._weights

@@ -25,6 +25,8 @@ State = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter: how many there are of each, or in the order in which they began."""
 
 _FIRST_FIT = ("baseline", "fcfs")
+_COMPARES_MACHINES_BY = {"best_effort": ("aggregate_bandwidth",)}
+"""What a policy that makes its sets itself compares those of several machines by."""
 
 
 class Ahead:
@@ -119,7 +121,11 @@ class Cluster:
         self._signature = signature(requests)
         self.sharing = any(request.sharing for request in requests)
         self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
-        self._by_state: dict[State, list[int]] = {(): list(range(count))}  # heaps; who has left is still there
+        gpus = len(topology.gpus)
+        self._by_free: list[dict[State, list[int]]] = [
+            {} for _ in range(gpus + 1)
+        ]  # heaps; who has left is still there
+        self._by_free[gpus][()] = list(range(count))
         self._remembered = remembered
         fabric = Fabric(topology)
         position = {gpu.uuid: fabric.position[gpu.index] for gpu in topology.gpus}
@@ -128,7 +134,8 @@ class Cluster:
 
     def kind_of(self, request: Request) -> int:
         """A number that requests share which differ in nothing but the least utility, to look decisions up by."""
-        same = repr(request._replace(utility=request.utility._replace(least=0.0), name=self._name_of(request)))
+        like = request._replace(utility=request.utility._replace(least=0.0), name=self._name_of(request))
+        same = repr((request.is_choosy, like))  # by which others may pass it, and it others
         kinds = self._remembered.kinds
         return kinds.setdefault(same, len(kinds))
 
@@ -155,27 +162,31 @@ class Cluster:
         """
         best: tuple[tuple[float, ...], int, Found] | None = None
         least = 0 if self.sharing else job.request.gpus or 0  # who shares needs no free GPU
-        for state in list(self._by_state):
-            number = self._lowest(state)
-            if number is None or self.nodes[number].free < least:
-                continue
-            found = self._found(job, (kind, ahead.summary, state), number, ahead, clock_s)
-            if found and (best is None or (found.worth, -number) > (best[0], -best[1])):
-                best = found.worth, number, found
+        for alike in self._by_free[least:]:
+            for state in list(alike):
+                number = self._lowest(alike, state)
+                if number is None:
+                    continue
+                found = self._found(job, (kind, ahead.summary, state), number, ahead, clock_s)
+                if found and (best is None or (found.worth, -number) > (best[0], -best[1])):
+                    best = found.worth, number, found
         return best and (best[1], best[2])
 
     def most_free(self) -> int:
         """GPUs that are free on the machine that has most of them."""
-        lowest = map(self._lowest, list(self._by_state))
-        return max(self.nodes[number].free for number in lowest if number is not None)
+        for free in reversed(range(len(self._by_free))):
+            alike = self._by_free[free]
+            if any(self._lowest(alike, state) is not None for state in list(alike)):
+                return free
+        return 0
 
-    def _lowest(self, state: State) -> int | None:
+    def _lowest(self, alike: dict[State, list[int]], state: State) -> int | None:
         """The first machine in a state; None if none is any more."""
-        heap = self._by_state[state]
+        heap = alike[state]
         while heap and self.nodes[heap[0]].state != state:
             heappop(heap)
         if not heap:
-            del self._by_state[state]
+            del alike[state]
             return None
         return heap[0]
 
@@ -183,13 +194,14 @@ class Cluster:
         memory = self._remembered.found.get(key)
         if memory is None:
             memory = self._remembered.found[key] = _Memory()
-        least = job.request.utility.least
+        patient = job.request.policy == "topo_aware_p"  # no other waits for utility
+        least = job.request.utility.least if patient else 0.0
         known, found = memory.look_up(least)
         if not known:
             leases = list(self.nodes[number].leases.values())
             decision = decide(job.request, Situation(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s))
             found = self._as_found(job, decision, leases) if isinstance(decision, Grant) else None
-            memory.keep(least, found)
+            memory.keep(least, found, patient=patient)
         return found
 
     def _as_found(self, job: Job, grant: Grant, leases: Sequence[Lease]) -> Found:
@@ -228,7 +240,7 @@ class Cluster:
         if placement.utility is not None:
             return joins, round(placement.utility, 9), -scores.fragmentation
         worth = [joins]
-        for name in placement.by:
+        for name in _COMPARES_MACHINES_BY.get(request.policy, placement.by):
             value = getattr(scores, name, None) or 0.0
             if name in ("preserved_bandwidth", "lasting_bandwidth"):
                 value -= self._sum_of_links(free) / UNIT
@@ -262,7 +274,7 @@ class Cluster:
             node.state = tuple(signatures)
         else:
             node.state = frozenset(Counter(signatures).items())
-        heappush(self._by_state.setdefault(node.state, []), number)
+        heappush(self._by_free[node.free].setdefault(node.state, []), number)
 
 
 class _Memory:
@@ -287,9 +299,10 @@ class _Memory:
                 return True, found
         return False, None
 
-    def keep(self, least: float, found: Found | None) -> None:
-        """Remember a decision."""
+    def keep(self, least: float, found: Found | None, *, patient: bool) -> None:
+        """Remember a decision, of a policy that waits for utility or not."""
         if found is None:
             self.waits_from = min(self.waits_from, least)
         else:
-            self.found.append((least, float("inf") if found.utility is None else found.utility, found))
+            enough = found.utility if patient and found.utility is not None else float("inf")
+            self.found.append((least, enough, found))

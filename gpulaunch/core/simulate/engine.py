@@ -11,7 +11,7 @@ from gpulaunch.core.simulate.cluster import Ahead, Cluster, Found, Remembered
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import ticket_of
 from gpulaunch.core.simulate.time_model import TimeModel
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from gpulaunch.core.leases.ticket import Ticket
@@ -20,6 +20,23 @@ _ENDS, _COMES, _WAKES = range(3)  # what happens first of what happens at the sa
 _NONE = -1  # number of no event
 _NEVER = 2.0  # a utility that nothing has
 _DIGITS = 9  # of a time: two that differ by rounding only are the same
+
+
+class ImpossibleJobError(UsageError):
+    """A job can never run on the machines that it is simulated on.
+
+    Args:
+        job: which.
+        reason: why not.
+
+    Attributes:
+        job_id: its place in the trace.
+        reason: as given.
+    """
+
+    def __init__(self, job: Job, reason: str) -> None:
+        super().__init__(f"job {job.id} ({printable(job.name)}) can never run: {reason}")
+        self.job_id, self.reason = job.id, reason
 
 
 class Rules(NamedTuple):
@@ -149,7 +166,7 @@ def simulate(
         Every job, in the order of starts.
 
     Raises:
-        UsageError: a job can never run there.
+        ImpossibleJobError: a job can never run there.
     """
     return _Simulation(topology, jobs, rules, watch, remembered or Remembered(topology)).run()
 
@@ -215,7 +232,7 @@ class _Simulation:
             if self._cluster.refusal(hardest.request):
                 for job in jobs:
                     if reason := self._cluster.refusal(job.request):
-                        raise UsageError(f"job {job.id} ({job.name}) can never run: {reason}")
+                        raise ImpossibleJobError(job, reason)
 
     def _put(self, time_s: float, what: int, about: Job | _Running | None) -> int:
         tick = self._rules.tick_s

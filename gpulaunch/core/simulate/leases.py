@@ -5,13 +5,11 @@ from typing import NamedTuple
 
 from gpulaunch.core.decide import Grant
 from gpulaunch.core.leases.lease import Lease
+from gpulaunch.core.leases.queue import CHOOSY_S
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.job import Job
-
-CHOOSY_S = 1800.0
-"""So long others pass who waits for better GPUs than those that are free, as the launcher has it."""
 
 _NOBODY = Process(0, 0)
 _EPOCH = "1970-01-01T00:00:00Z"

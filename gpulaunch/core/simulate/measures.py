@@ -23,7 +23,7 @@ class Measured(NamedTuple):
         aggregate_bandwidth: likewise (Eq. 1).
         quality: aggregate bandwidth as a share of the best that the idle machine has (mapa-sc21 Figure 4).
         nvlink_ring: whether a ring over NVLinks alone joins its GPUs; None without communication.
-        slowdown: its time divided by that alone on the best GPUs, 1 at least.
+        slowdown: its time divided by that alone on the best GPUs, 1 at least but for rounding.
         violates: it runs with less utility, or slower links, than it said that it needs (topo-aware-sc17 5.1: SLO).
     """
 
@@ -154,18 +154,20 @@ def measure(
         seed: of the trace.
         remembered: of simulations of the same machine.
     """
-    yardstick = (remembered or Remembered(topology)).yardstick(rules.yardstick)
-    jobs = tuple(_measured(stay, yardstick) for stay in stays)
+    remembered = remembered or Remembered(topology)
+    yardstick, own = remembered.yardstick(rules.yardstick), remembered.yardstick(rules.model)
+    jobs = tuple(_measured(stay, yardstick, own) for stay in stays)
     gpus = len(topology.gpus) * rules.machines
     return Replay(topology.name, rules, seed, jobs, tuple(_levels(stays, yardstick)), gpus)
 
 
-def _measured(stay: Stay, yardstick: Yardstick) -> Measured:
+def _measured(stay: Stay, yardstick: Yardstick, own: Yardstick) -> Measured:
+    """What came of one job; what it needed is judged by the model that its policy went by."""
     request = stay.job.request
     scores = yardstick.scores(request.pattern, stay.gpus)
     best = yardstick.best(request.pattern, len(stay.gpus))
     ideal = best.aggregate_bandwidth if scores.aggregate_bandwidth is not None else None
-    least = request.wishes.least_gb_per_s
+    got = own.scores(request.pattern, stay.gpus).effective_bandwidth
     return Measured(
         stay=stay,
         effective_bandwidth=scores.effective_bandwidth,
@@ -174,7 +176,7 @@ def _measured(stay: Stay, yardstick: Yardstick) -> Measured:
         nvlink_ring=yardstick.has_nvlink_ring(frozenset(stay.gpus)) if ideal else None,
         slowdown=(stay.ended_s - stay.started_s) / stay.job.duration_s,
         violates=(stay.utility is not None and stay.utility < request.utility.least - _SLO_ROUNDING)
-        or (scores.effective_bandwidth or least) < least,
+        or (got is not None and got < request.wishes.least_gb_per_s - _SLO_ROUNDING),
     )
 
 
