@@ -239,7 +239,7 @@ def _with_gates(site: Site, policy: str, count: int) -> list[Stay]:
         },
     )
     machine = shown_machine("dgx1-v100", pytest.fail)
-    jobs = [job._replace(arrival_s=0.0) for job in read_trace(str(site.file), machine, pytest.fail)]
+    jobs = [job._replace(arrival_s=0.0) for job in read_trace(str(site.file), machine, pytest.fail).jobs]
     return simulate(machine.topology, jobs, Rules(policy=policy.replace("-", "_"), model="cut"))
 
 

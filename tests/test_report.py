@@ -79,7 +79,7 @@ def replayed(
     machine = shown_machine(topology, print)
     path = Path(os.environ["GPULAUNCH_STATE_DIR"]).parent / "jobs.toml"
     path.write_text(text)
-    jobs = read_trace(str(path), machine, print)
+    jobs = read_trace(str(path), machine, print).jobs
     rules = [Rules(policy, "cut", machines, time_models=models) for policy in policies]
     return [measure(machine.topology, simulate(machine.topology, jobs, one), one, cuts) for one in rules]
 
@@ -472,7 +472,7 @@ def test_what_there_is_not_is_left_out() -> None:
         "timeline.svg",
         "worst-to-best.svg",
     ]
-    assert "<b>bandwidth-sensitive jobs</b>: none" in report("one GPU each")[INDEX].decode()
+    assert "<b>bandwidth-sensitive jobs: effective bandwidth, GB/s</b>: none" in report("one GPU each")[INDEX].decode()
     assert "jobs that wait" not in report("one job")["load.svg"].decode()
     assert "jobs that wait" in report("paper")["load.svg"].decode()
 

@@ -181,7 +181,7 @@ class Daemon:
         pause_s = _POLL_S
         while True:
             late = f"does not answer {command.partition(' ')[0]}"
-            left_s = max(deadline - time.monotonic(), _POLL_S)
+            left_s = max(round(deadline - time.monotonic(), 2), _POLL_S)
             said = self._run([], f"{command}\n{_LAST}\n", late, left_s)
             if whole := _WHOLE.fullmatch(said.answer):
                 return whole[1]

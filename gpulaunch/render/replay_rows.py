@@ -37,23 +37,31 @@ def replayed(document: Document) -> tuple[str, str]:
     return title, f"run times: {times}; bandwidths by the {first['measured_by']} model"
 
 
+KEY = (
+    "in use: GPU time that was held; broken: GPU time that was free on a socket where others ran; slower: mean "
+    "run time over that alone on the best GPUs; SLO: jobs that ran with less than they need; no ring: none over"
+    " NVLinks alone"
+)
+"""What the columns are."""
+
+
 def all_jobs(document: Document) -> Rows:
     """All jobs of each run, and the machines.
 
     Args:
         document: from replays_document.
     """
-    columns = ("makespan", "jobs/h", "utilization", "mean wait", "longest", "mean slowdown", "broken up", "SLO missed")
+    columns = ("makespan", "jobs/h", "in use", "broken", "wait", "longest", "slower", "SLO")
     rows = (
         (
             run["policy"],
             format_duration(round(run["makespan_s"])),
             figure(run["throughput_jobs_per_hour"]),
             f"{run['utilization']:.1%}",
+            f"{run['fragmentation']:.1%}",
             format_duration(round(run["wait_s"]["mean"])),
             format_duration(round(run["wait_s"]["max"])),
             f"{run['slowdown']['mean'] - 1:.1%}",
-            f"{run['fragmentation']:.1%}",
             str(run["slo_violations"]),
         )
         for run in document["runs"]
@@ -67,7 +75,7 @@ def sensitive_jobs(document: Document) -> Rows:
     Args:
         document: from replays_document.
     """
-    columns = (*(f"GB/s {name}" for name in _QUARTILES), "no NVLink ring", "mean slowdown")
+    columns = (*_QUARTILES, "no ring", "slower")
     rows = []
     for run in document["runs"]:
         sensitive = run["sensitive"]

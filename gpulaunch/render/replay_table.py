@@ -1,7 +1,7 @@
 """The document of replays -> a table for a terminal: one line for each policy."""
 
 from gpulaunch.render import Document
-from gpulaunch.render.replay_rows import Rows, all_jobs, replayed, sensitive_jobs
+from gpulaunch.render.replay_rows import KEY, Rows, all_jobs, replayed, sensitive_jobs
 from gpulaunch.render.terminal import Group, Table, Text, table_of
 
 
@@ -19,13 +19,16 @@ def replays_table(document: Document) -> Group:
         Text(),
         _table(all_jobs(document)),
         Text(),
-        Text("bandwidth-sensitive jobs", "bold"),
+        Text("bandwidth-sensitive jobs: effective bandwidth, GB/s", "bold"),
         _table(sensitive) if sensitive.rows else Text("none", "dim"),
+        Text(),
+        Text(KEY, "dim"),
     )
 
 
 def _table(rows: Rows) -> Table:
     table = table_of(*rows.columns, right=rows.columns[1:])
+    table.columns[-1].min_width = None  # its figures are short
     for row in rows.rows:
         table.add_row(*row)
     return table

@@ -6,7 +6,7 @@ from html import escape
 from gpulaunch.core.simulate.measures import Replay
 from gpulaunch.errors import printable
 from gpulaunch.render.replay import replays_document
-from gpulaunch.render.replay_rows import Rows, all_jobs, replayed, sensitive_jobs
+from gpulaunch.render.replay_rows import KEY, Rows, all_jobs, replayed, sensitive_jobs
 from gpulaunch.render.report import captions
 from gpulaunch.render.report.boxes import bandwidth_picture, slowdown_picture
 from gpulaunch.render.report.canvas import WIDTH, Picture, styled
@@ -85,7 +85,8 @@ def _page(runs: Sequence[Run], sections: Sequence[_Section]) -> str:
         "<main>",
         f"<h1>{escape(title)}</h1>\n<p class=how>{escape(told)}</p>",
         _table("all jobs", all_jobs(document), runs),
-        _table("bandwidth-sensitive jobs", sensitive_jobs(document), runs),
+        _table("bandwidth-sensitive jobs: effective bandwidth, GB/s", sensitive_jobs(document), runs),
+        f"<p class=how>{escape(KEY)}</p>",
         *(_figure(*section) for section in sections),
         "</main>",
     ]
