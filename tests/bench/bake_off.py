@@ -41,7 +41,12 @@ MACHINES = (
     "a100-pcie-4gpu",
     "pcie-4gpu-workstation",
     "pcie-8gpu-workstation",
+    "minsky-cluster",
+    "nvl72",
 )
+TOO_LARGE = ("minsky-cluster", "nvl72")
+"""More free GPUs than best-effort takes."""
+
 LOADS = (0.5, 0.8, 0.95)
 SENSITIVE = (0.3, 0.5, 0.7)
 LARGEST = 5
@@ -108,7 +113,11 @@ def main() -> None:
     parser.add_argument("--json")
     options = parser.parse_args()
     names, policies = options.machines.split(","), options.policies.replace("-", "_").split(",")
-    work = [(name, policy, options.seeds, options.jobs) for name, policy in product(names, policies)]
+    work = [
+        (name, policy, options.seeds, options.jobs)
+        for name, policy in product(names, policies)
+        if (policy, name) not in product(["best_effort"], TOO_LARGE)
+    ]
     results: dict[str, dict[str, Figures]] = {}
     with Pool(options.workers) as pool:
         for name, policy, found, took_s in pool.imap(replayed_one, work):

@@ -129,14 +129,15 @@ what is preserved as the sum of the links among GPUs that are free right now. `p
   aggregate, so that they stay compact; then the socket that is fuller; then the lowest indices;
 - **effective bandwidth by the cut model**, not Eq. 2 (`preserve-paper` goes by Eq. 2).
 
-**What was compared.** Every policy on every described machine. Poisson arrivals, jobs of 1-5 GPUs, uniform (as many as the machine has at most), exponential run times, a ring; loads of 0.5, 0.8 and
-0.95 of the machine; 30, 50 and 70 % of the jobs sensitive; 30 seeds of each: 270 traces of 150 jobs (100 on the two
-machines of 16 GPUs whose links differ). All policies replay the same traces, first in, first out, with run times that
-follow the bandwidth obtained (`--time-model bandwidth`). Figures are of the sensitive jobs of two GPUs and more: mean
-and 25th percentile of effective bandwidth by the cut model, and mean slowdown; each a mean over traces. best-effort
-takes minutes for each 100 traces on 16 GPUs, so it has replayed fewer there, and it takes no more than 16 free GPUs, so
-it is not among those of the NVL72 and the cluster of five Minskys. On the NVL72, where all sets are alike, there are 18
-traces of 60 jobs.
+**What was compared.** Every policy on every described machine. Poisson arrivals, jobs of 1-5 GPUs, uniform (as many
+as the machine has at most), exponential run times, a ring; loads of 0.5, 0.8 and 0.95 of the machine; 30, 50 and 70 %
+of the jobs sensitive; 30 seeds of each: 270 traces of 150 jobs (100 on the two machines of 16 GPUs whose links
+differ). All policies replay the same traces, first in, first out, with run times that follow the bandwidth obtained
+(`--time-model bandwidth`). Figures are of the sensitive jobs of two GPUs and more: mean and 25th percentile of
+effective bandwidth by the cut model, and mean slowdown; each a mean over traces. best-effort takes minutes for each
+100 traces on 16 GPUs, so it has replayed fewer there, and it takes no more than 16 free GPUs, so it is not among
+those of the NVL72 and the cluster of five Minskys. On the NVL72, where all sets are alike, there are 18 traces of 60
+jobs.
 
     python tests/bench/bake_off.py --json results.jsonl && python tests/bench/bake_off_page.py results.jsonl
 
