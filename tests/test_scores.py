@@ -101,7 +101,7 @@ def scores(
 ) -> Scores:
     """Of a set with its best mapping."""
     free, gpus = sorted(range(len(fabric.gpus)) if free is None else free), sorted(gpus)
-    scale = Scale(fabric, free, len(gpus), PATTERNS[pattern], model, many=False)
+    scale = Scale(fabric, free, len(gpus), PATTERNS[pattern], model, range(len(fabric.gpus)), many=False)
     mask = mask_of([free.index(gpu) for gpu in gpus], len(free))
     return scale.scores(mask, Mapper(scale.traffic).best(gpus))
 

@@ -341,7 +341,7 @@ def mapped_gaps(topology: Topology, pattern: Pattern, ranks: int, sets: int) -> 
     rng = random.Random(ranks)
     fabric = Fabric(topology)
     free = range(len(fabric.gpus))
-    speeds = Scale(fabric, free, ranks, pattern, "cut", many=False).traffic.speed
+    speeds = Scale(fabric, free, ranks, pattern, "cut", range(len(fabric.gpus)), many=False).traffic.speed
     for _ in range(sets):
         gpus = sorted(rng.sample(free, ranks))
         traffic = Traffic(fabric, pattern.edges(ranks), speeds[0] if speeds else None)
