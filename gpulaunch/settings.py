@@ -58,7 +58,9 @@ def _gpus(text: str) -> int | str:
     return count
 
 
-def _one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
+def one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
+    """Reads one of several names, written with - or _; otherwise a UsageError lists them."""
+
     def parse(text: str) -> str:
         name = text.replace("-", "_")
         if name not in names:
@@ -149,10 +151,10 @@ def _switch(text: str) -> bool:
 SETTINGS: dict[str, Callable[[str], Any]] = {
     "profile": str,
     "gpus": _gpus,
-    "policy": _one_of(POLICIES, "policy"),
+    "policy": one_of(POLICIES, "policy"),
     "pattern": load_pattern,
     "bandwidth_sensitive": _switch,
-    "bandwidth_model": _one_of(BANDWIDTH_MODELS, "bandwidth model"),
+    "bandwidth_model": one_of(BANDWIDTH_MODELS, "bandwidth model"),
     "memory": _memory,
     "gpu_model": str,
     "only": _names,
@@ -160,7 +162,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "require": _names,
     "nvlink": _switch,
     "min_bandwidth": _number(0.0, 1e6, "GB/s"),
-    "numa": _one_of(("any", "strict"), "way to treat NUMA nodes"),
+    "numa": one_of(("any", "strict"), "way to treat NUMA nodes"),
     "single_node": _switch,
     "one_per_node": _switch,
     "apart_from": _names,
@@ -172,7 +174,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "memory_bandwidth": _number(0.0, 100.0, "%"),
     "sm_percentage": _percentage,
     "share_with": _names,
-    "objective": _one_of(OBJECTIVES, "objective"),
+    "objective": one_of(OBJECTIVES, "objective"),
     "product_weights": _two_weights,
     "throughput_tolerance_percentage": _number(0.0, 100.0, "%"),
     "sm_bound_percentage": _number(0.0, 1e4, "%"),
@@ -188,11 +190,11 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "wait_timeout": _duration,
     "time_limit": _duration,
     "grace": _duration,
-    "queue": _one_of(("fifo", "backfill"), "queue"),
+    "queue": one_of(("fifo", "backfill"), "queue"),
     "backfill_limit": _duration,
     "ignore_programs": _names,
-    "table": _one_of(("host", "private"), "table"),
-    "container_gpus": _one_of(WAYS, "way into a container"),
+    "table": one_of(("host", "private"), "table"),
+    "container_gpus": one_of(WAYS, "way into a container"),
 }
 """Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text is read."""
 

@@ -8,8 +8,7 @@ from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_js
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
-from gpulaunch.core.duration import parse_duration
-from gpulaunch.core.placement.policies import POLICIES, USUAL_MODEL
+from gpulaunch.core.placement.policies import USUAL_MODEL
 from gpulaunch.core.simulate.engine import ImpossibleJobError, Rules, simulate
 from gpulaunch.core.simulate.generate import GENERATORS
 from gpulaunch.core.simulate.measures import Replay, measure
@@ -20,6 +19,7 @@ from gpulaunch.papers.catalog import PAPERS
 from gpulaunch.papers.document import reproduction_document
 from gpulaunch.prepare import BACKFILL_LIMIT_S, shown_machine
 from gpulaunch.render.replay import replays_document
+from gpulaunch.settings import SETTINGS, one_of
 from gpulaunch.simulation import generated_trace, read_trace
 
 _BANDWIDTH_MODELS = ("cut", "mapa")  # what was measured of a machine is not in its description
@@ -76,7 +76,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--policy",
         metavar="P,...",
-        type=_names(POLICIES, "policy"),
+        type=_read(SETTINGS["policy"], each=True),
         default=["preserve"],
         help="one run for each (default: preserve)",
     )
@@ -84,14 +84,14 @@ def _parser() -> Parser:
     parser.add_argument(
         "--backfill-limit",
         metavar="TIME",
-        type=_time,
+        type=_read(SETTINGS["backfill_limit"]),
         help="let nobody pass who waits longer",
     )
     parser.add_argument("--machines", metavar="N", type=_count(_MOST_MACHINES), default=1, help="so many alike")
     parser.add_argument(
         "--time-model",
         metavar="M,...",
-        type=_names(MODELS, "time model"),
+        type=_read(one_of(MODELS, "time model"), each=True),
         default=["bandwidth"],
         help="what makes jobs slower: fixed (nothing), bandwidth (default), interference, sharing",
     )
@@ -135,18 +135,16 @@ def _reproduce(options: Namespace) -> int:
     return 0
 
 
-def _names(known: Sequence[str] | dict[str, Any], subject: str) -> Callable[[str], list[str]]:
-    """Reads a list of names."""
+def _read(parse: Callable[[str], Any], *, each: bool = False) -> Callable[[str], Any]:
+    """Reads an option as a setting is read; with `each`, a list of values, none twice."""
 
-    def parse(text: str) -> list[str]:
-        names = [name.replace("-", "_") for name in text.split(",")]
-        for name, written in zip(names, text.split(","), strict=True):
-            if name not in known:
-                shown = ", ".join(sorted(known)).replace("_", "-")
-                raise ArgumentTypeError(f"unknown {subject} {quoted(written)}: known are {shown}")
-        return list(dict.fromkeys(names))
+    def read(text: str) -> Any:  # noqa: ANN401
+        try:
+            return list(dict.fromkeys(map(parse, text.split(",")))) if each else parse(text)
+        except UsageError as problem:
+            raise ArgumentTypeError(": ".join(filter(None, (problem.message, problem.hint)))) from None
 
-    return parse
+    return read
 
 
 def _count(most: int) -> Callable[[str], int]:
@@ -156,13 +154,6 @@ def _count(most: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
-
-
-def _time(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m") from None
 
 
 def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | None]:

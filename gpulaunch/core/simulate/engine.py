@@ -16,9 +16,7 @@ from gpulaunch.errors import UsageError, printable
 if TYPE_CHECKING:
     from gpulaunch.core.leases.ticket import Ticket
 
-_ENDS, _COMES, _WAKES = range(3)  # what happens first of what happens at the same time
 _NONE = -1  # number of no event
-_NEVER = 2.0  # a utility that nothing has
 _DIGITS = 9  # of a time: two that differ by rounding only are the same
 
 
@@ -194,7 +192,7 @@ class _Simulation:
         self._admitted: dict[int, tuple[str, ...]] = {}
         self._queue: list[tuple[Job, Ticket]] = []
         self._running: dict[int, dict[str, _Running]] = {}
-        self._events: list[tuple[float, int, int, Job | _Running | None]] = []
+        self._events: list[tuple[float, int, Job | _Running | None]] = []
         self._numbers = 0
         self._done: list[Stay] = []
         self._started = 0
@@ -203,7 +201,7 @@ class _Simulation:
     def run(self) -> list[Stay]:
         self._check()
         for job in sorted(self._jobs, key=lambda job: (job.arrival_s, job.id)):
-            self._put(job.arrival_s, _COMES, job)
+            self._put(job.arrival_s, job)
         while self._events:
             self._turn()
         self._conserve()
@@ -234,11 +232,12 @@ class _Simulation:
                     if reason := self._cluster.refusal(job.request):
                         raise ImpossibleJobError(job, reason)
 
-    def _put(self, time_s: float, what: int, about: Job | _Running | None) -> int:
+    def _put(self, time_s: float, about: Job | _Running | None) -> int:
+        """Something comes, ends, or (None) is worth another look; returns its number."""
         tick = self._rules.tick_s
         time_s = ceil(round(time_s / tick, _DIGITS)) * tick if tick else time_s
         self._numbers += 1
-        heappush(self._events, (round(time_s, _DIGITS), what, self._numbers, about))
+        heappush(self._events, (round(time_s, _DIGITS), self._numbers, about))
         return self._numbers
 
     def _turn(self) -> None:
@@ -246,7 +245,7 @@ class _Simulation:
         now = self._events[0][0]
         ends: list[_Running] = []
         while self._events and self._events[0][0] == now:
-            _, _, number, about = heappop(self._events)
+            _, number, about = heappop(self._events)
             if isinstance(about, _Running):
                 if about.event == number:
                     ends.append(about)
@@ -257,7 +256,7 @@ class _Simulation:
             self._start_some(now)
             self._end(ends, now)
             if ends and self._queue:
-                self._put(now + self._rules.tick_s, _WAKES, None)
+                self._put(now + self._rules.tick_s, None)
         else:
             self._end(ends, now)
             self._start_some(now)
@@ -275,23 +274,22 @@ class _Simulation:
     def _start_some(self, now: float) -> None:
         """Start whom the queue and decide() let start, in the order of the queue.
 
-        While GPUs only become fewer, who was not let start cannot be later in the same pass, nor who asks the same and
-        needs no less utility; but where GPUs are shared, somebody may have come in between whom he could join.
+        Who asks the same as somebody who was sent back may not pass him; but where GPUs are shared, he may join others.
         """
         sharing = self._cluster.sharing
         ahead, left = Ahead(), []
-        hopeless: dict[int, float] = {}  # by kind, the least utility under which one has been sent back
+        sent_back: set[int] = set()  # kinds
         most = self._cluster.most_free()
         rest = iter(self._queue)
         for job, ticket in rest:
-            kind, least = self._kind[job.id], job.request.utility.least
-            if sharing or (ticket.gpus <= most and least < hopeless.get(kind, _NEVER)):
+            kind = self._kind[job.id]
+            if sharing or (ticket.gpus <= most and kind not in sent_back):
                 found = self._cluster.find(job, kind, ahead, now)
                 if found:
                     self._begin(job, *found, now)
                     most = self._cluster.most_free()
                     continue
-                hopeless[kind] = least
+                sent_back.add(kind)
             left.append((job, ticket))
             ahead.add(ticket, now)
             bars_all = ticket.passable_until_s <= now and len(ticket.uuids) == self._gpus
@@ -329,4 +327,4 @@ class _Simulation:
             one.left_s -= (now - one.since_s) / (1 + one.slowdown)
             one.slowdown, one.since_s = slowdown, now
             ends_s = now + one.left_s * (1 + slowdown)
-        one.event = self._put(max(ends_s, now), _ENDS, one)
+        one.event = self._put(max(ends_s, now), one)
