@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 import sysconfig
 from collections.abc import Iterator
@@ -111,6 +112,21 @@ def held(launcher: Launcher, *options: str):
             job.end()
         job.process.stdout.close()
         job.process.stderr.close()
+
+
+@contextmanager
+def ending_in_time(seconds: int):
+    """Whoever hangs in the block fails its test; INT reaches all, though a shell's `pytest &` ignores it."""
+
+    def fail(*_: object) -> None:
+        pytest.fail(f"nothing happened for {seconds} s")
+
+    alarm, interrupt = signal.signal(signal.SIGALRM, fail), signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.alarm(seconds)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, alarm)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def wait_for_end(pid: int) -> None:

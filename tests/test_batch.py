@@ -13,7 +13,7 @@ from typing import Any
 import pexpect
 import pytest
 import tomli_w
-from conftest import DGX, Launcher, held, wait_for_end
+from conftest import DGX, Launcher, ending_in_time, held, wait_for_end
 
 from gpulaunch.cli.batch import _words
 from gpulaunch.cli.options import read_line
@@ -28,17 +28,9 @@ DONE = re.compile(r"gpulaunch: info: (.*); results in jobs\.toml\.results\.jsonl
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """A batch that never ends fails its test; INT reaches all, though a shell's `pytest &` ignores it."""
-
-    def fail(*_: object) -> None:
-        pytest.fail("nothing happened for 120 s")
-
-    alarm, interrupt = signal.signal(signal.SIGALRM, fail), signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.alarm(120)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, alarm)
-    signal.signal(signal.SIGINT, interrupt)
+    """A batch that never ends fails its test."""
+    with ending_in_time(120):
+        yield
 
 
 class Site:

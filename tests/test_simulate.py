@@ -139,6 +139,32 @@ def test_who_is_not_choosy_passes_and_who_is_does_not() -> None:
     assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
 
 
+def utility_jobs(*rows: tuple[int, float, float, float, tuple[int, ...]]) -> list[Job]:
+    """Jobs of topo-aware-p: GPUs, arrival, run time, least utility, and which GPUs would do."""
+    jobs = []
+    for number, (gpus, arrival_s, duration_s, least, only) in enumerate(rows):
+        uuids = tuple(MINSKY.gpus[gpu].uuid for gpu in only)
+        one = job(number, gpus, arrival_s, duration_s, sensitive=True, only=uuids)
+        jobs.append(one._replace(request=one.request._replace(utility=UtilityTerms(least=least))))
+    return jobs
+
+
+def test_what_is_enough_for_one_is_not_for_another() -> None:
+    """A grant is not remembered for who needs more utility than it has: he waits, where the other one started."""
+    held = [(1, 0.0, 100.0, 0.0, (0,)), (1, 0.0, 100.0, 0.0, (2,))]
+    jobs = utility_jobs(*held, (2, 1.0, 5.0, 0.1, ()), (2, 10.0, 5.0, 0.5, ()))
+    stays = checked(MINSKY, jobs, Rules("topo_aware_p", "cut"))
+    assert [(stay.job.id, stay.started_s) for stay in stays] == [(0, 0), (1, 0), (2, 1), (3, 100)]
+
+
+def test_the_order_in_which_neighbours_began() -> None:
+    """Of sockets that are alike the one that was begun last is taken, also where the other order came before."""
+    first = [(1, 0.0, 10.0, 0.0, (0,)), (1, 1.0, 9.0, 0.0, (2,)), (1, 2.0, 1.0, 0.0, ())]
+    second = [(1, 20.0, 10.0, 0.0, (2,)), (1, 21.0, 9.0, 0.0, (0,)), (1, 22.0, 1.0, 0.0, ())]
+    stays = checked(MINSKY, utility_jobs(*first, *second), Rules("topo_aware", "cut"))
+    assert [stay.gpus for stay in stays] == [(0,), (2,), (3,), (2,), (0,), (1,)]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_conservation(policy: str) -> None:
     """No GPU is held twice, free and used are all, and all jobs end, at every event, whatever slows jobs down."""
@@ -282,6 +308,14 @@ def test_jobs_share_gpus_by_the_launchers_rules() -> None:
     assert [stay.gpus for stay in stays[:2]] == [stays[0].gpus] * 2
     assert stays[2].gpus != stays[0].gpus
     assert [round(stay.ended_s, 6) for stay in stays] == [12.0, 12.0, 10.0]  # u (U - u) = 0.5 x 0.4: 1.2 times as long
+
+
+def test_who_shares_needs_no_free_gpu() -> None:
+    """A job joins another one's GPU where none is free."""
+    jobs = [job(0, 7, 0, 50), sharing_job(1, 50.0), sharing_job(2, 40.0)]
+    stays = checked(DGX, jobs, Rules("preserve", "cut"))
+    assert [(stay.job.id, stay.started_s) for stay in stays] == [(0, 0), (1, 0), (2, 0)]
+    assert stays[1].gpus == stays[2].gpus
 
 
 # -------------------------------------------------------------------------------------------------- traces

@@ -17,7 +17,7 @@ from typing import Any
 
 import pexpect
 import pytest
-from conftest import DGX, SHOW, Held, Launcher, held
+from conftest import DGX, SHOW, Held, Launcher, ending_in_time, held
 
 from gpulaunch.host import libc
 
@@ -32,17 +32,9 @@ IN_OPEN = 0x20  # inotify.h
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """A waiter that is never served fails its test; INT reaches all, though a shell's `pytest &` ignores it."""
-
-    def fail(*_: object) -> None:
-        pytest.fail("nothing happened for 40 s")
-
-    alarm, interrupt = signal.signal(signal.SIGALRM, fail), signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.alarm(40)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, alarm)
-    signal.signal(signal.SIGINT, interrupt)
+    """A waiter that is never served fails its test."""
+    with ending_in_time(40):
+        yield
 
 
 def eventually(look: Callable[[], Any], want: object) -> None:
