@@ -2,13 +2,18 @@
 
 A test module that writes pytest_plugins = ("fake_nvml",) has these fixtures. A machine is a fixture that turns
 `launcher` into one that runs there.
+
+PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears of the plugin.
 """
 
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,6 +27,7 @@ _DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 _DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 _SINGLE, _HOSTBRIDGE = 10, 30  # nvmlGpuTopologyLevel_t
 _PATH_LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
+_KEYS = re.compile(r"sm|occupancy|dram|active|memactive|power|used_mib|capped|pcie_[rt]x|link:\d+:[rt]x")
 _NVML_VERSIONS = {0: 0, 1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8}  # of nvmlDeviceGetNvLinkVersion, by major version
 
 
@@ -41,6 +47,9 @@ class FakeNvml:
         self._file = file
         self._gpus: list[dict[str, object]] = []
         self._lines: list[str] = []
+        self._clock = ""
+        self._scripts: dict[tuple[int, str], _Script] = {}
+        self._stamp_ns = 0
         self._write()
 
     def describe(self, gpus: Iterable[dict[str, object]], lines: Iterable[str]) -> None:
@@ -50,7 +59,7 @@ class FakeNvml:
             gpus: the keys of each GPU's line.
             lines: everything else.
         """
-        self._gpus, self._lines = [dict(gpu) for gpu in gpus], list(lines)
+        self._gpus, self._lines, self._scripts = [dict(gpu) for gpu in gpus], list(lines), {}
         self._write()
 
     def tell_of(self, topology: Topology) -> None:
@@ -104,24 +113,107 @@ class FakeNvml:
         self._lines = [line for line in self._lines if not line.startswith(beginning)]
         self._write()
 
-    def answer(self, function: str, code: int, gpu: int | None = None) -> None:
+    def answer(
+        self, function: str, code: int, gpu: int | None = None, since: float | None = None, until: float | None = None
+    ) -> None:
         """Let a function answer with an error.
 
         Args:
-            function: the exported symbol.
+            function: the exported symbol, "*" for every one, "gpm:ID" or "field:ID" for one metric or field alone.
             code: of nvmlReturn_t.
             gpu: its first argument, or None for every one and for a function that is about no GPU.
+            since: second of the script's time from which on; None: always.
+            until: second of the script's time before which; None: for ever.
         """
+        self._rule("error", function, code, gpu, since, until)
+
+    def slow(
+        self,
+        function: str,
+        seconds: float,
+        gpu: int | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> None:
+        """Let a function sleep for so many seconds before it answers; see `answer`."""
+        self._rule("slow", function, seconds, gpu, since, until)
+
+    def cost(
+        self,
+        function: str,
+        microseconds: float,
+        gpu: int | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> None:
+        """Let a function use so many microseconds of CPU before it answers; see `answer`."""
+        self._rule("cost", function, microseconds, gpu, since, until)
+
+    # ---------------------------------------------------------------------------------------------- use over time
+
+    def begin_script(self, at: float | None = None) -> float:
+        """Let the script's second 0 be at this time.monotonic(), or now if None; returns it."""
+        at = time.monotonic() if at is None else at
+        self._clock = f"clock {at!r}"
+        self._write()
+        return at
+
+    def freeze(self, at: float) -> None:
+        """Let it be this second of the script, until told otherwise."""
+        self._clock = f"clock frozen {float(at)!r}"
+        self._write()
+
+    def script(
+        self, gpu: int, key: str, values: Mapping[float, float] | str | float, period: float | None = None
+    ) -> None:
+        """Tell how a value changes; another script of the same key goes before it.
+
+        Args:
+            gpu: index; of a MIG instance the number that nvml.c tells of.
+            key: one of those in nvml.c.
+            values: each from its second of the script's time on; as text "0:50,1.5:90"; or one value for ever.
+            period: after so many seconds it begins anew.
+        """
+        assert _KEYS.fullmatch(key), key
+        if isinstance(values, str):
+            values = {float(at): float(value) for at, _, value in (pair.partition(":") for pair in values.split(","))}
+        if not isinstance(values, Mapping):
+            values = {0: values}
+        points = sorted(values.items())
+        line = f"script {gpu} {key} {','.join(f'{at}:{value}' for at, value in points)}"
+        self._scripts[gpu, key] = _Script(tuple(points), period, line + (f" period {period}" if period else ""))
+        self._write()
+
+    def integral(self, gpu: int, key: str, start: float, end: float) -> float:
+        """The true sum of a value over a window of the script's time: % s, J, GB, MiB s; "link:*:tx" is all links."""
+        pattern = re.compile(re.escape(key).replace(r"\*", r"\d+"))
+        scripts = [
+            script for (which, name), script in self._scripts.items() if which == gpu and pattern.fullmatch(name)
+        ]
+        assert scripts, (gpu, key)
+        return sum(_integral(script, end) - _integral(script, start) for script in scripts)
+
+    def mean(self, gpu: int, key: str, start: float, end: float) -> float:
+        """The true average of a value over a window of the script's time; see `integral`."""
+        return self.integral(gpu, key, start, end) / (end - start)
+
+    def _rule(
+        self, kind: str, function: str, number: float, gpu: int | None, since: float | None, until: float | None
+    ) -> None:
         indices = (-1, *range(len(self._gpus))) if gpu is None else (gpu,)
-        self.add(*(f"error {function} {index} {code}" for index in indices))
+        window = ("" if since is None else f" from={since}") + ("" if until is None else f" until={until}")
+        self.add(*(f"{kind} {function} {index} {number}{window}" for index in indices))
 
     def _write(self) -> None:
         lines = [
             f"gpu {index} " + " ".join(f"{key}={value}".replace(" ", "_") for key, value in gpu.items())
             for index, gpu in enumerate(self._gpus)
         ]
+        lines += self._lines + [script.line for script in self._scripts.values()]
         draft = self._file.with_suffix(".new")
-        draft.write_text("".join(f"{line}\n" for line in lines + self._lines))
+        draft.write_text("".join(f"{line}\n" for line in [*lines, self._clock] if line))
+        self._stamp_ns = max(self._stamp_ns + 1, time.time_ns())
+        os.utime(draft, ns=(self._stamp_ns, self._stamp_ns))  # by which a reader sees that it is another
         os.replace(draft, self._file)  # who reads meanwhile sees all of the old or all of the new
 
 
@@ -209,6 +301,27 @@ def _ancestors() -> Iterable[str]:
         for b in range(a + 1, 8):
             if a // 4 == b // 4:
                 yield f"ancestor {a} {b} {_SINGLE if a // 2 == b // 2 else _HOSTBRIDGE}"
+
+
+class _Script(NamedTuple):
+    """A value over time: (second from which on, value), in order of time; and the line that says so."""
+
+    points: tuple[tuple[float, float], ...]
+    period: float | None
+    line: str
+
+
+def _integral(script: _Script, end: float) -> float:
+    """From second 0 on."""
+    if not script.period:
+        return _first_integral(script, end)
+    periods, rest = divmod(end, script.period)
+    return periods * _first_integral(script, script.period) + _first_integral(script, rest)
+
+
+def _first_integral(script: _Script, end: float) -> float:
+    ends = [*(at for at, _ in script.points[1:]), float("inf")]
+    return sum(value * max(0, min(end, until) - at) for (at, value), until in zip(script.points, ends, strict=True))
 
 
 def _card(topology: Topology, index: int) -> int:

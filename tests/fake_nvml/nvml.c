@@ -21,10 +21,42 @@
  *   mps 0 4123 300                  a client of an MPS server, likewise
  *   ending 0 4123 300               a compute process that is there when a program asks first, and gone the next time
  *   error nvmlDeviceGetUUID 3 15    this call answers with this code; GPU -1 for a call that is about no GPU
- *
+ *   error * 3 15 from=1.0 until=1.5 every call about GPU 3, from this second of the script's time until before that one
+ *   error gpm:10 3 3                this GPM metric alone fails; field:202 likewise a field value
+ *   slow nvmlDeviceGetName 3 30     this call first sleeps for 30 s; from= and until= likewise
+ *   cost nvmlDeviceGetName 3 500    this call first uses 500 us of CPU; from= and until= likewise
  *   garbage nvmlDeviceGetName 3     this call answers with bytes that are no text
  *
  * A key that a gpu line lacks is not supported there. Layouts and numbers are those of nvml.h, API 13.
+ *
+ * What a GPU does over time:
+ *
+ *   clock 1234.5                    CLOCK_MONOTONIC at the second 0 of the script's time; before it, it is second 0
+ *   clock frozen 2.5                or it always is this second, as without a clock it is second 0; the environment
+ *                                   variable FAKE_NVML_TIME goes before both
+ *   script 0 power 0:70,1.5:300     GPU 0 draws 70 W from second 0 and 300 W from 1.5 on; 0 before the first
+ *   script 0 sm 0:90,0.2:0 period 1 the first second again and again
+ *   script 0 link:3:tx 0:12.5       what GPU 0 sends through its NVLink 3, GB/s; link:3:rx what it receives
+ *   gpu 0 ... gpm=1 limit=300       GPM is there; the power limit, W
+ *   gpu 1000 ... gi=5               the ID of the GPU instance; without: what the index ends in
+ *
+ *   sm         share of SMs in use, %         GPM metric 2
+ *   occupancy  of the warps, %                GPM metric 3
+ *   dram       of the DRAM bandwidth, %       GPM metric 10
+ *   active     of the time, %                 GPM metric 1; nvmlDeviceGetUtilizationRates: mean of the last 1/6 s
+ *   memactive  likewise, memory               nvmlDeviceGetUtilizationRates; without: 0
+ *   power      W                              nvmlDeviceGetPowerUsage, TotalEnergyConsumption; fields 83, 186
+ *   used_mib   memory in use                  instead of that of the gpu line
+ *   capped     0 or 1                         nvmlDeviceGetViolationStatus, CurrentClocksEventReasons; field 74
+ *   pcie_tx    GB/s                           nvmlDeviceGetPcieThroughput: mean of the last 20 ms; field 197, GPM 20
+ *   pcie_rx    GB/s                           likewise; field 198, GPM 21
+ *   link:L:tx  GB/s                           fields 138 (KiB) and 202 (bytes), of a link or of all; GPM 61, 63 + 2 L
+ *   link:L:rx  GB/s                           fields 139 and 204 likewise; GPM 60, 62 + 2 L
+ *
+ * What no script line names is not supported. Counters are exact integrals, added to what was counted before (see
+ * usage.h); a GPM metric is the exact mean between its two samples, which are at least 0.1 s apart, else the call
+ * answers INVALID_ARGUMENT. A MIG instance has memory, and GPM through its card (nvmlGpmMigSampleGet), scripted under
+ * its own number.
  */
 
 #include <stdarg.h>
@@ -56,7 +88,7 @@ typedef struct {
     unsigned field, scope;
     long long timestamp, latency;
     int type, result;
-    union { unsigned ui; double d; } value;
+    union { unsigned ui; unsigned long long ull; double d; } value;
 } Field;
 typedef struct {
     unsigned multiprocessors, copies, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
@@ -64,25 +96,30 @@ typedef struct {
 } Attributes;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
 
+#include "script.h"
+
 static int initialised;
 
 /* What the file says now. It is opened every time, for tests that wait for a question; a new one is a new text. */
-static const char *facts(void) {
-    static char *text;
-    static struct stat read_from;
+static const Facts *facts(void) {
+    static const Facts nothing = {.text = "", .began = -1, .frozen = -1};
+    static const Facts *_Atomic last;
+    const Facts *known = last;
     struct stat status;
     FILE *file = fopen(getenv("FAKE_NVML_FILE"), "r");
-    if (!file || fstat(fileno(file), &status)) return "";
-    if (text && !memcmp(&status.st_mtim, &read_from.st_mtim, sizeof status.st_mtim) && status.st_ino == read_from.st_ino) {
+    if (!file || fstat(fileno(file), &status)) return &nothing;
+    if (known && !memcmp(&status.st_mtim, &known->read_from.st_mtim, sizeof status.st_mtim) &&
+        status.st_ino == known->read_from.st_ino) {
         fclose(file);
-        return text;
+        return known;
     }
-    free(text);
-    text = calloc(1, status.st_size + 1);
-    if (fread(text, 1, status.st_size, file) != (size_t)status.st_size) text[0] = '\0';
+    Facts *fresh = calloc(1, sizeof *fresh);
+    fresh->text = calloc(1, status.st_size + 1);
+    if (fread(fresh->text, 1, status.st_size, file) != (size_t)status.st_size) fresh->text[0] = '\0';
     fclose(file);
-    read_from = status;
-    return text;
+    fresh->read_from = status;
+    read_facts(fresh);
+    return last = fresh;
 }
 
 /* The rest of the nth line that begins with these words, blank first; false if there is none. */
@@ -92,7 +129,7 @@ static int find(char rest[LINE], int nth, const char *format, ...) {
     va_start(words, format);
     size_t length = vsnprintf(wanted, sizeof wanted, format, words);
     va_end(words);
-    for (const char *line = facts(); *line; line = strchr(line, '\n') + 1)
+    for (const char *line = facts()->text; *line; line = strchr(line, '\n') + 1)
         if (!strncmp(line, wanted, length) && (line[length] == ' ' || line[length] == '\n') && nth-- == 0) {
             snprintf(rest, LINE, "%.*s", (int)strcspn(line + length, "\n") + 1, line + length);
             return 1;
@@ -118,10 +155,16 @@ static unsigned number(const char *rest, const char *key, unsigned otherwise) {
 
 static int index_of(Handle device) { return (int)(intptr_t)device - 1; }
 
-/* What every call does first: the error that the test wants, else the GPU's line. */
+/* What every call does first: the time and the error that the test wants, else the GPU's line. */
 static int begin(const char *function, int gpu, char rest[LINE]) {
     if (!initialised) return UNINITIALIZED;
-    if (find(rest, 0, "error %s %d", function, gpu)) return atoi(rest);
+    const Facts *now = facts();
+    double time = script_time(now);
+    const Rule *cost = rule_of(now, 'c', function, gpu, time), *slow = rule_of(now, 's', function, gpu, time);
+    const Rule *error = rule_of(now, 'e', function, gpu, time);
+    if (cost) burn(cost->number / 1e6);
+    if (slow) linger(slow->number);
+    if (error) return error->number;
     return gpu == NO_GPU || find(rest, 0, "gpu %d", gpu) ? SUCCESS : INVALID_ARGUMENT;
 }
 
@@ -185,10 +228,11 @@ static int ask_memory(const char *function, Handle device, Memory2 *memory) {
     char rest[LINE];
     int gpu = index_of(device), code = begin(function, gpu, rest);
     if (code) return code;
+    const Script *used = script_of(facts(), gpu, USED_MIB);
     memory->total = number(rest, "memory_mib", 0) * MIB;
     memory->reserved = number(rest, "reserved_mib", 0) * MIB;
-    memory->used = number(rest, "used_mib", 0) * MIB + process_memory("process", gpu) + process_memory("graphics", gpu) +
-                   process_memory("mps", gpu);
+    memory->used = (used ? whole(value_at(used, script_time(facts()))) : (Count)number(rest, "used_mib", 0)) * MIB;
+    memory->used += process_memory("process", gpu) + process_memory("graphics", gpu) + process_memory("mps", gpu);
     memory->free = memory->total - memory->reserved - memory->used;
     return SUCCESS;
 }
@@ -304,23 +348,6 @@ int nvmlDeviceGetAttributes_v2(Handle device, Attributes *attributes) {
     return attributes->gpu_slices ? SUCCESS : NOT_SUPPORTED;
 }
 
-/* A link's own speed and state as the drivers of Hopper answer, and one speed for all as those before do. */
-int nvmlDeviceGetFieldValues(Handle device, int count, Field *fields) {
-    char rest[LINE];
-    int code = begin(__func__, index_of(device), rest);
-    for (int i = 0; !code && i < count; i++) {
-        Field *field = &fields[i];
-        char *key = field->field == LINK_STATE_OF ? "state" : "speed";
-        unsigned link = field->field == LINK_SPEED ? 0 : field->scope;
-        field->result = ask_link(__func__, device, link, rest);
-        char text[LINE];
-        int newer = field->field != LINK_SPEED;
-        if (!field->result && (!value(text, rest, key) || newer != !!strstr(rest, " hopper"))) field->result = NOT_SUPPORTED;
-        if (!field->result) field->value.ui = number(rest, key, 0);
-    }
-    return code;
-}
-
 int nvmlDeviceGetP2PStatus(Handle device, Handle other, int index, unsigned *status) {
     char rest[LINE];
     int a = index_of(device), b = index_of(other), code = begin(__func__, a, rest);
@@ -420,4 +447,25 @@ int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle device, unsigned *count, Pro
 
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle device, unsigned *count, Process *processes) {
     return ask_processes(__func__, device, "mps", count, processes);
+}
+
+#include "usage.h"
+
+/* A link's own speed and state as the drivers of Hopper answer, and one speed for all as those before do. */
+int nvmlDeviceGetFieldValues(Handle device, int count, Field *fields) {
+    char rest[LINE];
+    int code = begin(__func__, index_of(device), rest);
+    const Facts *now = facts();
+    for (int i = 0; !code && i < count; i++) {
+        Field *field = &fields[i];
+        if ((field->result = fill_usage(now, index_of(device), field)) != NOT_FOUND) continue;
+        char *key = field->field == LINK_STATE_OF ? "state" : "speed";
+        unsigned link = field->field == LINK_SPEED ? 0 : field->scope;
+        field->result = ask_link(__func__, device, link, rest);
+        char text[LINE];
+        int newer = field->field != LINK_SPEED;
+        if (!field->result && (!value(text, rest, key) || newer != !!strstr(rest, " hopper"))) field->result = NOT_SUPPORTED;
+        if (!field->result) field->value.ui = number(rest, key, 0);
+    }
+    return code;
 }
