@@ -1,0 +1,197 @@
+"""C, C++ and CUDA as tokens, without comments, and with preprocessor branches that cannot be compiled left out.
+
+An own tokenizer of one regular expression: Pygments' lexer hands over each macro definition as one piece of text, and a
+call in a macro is what a scan must find; libclang and tree-sitter come as binaries, and want headers that are not here.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+Kind = Literal["name", "number", "text", "mark"]
+
+
+class Token(NamedTuple):
+    """A name, number, string or character literal, or one mark; `::` and `->` are one mark each.
+
+    Attributes:
+        kind: which of them.
+        text: as written, lines joined.
+        line: where it begins, 1 or more.
+        start: its first character, counted in the text whose lines are joined.
+    """
+
+    kind: Kind
+    text: str
+    line: int
+    start: int = -1
+
+
+class Macro(NamedTuple):
+    """A `#define`.
+
+    Attributes:
+        name: what it defines.
+        parameters: None if it takes no brackets.
+        body: what it stands for.
+    """
+
+    name: str
+    parameters: tuple[str, ...] | None
+    body: tuple[Token, ...]
+
+
+class Unit(NamedTuple):
+    """One file.
+
+    Attributes:
+        tokens: outside of directives.
+        macros: in the order of their definitions.
+        includes: what `#include` names, without brackets or quotes.
+    """
+
+    tokens: tuple[Token, ...]
+    macros: tuple[Macro, ...]
+    includes: tuple[str, ...]
+
+
+_SPLICE = re.compile(r"\\[ \t]*\r?\n")
+_SCAN = re.compile(
+    r"""(?P<newline>\n)
+    |(?P<blank>[ \t\r\f\v]+)
+    |(?P<line_comment>//[^\n]*)
+    |(?P<comment>/\*)
+    |(?:u8|[uUL])?R"(?P<raw>[^\s()\\"]{0,16})\(
+    |(?P<text>(?:u8|[uUL])?"(?:[^"\\\n]|\\[^\n])*"?|(?:u8|[uUL])?'(?:[^'\\\n]|\\[^\n])*'?)
+    |(?P<number>\.?[0-9](?:[eEpP][+-]|'(?=\w)|[\w.])*)
+    |(?P<name>[^\W\d]\w*)
+    |(?P<mark>::|->|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_KINDS: dict[str | None, Kind] = {"text": "text", "number": "number", "name": "name", "mark": "mark", "newline": "mark"}
+_OPENING = {"if", "ifdef", "ifndef"}
+_NEVER = {"0", "false", "( 0 )"}
+_ALWAYS = {"1", "true", "( 1 )"}
+
+
+def read_unit(text: str) -> Unit:
+    """Tokens, macros and includes of a file.
+
+    Of `#if 0` and `#if 1` the branch that cannot be is left out; of any other condition all branches are kept, since
+    what is defined when the program is compiled is not known.
+
+    Args:
+        text: any.
+    """
+    unit = _Lines()
+    statement: list[Token] | None = None
+    fresh = True  # only blanks since the beginning of the line
+    for token in _tokens(text):
+        if token.text == "\n":
+            if statement is not None:
+                unit.directive(statement)
+            statement, fresh = None, True
+        elif statement is not None:
+            statement.append(token)
+        elif fresh and token.text == "#":
+            statement = []
+        else:
+            fresh = False
+            if unit.live:
+                unit.tokens.append(token)
+    if statement is not None:
+        unit.directive(statement)
+    return Unit(tuple(unit.tokens), tuple(unit.macros), tuple(unit.includes))
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    """All tokens, ends of lines among them; comments are gone."""
+    text, splices = _spliced(text)
+    at, line, end = 0, 1, len(text)
+    while at < end:
+        match = _SCAN.match(text, at)
+        if match is None:  # cannot be: the last alternative takes anything
+            return
+        kind, start = match.lastgroup, at
+        at = match.end()
+        if kind == "comment":
+            at = _after(text, "*/", at)
+        elif kind == "raw":
+            at = _after(text, f'){match["raw"]}"', at)
+            yield Token("text", '""', line + bisect_right(splices, start), start)
+        elif kind in _KINDS:
+            yield Token(_KINDS[kind], match[0], line + bisect_right(splices, start), start)
+        line += text.count("\n", start, at)
+
+
+def _spliced(text: str) -> tuple[str, list[int]]:
+    """The text with continued lines joined, and where in it the joints are."""
+    parts, joints, at, length = [], [], 0, 0
+    for match in _SPLICE.finditer(text):
+        parts.append(text[at : match.start()])
+        length += match.start() - at
+        joints.append(length)
+        at = match.end()
+    parts.append(text[at:])
+    return "".join(parts), joints
+
+
+def _after(text: str, what: str, at: int) -> int:
+    """Behind the next occurrence, or the end of the text."""
+    found = text.find(what, at)
+    return len(text) if found < 0 else found + len(what)
+
+
+class _Lines:
+    """What has been read so far, and which branches it stands in."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+        self.macros: list[Macro] = []
+        self.includes: list[str] = []
+        self._branches: list[tuple[bool, bool]] = []  # of each #if: this branch can be; a later one can be
+        self._dead = 0
+
+    @property
+    def live(self) -> bool:
+        return self._dead == 0
+
+    def directive(self, words: list[Token]) -> None:
+        """Take one line after its `#`."""
+        name = words[0].text if words else ""
+        condition = " ".join(word.text for word in words[1:])
+        if name in _OPENING:
+            never, always = (condition in _NEVER, condition in _ALWAYS) if name == "if" else (False, False)
+            self._enter(not never, not always)
+        elif name.startswith("el") and self._branches:
+            can_be = self._leave()[1]
+            self._enter(can_be and not (name == "elif" and condition in _NEVER), can_be)
+        elif name == "endif" and self._branches:
+            self._leave()
+        elif self.live and name == "define":
+            self._define(words[1:])
+        elif self.live and name in ("include", "import", "include_next"):
+            self.includes.append("".join(word.text for word in words[1:]).strip('<>"'))
+
+    def _enter(self, can_be: bool, later: bool) -> None:
+        self._branches.append((can_be, later))
+        self._dead += not can_be
+
+    def _leave(self) -> tuple[bool, bool]:
+        branch = self._branches.pop()
+        self._dead -= not branch[0]
+        return branch
+
+    def _define(self, words: list[Token]) -> None:
+        if not words or words[0].kind != "name":
+            return
+        name, rest = words[0].text, words[1:]
+        parameters = None
+        if rest and rest[0].text == "(" and rest[0].start == words[0].start + len(name):
+            end = next((at for at, word in enumerate(rest) if word.text == ")"), len(rest))
+            listed = tuple(word.text for word in rest[1:end] if word.kind == "name")
+            dots = any(word.text == "." for word in rest[1:end])
+            parameters = (*listed, "__VA_ARGS__") if dots else listed
+            rest = rest[end + 1 :]
+        self.macros.append(Macro(name, parameters, tuple(rest)))

@@ -1,0 +1,119 @@
+"""Which ranks an expression such as `(rank + 1) % size` names, whatever the language."""
+
+import re
+from collections.abc import Sequence
+
+from gpulaunch.core.workload.pattern_union import union
+
+Words = Sequence[str]
+"""An expression as tokens, in the notation of C or of Python."""
+
+_LONGEST = 100  # words
+_STEP = re.compile(r"[\w. ()]+ [+-] 1|1 \+ [\w. ()]+|[\w. ()]+ \^ 1")
+_LAST = re.compile(
+    r"(?!.*(?:rank(?!s)|\bme\b|id\b))"
+    r".*(?:size|procs|nproc|world|count|total|num|gpus|ranks|\bn|\bnp)\w*(?: \( \))? - 1",
+    re.IGNORECASE,
+)
+_STEP_AROUND = re.compile(r"[+-] 1\b|\b1 \+")
+_NOBODY = re.compile(r"(.* )?(MPI_)?PROC_NULL|- 1|None")
+
+
+def pattern_of_peers(expressions: Sequence[Words], *, pair: bool) -> str:
+    """Pattern of one call by all its arguments that name peers.
+
+    Args:
+        expressions: those arguments.
+        pair: they are the two ends of one copy, instead of peers of the rank that calls.
+
+    Returns:
+        "" if they do not tell.
+
+    Example:
+        >>> pattern_of_peers([["i", "+", "1"], ["i"]], pair=True)
+        'chain'
+    """
+    found = [pattern_of_peer(words) for words in expressions]
+    if not found:
+        return ""
+    if not pair:
+        return "" if "" in found else union(found)
+    known = {pattern for pattern in found if pattern}
+    plain = [words for words, pattern in zip(expressions, found, strict=True) if not pattern]
+    return known.pop() if len(known) == 1 and all(len(_bare(words)) == 1 for words in plain) else ""
+
+
+def pattern_of_choices(expressions: Sequence[Sequence[Words]], *, pair: bool) -> str:
+    """Like pattern_of_peers, where each argument is a variable that may have been set to several expressions.
+
+    Example:
+        >>> pattern_of_choices([[["rank", "+", "1"], ["0"]]], pair=False)
+        'ring'
+    """
+    if pair:
+        return pattern_of_peers([choices[0] for choices in expressions], pair=True)
+    found = [_of_a_choice([pattern_of_peer(words) for words in choices]) for choices in expressions]
+    return "" if "" in found or not found else union(found)
+
+
+def pattern_of_peer(words: Words) -> str:
+    """Pattern of what exchanges data with the rank that an expression names.
+
+    Returns:
+        "ring" for a neighbour modulo the number of ranks, "chain" for one without, "star" for a fixed rank, "none" for
+        MPI_PROC_NULL; "" if it is anything else.
+
+    Example:
+        >>> pattern_of_peer(["(", "rank", "+", "1", ")", "%", "size"])
+        'ring'
+    """
+    if len(words) > _LONGEST:
+        return ""
+    words = _bare(words)
+    branches = _branches(words)
+    if branches:
+        return _of_a_choice([pattern_of_peer(branch) for branch in branches])
+    text = " ".join(words)
+    if _NOBODY.fullmatch(text):
+        return "none"
+    if text.isdecimal() or _LAST.fullmatch(text):
+        return "star"
+    if "%" in words:
+        return "ring" if _STEP_AROUND.search(text) else ""
+    return "chain" if _STEP.fullmatch(text) else ""
+
+
+def _of_a_choice(found: Sequence[str]) -> str:
+    """A neighbour, or where there is none the other end, makes a ring."""
+    if "" in found:
+        return ""
+    return "ring" if set(found) == {"chain", "star"} else union(found)
+
+
+def _bare(words: Words) -> Words:
+    """Without the brackets around the whole."""
+    while len(words) > 2 and words[0] == "(" and words[-1] == ")" and len(_at_top(words)) == 2:
+        words = words[1:-1]
+    return words
+
+
+def _at_top(words: Words) -> list[int]:
+    """Positions outside of all brackets; the brackets themselves count as outside."""
+    depth, found = 0, []
+    for at, word in enumerate(words):
+        depth -= word in (")", "]", "}")
+        if depth == 0:
+            found.append(at)
+        depth += word in ("(", "[", "{")
+    return found
+
+
+def _branches(words: Words) -> list[Words]:
+    """What `c ? a : b` or `a if c else b` may be; [] if it is neither."""
+    top = _at_top(words)
+    places = {words[at]: at for at in reversed(top)}
+    if "?" in places and ":" in places:
+        return [words[places["?"] + 1 : places[":"]], words[places[":"] + 1 :]]
+    if "if" in places and "else" in places:
+        return [words[: places["if"]], words[places["else"] + 1 :]]
+    return []

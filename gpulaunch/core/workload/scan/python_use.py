@@ -1,0 +1,133 @@
+"""What the arguments of a call in Python tell: peers, amount, a grid."""
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+
+from gpulaunch.core.workload.scan.peers import Words, pattern_of_choices
+from gpulaunch.core.workload.scan.record import Amount, Interface
+
+Settings = Callable[[str], Sequence[ast.expr | None]]
+"""Name -> all expressions that it is set to around a call; None among them: something else may set it."""
+
+_WORD = re.compile(r"\w+|[^\s\w]")
+_GRADIENTS = re.compile(r"grad(?!_?scaler)", re.IGNORECASE)
+_SCALARS = re.compile(r"\b\w*(loss|acc|accuracy|correct|metric|count|total|num_\w+|flag|norm|seed)\b\w*", re.IGNORECASE)
+_GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
+_SMALL_MAKERS = {
+    "tensor",
+    "as_tensor",
+    "array",
+    "zeros",
+    "ones",
+    "empty",
+    "full",
+    "item",
+    "float",
+    "int",
+    "sum",
+    "mean",
+}
+_LONGEST = 2000  # characters of an argument that are looked at
+
+
+def peers_pattern(node: ast.Call, interface: Interface, settings: Settings, first: int = 0) -> str:
+    """Pattern by the arguments that name peers; "" if they do not tell.
+
+    Args:
+        node: the call.
+        interface: what is called.
+        settings: what variables are set to.
+        first: position of the argument that the interface has as its first.
+    """
+    found = [node.args[place + first] for place in interface.peers if place + first < len(node.args)]
+    found += [keyword.value for keyword in node.keywords if keyword.arg in interface.keywords]
+    if any(isinstance(argument, ast.Starred) for argument in node.args):
+        return ""
+    return pattern_of_choices([_choices(one, settings) for one in found], pair=False)
+
+
+def grid_pattern(node: ast.Call, settings: Settings) -> str:
+    """Pattern of the grid that Create_cart sets up: by the length of its dimensions."""
+    given = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "dims")]
+    axes = {_axes(one) for expression in given for one in _settled(expression, settings)}
+    return _GRIDS.get(axes.pop() or 0, "all_to_all") if len(axes) == 1 else "all_to_all"
+
+
+def amount_of(node: ast.Call, settings: Settings) -> Amount:
+    """How much is moved, as far as the first argument says."""
+    given = node.args[0] if node.args else next((one.value for one in node.keywords), None)
+    if given is None:
+        return "unknown"
+    choices = [given, *(one for one in _settled(given, settings) if one is not None)]
+    text = " ".join(ast.unparse(one)[:_LONGEST] for one in choices)
+    if _GRADIENTS.search(text):
+        return "large"
+    return "small" if any(map(_is_small, choices)) or _is_named_scalar(given) else "unknown"
+
+
+def _choices(expression: ast.expr, settings: Settings) -> list[Words]:
+    return [_words(one) for one in _settled(expression, settings)]
+
+
+def _settled(expression: ast.expr, settings: Settings) -> Sequence[ast.expr | None]:
+    if isinstance(expression, ast.Name):
+        return settings(expression.id) or [expression]
+    return [expression]
+
+
+def _words(expression: ast.expr | None) -> Words:
+    return _WORD.findall(ast.unparse(expression)[:_LONGEST]) if expression is not None else ["?"]
+
+
+def _axes(expression: ast.expr | None) -> int | None:
+    if isinstance(expression, (ast.List, ast.Tuple)):
+        return len(expression.elts)
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
+        last = expression.args[-1] if expression.args else None
+        if expression.func.attr == "Compute_dims" and isinstance(last, ast.Constant):
+            return last.value if isinstance(last.value, int) else None
+    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Mult):
+        count, part = expression.right, expression.left
+        if isinstance(part, ast.List) and len(part.elts) == 1 and isinstance(count, ast.Constant):
+            return count.value if isinstance(count.value, int) else None
+    return None
+
+
+def _is_small(expression: ast.expr) -> bool:
+    """Whether it holds a number or a few: `x.item()`, `torch.tensor([a, b])`, `torch.zeros(1)`, `3.0`."""
+    if isinstance(expression, ast.Constant):
+        return True
+    if not isinstance(expression, ast.Call):
+        return False
+    function = expression.func
+    name = (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+    if name in ("to", "cuda", "clone", "detach", "float", "double", "unsqueeze") and isinstance(
+        function, ast.Attribute
+    ):
+        return _is_small(function.value)
+    if name in ("item", "get_rank"):
+        return True
+    return name in _SMALL_MAKERS and bool(expression.args) and all(map(_is_short, expression.args))
+
+
+def _is_short(argument: ast.expr) -> bool:
+    if isinstance(argument, (ast.List, ast.Tuple)):
+        return len(argument.elts) <= 64 and all(
+            isinstance(one, (ast.Name, ast.Constant, ast.Attribute, ast.Call)) or _is_short(one)
+            for one in argument.elts
+        )
+    if isinstance(argument, ast.Constant):
+        return not isinstance(argument.value, int) or argument.value <= 1024
+    return isinstance(argument, ast.Call) and _is_small(argument)
+
+
+def _is_named_scalar(expression: ast.expr) -> bool:
+    """Whether it goes by a name such as loss or accuracy."""
+    name = expression
+    while isinstance(name, ast.Call) and isinstance(name.func, ast.Attribute):
+        name = name.func.value
+    text = name.attr if isinstance(name, ast.Attribute) else name.id if isinstance(name, ast.Name) else ""
+    return bool(_SCALARS.fullmatch(text))

@@ -1,0 +1,146 @@
+"""From the calls of all files to one pattern, one word on sensitivity, and how sure both are."""
+
+from collections.abc import Sequence
+
+from gpulaunch.core.workload.pattern_union import union
+from gpulaunch.core.workload.scan.record import CONFIDENCES, Call, Confidence, Doubt, Reading, Scan, Use
+
+_ASSUMED = "all_to_all"  # of a job of which nothing is known (mapa-sc21 3.1)
+_MOST_SHOWN = 3
+_SETTERS = ("Create_cart", "Cart_create")
+
+
+def verdict(readings: Sequence[tuple[str, Reading]], unread: Sequence[str]) -> Scan:
+    """What all files of a program say together.
+
+    Args:
+        readings: path and what the file says.
+        unread: warnings about files that could not be read.
+    """
+    grids = [reading.grid for _, reading in readings if reading.grid]
+    grid = union(grids) if grids else ""
+    found = [(path, use, _pattern(use, reading.uses, grid)) for path, reading in readings for use in reading.uses]
+    warnings = (*unread, *(warning for _, reading in readings for warning in reading.warnings))
+    understood = sum(not reading.warnings for _, reading in readings)
+    patterns = [pattern for _, _, pattern in found]
+    uses = [use for _, use, _ in found]
+    sensitive, why = _sensitive(uses)
+    confidence, doubtful = _confidence(found, grid, readings, len(warnings), understood)
+    return Scan(
+        tuple(Call(path, use.line, use.name, pattern) for path, use, pattern in found),
+        union(patterns),
+        sensitive,
+        confidence,
+        tuple(dict.fromkeys([*_about_union(found), why, *doubtful])),
+        warnings,
+        understood,
+    )
+
+
+def _pattern(use: Use, others: Sequence[Use], grid: str) -> str:
+    """Pattern of one call: what it does not tell itself, a grid does, or it is taken to be all-to-all."""
+    if use.pattern:
+        return use.pattern
+    if use.name.endswith("batch_isend_irecv"):
+        queued = [other.pattern or grid or _ASSUMED for other in others if other.name.endswith((".isend", ".irecv"))]
+        return union(queued) if queued else _ASSUMED
+    return grid or _ASSUMED
+
+
+def _about_union(found: Sequence[tuple[str, Use, str]]) -> list[str]:
+    patterns = {pattern: None for _, _, pattern in found}
+    if len(patterns) < 2:
+        return []
+    reasons = [
+        f"{_listed(list(patterns))} together: {union(list(patterns))} is the smallest pattern that has all edges"
+    ]
+    large = [pattern for _, use, pattern in found if not _is_small(use)]
+    if large and union(large) != union(list(patterns)):
+        reasons.append(f"without the calls that move little it would be {union(large)}")
+    return reasons
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _is_small(use: Use) -> bool:
+    return use.amount == "small" or (use.interface.traffic == "small" and use.amount != "large")
+
+
+def _sensitive(uses: Sequence[Use]) -> tuple[bool | None, str]:
+    """Whether links matter: much is moved, and often.
+
+    Source: mapa-sc21 2.3, Figures 2a and 5: transfers under about 10^5 bytes do not make use of fast links, and neither
+        do too few of them.
+    """
+    if not uses:
+        return False, "no call moves data between GPUs"
+    judged = [(use, _matters(use)) for use in uses]
+    heavy = [use.name for use, matters in judged if matters]
+    if heavy:
+        return True, f"much data in each iteration: {_shown(heavy)}"
+    unknown = [use.name for use, matters in judged if matters is None]
+    if unknown:
+        return None, f"how much, or how often, does not show in the source: {_shown(unknown)}"
+    return False, f"little data, or not in each iteration: {_shown([use.name for use in uses])}"
+
+
+def _shown(names: Sequence[str]) -> str:
+    different = list(dict.fromkeys(names))
+    more = f" and {len(different) - _MOST_SHOWN} more" if len(different) > _MOST_SHOWN else ""
+    return ", ".join(different[:_MOST_SHOWN]) + more
+
+
+def _matters(use: Use) -> bool | None:
+    if use.interface.traffic == "gradients":
+        return True
+    if use.interface.traffic == "each":
+        return None
+    if use.interface.traffic == "setup" or _is_small(use):
+        return False
+    if use.repeats is False:
+        return None if use.amount == "large" else False
+    if use.amount == "large":
+        return True
+    return True if use.repeats and use.pattern in ("ring", "tree", "all_to_all") and _is_collective(use) else None
+
+
+def _is_collective(use: Use) -> bool:
+    """Its pattern follows from its name: it is no send to one peer, whose size may be anything."""
+    return bool(use.interface.pattern) and use.interface.sure == "certain"
+
+
+def _confidence(
+    found: Sequence[tuple[str, Use, str]],
+    grid: str,
+    readings: Sequence[tuple[str, Reading]],
+    warnings: int,
+    understood: int,
+) -> tuple[Confidence, list[str]]:
+    reasons: list[Doubt] = [doubt for _, use, _ in found for doubt in _doubts_of(use, grid)]
+    if warnings:
+        many = f"{warnings} files are" if warnings > 1 else "1 file is"
+        reasons.append(("likely" if found else "guess", f"{many} not understood"))
+    if not understood:
+        reasons.append(("guess", "no file was understood"))
+    for _, reading in readings:
+        reasons += reading.doubts if found else reading.unseen  # hardly a program imports nothing that is not known
+    worst = max((CONFIDENCES.index(sure) for sure, _ in reasons), default=0)
+    return CONFIDENCES[worst], list(dict.fromkeys(reason for _, reason in reasons))
+
+
+def _doubts_of(use: Use, grid: str) -> list[Doubt]:
+    if use.interface.pattern:
+        return (
+            []
+            if use.interface.sure == "certain"
+            else [(use.interface.sure, f"{use.name}: depends on how it is set up")]
+        )
+    if use.name.endswith(_SETTERS):
+        return []
+    if use.pattern:
+        return [("likely", f"{use.name}: pattern by the peer that it names")]
+    if grid:
+        return [("likely", f"{use.name}: pattern by the process grid")]
+    return [("guess", f"{use.name}: its peers are not known, taken to be all")]

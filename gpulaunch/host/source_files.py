@@ -1,0 +1,114 @@
+"""The source files of a program, for a scan."""
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpulaunch.core.workload.scan.record import C_ENDINGS, PYTHON_ENDINGS, SourceFile
+from gpulaunch.errors import UsageError, printable
+
+MAX_FILE_BYTES = 4 << 20
+MAX_TOTAL_BYTES = 64 << 20
+ENDINGS = PYTHON_ENDINGS + C_ENDINGS
+
+_LEFT_OUT = {"build", "node_modules", "site-packages", "dist-packages", "__pycache__"}
+_OF_ENVIRONMENTS = {"pyvenv.cfg", "conda-meta"}  # what a folder holds that is a virtual environment
+
+
+class Sources(NamedTuple):
+    """What was read.
+
+    Attributes:
+        files: sorted by path.
+        unread: a line for each file or folder that was left out although it may matter.
+    """
+
+    files: tuple[SourceFile, ...]
+    unread: tuple[str, ...]
+
+
+def read_sources(path: str) -> Sources:
+    """Read a source file, or all below a folder.
+
+    Left out are hidden folders, build folders, installed packages and virtual environments, links to folders, and
+    files of other languages. The same file by several links is read once.
+
+    Args:
+        path: a file, or a folder.
+
+    Raises:
+        UsageError: it cannot be read, or there is no source file.
+    """
+    if not os.path.isdir(path):
+        return Sources((_read_alone(path),), ())
+    return _read_below(path)
+
+
+def _read_alone(path: str) -> SourceFile:
+    if not path.lower().endswith(ENDINGS) and os.path.exists(path):
+        raise UsageError(f"{printable(path)}: no source file: known are {' '.join(ENDINGS)}")
+    try:
+        return SourceFile(path, _read(path))
+    except OSError as problem:
+        raise UsageError(f"{printable(path)}: {_why(problem)}") from None
+    except _UnfitError as problem:
+        raise UsageError(f"{printable(path)}: {problem}") from None
+
+
+def _read_below(folder: str) -> Sources:
+    files, unread, total = list[SourceFile](), list[str](), 0
+    seen: set[tuple[int, int]] = set()
+    for path in _below(folder, unread):
+        try:
+            facts = os.stat(path)
+            if (facts.st_dev, facts.st_ino) in seen:
+                continue
+            seen.add((facts.st_dev, facts.st_ino))
+            if total >= MAX_TOTAL_BYTES:
+                unread.append(f"{printable(path)}: this and what follows is not read: over {MAX_TOTAL_BYTES >> 20} MiB")
+                break
+            files.append(SourceFile(path, _read(path)))
+            total += facts.st_size
+        except OSError as problem:
+            unread.append(f"{printable(path)}: {_why(problem)}")
+        except _UnfitError as problem:
+            unread.append(f"{printable(path)}: {problem}")
+    if not files and not unread:
+        raise UsageError(f"{printable(folder)}: no source file below it: known are {' '.join(ENDINGS)}")
+    return Sources(tuple(files), tuple(unread))
+
+
+def _below(folder: str, unread: list[str]) -> Iterator[str]:
+    """Source files below a folder, in order."""
+
+    def complain(problem: OSError) -> None:
+        unread.append(f"{printable(str(problem.filename))}: {_why(problem)}")
+
+    for directory, folders, names in os.walk(folder, onerror=complain):
+        if directory != folder and _OF_ENVIRONMENTS & {*folders, *names}:
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and not name.startswith("."))
+        yield from (os.path.join(directory, name) for name in sorted(names) if name.lower().endswith(ENDINGS))
+
+
+class _UnfitError(Exception):
+    """A file that is no source code that somebody wrote: too large, or a device."""
+
+
+def _read(path: str) -> str:
+    """Text of a regular file, undecodable bytes as surrogates."""
+    # a pipe or a device of that name must not hold the scan up
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _UnfitError("no regular file")
+        raw = file.read(MAX_FILE_BYTES + 1)
+    if len(raw) > MAX_FILE_BYTES:
+        raise _UnfitError(f"larger than {MAX_FILE_BYTES >> 20} MiB")
+    return raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+
+
+def _why(problem: OSError) -> str:
+    return os.strerror(problem.errno or 0).lower()

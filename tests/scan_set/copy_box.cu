@@ -1,0 +1,3 @@
+void planes(cudaMemcpy3DPeerParms *p) {
+  cudaMemcpy3DPeerAsync(p, stream);
+}
