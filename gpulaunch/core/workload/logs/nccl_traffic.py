@@ -1,0 +1,355 @@
+"""What the calls in an NCCL log say of a job: its pattern, and whether faster links make it faster."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from math import fsum
+from typing import Any, Literal, NamedTuple
+
+from gpulaunch.core.workload.logs.nccl_log import LARGE_BYTES, Call, Endpoint, NcclLog
+from gpulaunch.core.workload.measured.nearest_pattern import nearest_pattern
+from gpulaunch.core.workload.measured.traffic_graph import NOISE_SHARE
+from gpulaunch.core.workload.pattern import Edge
+from gpulaunch.core.workload.pattern_union import union
+from gpulaunch.errors import UsageError
+
+Confidence = Literal["certain", "likely", "guess"]
+
+FAST_GB_PER_S = 50.0
+SLOW_GB_PER_S = 12.0
+"""A double NVLink and PCIe of the DGX-1 (mapa-sc21 Table 1)."""
+
+LEAST_SLOWDOWN = 0.05
+"""A job that cannot lose so much between these two is not sensitive. Ours: mapa-sc21 2.3 calls 3 % insensitive."""
+
+LEAST_GB_PER_S = LEAST_SLOWDOWN / (1 / SLOW_GB_PER_S - 1 / FAST_GB_PER_S)
+"""What a GPU sends in large messages, on average over the run, from which the job is sensitive: 0.79 GB/s.
+
+Each GB takes 63 ms longer over PCIe than over the double NVLink. A job that sends so much each second loses 5 % if it
+can do nothing else meanwhile, and less if it can.
+"""
+
+LEAST_DURATION_S = 10.0
+"""NCCL's times have no fractions of a second, unless asked for; over so long that is 10 % at most. Ours."""
+
+LEAST_CALLS = 100
+"""Where the log has no times: fewer large messages of a GPU are no evidence of a steady load. Ours."""
+
+_FIRMLY = 2.0  # so many times over or under the bound is more than a guess
+_RINGS = ("AllReduce", "AllGather", "AllGatherV", "ReduceScatter", "Broadcast", "Reduce")
+_EVERYONE = ("AlltoAll", "AllToAll", "AlltoAllv", "AllToAllv")
+_ONE_ROOT = ("Gather", "Scatter")
+_PEERS = ("Send", "Recv")
+_HINT = "run the job with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH"
+
+
+class Collective(NamedTuple):
+    """All calls of one function.
+
+    Attributes:
+        name: such as "AllReduce".
+        line: of the log, where it first stands.
+        pattern: whom it makes talk.
+        ranks: of the largest communicator it was called on.
+        calls: of all ranks in the log.
+        message_bytes: average, as nccl-tests count a message.
+        large_calls: those of LARGE_BYTES and more.
+        sizes: message sizes and how often each occurred, ascending.
+        sent_gb: what the ranks in the log sent for it, if NCCL uses rings.
+    """
+
+    name: str
+    line: int
+    pattern: str
+    ranks: int
+    calls: int
+    message_bytes: float
+    large_calls: int
+    sizes: tuple[tuple[int, int], ...]
+    sent_gb: float
+
+
+class Communication(NamedTuple):
+    """What a log says of the job.
+
+    Attributes:
+        ranks: how many it has.
+        collectives: all functions, the one that moves most first.
+        pattern: the union of the graphs of all functions that move more than NOISE_SHARE of all.
+        edges: GB between ranks, where not all of them talk in the same way; () otherwise, or if not known.
+        calls_per_gpu: that move something to another GPU.
+        message_bytes: average of all these.
+        gb_per_s: what each GPU sent in large messages, on average; None if the log has no times.
+        sensitive: whether faster links make it faster; None if the log cannot tell.
+        confidence: of both: the weaker one.
+        pattern_confidence: of the pattern alone.
+        reasons: plain sentences.
+    """
+
+    ranks: int
+    collectives: tuple[Collective, ...]
+    pattern: str
+    edges: tuple[Edge, ...]
+    calls_per_gpu: float
+    message_bytes: float
+    gb_per_s: float | None
+    sensitive: bool | None
+    confidence: Confidence
+    pattern_confidence: Confidence
+    reasons: tuple[str, ...]
+
+
+def communication(log: NcclLog, name: str) -> Communication:
+    """The pattern and sensitivity of the job that left a log.
+
+    Args:
+        log: from read_nccl_log.
+        name: what errors call the file.
+
+    Raises:
+        UsageError: there is no call in it.
+
+    Source: mapa-sc21 2.3: fast links pay for messages of 10^5 bytes and more, if there are enough of them; 3.1: the
+        graphs of all calls are united. The paper has no bound for "enough"; docs/communication.md says what ours is
+        and which of the paper's networks it gets wrong.
+    """
+    if not log.calls:
+        what = "no calls in its" if log.lines else "no"
+        raise UsageError(f"{name}: {what} lines of NCCL", _HINT)
+    moving = {call: count for call, count in log.calls.items() if call.ranks > 1}
+    ranks = max([1, *(call.ranks for call in moving), *(member.ranks for member in log.members.values())])
+    collectives = _collectives(log, moving)
+    pattern, edges, sure, why = _pattern(log, ranks, moving, collectives)
+    rate = _rate(log, moving)
+    calls = sum(count for call, count in moving.items() if call.name != "Recv")
+    mean = _mean(moving)
+    large = sum(count for call, count in moving.items() if call.name != "Recv" and call.message_bytes >= LARGE_BYTES)
+    sensitive, certainty, because = _sensitive(mean, large / log.gpus, rate) if moving else (False, sure, "")
+    reasons = [text for text in (why, because, *_doubts(log, ranks)) if text]
+    return Communication(
+        ranks,
+        collectives,
+        pattern,
+        edges,
+        calls / log.gpus,
+        mean,
+        rate,
+        sensitive,
+        _weaker(sure, certainty),
+        sure,
+        tuple(reasons),
+    )
+
+
+def nccl_document(log: NcclLog, found: Communication, file: str) -> dict[str, Any]:
+    """What `--scan-nccl-log --json` prints: the keys of a source scan, and what only a log knows.
+
+    Args:
+        log: from read_nccl_log.
+        found: from communication.
+        file: path of the log.
+    """
+    return {
+        "calls": [
+            {"file": file, "line": one.line, "api": f"nccl{one.name}", "pattern": one.pattern}
+            for one in sorted(found.collectives, key=lambda one: one.line)
+        ],
+        "pattern": found.pattern,
+        "sensitive": found.sensitive,
+        "confidence": found.confidence,
+        "pattern_confidence": found.pattern_confidence,
+        "reasons": list(found.reasons),
+        "ranks": found.ranks,
+        "gpus_in_log": log.gpus,
+        "nccl_version": log.version,
+        "edges": [list(edge) for edge in found.edges],
+        "calls_per_gpu": found.calls_per_gpu,
+        "message_bytes": found.message_bytes,
+        "gb_per_s": found.gb_per_s,
+        "duration_s": log.duration_s,
+        "collectives": [one._asdict() | {"sizes": [list(size) for size in one.sizes]} for one in found.collectives],
+        "rings": [{"ranks": list(order), "channels": channels} for order, channels in log.rings],
+        "trees": [{"edges": [list(edge) for edge in tree], "channels": channels} for tree, channels in log.trees],
+        "connections": dict(log.ways),
+        "damaged": log.damaged,
+    }
+
+
+def _sent(call: Call) -> float:
+    """Bytes that a rank sends for a call; on average, where the root's part differs.
+
+    Source: nccl-tests' doc/PERFORMANCE.md, whose bus bandwidth counts the same.
+    """
+    ranks, size = call.ranks, call.message_bytes
+    if call.name == "AllReduce":
+        return 2 * size * (ranks - 1) / ranks
+    if call.name in ("AllGather", "ReduceScatter", *_EVERYONE, *_ONE_ROOT):
+        return size * (ranks - 1) / ranks / (ranks if call.name in _ONE_ROOT else 1)
+    return 0.0 if call.name == "Recv" else float(size)
+
+
+def _collectives(log: NcclLog, moving: dict[Call, int]) -> tuple[Collective, ...]:
+    by_name: dict[str, list[tuple[Call, int]]] = defaultdict(list)
+    for call, count in moving.items():
+        by_name[call.name].append((call, count))
+    found = [_collective(name, log.first_lines[name], calls) for name, calls in by_name.items()]
+    return tuple(sorted(found, key=lambda one: (-one.sent_gb, one.name)))
+
+
+def _collective(name: str, line: int, calls: Sequence[tuple[Call, int]]) -> Collective:
+    sizes: Counter[int] = Counter()
+    for call, count in calls:
+        sizes[call.message_bytes] += count
+    number = sizes.total()
+    return Collective(
+        name,
+        line,
+        _pattern_of(name, calls),
+        max(call.ranks for call, _ in calls),
+        number,
+        fsum(size * count for size, count in sizes.items()) / number,
+        sum(count for size, count in sizes.items() if size >= LARGE_BYTES),
+        tuple(sorted(sizes.items())),
+        fsum(_sent(call) * count for call, count in calls) / 1e9,
+    )
+
+
+def _pattern_of(name: str, calls: Sequence[tuple[Call, int]]) -> str:
+    """Whom a function makes talk; of Send and Recv a guess from the number of peers.
+
+    NCCL reduces to all over rings if messages are large and over trees if they are small; for its other collectives on
+    one machine it has rings only.
+    """
+    if name in _EVERYONE:
+        return "all_to_all"
+    if name in _ONE_ROOT:
+        return "star"
+    if name in _PEERS:
+        peers: dict[Endpoint, set[int]] = defaultdict(set)
+        for call, _ in calls:
+            peers[call.endpoint].add(call.peer)
+        few = max(map(len, peers.values())) <= 2
+        return "chain" if few else "all_to_all"
+    if name != "AllReduce":
+        return "ring" if name in _RINGS else "all_to_all"
+    moved = {
+        large: fsum(_sent(c) * n for c, n in calls if (c.message_bytes >= LARGE_BYTES) is large)
+        for large in (True, False)
+    }
+    names = {True: "ring", False: "tree"}
+    return union(names[large] for large, amount in moved.items() if amount >= NOISE_SHARE * fsum(moved.values()))
+
+
+def _pattern(
+    log: NcclLog, ranks: int, moving: dict[Call, int], collectives: Sequence[Collective]
+) -> tuple[str, tuple[Edge, ...], Confidence, str]:
+    """Pattern, edges, how sure, and why."""
+    if not moving:
+        return "none", (), "likely", "every communicator has one rank"
+    total = fsum(one.sent_gb for one in collectives)
+    parts = [one for one in collectives if one.sent_gb >= NOISE_SHARE * total and (one.sent_gb or one.name == "Recv")]
+    names = ", ".join(f"{one.name} ({one.pattern})" for one in parts)
+    everybody = all(call.ranks == ranks for call in moving if _sent(call))
+    if everybody and not any(one.name in _PEERS for one in parts):
+        return union(one.pattern for one in parts), (), "certain", f"calls: {names}"
+    edges = _edges(log, ranks, moving)
+    if edges is None:
+        why = f"calls: {names}; the log does not tell which ranks they joined"
+        return union(one.pattern for one in parts), (), "guess", why
+    near = nearest_pattern(ranks, edges)
+    if near.name is None:
+        return "all_to_all", edges, "guess", f"calls: {names}; their graph is like no named pattern"
+    return near.name, edges, "likely", f"calls: {names}; their graph is {near.similarity:.0%} like {near.name}"
+
+
+def _edges(log: NcclLog, ranks: int, moving: dict[Call, int]) -> tuple[Edge, ...] | None:
+    """GB between ranks; None if the log does not tell of all of them."""
+    numbers = _numbers(log, ranks)
+    seats = {(member.group, member.rank): member.gpu for member in log.members.values()}
+    if log.gpus < ranks or len(numbers) != ranks or len(seats) != len(log.members):
+        return None
+    sent: Counter[tuple[int, int]] = Counter()
+    received: Counter[tuple[int, int]] = Counter()
+    for call, count in moving.items():
+        member = log.members.get(call.endpoint)
+        if member is None:
+            return None
+        own = numbers[member.gpu]
+        for peer, amount in _partners(call, member.rank):
+            other = numbers.get(seats.get((member.group, peer), ("", "")))
+            if other is None:
+                return None
+            if call.name == "Recv":
+                received[other, own] += round(amount * count)
+            elif other != own:
+                sent[own, other] += round(amount * count)
+    pairs: Counter[tuple[int, int]] = Counter()
+    for (a, b), amount in (sent | received).items():  # the larger: both ends tell of the same
+        if a != b:
+            pairs[min(a, b), max(a, b)] += amount
+    floor = NOISE_SHARE * max(pairs.values(), default=0)
+    return tuple((*pair, amount / 1e9) for pair, amount in sorted(pairs.items()) if amount > floor)
+
+
+def _numbers(log: NcclLog, ranks: int) -> dict[tuple[str, str], int]:
+    """Each GPU's rank: in a communicator of all of them, else by machine and bus id."""
+    whole = {member.gpu: member.rank for member in log.members.values() if member.ranks == ranks}
+    gpus = {member.gpu for member in log.members.values()}
+    if whole.keys() == gpus and len({*whole.values()}) == len(gpus):
+        return whole
+    return {gpu: number for number, gpu in enumerate(sorted(gpus, key=lambda gpu: (gpu[0], gpu[1].zfill(16))))}
+
+
+def _partners(call: Call, rank: int) -> Iterator[tuple[int, float]]:
+    """Whom a rank of a communicator sends to in a call, and how many bytes; of a Recv, from whom it receives."""
+    if call.name in _PEERS:
+        yield call.peer, call.message_bytes
+    elif call.name in _EVERYONE:
+        yield from ((peer, call.message_bytes / call.ranks) for peer in range(call.ranks) if peer != rank)
+    elif call.name in _ONE_ROOT:
+        if rank != call.peer:
+            yield call.peer, call.message_bytes / call.ranks
+    else:
+        yield (rank + 1) % call.ranks, _sent(call)
+
+
+def _mean(moving: dict[Call, int]) -> float:
+    """Average message, in bytes."""
+    calls = [(call.message_bytes, count) for call, count in moving.items() if call.name != "Recv"]
+    return fsum(size * count for size, count in calls) / max(1, sum(count for _, count in calls))
+
+
+def _rate(log: NcclLog, moving: dict[Call, int]) -> float | None:
+    """GB/s that a GPU sends in large messages, on average."""
+    if log.duration_s is None or log.duration_s < LEAST_DURATION_S:
+        return None
+    large = fsum(_sent(call) * count for call, count in moving.items() if call.message_bytes >= LARGE_BYTES)
+    return large / 1e9 / log.gpus / log.duration_s
+
+
+def _sensitive(mean: float, large_calls: float, rate: float | None) -> tuple[bool | None, Confidence, str]:
+    """Whether faster links pay, how sure that is, and why."""
+    if rate is not None:
+        far = rate >= _FIRMLY * LEAST_GB_PER_S or rate <= LEAST_GB_PER_S / _FIRMLY
+        why = (
+            f"each GPU sends {rate:.3g} GB/s in messages of 100 kB and more; links matter from {LEAST_GB_PER_S:.2g} on"
+        )
+        return rate >= LEAST_GB_PER_S, "likely" if far else "guess", why
+    size = f"{mean / 1e6:.3g} MB" if mean >= 1e6 else f"{mean / 1e3:.3g} kB"
+    text = f"messages have {size} on average, fast links pay from 100 kB on"
+    if mean < LARGE_BYTES:
+        return False, "guess", text
+    if large_calls < LEAST_CALLS:
+        return None, "guess", f"{text}; but {large_calls:.0f} such calls of a GPU are too few to tell"
+    return True, "guess", f"{text}; without times in the log nobody knows how much of the run they take"
+
+
+def _doubts(log: NcclLog, ranks: int) -> Iterator[str]:
+    if log.gpus < ranks:
+        yield f"the log has the calls of {log.gpus} of {ranks} GPUs"
+    if log.damaged:
+        yield f"{log.damaged} of {log.damaged + sum(log.calls.values())} calls cannot be read"
+
+
+def _weaker(one: Confidence, other: Confidence) -> Confidence:
+    order: tuple[Confidence, ...] = ("certain", "likely", "guess")
+    return max(one, other, key=order.index)

@@ -1,0 +1,1 @@
+"""What was measured of a job -> what its profile says."""

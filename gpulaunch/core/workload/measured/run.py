@@ -1,0 +1,211 @@
+"""One run of a job as it was measured, and what its GPUs' figures come to for the job as a whole."""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import fsum
+from typing import Any, NamedTuple
+
+from gpulaunch.core.workload.measured.usage import Figures, LinkBytes
+
+RESERVATION_STEADY_PERCENTAGE = 95.0
+"""Part of the time for which a reservation stands at its most: from when it is made until the job ends. Ours."""
+
+RESERVED_PERCENTAGE = 75.0
+"""What JAX (XLA_PYTHON_CLIENT_MEM_FRACTION=.75) and AMReX take of a card unless told otherwise, whatever they need."""
+
+RESERVED_WITHIN = 1.5
+"""Points around that: CUDA's context comes on top, and the driver keeps some of the card."""
+
+RESERVED_FROM_PERCENTAGE = 85.0
+"""TensorFlow takes all there is, vLLM 90 %, SGLang 88 %."""
+
+SHARE, TIME_ACTIVE = "share", "time-active"
+
+
+class Link(NamedTuple):
+    """One NVLink of a GPU.
+
+    Attributes:
+        number: as NVML counts.
+        remote: what is at its other end: "gpu", "switch", "cpu", or "" if unknown.
+        peer: index of the GPU at its other end; None if that is none, or nobody knows which.
+    """
+
+    number: int
+    remote: str
+    peer: int | None
+
+
+class GpuRun(NamedTuple):
+    """What was read of one of a job's GPUs.
+
+    Attributes:
+        gpu: its index.
+        uuid: of the GPU.
+        model: product name.
+        memory_bytes: that it has.
+        figures: from the job's beginning to its end, or as far as it went.
+        has_gpm: its SM and DRAM figures are true shares.
+        links: its NVLinks that are up.
+        problem: why it was not read to the end; None if it was.
+    """
+
+    gpu: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    figures: Figures
+    has_gpm: bool
+    links: tuple[Link, ...] = ()
+    problem: str | None = None
+
+
+class Run(NamedTuple):
+    """One run of a job.
+
+    Attributes:
+        command: argv.
+        exit_status: as a shell would tell it.
+        duration_s: from its start to its end.
+        gpus: by rank.
+        driver: version of the NVIDIA driver; None if it does not say.
+        date: when it began, ISO 8601, UTC.
+        problems: why it was not measured as it should have been.
+        sampling_cpu_percentage: part of one CPU that measuring took, 0-100.
+    """
+
+    command: tuple[str, ...]
+    exit_status: int
+    duration_s: float
+    gpus: tuple[GpuRun, ...]
+    driver: str | None
+    date: str
+    problems: tuple[str, ...] = ()
+    sampling_cpu_percentage: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it went well to its end, and all its GPUs were read until then."""
+        return self.exit_status == 0 and not self.problems and not any(gpu.problem for gpu in self.gpus)
+
+    @property
+    def has_gpm(self) -> bool:
+        """Whether all its GPUs tell true shares."""
+        return bool(self.gpus) and all(gpu.has_gpm and gpu.figures.sm_percentage is not None for gpu in self.gpus)
+
+
+def figures_of(run: Run) -> dict[str, float]:
+    """The figures of a run by their keys in a profile's [resources]; what is unknown is not there.
+
+    Averages are those of one GPU, over time and over the GPUs; maxima and memory those of the GPU that has the most;
+    energy is that of all GPUs.
+    """
+    all_of = [gpu.figures for gpu in run.gpus]
+    true = run.has_gpm
+
+    def mean(name: str) -> float | None:
+        return _of(all_of, name, lambda values: fsum(values) / len(values))
+
+    def most(name: str) -> float | None:
+        return _of(all_of, name, max)
+
+    sent = [_nvlink(figures, "sent") for figures in all_of if figures.links and figures.covered_s]
+    received = [_nvlink(figures, "received") for figures in all_of if figures.links and figures.covered_s]
+    memory, memory_mean = most("memory_bytes"), most("memory_mean_bytes")
+    found = {
+        "memory_mib": _mib(memory) if memory else None,
+        "memory_mean_mib": _mib(memory_mean) if memory_mean else None,
+        "sm_utilization_percentage": mean("sm_percentage" if true else "time_active_percentage"),
+        "sm_utilization_max_percentage": most("sm_max_percentage" if true else "time_active_max_percentage"),
+        "sm_occupancy_percentage": mean("occupancy_percentage"),
+        "memory_bandwidth_utilization_percentage": mean("dram_percentage" if true else "memory_active_percentage"),
+        "memory_bandwidth_utilization_max_percentage": most(
+            "dram_max_percentage" if true else "memory_active_max_percentage"
+        ),
+        "time_active_percentage": mean("time_active_percentage"),
+        "idle_percentage": mean("idle_percentage"),
+        "power_w": mean("power_w"),
+        "power_max_w": most("power_max_w"),
+        "power_cap_percentage": mean("power_cap_percentage"),
+        "energy_j": _of(all_of, "energy_j", fsum),
+        "duration_s": run.duration_s,
+        "pcie_tx_gb_per_s": mean("pcie_sent_gb_per_s"),
+        "pcie_rx_gb_per_s": mean("pcie_received_gb_per_s"),
+        "nvlink_tx_gb_per_s": fsum(sent) / len(sent) if sent else None,
+        "nvlink_rx_gb_per_s": fsum(received) / len(received) if received else None,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _of(all_of: list[Figures], name: str, combine: Callable[[list[float]], float]) -> float | None:
+    values = [value for figures in all_of if (value := getattr(figures, name)) is not None]
+    return combine(values) if values else None
+
+
+def _mib(size_bytes: float) -> int:
+    """Rounded up: who shares a GPU by this figure must not be short of memory."""
+    return -int(-size_bytes // (1 << 20))
+
+
+def _nvlink(figures: Figures, way: str) -> float:
+    """GB/s over all links of a GPU."""
+    carried: int = sum(getattr(link, way) for link in figures.links.values())
+    return carried / figures.covered_s / 1e9
+
+
+def is_reservation(run: Run) -> bool:
+    """Whether the memory looks like what a framework sets aside, rather than what the job needs: it stands still from
+    when it is taken, at a share of the card that frameworks are known to take.
+
+    Source: mps-sharing-2024 Table II, WarpX: 61,453 MiB at both problem sizes, three quarters of the card. JAX: docs,
+        GPU memory allocation. vLLM: gpu_memory_utilization 0.9.
+    """
+    return any(map(_looks_reserved, run.gpus))
+
+
+def _looks_reserved(gpu: GpuRun) -> bool:
+    most, steady = gpu.figures.memory_bytes, gpu.figures.memory_steady_percentage
+    if not most or not gpu.memory_bytes or steady is None or steady < RESERVATION_STEADY_PERCENTAGE:
+        return False
+    share = 100 * most / gpu.memory_bytes
+    return abs(share - RESERVED_PERCENTAGE) <= RESERVED_WITHIN or share >= RESERVED_FROM_PERCENTAGE
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    """A run as JSON: what --record-to writes."""
+    return {
+        **run._asdict(),
+        "command": list(run.command),
+        "complete": run.is_complete,
+        "figures": figures_of(run),
+        "gpus": [_gpu_document(gpu) for gpu in run.gpus],
+        "problems": list(run.problems),
+    }
+
+
+def _gpu_document(gpu: GpuRun) -> dict[str, Any]:
+    figures = gpu.figures._asdict()
+    carried = figures.pop("links")
+    links = [
+        {**link._asdict(), **carried.get(link.number, LinkBytes(0, 0))._asdict(), "counted": link.number in carried}
+        for link in gpu.links
+    ]
+    return {**gpu._asdict(), "figures": figures, "links": links}
+
+
+def run_of(document: Mapping[str, Any]) -> Run:
+    """What run_document made."""
+    fields = {name: document[name] for name in Run._fields}
+    return Run(**fields)._replace(
+        command=tuple(document["command"]),
+        gpus=tuple(map(_gpu_of, document["gpus"])),
+        problems=tuple(document["problems"]),
+    )
+
+
+def _gpu_of(document: Mapping[str, Any]) -> GpuRun:
+    links: Iterable[Mapping[str, Any]] = document["links"]
+    carried = {link["number"]: LinkBytes(link["sent"], link["received"]) for link in links if link["counted"]}
+    return GpuRun(**{name: document[name] for name in GpuRun._fields})._replace(
+        figures=Figures(**document["figures"], links=carried),
+        links=tuple(Link(*(link[name] for name in Link._fields)) for link in links),
+    )

@@ -1,0 +1,164 @@
+"""Several measured runs of a job -> the [resources] and [runs] of its profile, and what one more run changes there."""
+
+from collections.abc import Mapping, Sequence
+from math import fsum, sqrt
+from statistics import quantiles, stdev
+from typing import Any, NamedTuple
+
+from gpulaunch.core.workload.measured.run import SHARE, TIME_ACTIVE, Run, figures_of, is_reservation
+
+WITHIN_POINTS = 10.0
+"""How far a run's average utilization may be from that of the runs before, in points, and still fit. Ours."""
+
+WITHIN_MEMORY = 0.10
+"""The same for memory, as part of it: who shares was promised no more. Ours."""
+
+WITHIN_SPREADS = 3.0
+"""Runs that differ among themselves may differ so many standard deviations from their mean."""
+
+ENOUGH_RUNS = 3
+"""So many have a standard deviation that says something; and so many misfits in a row are the job's new ways."""
+
+_DIGITS = 5  # significant
+_WHOLE = ("memory_mib", "memory_mean_mib")
+_COMPARED = {
+    "sm_utilization_percentage": "average SM utilization",
+    "memory_bandwidth_utilization_percentage": "average memory-bandwidth utilization",
+}
+
+Document = dict[str, Any]
+
+
+def percentile_95(values: Sequence[float]) -> float:
+    """Under which 95 % of the values are, on the line between the two nearest.
+
+    Source: topo-aware-sc17 4.2 and 5.1: profiles are the 95th percentile of five executions. It does not say how it
+        interpolates.
+
+    Example:
+        >>> percentile_95([1.0, 2.0, 3.0, 4.0, 5.0])
+        4.8
+    """
+    return round(quantiles(values, n=20, method="inclusive")[-1], 9) if len(values) > 1 else values[0]
+
+
+def resources_of(runs: Sequence[Run], source: str) -> Document:
+    """The document's [resources] and [runs].
+
+    Args:
+        runs: one or more of the same job, in their order.
+        source: what to say where the figures come from.
+    """
+    last = runs[-1]
+    found = [figures_of(run) for run in runs]
+    keys = [key for key in found[0] if all(key in figures for figures in found)]
+    combined = {key: _combined(key, [figures[key] for figures in found]) for key in keys}
+    resources: Document = dict(combined)
+    if "sm_utilization_percentage" in combined:
+        resources["utilization"] = SHARE if all(run.has_gpm for run in runs) else TIME_ACTIVE
+    if any(map(is_reservation, runs)):
+        resources["memory_is_reservation"] = True
+    if not all(run.is_complete for run in runs):
+        resources["incomplete"] = True
+    resources["samples"] = sum(max((gpu.figures.samples for gpu in run.gpus), default=0) for run in runs)
+    models = sorted({gpu.model for gpu in last.gpus})
+    if models:
+        resources["measured_on"] = ", ".join(models)
+    if last.driver:
+        resources["driver"] = last.driver
+    resources["date"] = last.date
+    resources["source"] = source
+    return {"resources": resources, "runs": _runs(found, keys)}
+
+
+def _combined(key: str, values: Sequence[float]) -> float:
+    """The most of the memory, since who shares must not be short of it; of all else the average."""
+    return rounded(key, max(values) if key == "memory_mib" else fsum(values) / len(values))
+
+
+def rounded(key: str, value: float) -> float:
+    """A figure as a profile shows it: whole MiB, five digits of all else."""
+    return int(value) if key in _WHOLE else float(f"{value:.{_DIGITS}g}")
+
+
+def _runs(found: Sequence[Mapping[str, float]], keys: Sequence[str]) -> Document:
+    runs: Document = {"count": len(found)}
+    if len(found) > 1:
+        values = {key: [figures[key] for figures in found] for key in keys}
+        runs["spread"] = {key: rounded("", stdev(each)) for key, each in values.items()}
+        runs["percentile_95"] = {key: rounded("", percentile_95(each)) for key, each in values.items()}
+    return runs
+
+
+class Updated(NamedTuple):
+    """A profile after one more run.
+
+    Attributes:
+        sections: what [resources] and [runs] are now.
+        misfits: what of the run does not fit what was known, a line each.
+    """
+
+    sections: Document
+    misfits: tuple[str, ...]
+
+
+def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
+    """Add one run to what a profile knows.
+
+    A run that does not fit is not mixed in, but counted; the third in a row replaces what was known, for then the job
+    has changed.
+
+    Args:
+        known: the profile's document.
+        run: complete.
+        source: what to say where new figures come from.
+    """
+    fresh = resources_of([run], source)
+    before, runs = known.get("resources", {}), known.get("runs", {})
+    if not before:
+        return Updated(fresh, ())
+    misfits = _misfits(before, runs, fresh["resources"])
+    if not misfits:
+        return Updated(_mixed(before, runs, fresh["resources"]), ())
+    in_a_row = runs.get("misfits", 0) + 1
+    if in_a_row >= ENOUGH_RUNS:
+        return Updated(fresh, misfits)
+    return Updated({"resources": dict(before), "runs": {**runs, "misfits": in_a_row}}, misfits)
+
+
+def _misfits(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Mapping[str, Any]) -> tuple[str, ...]:
+    found = [
+        f"{what} {fresh[key]:.4g} % instead of {before[key]:.4g} %"
+        for key, what in _COMPARED.items()
+        if key in before and key in fresh and not _is_near(key, before, runs, fresh)
+    ]
+    most, used = before.get("memory_mib"), fresh.get("memory_mib")
+    if most and used and abs(used - most) > WITHIN_MEMORY * most:
+        found.append(f"maximum memory {used} MiB instead of {most} MiB")
+    for key, what in (("measured_on", "measured on"), ("utilization", "utilization is")):
+        if before.get(key) and fresh.get(key) and before[key] != fresh[key]:
+            found.append(f"{what} {fresh[key]} instead of {before[key]}")
+    return tuple(found)
+
+
+def _is_near(key: str, before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Mapping[str, Any]) -> bool:
+    spread = runs.get("spread", {}).get(key, 0.0) if runs.get("count", 1) >= ENOUGH_RUNS else 0.0
+    return bool(abs(fresh[key] - before[key]) <= max(WITHIN_POINTS, WITHIN_SPREADS * spread))
+
+
+def _mixed(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Mapping[str, Any]) -> Document:
+    """What is known after one more run: mean and standard deviation as if all had been kept (Welford)."""
+    count = runs.get("count", 1)
+    resources, spread = dict(fresh), {}
+    for key, value in fresh.items():
+        if key not in before or isinstance(value, bool | str) or key == "samples":
+            continue
+        mean = before[key] + (value - before[key]) / (count + 1)
+        deviation = runs.get("spread", {}).get(key, 0.0)
+        squares = deviation**2 * (count - 1) + (value - before[key]) * (value - mean)
+        spread[key] = rounded("", sqrt(max(0.0, squares) / count))
+        resources[key] = rounded(key, max(before[key], value) if key == "memory_mib" else mean)
+    resources["samples"] = before.get("samples", 0) + fresh["samples"]
+    if before.get("memory_is_reservation"):
+        resources["memory_is_reservation"] = True
+    return {"resources": resources, "runs": {"count": count + 1, "spread": spread}}

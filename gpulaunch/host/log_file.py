@@ -1,0 +1,19 @@
+"""A log that a job has written: its lines, however many there are."""
+
+import os
+from collections.abc import Iterator
+
+from gpulaunch.errors import UsageError, printable
+
+
+def log_lines(path: str) -> Iterator[bytes]:
+    """The lines of a log, one after the other.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            yield from file
+    except OSError as problem:
+        raise UsageError(f"{printable(path)}: {os.strerror(problem.errno or 0).lower()}") from None
