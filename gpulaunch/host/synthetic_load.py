@@ -1,0 +1,399 @@
+"""Load on all GPUs that this process sees, by the driver's library alone; a program of its own.
+
+A job is measured beside it (cd-search-ics18 and mps-sharing-2024 measure theirs beside other benchmarks). It needs
+neither PyTorch nor a CUDA toolkit, and nothing else of this package.
+
+memory   copies buffers larger than any L2 within the GPU, again and again
+link     copies between pinned host memory and the GPU, both ways at once, and between all GPUs that it sees
+compute  multiplies and adds 32-bit numbers in registers, on all SMs
+
+It prints JSON, a line each: when the first work has been done, about once a second what was done since, and the total
+when SECONDS are over, or at TERM or INT, which end it with status 0. Where CUDA fails it ends with 125 and one line.
+
+Usage: synthetic_load.py memory|link|compute [SECONDS]
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
+from typing import NamedTuple
+
+MIB = 1 << 20
+MEMORY_BYTES = 256 * MIB
+"""Of a buffer of the memory load: twice the largest L2 of 2025 (B200: 126 MiB). Halved where memory is short."""
+
+LEAST_MEMORY_BYTES = 16 * MIB
+LINK_BYTES = 8 * MIB
+"""Of a copy of the link load: it takes a third of a millisecond at PCIe 4.0 x16, many times what starting one costs."""
+
+BATCH_S = 0.01
+"""Work that is given to the GPU at a time, so that a signal never waits for more than about twice as long."""
+
+REPORT_S = 1.0
+MOST_STEPS, MOST_REPEATS = 1000, 64
+ROUNDS, THREADS, BLOCKS_PER_SM = 1024, 256, 8
+FLOPS_PER_ROUND = 64
+"""32 multiply-adds, of two operations each."""
+
+KERNEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "multiply_add.ptx")
+
+_FAILED, _USAGE = 125, 2
+_OUT_OF_MEMORY = 2  # cuda.h: CUDA_ERROR_OUT_OF_MEMORY
+_BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC: waiting takes no CPU from the job
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_PR_SET_PDEATHSIG = 1  # prctl.h
+
+_INT, _UINT, _SIZE, _PTR, _ADDRESS = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint64
+_SIGNATURES: dict[str, tuple[type, ...]] = {
+    "cuInit": (_UINT,),
+    "cuGetErrorName": (_INT, _PTR),
+    "cuDeviceGetCount": (_PTR,),
+    "cuDeviceGet": (_PTR, _INT),
+    "cuDeviceGetAttribute": (_PTR, _INT, _INT),
+    "cuDeviceCanAccessPeer": (_PTR, _INT, _INT),
+    "cuCtxCreate_v2": (_PTR, _UINT, _INT),
+    "cuCtxSetCurrent": (_PTR,),
+    "cuCtxEnablePeerAccess": (_PTR, _UINT),
+    "cuMemAlloc_v2": (_PTR, _SIZE),
+    "cuMemFree_v2": (_ADDRESS,),
+    "cuMemAllocHost_v2": (_PTR, _SIZE),
+    "cuMemcpyDtoDAsync_v2": (_ADDRESS, _ADDRESS, _SIZE, _PTR),
+    "cuMemcpyHtoDAsync_v2": (_ADDRESS, _PTR, _SIZE, _PTR),
+    "cuMemcpyDtoHAsync_v2": (_PTR, _ADDRESS, _SIZE, _PTR),
+    "cuMemcpyPeerAsync": (_ADDRESS, _PTR, _ADDRESS, _PTR, _SIZE, _PTR),
+    "cuStreamCreate": (_PTR, _UINT),
+    "cuStreamSynchronize": (_PTR,),
+    "cuModuleLoadData": (_PTR, _PTR),
+    "cuModuleGetFunction": (_PTR, _PTR, ctypes.c_char_p),
+    "cuLaunchKernel": (_PTR, *[_UINT] * 7, _PTR, _PTR, _PTR),
+}
+
+
+class CudaError(Exception):
+    """The driver's library is not there, or a call of it failed.
+
+    Args:
+        message: names the call and the error.
+        code: of CUresult, or None.
+    """
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Cuda:
+    """The CUDA driver's library.
+
+    Raises:
+        CudaError: it is not there, is too old, or finds no GPU.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+            for name, types in _SIGNATURES.items():
+                getattr(self._library, name).argtypes = types
+        except (OSError, AttributeError) as problem:
+            raise CudaError(f"libcuda.so.1, the NVIDIA driver's library, cannot be used: {problem}") from None
+        self.call("cuInit", 0)
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function; raises CudaError with the error's name."""
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorName(code, ctypes.byref(text))
+            said = (text.value or b"an error without a name").decode(errors="replace")
+            raise CudaError(f"{name}: {said} ({code})", code)
+
+    def number(self, name: str, *arguments: object) -> int:
+        """What a function writes through its first argument, an int."""
+        out = ctypes.c_int()
+        self.call(name, ctypes.byref(out), *arguments)
+        return out.value
+
+    def handle(self, name: str, *arguments: object) -> int:
+        """What a function writes through its first argument, a handle or an address: both have 64 bits."""
+        out = ctypes.c_void_p()
+        self.call(name, ctypes.byref(out), *arguments)
+        return out.value or 0
+
+
+class Gpu(NamedTuple):
+    """A GPU that this process sees.
+
+    Attributes:
+        device: its number, as CUDA counts here.
+        context: ours on it.
+    """
+
+    device: int
+    context: int
+
+
+class Copy(NamedTuple):
+    """A copy of the link load.
+
+    Attributes:
+        gpu: the one whose context starts it.
+        stream: its own: it waits for no other one.
+        function: of the driver.
+        ends: its first arguments: target and source.
+    """
+
+    gpu: Gpu
+    stream: int
+    function: str
+    ends: tuple[int, ...]
+
+
+class Work(NamedTuple):
+    """What a load does again and again.
+
+    Attributes:
+        step: has the GPUs do it once, without waiting.
+        wait: until they have done all that they were told.
+        amount: bytes moved, or operations done, by a step.
+        unit: of the amount in the output: gb or gflop, of 1e9 each.
+    """
+
+    step: Callable[[], None]
+    wait: Callable[[], None]
+    amount: int
+    unit: str
+
+
+def open_gpus(cuda: Cuda) -> list[Gpu]:
+    """A context on each GPU that this process sees.
+
+    Raises:
+        CudaError: there is none, or one is not to be had.
+    """
+    count = cuda.number("cuDeviceGetCount")
+    if not count:
+        raise CudaError("no GPU is visible to this process")
+    devices = [cuda.number("cuDeviceGet", index) for index in range(count)]
+    return [Gpu(device, cuda.handle("cuCtxCreate_v2", _BLOCKING_SYNC, device)) for device in devices]
+
+
+def memory(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
+    """Copies within each GPU. The amount counts what is read and what is written."""
+    copies = []
+    for gpu in gpus:
+        cuda.call("cuCtxSetCurrent", gpu.context)
+        source, target, size = two_buffers(cuda)
+        copies.append((gpu, _stream(cuda), source, target, size))
+
+    def step() -> None:
+        for gpu, stream, source, target, size in copies:
+            cuda.call("cuCtxSetCurrent", gpu.context)
+            cuda.call("cuMemcpyDtoDAsync_v2", target, source, size, stream)
+
+    streams = [(gpu, stream) for gpu, stream, _, _, _ in copies]
+    return Work(step, _waiting(cuda, streams), sum(2 * size for *_, size in copies), "gb")
+
+
+def two_buffers(cuda: Cuda) -> tuple[int, int, int]:
+    """Two buffers on the current GPU, and their size; smaller ones where memory is short.
+
+    Raises:
+        CudaError: not even LEAST_MEMORY_BYTES are free twice.
+    """
+    size = MEMORY_BYTES
+    while True:
+        buffers: list[int] = []
+        try:
+            buffers += [cuda.handle("cuMemAlloc_v2", size)]
+            buffers += [cuda.handle("cuMemAlloc_v2", size)]
+        except CudaError as problem:
+            for buffer in buffers:
+                cuda.call("cuMemFree_v2", buffer)
+            if problem.code != _OUT_OF_MEMORY or size <= LEAST_MEMORY_BYTES:
+                raise
+            size //= 2
+        else:
+            return buffers[0], buffers[1], size
+
+
+def link(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
+    """Copies between host and each GPU, and from each GPU to each other one. The amount counts each byte once.
+
+    All that come into a GPU from others are written over each other: nobody reads them. A step has as many copies of
+    each kind as keep its way at work while the slowest one carries its own: NVLinks would wait for PCIe otherwise.
+    """
+    copies: list[Copy] = []
+    ends = {}
+    for gpu in gpus:
+        cuda.call("cuCtxSetCurrent", gpu.context)
+        down, up, source, target = (cuda.handle("cuMemAlloc_v2", LINK_BYTES) for _ in range(4))
+        there, back = (cuda.handle("cuMemAllocHost_v2", LINK_BYTES) for _ in range(2))
+        copies.append(Copy(gpu, _stream(cuda), "cuMemcpyHtoDAsync_v2", (down, there)))
+        copies.append(Copy(gpu, _stream(cuda), "cuMemcpyDtoHAsync_v2", (back, up)))
+        ends[gpu.device] = (source, target)
+    for gpu, peer in permutations(gpus, 2):
+        cuda.call("cuCtxSetCurrent", gpu.context)
+        if cuda.number("cuDeviceCanAccessPeer", gpu.device, peer.device):  # else the driver goes through host memory
+            cuda.call("cuCtxEnablePeerAccess", peer.context, 0)
+        route = (ends[peer.device][1], peer.context, ends[gpu.device][0], gpu.context)
+        copies.append(Copy(gpu, _stream(cuda), "cuMemcpyPeerAsync", route))
+    alone_s = [_seconds_alone(cuda, copy) for copy in copies]
+    repeats = [min(MOST_REPEATS, round(max(alone_s) / own_s)) for own_s in alone_s]
+
+    def step() -> None:
+        for copy, count in zip(copies, repeats, strict=True):
+            _start(cuda, copy, count)
+
+    streams = [(copy.gpu, copy.stream) for copy in copies]
+    return Work(step, _waiting(cuda, streams), LINK_BYTES * sum(repeats), "gb")
+
+
+def _start(cuda: Cuda, copy: Copy, count: int) -> None:
+    cuda.call("cuCtxSetCurrent", copy.gpu.context)
+    for _ in range(count):
+        cuda.call(copy.function, *copy.ends, LINK_BYTES, copy.stream)
+
+
+def _seconds_alone(cuda: Cuda, copy: Copy) -> float:
+    """How long one takes by itself; the second time, when everything is in place."""
+    took_s = 0.0
+    for _ in range(2):
+        began = time.monotonic()
+        _start(cuda, copy, 1)
+        cuda.call("cuStreamSynchronize", copy.stream)
+        took_s = time.monotonic() - began
+    return took_s
+
+
+def compute(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
+    """Multiplies and adds in registers of all SMs that each GPU gives us: an MPS percentage leaves fewer."""
+    with open(KERNEL, "rb") as file:
+        text = file.read()
+    kernels = []
+    for gpu in gpus:
+        cuda.call("cuCtxSetCurrent", gpu.context)
+        module = cuda.handle("cuModuleLoadData", text)
+        function = cuda.handle("cuModuleGetFunction", module, b"multiply_add")
+        out, rounds = ctypes.c_uint64(cuda.handle("cuMemAlloc_v2", 4)), ctypes.c_uint(ROUNDS)
+        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(rounds))
+        blocks = BLOCKS_PER_SM * cuda.number("cuDeviceGetAttribute", _MULTIPROCESSOR_COUNT, gpu.device)
+        kernels.append((gpu, _stream(cuda), function, blocks, parameters, (out, rounds)))
+
+    def step() -> None:
+        for gpu, stream, function, blocks, parameters, _ in kernels:
+            cuda.call("cuCtxSetCurrent", gpu.context)
+            cuda.call("cuLaunchKernel", function, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters, None)
+
+    streams = [(gpu, stream) for gpu, stream, *_ in kernels]
+    threads = sum(blocks * THREADS for _, _, _, blocks, _, _ in kernels)
+    return Work(step, _waiting(cuda, streams), FLOPS_PER_ROUND * ROUNDS * threads, "gflop")
+
+
+def _stream(cuda: Cuda) -> int:
+    return cuda.handle("cuStreamCreate", _NON_BLOCKING)
+
+
+def _waiting(cuda: Cuda, streams: Sequence[tuple[Gpu, int]]) -> Callable[[], None]:
+    def wait() -> None:
+        for gpu, stream in streams:
+            cuda.call("cuCtxSetCurrent", gpu.context)
+            cuda.call("cuStreamSynchronize", stream)
+
+    return wait
+
+
+LOADS: dict[str, Callable[[Cuda, Sequence[Gpu]], Work]] = {"memory": memory, "link": link, "compute": compute}
+
+
+def repeat(work: Work, is_over: Callable[[], bool]) -> Iterator[int]:
+    """Do it again and again, some BATCH_S of work at a time; yields the steps that have been done since the last."""
+    steps = 1
+    while not is_over():
+        began = time.monotonic()
+        for _ in range(steps):
+            work.step()
+        work.wait()
+        yield steps
+        took_s = time.monotonic() - began
+        steps = max(1, min(2 * steps, int(steps * BATCH_S / took_s), MOST_STEPS))
+
+
+def run(kind: str, seconds: float) -> None:
+    """Be a load until the time is over or a signal comes.
+
+    Raises:
+        CudaError: CUDA fails.
+    """
+    stopped = _noted_signals()
+    cuda = Cuda()
+    gpus = open_gpus(cuda)
+    work = LOADS[kind](cuda, gpus)
+    began = marked = time.monotonic()
+    total = since = 0
+    for steps in repeat(work, lambda: bool(stopped) or time.monotonic() - began >= seconds):
+        now = time.monotonic()
+        if not total:
+            _tell({"ready": kind, "pid": os.getpid(), "gpus": len(gpus)})
+        total, since = total + steps, since + steps
+        if now - marked >= REPORT_S:
+            so_far = {f"{work.unit}_so_far": total * work.amount / 1e9}
+            _tell({**_figures(work, since, now - marked), **so_far})
+            marked, since = now, 0
+    _tell({"total": kind, **_figures(work, total, time.monotonic() - began)})
+
+
+def _figures(work: Work, steps: int, seconds: float) -> dict[str, float]:
+    amount = steps * work.amount / 1e9
+    return {"seconds": seconds, work.unit: amount, f"{work.unit}_per_s": amount / seconds if seconds else 0.0}
+
+
+def _noted_signals() -> list[int]:
+    """From now on TERM and INT only leave a note here, so that what is under way is told of."""
+    noted: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _: noted.append(got))
+    return noted
+
+
+def _tell(document: dict[str, object] | dict[str, float]) -> None:
+    print(json.dumps(document), flush=True)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies: no load goes on for nobody."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Be the program; returns its exit status."""
+    try:
+        kind, seconds = arguments[0], float(arguments[1]) if len(arguments) > 1 else float("inf")
+        known = kind in LOADS and seconds > 0 and len(arguments) < 3
+    except (IndexError, ValueError):
+        known = False
+    if not known:
+        print(f"gpulaunch: error: usage: {os.path.basename(__file__)} {'|'.join(LOADS)} [SECONDS]", file=sys.stderr)
+        return _USAGE
+    end_with_parent()
+    try:
+        run(kind, seconds)
+    except CudaError as problem:
+        print(f"gpulaunch: error: synthetic {kind} load: {problem}", file=sys.stderr)
+        return _FAILED
+    except BrokenPipeError:  # who wanted to know has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
