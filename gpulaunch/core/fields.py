@@ -1,6 +1,6 @@
 """Checking the documents that people write: TOML tables against a table of allowed keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpulaunch.errors import FieldError
@@ -15,7 +15,56 @@ class OneOrEach(NamedTuple):
     rule: Rule
 
 
-FieldTable = Mapping[str, Rule | OneOrEach]
+class Above:
+    """A rule for a number above a bound.
+
+    Args:
+        least: no longer allowed.
+        most: still allowed.
+    """
+
+    def __init__(self, least: float, most: float) -> None:
+        self.least, self.most = least, most
+
+
+class ListOf:
+    """A rule for a list.
+
+    Args:
+        rule: for each value.
+        least: how many there are at least.
+        most: how many at most.
+    """
+
+    def __init__(self, rule: "AnyRule", least: int = 0, most: int = 1 << 20) -> None:
+        self.rule, self.least, self.most = rule, least, most
+
+
+class RowOf:
+    """A rule for a list of so many values, each with a rule of its own.
+
+    Args:
+        rules: in order.
+    """
+
+    def __init__(self, *rules: "AnyRule") -> None:
+        self.rules = rules
+
+
+class TableOf:
+    """A rule for a table whose keys are free.
+
+    Args:
+        rule: for each value.
+    """
+
+    def __init__(self, rule: "AnyRule") -> None:
+        self.rule = rule
+
+
+AnyRule = Rule | OneOrEach | Above | ListOf | RowOf | TableOf
+
+FieldTable = Mapping[str, AnyRule]
 """Key -> the rule for its value."""
 
 _NAMES = {str: "text", bool: "true or false", list: "a list", dict: "a table"}
@@ -41,14 +90,21 @@ def checked(document: object, fields: FieldTable, required: Sequence[str] = (), 
         raise FieldError(where, f"{_name(where)}: {document!r} is not a table")
     for key, value in document.items():
         if key not in fields:
-            raise FieldError((*where, key), f"unknown key {key!r}: known here are {', '.join(fields)}")
-        problem = _problem(value, fields[key])
-        if problem:
-            raise FieldError((*where, key), f"{key}: {problem}")
+            raise FieldError((*where, key), unknown(key, fields))
+        _check(value, fields[key], (*where, key))
     for key in required:
         if key not in document:
             raise FieldError(where, f"key {key!r} is missing" + (f" in {_name(where)}" if where else ""))
     return document
+
+
+def unknown(key: str, known: Iterable[str]) -> str:
+    """What to say of a key that nobody knows: those that may stand there, and the one that is most like it."""
+    from difflib import get_close_matches  # late: it costs 3 ms
+
+    names = list(known)
+    nearest = "".join(f"; nearest is {name!r}" for name in get_close_matches(key, names, n=1, cutoff=0.75))
+    return f"unknown key {key!r}: known here are {', '.join(names)}{nearest}"
 
 
 def _name(where: Path) -> str:
@@ -68,18 +124,62 @@ def each(value: object, count: int, where: Path) -> list[Any]:
     return value
 
 
-def _problem(value: object, rule: Rule | OneOrEach) -> str | None:
-    """What is wrong with a value; None if nothing is."""
-    if isinstance(rule, OneOrEach):
-        values = value if isinstance(value, list) else [value]
-        return next((problem for one in values if (problem := _problem(one, rule.rule))), None)
+def _check(value: object, rule: AnyRule, where: Path) -> None:
+    """Check one value, and what is in it.
+
+    Raises:
+        FieldError: it is wrong.
+    """
     if isinstance(rule, type):
-        return None if isinstance(value, rule) else f"{value!r} is not {_NAMES[rule]}"
-    if isinstance(rule[0], str):
-        words: tuple[Any, ...] = rule
-        return None if value in words else f"{value!r} is none of {', '.join(words)}"
-    low, high = rule
+        problem = None if isinstance(value, rule) else f"{value!r} is not {_NAMES[rule]}"
+    elif isinstance(rule, OneOrEach):
+        for one in value if isinstance(value, list) else [value]:
+            _check(one, rule.rule, where)
+        return
+    elif isinstance(rule, tuple):
+        problem = _not_among(value, rule) if isinstance(rule[0], str) else _not_within(value, *rule)
+    elif isinstance(rule, Above):
+        good = _is_number(value) and rule.least < value <= rule.most  # type: ignore[operator]
+        problem = None if good else f"{value!r} is no number above {rule.least:g}, {rule.most:g} at most"
+    else:
+        problem = _check_within(value, rule, where)
+    if problem:
+        raise FieldError(where, f"{_name(where)}: {problem}")
+
+
+def _check_within(value: object, rule: ListOf | RowOf | TableOf, where: Path) -> str | None:
+    """What is wrong with a list or table as a whole; None once its values are known to be right."""
+    if isinstance(rule, TableOf):
+        if not isinstance(value, Mapping):
+            return f"{value!r} is not a table"
+        for key, one in value.items():
+            _check(one, rule.rule, (*where, key))
+        return None
+    if not isinstance(value, list):
+        return f"{value!r} is not a list"
+    if isinstance(rule, RowOf):
+        if len(value) != len(rule.rules):
+            return f"{value!r} has {len(value)} values: {len(rule.rules)} are needed"
+        rules: Sequence[AnyRule] = rule.rules
+    else:
+        if not rule.least <= len(value) <= rule.most:
+            return f"{len(value)} values, {rule.least} to {rule.most} are needed"
+        rules = [rule.rule] * len(value)
+    for at, (one, own) in enumerate(zip(value, rules, strict=True)):
+        _check(one, own, (*where, at))
+    return None
+
+
+def _not_among(value: object, words: tuple[Any, ...]) -> str | None:
+    return None if value in words else f"{value!r} is none of {', '.join(words)}"
+
+
+def _not_within(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN401
     whole = isinstance(low, int) and isinstance(high, int)
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+    if not _is_number(value) or (whole and not isinstance(value, int)):
         return f"{value!r} is not a {'whole ' if whole else ''}number"
     return None if low <= value <= high else f"{value} is not within {low} to {high}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -10,9 +10,11 @@ from zlib import crc32
 
 from gpulaunch.core.hardware.described import described_topology, measurements
 from gpulaunch.core.hardware.topology import Measured, Topology
-from gpulaunch.core.workload.profile import Profile, parse_profile
+from gpulaunch.core.workload.document.inherit import read_reference
+from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.host.document import Document, parse_toml, parsed, read_document, read_text
+from gpulaunch.host.profile_chain import read_chain
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.gpu_model import GpuModel
@@ -39,9 +41,13 @@ def _shipped(kind: str) -> str:
     return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), "profiles", kind)
 
 
+def _is_path(name: str) -> bool:
+    return os.sep in name or name.endswith(".toml")
+
+
 def _find(name: str, directories: list[str], subject: str, hint: str) -> str:
     """Path of a data file: the name itself if it looks like one, else NAME.toml in the first directory that has it."""
-    if os.sep in name or name.endswith(".toml"):
+    if _is_path(name):
         return name
     for directory in directories:
         path = os.path.join(directory, f"{name}.toml")
@@ -56,17 +62,68 @@ def _profile_directories() -> list[str]:
 
 
 def find_profile(name: str) -> str:
-    """Path of a profile: a path as it is, else by name: what a batch brings along, the user's own, those shipped."""
-    return _find(name, _profile_directories(), "profile", "'gpulaunch profiles' lists them")
+    """Path of a profile: a path as it is, else by name: what a batch brings along, the user's own, those shipped.
+
+    Args:
+        name: or path; what stands behind an @ is asked of the profile, and makes no difference here.
+    """
+    return _find_profile(read_reference(name).name, _profile_directories())
+
+
+def _find_profile(name: str, directories: list[str]) -> str:
+    return _find(name, directories, "profile", "'gpulaunch profiles' lists them")
 
 
 def load_profile(name: str) -> Profile:
-    """Read the profile that has this name or path.
+    """Read the profile that has this name or path, with what it stands on.
+
+    Args:
+        name: or path, with the variants that are asked for: "alexnet@batch=1", "./my.toml@batch=4,precision=fp16".
 
     Raises:
         UsageError: there is none, or it is wrong.
     """
-    return parsed(read_document(find_profile(name)), parse_profile)
+    reference = read_reference(name)
+    path = _find_profile(reference.name, _profile_directories())
+    return read_chain(read_document(path), reference.variants, _find_base)
+
+
+def _find_base(name: str, asker: str) -> str:
+    """Path of a profile that another one names.
+
+    A path begins where the file is that names it. A name that is that file's own means the next file of that name: so a
+    user's vgg16 may stand on the one that is shipped.
+    """
+    if _is_path(name):
+        return os.path.normpath(os.path.join(os.path.dirname(asker), name))
+    directories = _profile_directories()
+    own, file = os.path.split(os.path.abspath(asker))
+    if file == f"{name}.toml":
+        places = [os.path.abspath(directory) for directory in directories]
+        directories = directories[places.index(own) + 1 :] if own in places else directories
+    return _find_profile(name, directories)
+
+
+def profile_within(document: Document) -> Profile:
+    """The profile that is a table of another file, with what it stands on.
+
+    Raises:
+        UsageError: it is wrong.
+    """
+    return read_chain(document, (), _find_base)
+
+
+def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
+    """A profile's table as it may be written into another directory: a base's path begins at the root.
+
+    Args:
+        table: of a profile, already checked.
+        file: where it stands.
+    """
+    base = table.get("base")
+    if base is None or not _is_path(read_reference(base).name):
+        return table
+    return {**table, "base": os.path.abspath(os.path.join(os.path.dirname(file), base))}
 
 
 class Label(NamedTuple):
@@ -94,14 +151,21 @@ def labelled_profile(label: Label) -> Profile:
         raise UsageError(f"image {printable(label.image)}: label {label.key} has {size}", _INSTEAD)
     origin = f"image {printable(label.image)}: label {label.key}"
     try:
-        if "=" in label.text:
-            return parsed(parse_toml(origin, label.text), parse_profile)
-        if os.sep not in label.text and not label.text.endswith(".toml"):  # an image does not choose files of this host
+        key, equals, _ = label.text.partition("=")
+        if equals and "@" not in key:  # else it is a name with a variant: alexnet@batch=1
+            return read_chain(parse_toml(origin, label.text), (), _find_named)
+        if not _is_path(label.text):  # an image does not choose files of this host
             return load_profile(label.text)
         message = f"{origin}: {quoted(label.text)} is no name of a profile"
     except UsageError as problem:
         message = problem.message if problem.message.startswith(origin) else f"{origin}: {problem.message}"
     raise UsageError(message, _INSTEAD)
+
+
+def _find_named(name: str, _asker: str) -> str:
+    if _is_path(name):
+        raise UsageError(f"{quoted(name)} is no name of a profile")
+    return _find_profile(name, _profile_directories())
 
 
 def profile_names() -> list[str]:

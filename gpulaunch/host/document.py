@@ -17,16 +17,32 @@ _STATEMENT = r"\s*(\[|[^=]+=)"  # it may begin one, or be within a value
 
 
 class Document(NamedTuple):
-    """A parsed TOML file, with what is needed to say where something in it is wrong."""
+    """A parsed TOML file, with what is needed to say where something in it is wrong.
+
+    Attributes:
+        path: of the file, or what else to call it.
+        text: of the whole file.
+        data: what it says, or one of its tables.
+        place: of that table in the file.
+    """
 
     path: str
     text: str
     data: dict[str, Any]
+    place: tuple[str | int, ...] = ()
 
     def error(self, problem: FieldError) -> UsageError:
         """The problem with this file's path and the line where its value begins."""
-        line = self._line_of(problem.path)
-        return UsageError(f"{self.path}:{line}: {problem.message}" if line else f"{self.path}: {problem.message}")
+        return UsageError(self.located(problem.path, problem.message))
+
+    def located(self, path: tuple[str | int, ...], message: str) -> str:
+        """What is to be said about a value, after the file's path and the line where the value begins."""
+        line = self._line_of((*self.place, *path))
+        return f"{self.path}:{line}: {message}" if line else f"{self.path}: {message}"
+
+    def has(self, path: tuple[str | int, ...]) -> bool:
+        """Whether there is a value."""
+        return _has(self.data, path)
 
     def _line_of(self, path: tuple[str | int, ...]) -> int | None:
         """First line of a value: it is there once the lines up to its end are parsed, and not before.

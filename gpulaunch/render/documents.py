@@ -16,7 +16,6 @@ from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.render import Document
 from gpulaunch.render.share_documents import joining_document, sharing_document, sharing_lines
@@ -361,15 +360,4 @@ def measurement_document(topology: Topology, tool: str, comparisons: "Sequence[C
             for entry in comparisons
         ],
         "root_mean_square_error_gb_per_s": model_errors(comparisons),
-    }
-
-
-def profile_document(profile: Profile, path: str) -> Document:
-    """What `gpulaunch profiles show NAME --json` prints."""
-    return {
-        **profile._asdict(),
-        "slowdowns": dict(profile.slowdowns),
-        "sm_curve": [point._asdict() for point in profile.sm_curve],
-        "counters": profile.counters._asdict() if profile.counters else None,
-        "path": path,
     }

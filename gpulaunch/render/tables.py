@@ -13,6 +13,7 @@ from gpulaunch.core.placement.measurement import Comparison, kinds, model_errors
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
 from gpulaunch.core.size import format_size
+from gpulaunch.core.workload.document.inherit import variants_of
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.render import Document
@@ -291,7 +292,7 @@ _MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"
 
 
 def profiles_table(profiles: Sequence[Profile]) -> Group:
-    """All profiles, a line each."""
+    """All profiles, a line each, and under it one for everything that may be asked of it."""
     table = table_of(
         *("name", "pattern", "sensitive", "memory", "SM %", "BW %", "description"),
         right=("memory", "SM %", "BW %"),
@@ -299,36 +300,20 @@ def profiles_table(profiles: Sequence[Profile]) -> Group:
     for profile in profiles:
         table.add_row(
             printable(profile.name),
-            (profile.pattern or "-").replace("_", "-"),
-            {True: "yes", False: "no", None: "-"}[profile.bandwidth_sensitive],
+            (profile.communication.pattern or "-").replace("_", "-"),
+            {True: "yes", False: "no", None: "-"}[profile.communication.bandwidth_sensitive],
             format_size(profile.memory_bytes) if profile.memory_bytes else "-",
-            figure(profile.sm_utilization_percentage),
-            figure(profile.memory_bandwidth_utilization_percentage),
+            figure(profile.resources.sm_utilization_percentage),
+            figure(profile.resources.memory_bandwidth_utilization_percentage),
             cut(profile.description),
         )
+        for variant in variants_of(profile):
+            table.add_row(f"  @{printable(variant)}", *[""] * 5, cut(_asked(profile, variant)))
     return Group(table)
 
 
-def profile_table(profile: Profile, path: str) -> Group:
-    """One profile, a line for each thing known."""
-    table = table_of("what", "value")
-    beside = ", ".join(f"{slowdown * 100:g} % beside {other}" for other, slowdown in profile.slowdowns)
-    places = {name: "yes" for name in ("single_node", "one_per_node") if getattr(profile, name)}
-    known = {**profile._asdict(), "single_node": None, "one_per_node": None, **places, "slowdowns": beside or None}
-    known["sm_curve"] = ", ".join(f"{p.sm_percentage:g} %: {p.throughput:g}" for p in profile.sm_curve) or None
-    known["counters"] = _counters(profile)
-    for name, value in known.items():
-        if value is not None and name not in ("name", "description", "memory_is_reservation"):
-            shown = format_size(value) if name.endswith("_bytes") else str(value)
-            if name == "memory_bytes" and profile.memory_is_reservation:
-                shown += " (set aside by an allocator; no need)"
-            table.add_row(name.removesuffix("_bytes").replace("_", " "), Text(printable(shown)))
-    table.add_row("file", Text(printable(path)))
-    return Group(Text(f"{printable(profile.name)}: {printable(profile.description)}", "bold"), table)
-
-
-def _counters(profile: Profile) -> str | None:
-    if profile.counters is None:
-        return None
-    accesses, hits, size = profile.counters
-    return f"{accesses:g} LLC accesses per kilo instruction of {size} B each, {hits * 100:g} % hits"
+def _asked(profile: Profile, variant: str) -> str:
+    """What a variant is, or which profile was measured at a size."""
+    if variant in profile.variants:
+        return str(profile.variants[variant].get("description", ""))
+    return f"as {profile.scaling.profiles[variant.partition('=')[2]]}"

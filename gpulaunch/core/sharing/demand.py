@@ -40,6 +40,7 @@ class Demand(NamedTuple):
         power_w: average; None if unknown.
         curve: throughput over the share of SMs, by ascending share; empty if nobody has measured it.
         counters: None if nobody has counted.
+        intensity: "memory" or "compute", where neither curve nor counters tell; None if nobody says.
     """
 
     name: str
@@ -49,3 +50,4 @@ class Demand(NamedTuple):
     power_w: float | None = None
     curve: tuple[CurvePoint, ...] = ()
     counters: Counters | None = None
+    intensity: str | None = None

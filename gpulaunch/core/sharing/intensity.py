@@ -57,7 +57,7 @@ def is_memory_intensive(demand: Demand, capacity: Capacity, dram_efficiency: flo
     """Whether a job's performance saturates before it has all SMs; None if nothing is known.
 
     Args:
-        demand: of the job; its curve is asked first, then its counters.
+        demand: of the job; its curve is asked first, then its counters, then what somebody says of it.
         capacity: of the GPU.
         dram_efficiency: 0-1, of Eq. 2.
 
@@ -68,7 +68,9 @@ def is_memory_intensive(demand: Demand, capacity: Capacity, dram_efficiency: flo
     if measured is not None:
         return measured
     model = off_sm(demand.counters, capacity, dram_efficiency)
-    return None if model is None else model.demand_gb_per_s > model.supply_gb_per_s
+    if model is not None:
+        return model.demand_gb_per_s > model.supply_gb_per_s
+    return None if demand.intensity is None else demand.intensity == "memory"
 
 
 def off_sm(counters: Counters | None, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY) -> OffSm | None:

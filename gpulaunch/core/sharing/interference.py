@@ -68,12 +68,14 @@ class Client(NamedTuple):
     Attributes:
         demand: what it uses of it.
         objective: what it shares for.
-        slowdowns: name of another client's demand -> measured time beside it / time alone - 1.
+        slowdowns: name of another client's demand -> time beside it / time alone - 1, measured or predicted.
+        predicted: those names of which nobody has measured it.
     """
 
     demand: Demand
     objective: Objective = Objective()
     slowdowns: Mapping[str, float] = {}
+    predicted: tuple[str, ...] = ()
 
 
 class Sums(NamedTuple):
@@ -85,7 +87,7 @@ class Sums(NamedTuple):
         memory_bytes: the most that they hold.
         power_w: average power; None if one is unknown.
         predicted_power_w: what they are predicted to draw together, the idle GPU's part counted once; likewise.
-        interference: mean slowdown of those clients whose slowdown beside any other was measured, topo-aware-sc17
+        interference: mean slowdown of those clients whose slowdown beside any other is known, topo-aware-sc17
             Eq. 4; 0.1 is 10 %; None if there are none.
     """
 
@@ -128,7 +130,7 @@ def judge(clients: Sequence[Client], capacity: Capacity, bounds: Bounds = BOUNDS
         two clients at most, energy as many as MPS takes. Its criterion 2 says "under 100 %"; exactly 100 passes here.
         Departures: docs/decisions/interference.md.
     """
-    slowdowns = _measured_slowdowns(clients)
+    slowdowns = _known_slowdowns(clients)
     sums = _sums(clients, capacity, slowdowns)
     reasons = (
         *_exceeded(sums, capacity, bounds),
@@ -157,8 +159,8 @@ def _sum(values: Iterator[float]) -> float:
     return round(fsum(values), _NOISE_DIGITS)
 
 
-def _measured_slowdowns(clients: Sequence[Client]) -> list[float | None]:
-    """Of each client, all its neighbours' added up; None if it was measured beside none of them."""
+def _known_slowdowns(clients: Sequence[Client]) -> list[float | None]:
+    """Of each client, all its neighbours' added up; None if it is known beside none of them."""
     found: list[float | None] = []
     for i, client in enumerate(clients):
         others = [other.demand.name for other in (*clients[:i], *clients[i + 1 :])]
@@ -201,13 +203,20 @@ def _is_small(demand: Demand, bounds: Bounds) -> bool:
 
 
 def _slowed(clients: Sequence[Client], slowdowns: Sequence[float | None], bounds: Bounds) -> Iterator[str]:
-    """The client that measurements say is slowed down most."""
-    worst, name = max(
-        (slowdown or 0.0, client.demand.name) for slowdown, client in zip(slowdowns, clients, strict=True)
+    """The client that is slowed down most, and whether that was measured."""
+    worst, name, how = max(
+        (slowdown or 0.0, client.demand.name, _how_known(client, clients))
+        for slowdown, client in zip(slowdowns, clients, strict=True)
     )
     percentage, most = round(100 * worst, _NOISE_DIGITS), bounds.slowdown_percentage
     if percentage > most:
-        yield f"measured slowdown of {printable(name)} {_percent_of(percentage, most)}"
+        yield f"{how} slowdown of {printable(name)} {_percent_of(percentage, most)}"
+
+
+def _how_known(client: Client, clients: Sequence[Client]) -> str:
+    """Of a client's slowdown beside all others: predicted, if it is beside any."""
+    beside = {other.demand.name for other in clients if other is not client}
+    return "predicted" if beside.intersection(client.predicted) else "measured"
 
 
 def _intolerable(clients: Sequence[Client]) -> Iterator[str]:

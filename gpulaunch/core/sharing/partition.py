@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from gpulaunch.core.sharing.capacity import Capacity
 from gpulaunch.core.sharing.cd_search import Allocation, Performance, cd_search
-from gpulaunch.core.sharing.curve import is_whole, percentage_for, rounded_down, throughput_at
+from gpulaunch.core.sharing.curve import KEPT, is_whole, percentage_for, rounded_down, throughput_at
 from gpulaunch.core.sharing.demand import Demand
 from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN, is_memory_intensive, knee, known_curve
 from gpulaunch.core.sharing.prediction import normalized_turnaround, system_throughput
@@ -98,11 +98,13 @@ def partition(demands: Sequence[Demand], capacity: Capacity, performance: Perfor
         performance or _by_curves(demands, capacity),
     )
     mode: Mode = "unknown" if found.mode == "even" and None in classes else found.mode
-    estimated = [d for d, known in zip(demands, classes, strict=True) if known and _is_estimated(d, capacity)]
+    memory = [demand for demand, known in zip(demands, classes, strict=True) if known]
+    estimated = [demand for demand in memory if _is_estimated(demand, capacity)]
+    uncurved = [demand for demand in memory if known_curve(demand, capacity) is None]
     return Partition(
         mode,
         _overlapping(len(classes)) if mode == "unknown" else _percentages(classes, found, capacity.sm_count),
-        "; ".join(_reasons(demands, classes, mode, estimated)),
+        "; ".join((*_reasons(demands, classes, mode, estimated), *_without_curve(uncurved))),
         tuple(demand.name for demand in estimated),
         found.evaluations,
     )
@@ -122,13 +124,19 @@ def _alone(demand: Demand, capacity: Capacity) -> Partition:
 
 
 def _by_curves(demands: Sequence[Demand], capacity: Capacity) -> Performance:
-    """Performance on the jobs' own curves, whatever the others have."""
+    """Performance on the jobs' own curves, whatever the others have.
+
+    A job that is only said to be memory-intensive has no curve: until one says how few SMs are enough, whatever is less
+    than an even share counts as too little.
+    """
     curves = [known_curve(demand, capacity) for demand in demands]
     sm_count = capacity.sm_count or SMS_IF_UNKNOWN
+    even = max(1, sm_count // len(demands))
 
     def performance(job: int, sms: Sequence[int]) -> float:
         curve = curves[job]
-        assert curve is not None  # noqa: S101  a job that is known to be memory-intensive has one
+        if curve is None:
+            return 1.0 if sms[job] >= even else KEPT * sms[job] / even
         return throughput_at(curve.points, 100 * sms[job] / sm_count)
 
     return performance
@@ -174,6 +182,11 @@ def _reasons(
         yield f"neither a curve nor counters say whether memory-intensive: {unknown}"
     if estimated:
         yield f"estimated from counters: {_names(estimated)}"
+
+
+def _without_curve(demands: Sequence[Demand]) -> Iterable[str]:
+    if demands:
+        yield f"no curve says how few SMs are enough, so an even share each: {_names(demands)}"
 
 
 def _names(demands: Iterable[Demand]) -> str:

@@ -37,6 +37,7 @@ _SHARE: FieldTable = {
     "demand": dict,
     "objective": dict,
     "slowdowns": dict,
+    "predicted": list,
     "pipe_directory": str,
 }
 _MOST_CHARACTERS = 100
@@ -48,6 +49,7 @@ _DEMAND: FieldTable = {
     "power_w": (0.0, 1e5),
     "curve": list,
     "counters": list,
+    "intensity": ("memory", "compute"),
 }
 _OBJECTIVE: FieldTable = {
     "name": OBJECTIVES,
@@ -67,6 +69,7 @@ def share_document(share: Share) -> dict[str, Any]:
         "demand": demand,
         "objective": share.client.objective._asdict(),
         "slowdowns": dict(share.client.slowdowns),
+        **({"predicted": share.client.predicted} if share.client.predicted else {}),
         **({"pipe_directory": share.pipe_directory} if share.pipe_directory else {}),
     }
 
@@ -77,11 +80,12 @@ def parse_share(document: object) -> Share:
     Raises:
         FieldError: this is no such document.
     """
-    required = [key for key in _SHARE if key != "pipe_directory"]
+    required = [key for key in _SHARE if key not in ("predicted", "pipe_directory")]
     share = checked(document, _SHARE, required=required, where=("share",))
     slowdowns = checked(share["slowdowns"], dict.fromkeys(share["slowdowns"], (0.0, 1e4)), where=("share", "slowdowns"))
     objective = checked(share["objective"], _OBJECTIVE, required=tuple(_OBJECTIVE), where=("share", "objective"))
     group, directory = texts_of(share, "group"), share.get("pipe_directory")
+    predicted = texts_of(share, "predicted") if "predicted" in share else ()
     for text in group if directory is None else (*group, directory):
         if not (text.isascii() and text.isprintable() and len(text) <= _MOST_CHARACTERS):
             raise FieldError(("share",), f"{text!r} is neither a UUID nor a directory")
@@ -91,13 +95,13 @@ def parse_share(document: object) -> Share:
         group=group,
         sm_percentage=share["sm_percentage"],
         bandwidth_sensitive=share["bandwidth_sensitive"],
-        client=Client(_demand(share["demand"]), Objective(**objective), dict(slowdowns)),
+        client=Client(_demand(share["demand"]), Objective(**objective), dict(slowdowns), predicted),
         pipe_directory=directory,
     )
 
 
 def _demand(document: Mapping[str, Any]) -> Demand:
-    required = [key for key in _DEMAND if key not in ("power_w", "counters")]
+    required = [key for key in _DEMAND if key not in ("power_w", "counters", "intensity")]
     demand = checked(document, _DEMAND, required=required, where=("share", "demand"))
     points = [_numbers(point, "curve", ((0.0, 100.0), (0.0, 1e15))) for point in demand["curve"]]
     if any(one[0] >= other[0] for one, other in pairwise(points)) or any(0 in point for point in points):

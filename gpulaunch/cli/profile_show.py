@@ -1,0 +1,49 @@
+"""`gpulaunch profiles show NAME`: a profile on the terminal, or as a picture with `--svg FILE`."""
+
+import shutil
+import sys
+
+from gpulaunch.core.workload.profile import Profile
+from gpulaunch.errors import UsageError
+from gpulaunch.host.catalog import load_described_machine, machine_names
+
+
+def show_profile(profile: Profile, path: str, svg: str | None) -> None:
+    """Draw everything that is recorded.
+
+    Args:
+        profile: any.
+        path: of its file.
+        svg: file for the picture ("-": stdout); None draws on the terminal, 80 columns wide if stdout is none.
+
+    Raises:
+        FailedError: the picture cannot be written.
+    """
+    from gpulaunch.render.profile.words import view_of
+
+    view = view_of(profile, path, _card_memory_bytes(profile))
+    if svg is not None:
+        from gpulaunch.host.write import write_text
+        from gpulaunch.render.profile.picture import profile_svg
+
+        write_text(svg, profile_svg(view))
+        return
+    from gpulaunch.render.profile.text import profile_text
+    from gpulaunch.render.terminal import draw
+
+    plain = not (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
+    draw(profile_text(view, shutil.get_terminal_size().columns, plain=plain), sys.stdout)
+
+
+def _card_memory_bytes(profile: Profile) -> int | None:
+    """Of the GPU that the figures were measured on, if some described machine has that model."""
+    model = profile.resources.measured_on
+    for name in machine_names() if model and profile.memory_bytes else ():
+        try:
+            gpus = load_described_machine(name)[0].gpus
+        except UsageError:  # 'gpulaunch topo' tells of it
+            continue
+        for gpu in gpus:
+            if gpu.model == model and gpu.memory_bytes:
+                return gpu.memory_bytes
+    return None

@@ -1,0 +1,129 @@
+"""Values on the command line over a profile: `--set KEY=VALUE`."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gpulaunch.core.fields import checked, unknown
+from gpulaunch.core.size import parse_size
+from gpulaunch.core.workload.document.inherit import merged
+from gpulaunch.core.workload.document.section import Key, Part
+from gpulaunch.core.workload.profile import Profile, Variant, parse_profile
+from gpulaunch.errors import FieldError, UsageError, printable, quoted
+
+_SHORT = {"memory": "resources.memory_mib"}
+"""What else than the last part of a key may stand for it."""
+
+
+def overridden(profile: Profile, options: Sequence[tuple[str, str]]) -> Profile:
+    """A profile with other values; the last one counts where a key is set twice.
+
+    Args:
+        profile: any, also one that says nothing.
+        options: of each the option as it was written, and KEY=VALUE. KEY is `section.key`, or the key alone where
+            only one section has it; `memory` is the memory of one GPU, such as 12GiB.
+
+    Raises:
+        UsageError: a key is unknown or could be several, or its value has the wrong type or range.
+
+    Example:
+        >>> changed = overridden(Profile({"name": "job"}), [("--set", "memory=1GiB"), ("--set", "pattern=ring")])
+        >>> changed.resources.memory_mib, changed.resources.source, changed.communication.pattern
+        (1024, '--set memory=1GiB', 'ring')
+    """
+    own: dict[str, Any] = {}
+    for option, text in options:
+        said = f"{option} {text}"
+        try:
+            _put(own, said, *_read(text))
+        except (FieldError, UsageError) as problem:
+            raise UsageError(f"{printable(said)}: {problem.message}") from None
+    under = {"name": "", **profile.document}
+    for name in own.keys() & under.keys():
+        key = Profile.keys[name]
+        if isinstance(key, Part) and key.section.is_one_measurement:
+            own[name] = {**under[name], **own[name]}
+    try:
+        return parse_profile(merged(under, own, f"profile {profile.name}"))
+    except FieldError as problem:
+        written = " ".join(f"{option} {text}" for option, text in options)
+        raise UsageError(f"{printable(written)}: {problem.message}") from None
+
+
+def _put(own: dict[str, Any], said: str, path: Sequence[str], value: object) -> None:
+    """Put a value where it belongs, with the option as its section's source."""
+    if len(path) == 1:
+        own[path[0]] = value
+        return
+    section = own.setdefault(path[0], {})
+    if "source" in _part(path[0]).section.keys and path[1] != "source":
+        section["source"] = " ".join(filter(None, (section.get("source"), said)))
+    if len(path) > 2:  # a name in a table
+        section = section.setdefault(path[1], {})
+    section[path[-1]] = value
+
+
+def _read(text: str) -> tuple[tuple[str, ...], object]:
+    """The key in full, part by part, and its value."""
+    name, equals, said = text.partition("=")
+    if not equals or not name:
+        raise UsageError("it is not KEY=VALUE")
+    path = _path(_SHORT.get(name, name))
+    key = _key(path)
+    value = _value(key, path, said)
+    table = {path[2]: value} if len(path) > 2 else value
+    checked({key.name: table}, {key.name: key.rule})
+    return path, value
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Section and key, or a key of the top alone; and a third part where a table's keys are free."""
+    first, dot, rest = name.partition(".")
+    if isinstance(Variant.keys.get(first), Part):
+        if not dot:
+            raise UsageError(f"{quoted(first)} is a section: write {first}.KEY=VALUE")
+        key, _, other = rest.partition(".")
+        if key not in _part(first).section.keys:
+            raise UsageError(unknown(key, _part(first).section.keys))
+        return (first, key, other) if other else (first, key)
+    if name in Variant.keys:
+        return (name,)
+    found = [section for section, key in Variant.keys.items() if isinstance(key, Part) and name in key.section.keys]
+    if len(found) == 1:
+        return (found[0], name)
+    if found:
+        raise UsageError(f"{quoted(name)} could be {' or '.join(f'{section}.{name}' for section in found)}")
+    raise UsageError(_nobody_knows(name))
+
+
+def _nobody_knows(name: str) -> str:
+    keys = {key for part in Variant.keys.values() if isinstance(part, Part) for key in part.section.keys}
+    nearest = unknown(name, [*keys, *_SHORT, *Variant.keys]).rpartition("; nearest is ")
+    return f"unknown key {quoted(name)}" + (f"; nearest is {nearest[2]}" if nearest[1] else "")
+
+
+def _part(name: str) -> Part[Any]:
+    part = Profile.keys[name]
+    assert isinstance(part, Part)  # noqa: S101  whoever asks knows
+    return part
+
+
+def _key(path: Sequence[str]) -> Key[Any]:
+    return Variant.keys[path[0]] if len(path) == 1 else _part(path[0]).section.keys[path[1]]
+
+
+def _value(key: Key[Any], path: Sequence[str], said: str) -> object:
+    """What the words on the command line stand for, by the rule for the key."""
+    if key.rule is str:
+        return said
+    if isinstance(key.rule, tuple) and isinstance(key.rule[0], str):
+        return said if said in key.rule else said.replace("-", "_")
+    if path[-1] == "memory_mib" and not said.isdecimal():
+        try:
+            return -(-parse_size(said) >> 20)
+        except ValueError:
+            raise UsageError(f"{quoted(said)} is no amount of memory such as 12GiB") from None
+    try:
+        return json.loads(said)
+    except ValueError:
+        return said  # the rule says what it should have been

@@ -1,0 +1,139 @@
+"""What a profile may say, for others to read: as a JSON Schema, and as a table of Markdown."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gpulaunch.core.fields import Above, ListOf, OneOrEach, RowOf, TableOf
+from gpulaunch.core.workload.document.section import Key, Part, Section
+from gpulaunch.core.workload.profile import Profile, Variant
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_TYPES: Mapping[type, str] = {str: "string", bool: "boolean", dict: "object", list: "array"}
+_WORDS: Mapping[type, str] = {str: "text", bool: "true or false", dict: "table", list: "list"}
+_MOST_WORDS = 3  # that a cell of the table has room for
+_LONG = 10**6  # a power of two above is written as such
+_EXCLUSIVE = {
+    "not": {
+        "properties": {"single_node": {"const": True}, "one_per_node": {"const": True}},
+        "required": ["single_node", "one_per_node"],
+    }
+}
+
+
+def profile_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a profile, once its TOML is parsed.
+
+    It refuses nothing that gpulaunch takes. What no schema can say is left to `gpulaunch profiles check`: that both
+    lists of a curve are as long and its shares ascend, that a graph hangs together, that a base exists.
+    """
+    schema = _section_schema(Profile)
+    variant = _section_schema(Variant)
+    names = {"pattern": "^[^@,/]+$"}
+    variants = {"type": "object", "propertyNames": names, "additionalProperties": {"$ref": "#/$defs/variant"}}
+    schema["properties"]["variants"] |= variants
+    return {"$schema": DIALECT, "title": "gpulaunch profile", **schema, "$defs": {"variant": variant}}
+
+
+def _section_schema(section: type[Section]) -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: _key_schema(key) for name, key in section.keys.items()},
+        "additionalProperties": False,
+    }
+    if section.required:
+        schema["required"] = list(section.required)
+    if section.together:
+        schema["dependentRequired"] = {
+            name: [other for other in section.together if other != name] for name in section.together
+        }
+    return schema | (_EXCLUSIVE if "one_per_node" in section.keys else {})
+
+
+def _key_schema(key: Key[Any]) -> dict[str, Any]:
+    found = _section_schema(key.section) if isinstance(key, Part) else _rule_schema(key.rule)
+    return {"description": key.meaning, **found}
+
+
+def _rule_schema(rule: Any) -> dict[str, Any]:  # noqa: ANN401  see AnyRule
+    """What a rule of gpulaunch.core.fields is as a schema."""
+    return _FORMS[type(rule)].schema(rule)
+
+
+def key_table() -> str:
+    """The table of docs/profiles.md: every key, its range and its meaning."""
+    return "\n".join(["| key | value | meaning |", "|---|---|---|", *_rows(Profile), ""])
+
+
+def _rows(section: type[Section]) -> Iterator[str]:
+    for name, key in section.keys.items():
+        if isinstance(key, Part):
+            yield f"| **`[{name}]`** | | {key.meaning}{_needed(key.section)} |"
+            yield from _rows(key.section)
+        else:
+            yield f"| `{name}` | {_range(key.rule)} | {key.meaning} |"
+
+
+def _needed(section: type[Section]) -> str:
+    return f"; {', '.join(f'`{name}`' for name in section.required)} required" if section.required else ""
+
+
+def _range(rule: Any) -> str:  # noqa: ANN401  see AnyRule
+    """What a rule admits, in a few words."""
+    return _FORMS[type(rule)].words(rule)
+
+
+class _Form(NamedTuple):
+    """How one kind of rule is told."""
+
+    schema: Callable[[Any], dict[str, Any]]
+    words: Callable[[Any], str]
+
+
+def _list_schema(rule: ListOf) -> dict[str, Any]:
+    return {"type": "array", "items": _rule_schema(rule.rule), "minItems": rule.least, "maxItems": rule.most}
+
+
+def _row_schema(rule: RowOf) -> dict[str, Any]:
+    values = [_rule_schema(one) for one in rule.rules]
+    return {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}
+
+
+def _one_or_each_schema(rule: OneOrEach) -> dict[str, Any]:
+    one = _rule_schema(rule.rule)
+    return {"anyOf": [one, {"type": "array", "items": one}]}
+
+
+def _words_or_range_schema(rule: tuple[Any, Any]) -> dict[str, Any]:
+    if isinstance(rule[0], str):
+        return {"enum": list(rule)}
+    return {"type": "integer" if _is_whole(rule) else "number", "minimum": rule[0], "maximum": rule[1]}
+
+
+def _words_or_range(rule: tuple[Any, Any]) -> str:
+    if isinstance(rule[0], str):
+        return "a word" if len(rule) > _MOST_WORDS else " or ".join(f"`{word}`" for word in rule)
+    low, high = rule
+    most = f"2^{high.bit_length() - 1}" if isinstance(high, int) and high > _LONG else f"{high:g}"
+    return f"{'whole, ' * _is_whole(rule)}{low:g} to {most}"
+
+
+def _is_whole(rule: tuple[Any, Any]) -> bool:
+    return all(isinstance(bound, int) for bound in rule)
+
+
+_FORMS: Mapping[type, _Form] = {
+    type: _Form(lambda rule: {"type": _TYPES[rule]}, lambda rule: _WORDS[rule]),
+    tuple: _Form(_words_or_range_schema, _words_or_range),
+    OneOrEach: _Form(_one_or_each_schema, lambda rule: _range(rule.rule)),
+    Above: _Form(
+        lambda rule: {"type": "number", "exclusiveMinimum": rule.least, "maximum": rule.most},
+        lambda rule: f"above {rule.least:g}, to {rule.most:g}",
+    ),
+    ListOf: _Form(_list_schema, lambda rule: f"list: {_range(rule.rule)}"),
+    RowOf: _Form(_row_schema, lambda rule: "; ".join(map(_range, rule.rules))),
+    TableOf: _Form(
+        lambda rule: {"type": "object", "additionalProperties": _rule_schema(rule.rule)},
+        lambda rule: f"table: {_range(rule.rule)}",
+    ),
+}

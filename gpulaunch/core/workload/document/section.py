@@ -1,0 +1,207 @@
+"""Sections of a document, declared once: what may stand in each, what it means, and what type it has in code.
+
+A section is a class, and each of its keys an attribute of the same name:
+
+    class Sharing(Section):
+        share = flag("whether to share GPUs")
+
+From this come the checks of files, the record that code reads (`profile.sharing.share` is True, False or None), the
+JSON schema and the table in docs/profiles.md. A record is a view of the checked document and costs nothing to make;
+eighty fields in as many NamedTuple defaults would cost every launch a millisecond.
+"""
+
+from __future__ import annotations  # which costs every launch 0.5 ms less than evaluating them
+
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
+
+from gpulaunch.core.fields import AnyRule, ListOf, TableOf, checked
+from gpulaunch.core.fields import Path as Where
+from gpulaunch.errors import FieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Section:
+    """A table of a document: a record of what it says, which does not change.
+
+    Args:
+        document: the table, already checked.
+
+    Attributes:
+        document: the same; treat it as frozen.
+        keys: name -> key of all that may stand in a section of this class, in order.
+        required: keys that must.
+        together: keys that are of use together only.
+        is_one_measurement: its values are of use together only, so nobody takes over some of them.
+    """
+
+    __slots__ = ("document",)
+    keys: ClassVar[Mapping[str, Key[Any]]] = {}
+    required: ClassVar[tuple[str, ...]] = ()
+    together: ClassVar[tuple[str, ...]] = ()
+    is_one_measurement: ClassVar[bool] = False
+    document: Mapping[str, Any]
+
+    def __init_subclass__(cls) -> None:
+        """Collect the keys in the order in which they are declared."""
+        cls.keys = {name: key for name, key in vars(cls).items() if isinstance(key, Key)}
+
+    def __init__(self, document: Mapping[str, Any] | None = None) -> None:
+        object.__setattr__(self, "document", {} if document is None else document)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refused."""
+        raise AttributeError(f"{name}: a record does not change")
+
+    def __bool__(self) -> bool:
+        """Whether it says anything."""
+        return bool(self.document)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both say the same."""
+        return type(other) is type(self) and other.document == self.document
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """As it is made."""
+        return f"{type(self).__name__}({self.document!r})"
+
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Section)
+
+
+class Key(Generic[T]):
+    """One key of a section; in a record its value, None where nobody gives it.
+
+    Args:
+        rule: for its value.
+        meaning: one line of Markdown, with the unit where the name does not tell.
+        otherwise: what the record has where nobody gives it.
+
+    Attributes:
+        name: its own.
+    """
+
+    def __init__(self, rule: AnyRule, meaning: str, otherwise: Any = None) -> None:  # noqa: ANN401
+        self.rule, self.meaning, self.otherwise = rule, meaning, otherwise
+        self.name = ""
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        """It is called as the attribute is."""
+        self.name = name
+
+    @overload
+    def __get__(self, record: None, _owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, record: Section, _owner: type) -> T: ...
+
+    def __get__(self, record: Section | None, _owner: type) -> Self | T:
+        """The key of the class, the value of a record."""
+        if record is None:
+            return self
+        value: T = record.document.get(self.name, self.otherwise)
+        return value
+
+    def __set__(self, record: Section, value: object) -> None:
+        """Refused."""
+        raise AttributeError(f"{self.name}: a record does not change")
+
+
+class Part(Key[S]):
+    """A key whose value is a section of its own; where nobody gives it, an empty one.
+
+    Args:
+        section: its class.
+        meaning: one line of Markdown.
+    """
+
+    def __init__(self, section: type[S], meaning: str) -> None:
+        super().__init__(dict, meaning)
+        self.section = section
+
+    def __get__(self, record: Section | None, _owner: type) -> Any:  # noqa: ANN401  part() gives it its type
+        """The key of the class, the section of a record."""
+        return self if record is None else self.section(record.document.get(self.name))
+
+
+class Number(Key[T]):
+    """A key whose value is a number within a range.
+
+    Args:
+        least: still allowed; whole, as `most` is, if the number has to be.
+        most: likewise.
+        meaning: one line of Markdown.
+    """
+
+    def __init__(self, least: float, most: float, meaning: str) -> None:
+        super().__init__((least, most), meaning)
+        self.least, self.most = least, most
+
+
+def part(section: type[S], meaning: str) -> Key[S]:
+    """A section within a section."""
+    return Part(section, meaning)
+
+
+def text(meaning: str) -> Key[str | None]:
+    """Any text."""
+    return Key(str, meaning)
+
+
+def flag(meaning: str) -> Key[bool | None]:
+    """True or false."""
+    return Key(bool, meaning)
+
+
+def number(least: float, most: float, meaning: str) -> Key[float | None]:
+    """A number from `least` to `most`, both included."""
+    return Number(float(least), float(most), meaning)
+
+
+def percentage(meaning: str, most: float = 100.0) -> Key[float | None]:
+    """A number from 0 to 100, or to more."""
+    return Number(0.0, most, meaning)
+
+
+def whole(least: int, most: int, meaning: str) -> Key[int | None]:
+    """A whole number from `least` to `most`, both included."""
+    return Number(least, most, meaning)
+
+
+def word(words: Sequence[str], meaning: str) -> Key[str | None]:
+    """One of some words."""
+    return Key(tuple(words), meaning)
+
+
+def items(rule: AnyRule, meaning: str, least: int = 0, most: int = 1 << 20) -> Key[list[Any]]:
+    """A list of `least` to `most` values; [] where nobody gives it."""
+    return Key(ListOf(rule, least, most), meaning, otherwise=[])
+
+
+def table(rule: AnyRule, meaning: str) -> Key[Mapping[str, Any]]:
+    """A table whose keys are free; {} where nobody gives it."""
+    return Key(TableOf(rule), meaning, otherwise={})
+
+
+def check_section(document: object, section: type[Section], where: Where = ()) -> None:
+    """Check a table, and the sections in it, against what their classes declare.
+
+    Args:
+        document: the table.
+        section: what it has to be.
+        where: its place in the whole document.
+
+    Raises:
+        FieldError: names the first key that is wrong.
+    """
+    found = checked(document, {name: key.rule for name, key in section.keys.items()}, section.required, where)
+    half = [name for name in section.together if name not in found]
+    if len(half) not in (0, len(section.together)):
+        raise FieldError(where, f"key {half[0]!r} is missing in {where[-1]}")
+    for name, key in section.keys.items():
+        if isinstance(key, Part) and name in found:
+            check_section(found[name], key.section, (*where, name))

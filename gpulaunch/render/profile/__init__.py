@@ -1,0 +1,1 @@
+"""A profile as words, as text and as a picture."""
