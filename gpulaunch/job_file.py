@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gpulaunch.core.fields import FieldTable, Path, checked
-from gpulaunch.core.workload.profile import Profile, parse_profile
+from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, quoted
+from gpulaunch.host.catalog import portable, profile_within
 from gpulaunch.host.document import Document, parse_toml, read_text
 from gpulaunch.settings import SETTINGS
 
@@ -138,20 +139,18 @@ def load_jobs(path: str) -> JobFile:
 def _toml(document: Document) -> JobFile:
     try:
         top = checked(document.data, _FILE)
-        profiles = {name: _profile(name, table) for name, table in top.get("profile", {}).items()}
+        profiles = {name: _profile(document, name, table) for name, table in top.get("profile", {}).items()}
     except FieldError as problem:
         raise document.error(problem) from None
     entries = tuple(_entry(job, Where(document.path, None, document, n)) for n, job in enumerate(top.get("job", [])))
-    return JobFile(entries, profiles, top.get("profile", {}))
+    tables = {name: portable(table, document.path) for name, table in top.get("profile", {}).items()}
+    return JobFile(entries, profiles, tables)
 
 
-def _profile(name: str, table: object) -> Profile:
+def _profile(document: Document, name: str, table: object) -> Profile:
     if not isinstance(table, Mapping):
         raise FieldError(("profile", name), f"{name}: {table!r} is not a table")
-    try:
-        return parse_profile({"name": name, **table})
-    except FieldError as problem:
-        raise FieldError(("profile", name, *problem.path), problem.message) from None
+    return profile_within(Document(document.path, document.text, {"name": name, **table}, ("profile", name)))
 
 
 def _json_lines(path: str, text: str) -> list[Entry]:

@@ -98,13 +98,19 @@ def _watcher(
     return Watcher(launch, table, record, guards=guards, before_kill=before_kill)
 
 
-def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) -> Ended | Decision:
+def run(
+    launch: Launch,
+    told: Told,
+    granted: Callable[[Held[_Prepared]], None],
+    ended: Callable[[int], None] = lambda _status: None,
+) -> Ended | Decision:
     """Run the command on GPUs that are its own until it ends.
 
     Args:
         launch: what and where.
         told: what happens on the way.
         granted: told what is held before the job starts; must not raise.
+        ended: told the job's wait status as soon as it has ended; must not raise.
 
     Returns:
         How the job ended, or the decision if that was no Grant.
@@ -133,6 +139,7 @@ def run(launch: Launch, told: Told, granted: Callable[[Held[_Prepared]], None]) 
     in_time = status is not None
     if status is None:
         status = _end_job(held.holder, launch, told)
+    ended(status)
     if _end_stragglers(launch, table, held):
         told.warn(f"lease {held.lease.id} stays: some of what the job left behind survives KILL")
         held.record.close()

@@ -53,6 +53,7 @@ class Launch(NamedTuple):
         grace_s: between TERM and KILL.
         container: how its container gets the GPUs, if the command is docker's.
         mps: where MPS daemons of this user are; None on a described machine.
+        recorded_in: file of the profile that is to learn from the job; None if none is.
     """
 
     command: tuple[str, ...]
@@ -68,6 +69,7 @@ class Launch(NamedTuple):
     grace_s: float
     container: "ContainerLaunch | None" = None
     mps: MpsPlace | None = None
+    recorded_in: str | None = None
 
 
 class Look(NamedTuple):

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gpulaunch.core import request as requests
@@ -16,7 +15,8 @@ from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.host.catalog import Label, labelled_profile, load_measurements, load_profile, profile_names
+from gpulaunch.host.catalog import Label, labelled_profile, load_measurements, load_profile
+from gpulaunch.host.collocation import slowdowns_both_ways
 from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
 from gpulaunch.host.system import user_name
@@ -86,6 +86,7 @@ def read_launch(
         time_limit_s=settings.get("time_limit").value,
         grace_s=read_grace(settings),
         mps=_mps_place(settings, around.machine),
+        recorded_in=_recorded_in(settings, around.machine, name),
     )
 
 
@@ -123,7 +124,7 @@ def _shares(settings: Settings, profile: Profile, around: Surroundings, warn: Ca
             if settings.distance(name) == 0:
                 warn(f"{settings.get(name).origin} has no effect inside lease {around.within.id}, which is shared")
         return False
-    if settings.get("share", profile.share).value:
+    if settings.get("share", profile.sharing.share).value:
         return True
     hint = None if settings.distance("share") == 0 else "add --share"
     for name in _ONLY_WHEN_SHARED:
@@ -146,10 +147,25 @@ def _shared(
     program = os.path.basename(command[0]) if command else "job"
     found = read_sharing(settings, profile, around.machine, request.name or program)
     if isinstance(found, str):
-        if settings.distance("share") < 2 or profile.share:  # a file says it of all jobs, whatever is known of them
+        if settings.distance("share") < 2 or profile.sharing.share:  # a file says it of all jobs, known or not
             warn(f"not shared: {found}")
         return request._replace(own_because=found)
     return request._replace(sharing=found)
+
+
+def _recorded_in(settings: Settings, machine: Machine, name: str | None) -> str | None:
+    """File of the profile that is to learn from the job; a setting for all jobs is for those that have one."""
+    record = settings.get("record")
+    if not record.value or (machine.key and settings.distance("record")):
+        return None
+    wanted = settings.get("profile").value or name
+    if wanted:
+        from gpulaunch.host.profile_file import own_profile_file  # late: few launches are recorded
+
+        return own_profile_file(wanted)
+    if settings.distance("record"):
+        return None
+    raise UsageError("--record: nobody says which profile is to learn from the job", "-p NAME or --name NAME")
 
 
 def _mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
@@ -161,10 +177,18 @@ def _mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
 
 
 def _profile(settings: Settings, label: Label | None) -> Profile:
+    """What is known about the job: the profile that is named, and what --set says instead."""
     setting = settings.get("profile", label)
     if isinstance(setting.value, Label):
-        return labelled_profile(setting.value)
-    return load_profile(setting.value) if setting.value else Profile(name="")
+        profile = labelled_profile(setting.value)
+    else:
+        profile = load_profile(setting.value) if setting.value else Profile()
+    instead = settings.given("set")
+    if not instead:
+        return profile
+    from gpulaunch.core.workload.document.override import overridden  # late: few launches need it
+
+    return overridden(profile, instead)
 
 
 def shown_machine(topology: str | None, warn: Callable[[str], None], *, use: bool = False) -> Machine:
@@ -286,9 +310,9 @@ def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
 def _request(
     settings: Settings, profile: Profile, around: Surroundings, name: str | None, graph: Pattern | None
 ) -> requests.Request:
-    pattern = graph or _pattern(settings, profile)
     gpus = settings.get("gpus", profile.gpus).value
-    sensitive = settings.get("bandwidth_sensitive", profile.bandwidth_sensitive).value
+    pattern = graph or _pattern(settings, profile, gpus)
+    sensitive = settings.get("bandwidth_sensitive", profile.communication.bandwidth_sensitive).value
     if pattern == PATTERNS["none"]:
         sensitive = False  # without traffic nothing is to be assumed
     assumed = [what for what, value in (("pattern", pattern), ("bandwidth_sensitive", sensitive)) if value is None]
@@ -312,16 +336,20 @@ def _request(
     )
 
 
-def _pattern(settings: Settings, profile: Profile) -> Pattern | None:
-    setting = settings.get("pattern", profile.pattern)
+def _pattern(settings: Settings, profile: Profile, gpus: int | str | None) -> Pattern | None:
+    """What the settings say, the profile's pattern, or the graph that was measured, if it is of as many GPUs."""
+    measured = profile.graph
+    if measured and gpus not in (None, measured.ranks):
+        measured = None
+    setting = settings.get("pattern", profile.communication.pattern or measured)
     return PATTERNS[setting.value] if isinstance(setting.value, str) else setting.value
 
 
 def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int | None) -> requests.Wishes:
     several = len({gpu.node for gpu in topology.gpus}) > 1
-    required = settings.get("require")
-    least = settings.get("min_bandwidth", profile.min_bandwidth_gb_per_s)
-    host = settings.get("host_bandwidth", profile.host_gb_per_s)
+    required, needed = settings.get("require"), profile.placement
+    least = settings.get("min_bandwidth", needed.min_bandwidth_gb_per_s)
+    host = settings.get("host_bandwidth", needed.host_gb_per_s)
     if host.origin == "profile" and not any(gpu.host_gb_per_s for gpu in topology.gpus):
         host = Setting(None, "")  # a profile is for many machines, and hardly any says what its memory carries
     wishes = requests.Wishes(
@@ -329,8 +357,8 @@ def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int
         nvlink=count != 1 and bool(settings.get("nvlink").value),
         least_gb_per_s=(count != 1 and least.value) or 0.0,
         one_numa_node=settings.get("numa").value == "strict",
-        single_node=several and bool(settings.get("single_node", profile.single_node or None).value),
-        one_per_node=bool(settings.get("one_per_node", profile.one_per_node or None).value),
+        single_node=several and bool(settings.get("single_node", needed.single_node or None).value),
+        one_per_node=bool(settings.get("one_per_node", needed.one_per_node or None).value),
         apart_from=tuple(settings.get("apart_from").value or ()),
         host_gb_per_s=host.value or 0.0,
     )
@@ -339,37 +367,27 @@ def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int
 
 
 def _utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
-    least = settings.get("min_utility", profile.min_utility).value
+    least = settings.get("min_utility", profile.placement.min_utility).value
     weights = settings.get("utility_weights").value
     if policy not in requests.GOES_BY_UTILITY:
         return requests.UtilityTerms()
     return requests.UtilityTerms(
         least=least or 0.0,
         weights=weights or Weights(),
-        slowdowns=_slowdowns(profile) if profile.name else {},
+        slowdowns=slowdowns_both_ways(profile) if profile.name else {},
     )
-
-
-def _slowdowns(profile: Profile) -> dict[str, tuple[float, float]]:
-    """By name of a profile: how much slower this one is beside it, and it beside this one; 0 where nobody says."""
-    own = dict(profile.slowdowns)
-    theirs = {}
-    for name in profile_names():
-        with suppress(UsageError):  # somebody's broken profile is not this job's problem
-            theirs[name] = dict(load_profile(name).slowdowns).get(profile.name, 0.0)
-    known = [name for name in own | theirs if own.get(name) or theirs.get(name)]
-    return {name: (own.get(name, 0.0), theirs.get(name, 0.0)) for name in known}
 
 
 def _constraints(settings: Settings, profile: Profile, around: Surroundings) -> list[requests.Constraint]:
     topology = around.machine.topology
     found = []
-    needed = None if profile.memory_is_reservation else profile.memory_bytes
+    needed = None if profile.resources.memory_is_reservation else profile.memory_bytes
     memory = settings.get("memory", needed)
     if memory.value:
         text = memory.origin
         if text == "profile":
-            text = f"profile {profile.name}'s {format_size(memory.value)} of memory"
+            whose = f"profile {profile.name}'s" if profile.name else "--set's"
+            text = f"{whose} {format_size(memory.value)} of memory"
         found.append(requests.memory(topology, memory.value, text))
     builders: dict[str, Any] = {"gpu_model": requests.model, "only": requests.only, "exclude": requests.exclude}
     for name, build in builders.items():

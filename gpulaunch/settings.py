@@ -29,10 +29,12 @@ class Given(NamedTuple):
     Attributes:
         option: as it was written, for messages.
         text: the value, or what the option stands for.
+        before: values that the same option had further to the left, if it may stand several times.
     """
 
     option: str
     text: str
+    before: tuple[str, ...] = ()
 
 
 class Setting(NamedTuple):
@@ -194,6 +196,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "backfill_limit": _duration,
     "ignore_programs": _names,
     "table": one_of(("host", "private"), "table"),
+    "record": _switch,
     "container_gpus": one_of(WAYS, "way into a container"),
 }
 """Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text is read."""
@@ -223,6 +226,11 @@ class Settings:
             return 0
         return 1 if self._environment.get(_variable(name)) else 2
 
+    def given(self, name: str) -> list[tuple[str, str]]:
+        """All values of an option that may stand several times, each after the option as it was written."""
+        one = self._given.get(name)
+        return [(one.option, text) for text in (*one.before, one.text)] if one else []
+
     def get(self, name: str, profile: object = None) -> Setting:
         """The first value in the chain.
 
@@ -232,7 +240,7 @@ class Settings:
         """
         variable = _variable(name)
         if name in self._given:
-            option, text = self._given[name]
+            option, text, _ = self._given[name]
             return Setting(_read(name, text, option), f"{option} {text}" if name != "topology" else "")
         if self._environment.get(variable):
             origin = f"{variable}={self._environment[variable]}"

@@ -42,7 +42,7 @@ def read_sharing(settings: Settings, profile: Profile, machine: Machine, name: s
         UsageError: a profile that is named does not exist, or says too little.
     """
     objective, bounds = _objective(settings), _bounds(settings)
-    percentage = settings.get("sm_percentage", profile.sm_percentage).value
+    percentage = settings.get("sm_percentage", profile.sharing.sm_percentage).value
     with_whom = settings.get("share_with")
     announced = tuple(_announced(name, with_whom.origin) for name in with_whom.value or ())
     demand = _demand(settings, profile, name)
@@ -52,7 +52,7 @@ def read_sharing(settings: Settings, profile: Profile, machine: Machine, name: s
     if isinstance(offer, str):
         return offer
     return Sharing(
-        client=Client(demand, objective, dict(profile.slowdowns)),
+        client=Client(demand, objective, profile.gpu_slowdowns, profile.predicted_beside),
         bounds=bounds,
         sm_percentage=percentage,
         announced=announced,
@@ -92,16 +92,20 @@ def what_can_be_shared(machine: Machine) -> Offer | str:
 
 def _demand(settings: Settings, profile: Profile, name: str) -> Demand | str:
     """The job's use of a GPU; the command line knows better than the profile."""
+    own = profile.resources
+    memory_bytes = settings.get("memory", profile.memory_bytes).value
     said = {
-        "sm_utilization_percentage": settings.get("sm", profile.sm_utilization_percentage).value,
+        "sm_utilization_percentage": settings.get("sm", own.sm_utilization_percentage).value,
         "memory_bandwidth_utilization_percentage": settings.get(
-            "memory_bandwidth", profile.memory_bandwidth_utilization_percentage
+            "memory_bandwidth", own.memory_bandwidth_utilization_percentage
         ).value,
-        "memory_bytes": settings.get("memory", profile.memory_bytes).value,
+        "memory_mib": memory_bytes and -(-memory_bytes // (1 << 20)),
     }
-    known = profile._replace(name=profile.name or name, **said)
-    if known.demand:
-        return known.demand
+    resources = {key: value for key, value in said.items() if value is not None}
+    known = profile.but(name=profile.name or name, resources=resources)
+    demand = known.demand
+    if demand:
+        return demand._replace(memory_bytes=memory_bytes)
     missing = ", ".join(_OPTIONS[what] for what in known.missing_demand)
     whose = f"profile {quoted(profile.name)} does not say" if profile.name else "nobody says"
     return f"{whose} what it uses of a GPU: {missing}"

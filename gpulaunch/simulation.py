@@ -81,7 +81,7 @@ class _Reader:
             entry: what the file says.
         """
         request, profile = self._request(entry)
-        duration_s = entry.own.get("duration_s", profile.duration_s)
+        duration_s = entry.own.get("duration_s", profile.resources.duration_s)
         if not duration_s:
             said = (
                 "nobody says its duration_s" if duration_s is None else f"profile {profile.name} says that it takes 0 s"
@@ -122,7 +122,7 @@ class _Reader:
         name = common.get("profile")
         given = {key: Given(key, value) for key, value in common.items()}
         if name is None:
-            profile = Profile("")
+            profile = Profile()
         elif name in self._profiles:
             profile = self._profiles[name]
         else:
@@ -141,7 +141,7 @@ def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Pr
     """With what is known of the job beside those whose profiles the file brings along."""
     if not profile.name:
         return request
-    own = dict(profile.slowdowns)
-    met = {name: (own.get(name, 0.0), dict(other.slowdowns).get(profile.name, 0.0)) for name, other in brought.items()}
+    own = profile.slowdowns
+    met = {name: (own.get(name, 0.0), other.slowdowns.get(profile.name, 0.0)) for name, other in brought.items()}
     slowdowns = {**request.utility.slowdowns, **{name: pair for name, pair in met.items() if any(pair)}}
     return request._replace(utility=request.utility._replace(slowdowns=slowdowns))

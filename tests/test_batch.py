@@ -342,11 +342,11 @@ def test_what_a_job_finds(site: Site) -> None:
 
 def test_profiles_of_the_file(site: Site) -> None:
     """Profiles that the file brings along are known to its launches, before those of the same name elsewhere."""
-    show = ["sh", "-c", 'gpulaunch profiles show vgg16 | grep "^name\\|^gpus"; echo $CUDA_VISIBLE_DEVICES']
+    show = ["sh", "-c", "gpulaunch profiles show vgg16 --json | grep gpus; echo $CUDA_VISIBLE_DEVICES"]
     site.write([{"profile": "vgg16", "command": show}], profile={"vgg16": {"gpus": 5}})
     done = site.run("-q")
     assert done.stdout.splitlines()[-1].count(",") == 4
-    assert "gpus  5" in done.stdout
+    assert '"gpus": 5' in done.stdout
     assert os.listdir(site.launcher.state) == []
 
 

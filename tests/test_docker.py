@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -1289,3 +1290,25 @@ def test_time_limit_in_the_background(host: Host) -> None:
 def test_within_the_time_limit(host: Host) -> None:
     """A container that ends in time has its own exit status."""
     assert host.run("--time-limit", "1h", "docker", "run", "--rm", IMAGE, "sh", "-c", "exit 3").returncode == 3
+
+
+# ---------------------------------------------------------------------------------------------------- what it uses
+
+
+def test_a_container_is_measured(real_host: Host, dgx1_v100, tmp_path: Path) -> None:
+    """`gpulaunch profile -- docker run` measures the container's GPU, and the status is the container's."""
+    dgx1_v100.script(0, "active", "0:70")
+    path = tmp_path / "job.toml"
+    options = ("profile", "-n", "1", "-o", str(path), "--", "docker", "run", "--rm")
+    done = real_host.run(*options, IMAGE, "sh", "-c", "sleep 0.7; exit 3")
+    assert done.returncode == 3, done.stderr
+    resources = tomllib.loads(path.read_text())["resources"]
+    assert (resources["time_active_percentage"], resources["incomplete"]) == (70, True)
+
+
+def test_a_container_that_goes_on_alone_is_not(real_host: Host, tmp_path: Path) -> None:
+    """A container that docker leaves running cannot be measured, and is not started."""
+    path = tmp_path / "run.json"
+    done = real_host.run("--record-to", str(path), "docker", "run", "-d", *LONG)
+    assert (done.returncode, "does not stay until its container ends" in done.stderr) == (2, True)
+    assert not path.exists()

@@ -18,6 +18,8 @@ from gpulaunch.core.leases.lease import Lease, parse_lease
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
 from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
 from gpulaunch.core.size import format_size, parse_size
+from gpulaunch.core.workload.document.section import Part
+from gpulaunch.core.workload.document.sections import Communication, Placement
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable
@@ -73,35 +75,29 @@ def complaint(load: Any, path: str) -> str:
 
 def test_profile(tmp_path: Path) -> None:
     """Every key of a profile arrives in its record, memory in bytes."""
-    assert load_profile(profile_file(tmp_path, PROFILE)) == Profile(
-        name="job",
-        description="a job",
-        gpus=2,
-        pattern="ring",
-        bandwidth_sensitive=True,
-        collective_calls_per_iteration=100,
-        communication_source="measured",
-        memory_bytes=1000 * 1024 * 1024,
-        memory_is_reservation=True,
-        sm_utilization_percentage=50.5,
-        memory_bandwidth_utilization_percentage=10,
-        power_w=200,
-        energy_j=2000.0,
-        duration_s=10,
-        measured_on="a GPU",
-        resources_source="measured too",
+    profile = load_profile(profile_file(tmp_path, PROFILE))
+    assert (profile.name, profile.description, profile.gpus) == ("job", "a job", 2)
+    assert profile.communication == Communication(
+        {
+            "pattern": "ring",
+            "bandwidth_sensitive": True,
+            "collective_calls_per_iteration": 100,
+            "source": "measured",
+        }
     )
+    assert (profile.communication.pattern, profile.resources.power_w, profile.resources.date) == ("ring", 200, None)
+    assert (profile.resources.memory_mib, profile.memory_bytes) == (1000, 1000 * 1024 * 1024)
+    assert (profile.resources.source, profile.resources.memory_is_reservation) == ("measured too", True)
+    assert not profile.placement
 
 
 def test_smallest_profile(tmp_path: Path) -> None:
     """A name is all that a profile needs; what is not known is None."""
-    assert load_profile(profile_file(tmp_path, 'name = "job"')) == Profile(name="job")
+    assert load_profile(profile_file(tmp_path, 'name = "job"')) == Profile({"name": "job"})
 
 
-TOP_KEYS = "name, description, gpus, communication, placement, collocation, resources, sharing, sm_curve, counters"
-COMMUNICATION_KEYS = (
-    "pattern, bandwidth_sensitive, collective_calls_per_iteration, time_percentage, split_slowdown_percentage, source"
-)
+TOP_KEYS = ", ".join(Profile.keys)
+COMMUNICATION_KEYS = ", ".join(Communication.keys)
 SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d, none"
 
 
@@ -109,13 +105,23 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
     ("sentence", "old", "new", "want"),
     [
         ("no name", 'name = "job"\n', "", " key 'name' is missing"),
-        ("an unknown key", "gpus = 2", "gpu = 2", f"3: unknown key 'gpu': known here are {TOP_KEYS}"),
-        ("an unknown section", "[resources]", "[resource]", f"11: unknown key 'resource': known here are {TOP_KEYS}"),
+        (
+            "an unknown key",
+            "gpus = 2",
+            "gpu = 2",
+            f"3: unknown key 'gpu': known here are {TOP_KEYS}; nearest is 'gpus'",
+        ),
+        (
+            "an unknown section",
+            "[resources]",
+            "[resource]",
+            f"11: unknown key 'resource': known here are {TOP_KEYS}; nearest is 'resources'",
+        ),
         (
             "an unknown key of a section",
             'pattern = "ring"',
             'patern = "ring"',
-            f"6: unknown key 'patern': known here are {COMMUNICATION_KEYS}",
+            f"6: unknown key 'patern': known here are {COMMUNICATION_KEYS}; nearest is 'pattern'",
         ),
         ("a name of the wrong type", 'name = "job"', "name = 3", "1: name: 3 is not text"),
         ("text for a number", "gpus = 2", 'gpus = "2"', "3: gpus: '2' is not a whole number"),
@@ -178,7 +184,7 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
             "a key that only begins alike",
             "gpus = 2",
             "gpu = 2 # gpus",
-            f"3: unknown key 'gpu': known here are {TOP_KEYS}",
+            f"3: unknown key 'gpu': known here are {TOP_KEYS}; nearest is 'gpus'",
         ),
     ],
 )
@@ -216,18 +222,14 @@ vgg16 = 32
 
 def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
     """What a job needs of its GPUs, and how it fares beside others, arrives in its record, slowdowns as fractions."""
-    assert load_profile(profile_file(tmp_path, WISHES)) == Profile(
-        name="job",
-        min_bandwidth_gb_per_s=40,
-        min_utility=0.5,
-        single_node=True,
-        host_gb_per_s=12.5,
-        slowdowns=(("vgg16", 0.32), ("my job", 0.005)),
-        collocation_source="measured by hand",
+    profile = load_profile(profile_file(tmp_path, WISHES))
+    assert profile.placement == Placement(
+        {"min_bandwidth_gb_per_s": 40, "min_utility": 0.5, "single_node": True, "host_gb_per_s": 12.5}
     )
+    assert (profile.slowdowns, profile.collocation.source) == ({"vgg16": 0.32, "my job": 0.005}, "measured by hand")
     spread = WISHES.replace("single_node = true", "single_node = false\none_per_node = true")
     profile = load_profile(profile_file(tmp_path, spread))
-    assert (profile.single_node, profile.one_per_node) == (False, True)
+    assert (profile.placement.single_node, profile.placement.one_per_node) == (False, True)
 
 
 PLACEMENT_KEYS = "min_bandwidth_gb_per_s, min_utility, single_node, one_per_node, host_gb_per_s"
@@ -240,7 +242,7 @@ PLACEMENT_KEYS = "min_bandwidth_gb_per_s, min_utility, single_node, one_per_node
             "an unknown need",
             "min_utility",
             "utility",
-            f"5: unknown key 'utility': known here are {PLACEMENT_KEYS}",
+            f"5: unknown key 'utility': known here are {PLACEMENT_KEYS}; nearest is 'min_utility'",
         ),
         (
             "no bandwidth",
@@ -317,7 +319,7 @@ def test_what_a_profile_says_about_sharing(tmp_path: Path) -> None:
     """A profile says whether and how the job shares, its throughput over SMs and its counters; all is one demand."""
     profile = load_profile(profile_file(tmp_path, SHARES))
     curve = (CurvePoint(10, 1), CurvePoint(50.5, 4), CurvePoint(100, 3.5))
-    assert (profile.share, profile.sm_percentage, profile.missing_demand) == (True, 40, [])
+    assert (profile.sharing.share, profile.sharing.sm_percentage, profile.missing_demand) == (True, 40, [])
     assert profile.demand == Demand("job", 30, 20, 1 << 30, 100, curve, Counters(120, 0.75, 128))
 
 
@@ -330,9 +332,9 @@ def test_what_a_demand_lacks(tmp_path: Path) -> None:
     ):
         profile = load_profile(profile_file(tmp_path, SHARES.replace(f"{key}\n", "")))
         assert (profile.demand, profile.missing_demand) == (None, [name])
-    assert load_profile(profile_file(tmp_path, SHARES.replace("bytes_per_access = 128\n", ""))).counters == Counters(
-        120, 0.75, 32
-    )
+    assert load_profile(
+        profile_file(tmp_path, SHARES.replace("bytes_per_access = 128\n", ""))
+    ).llc_counters == Counters(120, 0.75, 32)
 
 
 @pytest.mark.parametrize(
@@ -385,7 +387,7 @@ def test_mistakes_in_what_a_profile_says_about_sharing(
 def test_profile_of_every_shape(tmp_path: Path, shape: str) -> None:
     """A profile may name any of the built-in patterns, and docs/profiles.md and docs/patterns.md list them all."""
     profile = load_profile(profile_file(tmp_path, PROFILE.replace('"ring"', f'"{shape}"')))
-    assert profile.pattern == shape
+    assert profile.communication.pattern == shape
     documents = Path(__file__).parents[1] / "docs"
     assert f"`{shape}`" in (documents / "profiles.md").read_text()
     assert f"`{shape.replace('_', '-')}`" in (documents / "patterns.md").read_text()
@@ -511,7 +513,7 @@ def test_own_profile_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (directory / "vgg16.toml").write_text('name = "vgg16"\ngpus = 5')
     (directory / "mine.toml").write_text('name = "mine"')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert load_profile("vgg16") == Profile(name="vgg16", gpus=5)
+    assert load_profile("vgg16") == Profile({"name": "vgg16", "gpus": 5})
     assert {"alexnet", "mine", "vgg16"} < set(profile_names())
 
 
@@ -656,7 +658,7 @@ def test_digest(tmp_path: Path) -> None:
             "an unknown key of a NUMA node",
             'cpuset = "0-3,8"',
             'cpus = "0-3,8"',
-            "26: unknown key 'cpus': known here are node, gpus, cpuset, memory_gb_per_s",
+            "26: unknown key 'cpus': known here are node, gpus, cpuset, memory_gb_per_s; nearest is 'cpuset'",
         ),
         ("no GPU", "count = 4", "count = 0", "6: count: 0 is not within 1 to 1024"),
         ("too many GPUs", "count = 4", "count = 1025", "6: count: 1025 is not within 1 to 1024"),
@@ -844,19 +846,23 @@ def test_profiles_of_table_ii() -> None:
         profile = load_profile(name)
         got[name] = (
             profile.memory_bytes / (1 << 20),
-            profile.memory_bandwidth_utilization_percentage,
-            profile.sm_utilization_percentage,
-            profile.power_w,
-            profile.energy_j,
+            profile.resources.memory_bandwidth_utilization_percentage,
+            profile.resources.sm_utilization_percentage,
+            profile.resources.power_w,
+            profile.resources.energy_j,
         )
-        assert profile.duration_s == pytest.approx(profile.energy_j / profile.power_w, abs=0.051), name
-        assert "mps-sharing-2024 Table II" in profile.resources_source
+        seconds = profile.resources.energy_j / profile.resources.power_w
+        assert profile.resources.duration_s == pytest.approx(seconds, abs=0.051), name
+        assert "mps-sharing-2024 Table II" in profile.resources.source
     assert got == table_ii()
 
 
 def test_memory_that_is_a_reservation() -> None:
     """WarpX alone reserves its memory: it is the same at both sizes."""
-    assert {name for name in profile_names() if load_profile(name).memory_is_reservation} == {"warpx-1x", "warpx-4x"}
+    assert {name for name in profile_names() if load_profile(name).resources.memory_is_reservation} == {
+        "warpx-1x",
+        "warpx-4x",
+    }
 
 
 def test_profiles_of_mapa() -> None:
@@ -864,9 +870,12 @@ def test_profiles_of_mapa() -> None:
     got = {}
     for name in MAPA_WORKLOADS:
         profile = load_profile(name)
-        got[name] = (profile.bandwidth_sensitive, profile.collective_calls_per_iteration)
-        assert "mapa-sc21" in profile.communication_source
+        got[name] = (profile.communication.bandwidth_sensitive, profile.communication.collective_calls_per_iteration)
+        assert "mapa-sc21" in profile.communication.source
     assert got == MAPA_WORKLOADS
+
+
+WITH_SOURCE = {name for name, key in Profile.keys.items() if isinstance(key, Part) and "source" in key.section.keys}
 
 
 def test_all_that_is_shipped() -> None:
@@ -880,10 +889,8 @@ def test_all_that_is_shipped() -> None:
     for path in (*map(find_profile, profiles), *(path for _, path in machines.values())):
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         figures = [document] if "gpus" in document and isinstance(document["gpus"], dict) else []
-        figures += [
-            section for key, section in document.items() if key in ("communication", "collocation", "resources")
-        ]
-        assert figures, path
+        figures += [document[key] for key in document if key in WITH_SOURCE]
+        assert figures or "scaling" in document, path
         assert all(len(place["source"]) > 10 for place in figures), path
 
 

@@ -65,10 +65,10 @@ def shipped(name: str) -> Demand:
     profile = load_profile(name)
     return Demand(
         name,
-        profile.sm_utilization_percentage or 0.0,
-        profile.memory_bandwidth_utilization_percentage or 0.0,
+        profile.resources.sm_utilization_percentage or 0.0,
+        profile.resources.memory_bandwidth_utilization_percentage or 0.0,
         profile.memory_bytes or 0,
-        profile.power_w,
+        profile.resources.power_w,
     )
 
 
@@ -86,8 +86,8 @@ def test_profiles_are_table_2(row) -> None:
     name, memory_mib, memory_bandwidth, sm, power_w, energy_j = row
     profile = load_profile(name)
     assert shipped(name) == Demand(name, sm, memory_bandwidth, memory_mib << 20, power_w)
-    assert profile.energy_j == energy_j
-    assert isclose(power_w * profile.duration_s, energy_j, rel_tol=0.02)
+    assert profile.resources.energy_j == energy_j
+    assert isclose(power_w * profile.resources.duration_s, energy_j, rel_tol=0.02)
 
 
 def test_the_card_of_the_paper_is_the_shipped_one() -> None:

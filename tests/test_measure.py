@@ -146,7 +146,7 @@ def test_measured_model_of_a_kind_that_was_not(launcher: Launcher, bench: Bench)
     bench.tell({"GPU-0,GPU-1": 30.0, "GPU-0,GPU-2": 15.0, "GPU-0,GPU-3": 5.0})
     launcher.run("topo", "--measure")
     path = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "machines", f"{os.uname().nodename}.toml")
-    path.write_text(path.read_text().replace('"NV1 25",\n    "NV1 25",', '"NV1 25",\n    "other",'))
+    path.write_text(path.read_text().replace('"NV1 25", "NV1 25"]', '"NV1 25", "other"]'))
     done = launcher.run("--bandwidth-model", "measured", "-n", "4", "--dry-run", "--json", "--", "true")
     assert json.loads(done.stdout)["scores"]["effective_bandwidth_gb_per_s"] == 30.0  # two single ones at 15
 

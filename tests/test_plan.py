@@ -248,14 +248,16 @@ def best_time(jobs: list[Job], where: Site) -> float:
 def test_groups_are_near_the_best() -> None:
     """Of queues of five shipped workloads, the plan's throughput is 90 % of the best division's in the mean."""
     chance = random.Random(3)
-    profiles = [profile for profile in map(load_profile, profile_names()) if profile.demand and profile.duration_s]
+    profiles = [
+        profile for profile in map(load_profile, profile_names()) if profile.demand and profile.resources.duration_s
+    ]
     shares = []
     for _ in range(12):
         jobs = []
         for name in "abcde":
             profile = chance.choice(profiles)
-            tasks = max(1, round(chance.uniform(60, 600) / profile.duration_s))
-            jobs.append(Job(name, Client(profile.demand), profile.duration_s, tasks))
+            tasks = max(1, round(chance.uniform(60, 600) / profile.resources.duration_s))
+            jobs.append(Job(name, Client(profile.demand), profile.resources.duration_s, tasks))
         shares.append(best_time(jobs, site("throughput")) / make_plan(jobs, site("throughput")).cost.time_s)
     assert max(shares) <= 1 + 1e-9
     assert sum(shares) / len(shares) >= 0.9

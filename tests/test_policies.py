@@ -596,8 +596,8 @@ def dgx1_choice(count: int, *, pattern: str = "ring", sensitive: bool, free: Ite
 
 def test_vgg16_on_an_idle_dgx1() -> None:
     """Three GPUs for vgg16 on an idle DGX-1 V100: 0, 2 and 3, with 60 GB/s; 311 are preserved, now and later."""
-    vgg16 = load_profile("vgg16")
-    placement = place(dgx1_choice(3, pattern=vgg16.pattern, sensitive=vgg16.bandwidth_sensitive), "preserve")
+    said = load_profile("vgg16").communication
+    placement = place(dgx1_choice(3, pattern=said.pattern, sensitive=said.bandwidth_sensitive), "preserve")
     assert placement.gpus == (0, 2, 3)
     assert placement.scores[:4] == (125, 60, 311, 622)
     assert placement.candidates == 56

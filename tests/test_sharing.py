@@ -493,7 +493,7 @@ def test_settings_reach_the_rule() -> None:
         "SLOWDOWN_BOUND_PERCENTAGE": "84",
     }
     settings = Settings({}, {f"GPULAUNCH_{name}": word for name, word in words.items()})
-    profile = load_profile("kripke-4x")._replace(slowdowns=(("other", 0.25),))
+    profile = load_profile("kripke-4x").but(collocation={"slowdown_percentage": {"other": 25}})
     topology, path = load_described_machine("dgx1-v100")
     machine = Machine(topology, (), TableKey(topology.name, "", path))
     found = read_sharing(settings, profile, machine, "job")

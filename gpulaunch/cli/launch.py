@@ -24,6 +24,7 @@ from gpulaunch.settings import Given, Settings
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.cli.json_status import JsonStatus
+    from gpulaunch.cli.record import Recorder
     from gpulaunch.core.explain import Explanation
     from gpulaunch.core.sharing.share import Share
 
@@ -71,13 +72,15 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
     if "json" in given and "dry_run" not in given:
         raise UsageError("--json needs --dry-run, since stdout belongs to the job", "see 'gpulaunch status --json'")
     tell, explained = tell_of(given), "explain" in given
+    if "record_to" in given and "dry_run" in given:
+        raise UsageError("--record-to and --dry-run: nothing runs, so nothing is measured")
     if "dry_run" in given:
         decision, situation = preview(launch, tell)
         return _dry_run(launch, decision, situation, explained=explained, as_json="json" in given)
 
     ears = _Ears(given, launch)
     try:
-        outcome = launching.run(launch, Told(tell, ears.waiting), ears.granted)
+        outcome = launching.run(launch, Told(tell, ears.waiting), ears.granted, ears.over)
     except GpulaunchError as problem:
         ears.ended(problem.exit_status)
         raise
@@ -103,6 +106,11 @@ class _Ears:
             from gpulaunch.cli import json_status  # late: few launches need it
 
             self._status = json_status.JsonStatus(given["json_status_fd"].text)
+        self._recorder: Recorder | None = None
+        if launch.recorded_in or "record_to" in given:
+            from gpulaunch.cli import record  # late: few launches are recorded
+
+            self._recorder = record.Recorder(given, launch, tell_of(given))
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """It joins the queue."""
@@ -120,6 +128,13 @@ class _Ears:
             _say_granted(self._launch, held)
         if self._status:
             self._status.started(held)
+        if self._recorder:
+            self._recorder.begin(held)
+
+    def over(self, status: int) -> None:
+        """Its job has just ended, and its GPUs are its own still."""
+        if self._recorder:
+            self._recorder.end(status)
 
     def ended(self, exit_status: int) -> None:
         """Its job has ended, if it ever began."""

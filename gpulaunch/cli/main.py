@@ -14,7 +14,7 @@ from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
 from gpulaunch.settings import Given
 
-COMMANDS = ("status", "topo", "profiles", "free", "plan", "batch", "simulate", "doctor", "setup")
+COMMANDS = ("status", "topo", "profiles", "profile", "free", "plan", "batch", "simulate", "doctor", "setup")
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
         return _run_engine(given, [*before[at:], *argv[divider:]])
     if at is not None:
-        return _run_word(before, at, has_command=divider < len(argv))
+        return _run_word(before, at, command if divider < len(argv) else None)
     if given.keys() & {"help", "version", "dry_run"}:
         prepare_stdout()
     if "help" in given:
@@ -80,13 +80,15 @@ def run(argv: Sequence[str]) -> int:
     return launch.main(given, command)
 
 
-def _run_word(before: Sequence[str], at: int, *, has_command: bool) -> int:
+def _run_word(before: Sequence[str], at: int, command: Sequence[str] | None) -> int:
     """Run one of our commands; the arguments around its word are its own."""
     word = before[at]
     if word not in COMMANDS:
         shown = " ".join(["gpulaunch", *map(printable, before[:at]), "--", *map(printable, before[at:])])
         raise UsageError(f"unknown command {quoted(word)}", f"to run a program, write -- before it: {shown}")
-    if has_command:
+    if word == "profile":
+        return int(importlib.import_module("gpulaunch.cli.profile").main([*before[:at], *before[at + 1 :]], command))
+    if command is not None:
         raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
     prepare_stdout()
     gc.enable()  # unlike a launch, these compute

@@ -21,6 +21,7 @@ class Option(NamedTuple):
         metavar: what the help calls its value; None if it takes none.
         help: for --help.
         sets: the value that it stands for if it takes none.
+        repeats: it may stand several times, and every value counts; of any other the last one does.
     """
 
     flags: tuple[str, ...]
@@ -28,10 +29,12 @@ class Option(NamedTuple):
     metavar: str | None
     help: str
     sets: str = "true"
+    repeats: bool = False
 
 
 OPTIONS = (
     Option(("-p", "--profile"), "profile", "NAME|FILE", "what is known about the job (see 'gpulaunch profiles')"),
+    Option(("--set",), "set", "KEY=VALUE", "instead of what the profile says, such as memory=12GiB", repeats=True),
     Option(("-n", "--gpus"), "gpus", "N|all", "how many GPUs (default: what the profile says, else 1)"),
     Option(("--policy",), "policy", "NAME", "how to choose: preserve (default), greedy, topo-aware, best-fit, ..."),
     Option(
@@ -77,6 +80,9 @@ OPTIONS = (
     Option(("--dry-run",), "dry_run", None, "say what would be decided, and take nothing"),
     Option(("--explain",), "explain", None, "show the best candidates, and why the winner won"),
     Option(("--json",), "json", None, "with --dry-run: print a JSON document"),
+    Option(("--record",), "record", None, "measure what the job uses, and add it to its profile (-p or --name)"),
+    Option(("--no-record",), "record", None, "do not (default)", "false"),
+    Option(("--record-to",), "record_to", "FILE", "measure what the job uses, and write that as JSON"),
     Option(("--json-status-fd",), "json_status_fd", "FD", "tell there in lines of JSON when the job starts and ends"),
     Option(("-q", "--quiet"), "quiet", None, "no warnings, and no word on waiting"),
     Option(("-v", "--verbose"), "verbose", None, "say which GPUs the job got"),
@@ -90,6 +96,7 @@ commands:
   status      who has which GPUs, and who waits
   topo        the link matrix
   profiles    what is known about jobs before they run
+  profile     measure a job, or read its source, for its profile
   free ID     end a lease, or leave the queue
   plan FILE   which jobs of a queue to run together on a GPU
   batch FILE  run a file of jobs, one launch after the other
@@ -107,7 +114,7 @@ class Line(NamedTuple):
     """A command line, read up to its first word.
 
     Attributes:
-        given: by name; the last one wins.
+        given: by name; the last one wins, unless the option repeats.
         word_at: index of the first argument that is no option and no option's value; None if there is none.
     """
 
@@ -115,13 +122,13 @@ class Line(NamedTuple):
     word_at: int | None
 
 
-def read_line(arguments: Sequence[str]) -> Line:
+def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> Line:
     """Read options up to the first word: --name value, --name=value, -n3, -n 3 and -qn3, never abbreviated.
 
     Raises:
         UsageError: an option is unknown, lacks its value, or has one that it does not take.
     """
-    by_flag = {flag: option for option in OPTIONS for flag in option.flags}
+    by_flag = {flag: option for option in options for flag in option.flags}
     given: dict[str, Given] = {}
     rest = iter(enumerate(arguments))
     for at, argument in rest:
@@ -144,7 +151,8 @@ def read_line(arguments: Sequence[str]) -> Line:
                 text = attached if attached is not None else next(rest, (0, None))[1]
                 if text is None:
                     raise UsageError(f"{flag} needs a value: {option.metavar}")
-                given[option.name] = Given(flag, text)
+                last = given.get(option.name) if option.repeats else None
+                given[option.name] = Given(flag, text, (*last.before, last.text) if last else ())
     return Line(given, None)
 
 

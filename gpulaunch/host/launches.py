@@ -140,7 +140,7 @@ class Launches:
 
     def __init__(self, *, guarded: bool) -> None:
         self._guarded = guarded
-        self._command = _own_command()
+        self._command = own_command()
         self._environment = clean_environment()
         self._running: dict[int, _Child | _Adopted] = {}
         self._selector = selectors.DefaultSelector()
@@ -270,6 +270,6 @@ class Launches:
         return events
 
 
-def _own_command() -> list[str]:
+def own_command() -> list[str]:
     """How this gpulaunch was started, up to its arguments: so others are found again, installed or not."""
     return [sys.executable or sys.orig_argv[0], *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]

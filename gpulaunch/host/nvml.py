@@ -15,7 +15,7 @@ from gpulaunch.errors import FailedError
 
 HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 
-_LOST = (
+LOST = (
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED,
     pynvml.NVML_ERROR_INSUFFICIENT_POWER,
@@ -50,6 +50,7 @@ _COMPUTE_MODES = {
 _MOST_INSTANCES = 7  # of any card so far
 _MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml say 18, and Rubin has 36
 _CPU_WORDS = 64  # of 64 bits: more than any kernel has CPUs
+_HOPPER = 9  # major compute capability
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
 
 _ABOUT_WHAT_A_CARD_MAY_LACK = (
@@ -156,7 +157,7 @@ class Card:
         try:
             return function(self.handle, *arguments)
         except pynvml.NVMLError as problem:
-            if problem.value in _LOST:
+            if problem.value in LOST:
                 raise LostGpuError(f"GPU {self.index} is left out: {problem}") from None
             usual = problem.value in _USUAL and function in _ABOUT_WHAT_A_CARD_MAY_LACK
             self._note(function, str(problem), usual=usual, steady=problem.value in _STEADY)
@@ -297,6 +298,12 @@ class Card:
             if processes is not None:
                 return {process.pid for process in processes}
         return set()
+
+
+def asks_by_field(compute_capability: str | None) -> bool:
+    """Whether a GPU's single NVLinks are asked for by field, as Hopper and later can."""
+    major = (compute_capability or "").partition(".")[0]
+    return major.isdecimal() and int(major) >= _HOPPER
 
 
 def open_nvml() -> None:

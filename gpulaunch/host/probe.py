@@ -17,8 +17,6 @@ from gpulaunch.host.nvml import Card, NvlinkEnd, PciAddress, Unanswered
 
 T = TypeVar("T")
 
-_HOPPER = 9  # major compute capability
-
 
 class Reading(NamedTuple):
     """What NVML says of this machine's build.
@@ -127,7 +125,7 @@ def _of_each(indices: Iterable[int], read: Callable[[int], T], problems: list[st
 def _part(card: Card, address: PciAddress | None, everyone: Collection[PciAddress] | None) -> Part:
     """Read a card; `everyone` are the addresses of all cards, or None if some are unknown."""
     capability = card.compute_capability()
-    by_field = capability is not None and int(capability.partition(".")[0]) >= _HOPPER
+    by_field = nvml.asks_by_field(capability)
     nvlinks = {number: _seen_through(end, everyone) for number, end in card.nvlinks(by_field=by_field).items()}
     active = [end for end in nvlinks.values() if end.active]
     memory = card.memory()

@@ -86,10 +86,10 @@ class Job:
     """A child that waits to become the job. From here on, this process adopts what the job leaves behind.
 
     Args:
-        keep: descriptor that the job inherits.
+        keep: descriptor that the job inherits; None for none.
     """
 
-    def __init__(self, keep: int) -> None:
+    def __init__(self, keep: int | None) -> None:
         self._entry = _hold_signals()
         adopt_orphans()
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
@@ -115,8 +115,13 @@ class Job:
         os.waitpid(self.pid, 0)
         _let_signals_go(self._entry)
 
-    def start(self, started: Started) -> None:
-        """Let it run."""
+    def start(self, started: Started, *, last: bool = True) -> None:
+        """Let it run.
+
+        Args:
+            started: with what.
+            last: no other job comes after it, so stdin and stdout are its own.
+        """
         word = json.dumps([started.command, dict(started.environment), sorted(started.cpus)]).encode()
         try:
             while word:
@@ -124,7 +129,12 @@ class Job:
         except BrokenPipeError:  # it was killed meanwhile, which wait() will tell
             pass
         os.close(self._word)
-        _let_go()
+        if last:
+            _let_go()
+
+    def forget(self) -> None:
+        """It has ended, and signals are this process's own again."""
+        _let_signals_go(self._entry)
 
     def wait(self, limit_s: float | None = None) -> int | None:
         """Pass signals on until the job ends.
@@ -287,7 +297,7 @@ def _let_go() -> None:
             os.close(null)
 
 
-def _become(entry: Entry, keep: int, read_end: int) -> None:
+def _become(entry: Entry, keep: int | None, read_end: int) -> None:
     """In the child: wait for the word, then turn into the job."""
     word = b""
     while part := os.read(read_end, 65536):
@@ -303,7 +313,8 @@ def _become(entry: Entry, keep: int, read_end: int) -> None:
     if cpus:
         with contextlib.suppress(OSError):  # the cpuset has changed since: then the job runs where it may
             os.sched_setaffinity(0, cpus)
-    os.set_inheritable(keep, True)
+    if keep is not None:
+        os.set_inheritable(keep, True)
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN if number in entry.ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, entry.mask)

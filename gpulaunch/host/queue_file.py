@@ -151,12 +151,12 @@ def _job(entry: object, where: Path, site: Site) -> Job:
     name = table.get("name", profile.name)
     if not name:
         raise FieldError(where, "job: it has neither a name nor a profile")
-    known = _corrected(profile._replace(name=profile.name or name), table, where)
-    if known.demand is None or not known.duration_s:
+    known = _corrected(profile.but(name=profile.name or name), table, where)
+    if known.demand is None or not known.resources.duration_s:
         missing = [key for key, name in _NAMES.items() if name in known.missing_demand]
-        missing += [] if known.duration_s else ["duration_s"]
+        missing += [] if known.resources.duration_s else ["duration_s"]
         raise FieldError(where, f"job {quoted(name)}: nobody says its {', '.join(missing)}")
-    client = Client(known.demand, site.objective, dict(known.slowdowns))
+    client = Client(known.demand, site.objective, known.gpu_slowdowns, known.predicted_beside)
     alone = judge([client], site.capacity, site.bounds)
     if not alone.compatible:
         raise FieldError(where, f"job {quoted(name)} does not fit on the GPU: {'; '.join(alone.reasons)}")
@@ -166,20 +166,20 @@ def _job(entry: object, where: Path, site: Site) -> Job:
             (*where, "parallel"), f"parallel: {parallel} workflows cannot share {repetitions} tasks evenly"
         )
     after = _names(table.get("after", []), (*where, "after"))
-    return Job(name, client, known.duration_s, repetitions, parallel, after)
+    return Job(name, client, known.resources.duration_s, repetitions, parallel, after)
 
 
 def _corrected(profile: Profile, table: Mapping[str, Any], where: Path) -> Profile:
-    """A profile in which the job's own figures have taken the place of others."""
+    """A profile in which the job's own figures have taken the place of others; memory is rounded up to MiB."""
     own = {profile_key: table[key] for key, profile_key in _FIGURES.items() if key in table}
     if "memory" in table:
-        own["memory_bytes"] = _size(table["memory"], (*where, "memory"))
-    return profile._replace(**own)
+        own["memory_mib"] = -(-_size(table["memory"], (*where, "memory")) >> 20)
+    return profile.but(resources=own)
 
 
 def _profile(table: Mapping[str, Any], where: Path) -> Profile:
     if "profile" not in table:
-        return Profile("")
+        return Profile()
     try:
         return load_profile(table["profile"])
     except UsageError as problem:

@@ -1,7 +1,6 @@
 """Files that a command writes where its user says: whole or not at all."""
 
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -93,11 +92,40 @@ def _mode_of(path: str) -> int:
 
 
 def document_text(document: Mapping[str, Any]) -> str:
-    """A document as TOML, with lists of numbers on one line each."""
-    import tomli_w
+    """A document as TOML."""
+    import tomlkit  # late: few commands write TOML
 
-    return re.sub(r"\[\n\s*([\d.,\s]+),\s+\]", _one_line, tomli_w.dumps(document))
+    return _ended(tomlkit.dumps(document))
 
 
-def _one_line(numbers: re.Match[str]) -> str:
-    return f"[{' '.join(numbers[1].split())}]"
+def changed_text(text: str, sections: Mapping[str, Any]) -> str:
+    """TOML with other values at its top or in its sections; what people wrote around them stays.
+
+    Args:
+        text: a TOML document that can be parsed.
+        sections: by name at the top: a value, a table with all it is to have, or None for what is to go.
+    """
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    for name, value in sections.items():
+        if value is None:
+            document.pop(name, None)
+        elif isinstance(value, Mapping) and isinstance(document.get(name), dict):
+            _change(document[name], value)
+        else:
+            document[name] = value
+    return _ended(tomlkit.dumps(document))
+
+
+def _ended(text: str) -> str:
+    """With its last line ended."""
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _change(table: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401
+    for key in [key for key in table if key not in values]:
+        del table[key]
+    for key, value in values.items():
+        if key not in table or table[key] != value:
+            table[key] = value

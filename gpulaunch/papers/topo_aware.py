@@ -69,19 +69,19 @@ def _job(number: int, known: Mapping[str, Profile], name: str, arrival_s: float,
         name=name.rpartition("-")[0],
         request=request._replace(utility=request.utility._replace(least=least)),
         arrival_s=arrival_s,
-        duration_s=profile.duration_s or 0.0,
+        duration_s=profile.resources.duration_s or 0.0,
         split_slowdown=profile.split_slowdown or 0.0,
     )
 
 
 def _request(known: Mapping[str, Profile], name: str) -> Request:
     profile = known[name]
-    own = dict(profile.slowdowns)
-    slowdowns = {other: (own.get(other, 0.0), dict(known[other].slowdowns).get(name, 0.0)) for other in known}
+    own = profile.slowdowns
+    slowdowns = {other: (own.get(other, 0.0), known[other].slowdowns.get(name, 0.0)) for other in known}
     return Request(
         gpus=profile.gpus,
-        pattern=PATTERNS[profile.pattern or "all_to_all"],
-        bandwidth_sensitive=bool(profile.bandwidth_sensitive),
+        pattern=PATTERNS[profile.communication.pattern or "all_to_all"],
+        bandwidth_sensitive=bool(profile.communication.bandwidth_sensitive),
         policy="topo_aware_p",
         bandwidth_model="cut",
         utility=UtilityTerms(slowdowns={other: pair for other, pair in slowdowns.items() if any(pair)}),

@@ -1,0 +1,229 @@
+"""`gpulaunch profile`: measure a job, or read what it is made of, for its profile."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from gpulaunch.cli import profile_reading
+from gpulaunch.cli.launch import CONTAINER_ENGINES, tell_of
+from gpulaunch.cli.options import OPTIONS, Option, read_line
+from gpulaunch.cli.output import prepare_stdout, say
+from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.host.foreground import Slice
+from gpulaunch.host.process import exit_like
+from gpulaunch.host.profile_file import own_profile_file
+from gpulaunch.host.write import check_writable
+from gpulaunch.look import Launch
+from gpulaunch.prepare import read_grace, read_launch
+from gpulaunch.profiling.keep import keep
+from gpulaunch.profiling.launches import Job, Outcome
+from gpulaunch.profiling.use import measure_use
+from gpulaunch.settings import Given, Settings
+
+SLICE_S = 30.0
+MOST_RUNS = 100
+
+PROFILE_OPTIONS = (
+    Option(("-o", "--output"), "output", "FILE", "write or change this profile (default: your own of that --name)"),
+    Option(("--name",), "name", "TEXT", "what the profile and the job are called (default: that of FILE)"),
+    Option(("--runs",), "runs", "N", "run the job so often; says how runs differ, and their 95th percentiles"),
+    Option(("--sensitivity",), "sensitivity", None, "run it on the best and on the worst GPUs: do its links matter?"),
+    Option(("--sweep",), "sweep", "PERCENT,...", "run it with these shares of the SMs under MPS: how many it needs"),
+    Option(("--pair",), "pair", "OTHER|synthetic", "run it beside another profile's job: how much slower it gets"),
+    Option(("--iterations-from",), "iterations_from", "REGEX", "what it prints of its progress: one group, a number"),
+    Option(("--slice",), "slice", "TIME", "with --iterations-from: so much of each run is enough (default 30s)"),
+    Option(("--scan",), "scan", "PATH", "read its source, a file or a folder, for who talks to whom"),
+    Option(
+        ("--scan-nccl-log",), "scan_nccl_log", "FILE", "read the log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL,GRAPH"
+    ),
+    Option(("--import-ncu",), "import_ncu", "FILE", "read counters from Nsight Compute's CSV"),
+)
+_MODES = ("sensitivity", "sweep", "pair", "scan", "scan_nccl_log", "import_ncu")
+_READING = ("scan", "scan_nccl_log", "import_ncu")
+_NOT_HERE = {"dry_run", "explain", "json_status_fd", "record", "record_to", "version", "name"}
+
+
+def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
+    """Measure a job, or read its source, a log or a profiler's file.
+
+    Args:
+        arguments: before the --.
+        command: argv of the job; None if there is no --.
+    """
+    launches = (option for option in OPTIONS if option.name not in _NOT_HERE)
+    given, at = read_line(arguments, (*PROFILE_OPTIONS, *launches))
+    if "help" in given:
+        prepare_stdout()
+        _print_help()
+        return 0
+    if at is not None:
+        raise UsageError(f"unknown word {quoted(arguments[at])}", "write -- before the job's command")
+    mode = _mode(given)
+    if mode in _READING:
+        if command is not None:
+            raise UsageError(f"{given[mode].option} runs no command, but -- is given")
+        wanted = target(given) if given.keys() & {"output", "name"} else None
+        return profile_reading.main(mode, given, wanted)
+    if not command:
+        raise UsageError("no command given", "gpulaunch profile [OPTIONS] -o FILE -- COMMAND [ARG...]")
+    return _run(mode, given, command)
+
+
+def _mode(given: Mapping[str, Given]) -> str:
+    """What is to be found out; "use" if nothing else is asked for."""
+    modes = [name for name in _MODES if name in given]
+    if len(modes) > 1:
+        shown = " and ".join(given[name].option for name in modes)
+        raise UsageError(f"{shown}: one at a time", "each of them changes its own part of the same -o FILE")
+    return modes[0] if modes else "use"
+
+
+def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
+    """Measure a job, and write what came of it."""
+    if "json" in given:
+        raise UsageError("--json: stdout belongs to the job", "see 'gpulaunch profiles show FILE --json'")
+    path, name = target(given)
+    part, warn, tell = _part(given), tell_of(given), _tell(given)
+    if "output" not in given:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    check_writable(path)
+    job = Job(tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ)))
+    outcome = _measure(mode, given, job)
+    odd = keep(path, name, outcome, job.command)
+    for line in outcome.lines:
+        tell(line)
+    for line in odd:
+        warn(line)
+    if outcome.sections:
+        tell(f"written to {path}; 'gpulaunch profiles show {path}' draws it")
+    return exit_like(outcome.status)
+
+
+def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
+    """What is not ours is the launch's, as it was given; of several that set the same the last one."""
+    ours = {option.name for option in PROFILE_OPTIONS} - {"name"}
+    takes = {flag: option.metavar for option in (*OPTIONS, *PROFILE_OPTIONS) for flag in option.flags}
+    for key, value in given.items():
+        if key not in ours:
+            texts = (*value.before, value.text) if takes[value.option] else (None,)
+            for text in texts:
+                yield value.option
+                if text is not None:
+                    yield text
+
+
+def target(given: Mapping[str, Given]) -> profile_reading.Target:
+    """Where the profile goes: -o FILE, else the user's own of --name.
+
+    Raises:
+        UsageError: neither is given.
+    """
+    if "output" not in given and "name" not in given:
+        raise UsageError("nobody says where the profile is to go", "-o FILE, or --name NAME for one of your own")
+    path = given["output"].text if "output" in given else own_profile_file(given["name"].text)
+    if path == "-":
+        raise UsageError("-o -: stdout belongs to the job")
+    name = given["name"].text if "name" in given else re.sub(r"\.toml$", "", path.rpartition("/")[2])
+    return profile_reading.Target(path, name)
+
+
+def _measure(mode: str, given: Mapping[str, Given], job: Job) -> Outcome:
+    warn, tell = tell_of(given), _tell(given)
+    if mode == "use":
+        return measure_use(job, _count(given, 1), tell)
+    if mode == "sensitivity":
+        from gpulaunch.profiling.sensitivity import measure_sensitivity
+
+        return measure_sensitivity(job, _read(given, job), _count(given, 1), warn, tell)
+    if mode == "sweep":
+        from gpulaunch.profiling.sweep import measure_sweep
+
+        return measure_sweep(job, _read(given, job), _shares(given), warn, tell)
+    from gpulaunch.profiling.pair import RUNS, find_others, measure_pair
+
+    others = find_others(given["pair"].text)
+    shares = "share" in given and given["share"].text == "true"
+    return measure_pair(job, _read(given, job), others, _count(given, RUNS), warn, tell, shares=shares)
+
+
+def _read(given: Mapping[str, Given], job: Job) -> Launch:
+    """The job's launch on GPUs of its own, to know which it would get."""
+    given = {**given, "share": Given("--exclusive", "false")}
+    name, warn = given["name"].text if "name" in given else None, tell_of(given)
+    if os.path.basename(job.command[0]) not in CONTAINER_ENGINES:
+        return read_launch(Settings(given, os.environ), job.command, name=name, warn=warn)
+    from gpulaunch.container import read_container_launch
+    from gpulaunch.core.container.command import read_command
+
+    found = read_container_launch(given, read_command(job.command), name=name, warn=warn)
+    if not isinstance(found, Launch):
+        raise UsageError(f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to measure")
+    return found
+
+
+def _shares(given: Mapping[str, Given]) -> list[int]:
+    """Ascending, each once."""
+    text = given["sweep"].text
+    words = [word.strip().removesuffix("%") for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 100 for word in words):
+        raise UsageError(f"--sweep: {quoted(text)} is no list of shares such as 10,25,50,100, from 1 to 100 %")
+    shares = sorted(set(map(int, words)))
+    if len(shares) < 2:
+        raise UsageError(f"--sweep: {quoted(text)} is 1 share: at least 2 make a curve")
+    return shares
+
+
+def _tell(given: Mapping[str, Given]) -> Callable[[str], None]:
+    """Where to say how far it has come, and what came of it."""
+    return tell_of(given) if "quiet" in given else partial(say, "info")
+
+
+def _count(given: Mapping[str, Given], usual: int) -> int:
+    if "runs" not in given:
+        return usual
+    text = given["runs"].text
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_RUNS:
+        raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {MOST_RUNS}")
+    return int(text)
+
+
+def _part(given: Mapping[str, Given]) -> Slice | None:
+    if "iterations_from" not in given:
+        if "slice" in given:
+            raise UsageError("--slice: only a job that tells of its progress can be cut", "add --iterations-from REGEX")
+        return None
+    text = given["iterations_from"].text
+    try:
+        progress = re.compile(text.encode("utf-8", "surrogateescape"))
+    except re.error as problem:
+        raise UsageError(f"--iterations-from: {quoted(text)} is no regular expression: {problem}") from None
+    if progress.groups != 1:
+        raise UsageError(f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the number")
+    return Slice(progress, _duration(given["slice"]) if "slice" in given else SLICE_S)
+
+
+def _duration(value: Given) -> float:
+    from gpulaunch.core.duration import parse_duration
+
+    try:
+        return parse_duration(value.text)
+    except ValueError:
+        raise UsageError(f"{value.option}: {quoted(value.text)} is no length of time such as 90s or 10m") from None
+
+
+def _print_help() -> None:
+    from gpulaunch.cli.arguments import Parser
+
+    parser = Parser(
+        "gpulaunch profile",
+        "Measure a job, or read its source, for its profile; all options of a launch apply, see 'gpulaunch --help'.",
+        "gpulaunch profile [OPTIONS] -o FILE -- COMMAND [ARG...]\n"
+        "       gpulaunch profile --scan PATH | --scan-nccl-log FILE | --import-ncu FILE [--json] [-o FILE]",
+    )
+    for option in PROFILE_OPTIONS:
+        if option.metavar is None:
+            parser.add_argument(*option.flags, action="store_true", help=option.help)
+        else:
+            parser.add_argument(*option.flags, metavar=option.metavar, help=option.help)
+    parser.print_help()

@@ -1,0 +1,127 @@
+"""`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`: what files tell of a job, without running it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpulaunch.cli.output import prepare_stdout, print_json, warn
+from gpulaunch.core.workload.pattern import PATTERNS
+from gpulaunch.errors import printable
+from gpulaunch.host.document import read_text
+from gpulaunch.host.write import check_writable
+from gpulaunch.profiling.keep import keep
+from gpulaunch.profiling.launches import Outcome, Sections
+from gpulaunch.settings import Given
+
+MOST_LOG_BYTES = 1 << 30
+MOST_CSV_BYTES = 1 << 28
+
+
+class Target(NamedTuple):
+    """The profile that is written.
+
+    Attributes:
+        path: of its file.
+        name: that it has if it is new.
+    """
+
+    path: str
+    name: str
+
+
+class Read(NamedTuple):
+    """What a file tells.
+
+    Attributes:
+        document: for --json.
+        lines: for people.
+        sections: of the profile.
+        warnings: one line each.
+    """
+
+    document: Mapping[str, Any]
+    lines: Sequence[str]
+    sections: Sections
+    warnings: Sequence[str] = ()
+
+
+def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
+    """Read, print, and write what belongs into a profile.
+
+    Args:
+        mode: "scan", "scan_nccl_log" or "import_ncu".
+        given: the options.
+        target: the profile that is to be written; None for none.
+    """
+    prepare_stdout()
+    if target:
+        check_writable(target.path)
+    found = _READ[mode](given[mode].text)
+    for line in found.warnings:
+        warn(line)
+    if "json" in given:
+        print_json(found.document)
+    else:
+        print("\n".join(found.lines))
+    if target:
+        for line in keep(target.path, target.name, Outcome(found.sections, 0), ()):
+            warn(line)
+    return 0
+
+
+def _scan(path: str) -> Read:
+    from gpulaunch.core.workload.scan.sources import scan_sources
+    from gpulaunch.host.source_files import read_sources
+    from gpulaunch.render.scan import scan_document, scan_lines
+
+    sources = read_sources(path)
+    scan = scan_sources(sources.files, sources.unread)
+    document = scan_document(scan)
+    return Read(document, scan_lines(document), _communication(document, f"source scan of {path}"), scan.warnings)
+
+
+def _scan_nccl_log(path: str) -> Read:
+    from gpulaunch.core.workload.logs.nccl_log import read_nccl_log
+    from gpulaunch.core.workload.logs.nccl_traffic import communication, nccl_document
+    from gpulaunch.host.log_file import log_lines
+    from gpulaunch.render.nccl import nccl_lines
+
+    name = printable(path)
+    log = read_nccl_log(log_lines(path))
+    found = communication(log, name)
+    document = nccl_document(log, found, name)
+    sections = _communication(document, f"NCCL log {name}")
+    sections["communication"]["message_bytes"] = float(f"{found.message_bytes:.5g}")
+    if found.edges:
+        sections["communication"]["edges"] = [list(edge) for edge in found.edges]
+    return Read(document, nccl_lines(document), sections)
+
+
+def _import_ncu(path: str) -> Read:
+    from gpulaunch.core.workload.logs.nsight import read_ncu
+
+    counters = read_ncu(read_text(path, MOST_CSV_BYTES), printable(path))
+    figures = counters._asdict()
+    kernels, missing = figures.pop("kernels"), figures.pop("missing")
+    known = {key: value for key, value in figures.items() if value is not None}
+    lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in known.items()]
+    warnings = [f"{printable(path)}: no {metric}, so an occupancy is unknown" for metric in missing]
+    section = {key: value if isinstance(value, int) else float(f"{value:.5g}") for key, value in known.items()}
+    source = f"Nsight Compute, {kernels} kernels, {printable(path)}"
+    return Read(
+        {**figures, "kernels": kernels, "missing": list(missing)},
+        [f"{kernels} kernels", *lines],
+        {"counters": {**section, "source": source}},
+        warnings,
+    )
+
+
+def _communication(document: Mapping[str, Any], source: str) -> Sections:
+    section: Sections = {"confidence": document["confidence"], "source": source}
+    if document["pattern"] in PATTERNS:
+        section["pattern"] = document["pattern"]
+    if document["sensitive"] is not None:
+        section["bandwidth_sensitive"] = document["sensitive"]
+    return {"communication": section}
+
+
+_READ = {"scan": _scan, "scan_nccl_log": _scan_nccl_log, "import_ncu": _import_ncu}

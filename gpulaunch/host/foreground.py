@@ -1,0 +1,169 @@
+"""Launches of gpulaunch, one after the other, each in this process's place: signals, stops and terminal reach it."""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.ending import descendants, end_all, family
+from gpulaunch.host.launches import own_command
+from gpulaunch.host.process import Job, Started
+
+LOOK_S = 0.2
+"""How soon it is noticed that a job whose progress is read has begun to tell of it."""
+
+PATIENCE_S = 1.0
+"""What a job has left running may hold its output open for ever; it is not listened to for longer."""
+
+_CHUNK = 1 << 16
+_LONGEST_LINE = 1 << 20
+
+
+class Mark(NamedTuple):
+    """What a job said of its progress.
+
+    Attributes:
+        at_s: when.
+        done: how much.
+    """
+
+    at_s: float
+    done: float
+
+
+class Over(NamedTuple):
+    """A launch that has ended.
+
+    Attributes:
+        status: its wait status.
+        duration_s: from its start to its end.
+        marks: its progress, in order; empty if nobody asked.
+        cut: it was ended because it had run for long enough.
+    """
+
+    status: int
+    duration_s: float
+    marks: tuple[Mark, ...] = ()
+    cut: bool = False
+
+
+class Slice(NamedTuple):
+    """How much of a job is enough.
+
+    Attributes:
+        progress: its one group is a number of iterations, or any amount, that the job says it has done so far.
+        lasting_s: so long from the first of them.
+    """
+
+    progress: re.Pattern[bytes]
+    lasting_s: float
+
+
+def run_launch(
+    arguments: Sequence[str], environment: Mapping[str, str], grace_s: float, part: Slice | None = None
+) -> Over:
+    """Run a command line of gpulaunch to its end, or for as long as is enough.
+
+    Args:
+        arguments: without the program's name.
+        environment: variables to add.
+        grace_s: between TERM and KILL, for one that has run for long enough.
+        part: how much is enough; None for all of it. Its output then passes through this process.
+    """
+    spared = family()  # what else this process has started
+    listeners = [_Listener(fd, part.progress) for fd in (1, 2)] if part else []
+    try:
+        job = Job(keep=None)
+    finally:
+        for listener in listeners:
+            listener.restore()
+    try:
+        began_s = time.monotonic()
+        job.start(Started((*own_command(), *arguments), environment, frozenset()), last=False)
+        status = job.wait() if part is None else _wait_for_part(job, listeners, part.lasting_s)
+        cut = status is None
+        if status is None:
+            status = job.end(grace_s)
+            end_all(lambda: descendants(spared), grace_s)  # a job that does not hear TERM has lost its launcher
+        duration_s = time.monotonic() - began_s
+    finally:
+        marks = sorted(mark for listener in listeners for mark in listener.finish())
+    job.forget()
+    return Over(status, duration_s, tuple(marks), cut)
+
+
+def _wait_for_part(job: Job, listeners: "Sequence[_Listener]", lasting_s: float) -> int | None:
+    """Its wait status; None once it has told of its progress for so long."""
+    while True:
+        began_s = min((mark.at_s for listener in listeners for mark in listener.marks[:1]), default=None)
+        left_s = LOOK_S if began_s is None else began_s + lasting_s - time.monotonic()
+        status = job.wait(max(0.0, left_s))
+        if status is not None or began_s is not None:
+            return status
+
+
+class _Listener:
+    """Stands between a job and one of this process's outputs: all passes, and what it says of its progress is noted.
+
+    From when it is made until restore() the descriptor is the pipe that a child is to inherit.
+    """
+
+    def __init__(self, fd: int, progress: re.Pattern[bytes]) -> None:
+        self._fd, self._progress = fd, progress
+        self.marks: list[Mark] = []
+        self._rest = b""
+        self._out = out_of_the_way(os.dup(fd))
+        self._read_end, write_end = os.pipe()
+        os.dup2(write_end, fd)
+        os.close(write_end)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def restore(self) -> None:
+        """The child has been made; the descriptor is what it was."""
+        os.dup2(self._out, self._fd)
+        self._thread.start()
+
+    def finish(self) -> list[Mark]:
+        """Everything that it noted. What the job left running may keep the pipe open: it is not waited for."""
+        self._thread.join(PATIENCE_S)
+        if not self._thread.is_alive():
+            os.close(self._read_end)
+            os.close(self._out)
+        return list(self.marks)
+
+    def _listen(self) -> None:
+        while chunk := os.read(self._read_end, _CHUNK):
+            at_s = time.monotonic()
+            with suppress(OSError):  # whoever read it is gone
+                _write_all(self._out, chunk)
+            *lines, self._rest = re.split(rb"[\r\n]", self._rest + chunk)
+            self._rest = self._rest[-_LONGEST_LINE:]
+            for line in lines:
+                self._note(line, at_s)
+
+    def _note(self, line: bytes, at_s: float) -> None:
+        found = self._progress.search(line)
+        if found:
+            with suppress(ValueError, TypeError):  # no number, or a group that took no part
+                self.marks.append(Mark(at_s, float(found[1])))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def rate_of(marks: Sequence[Mark]) -> float | None:
+    """Progress in a second, from the first mark to the last; None if it cannot be told.
+
+    Example:
+        >>> rate_of([Mark(10.0, 100.0), Mark(12.0, 160.0)])
+        30.0
+    """
+    if len(marks) < 2 or marks[-1].at_s <= marks[0].at_s or marks[-1].done <= marks[0].done:
+        return None
+    return (marks[-1].done - marks[0].done) / (marks[-1].at_s - marks[0].at_s)

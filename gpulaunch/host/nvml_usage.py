@@ -1,0 +1,248 @@
+"""The door to NVML's counters: what one GPU says of its use, now and since the last time.
+
+Beside nvml.py the only file that imports pynvml. What a card or a driver does not have is asked for once, and never
+again; what fails now and then is missing in that reading.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pynvml
+
+from gpulaunch.core.workload.measured.usage import LinkBytes, Reading
+from gpulaunch.host.nvml import LOST, Card, LostGpuError
+
+GPM_LEAST_S = 0.1
+"""Two GPM samples must lie so far apart (nvml.h)."""
+
+_MIB = 1 << 20
+_NEVER = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+)
+_KIB_COUNTERS = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
+# older pynvml do not name these four
+_BYTE_COUNTERS = (202, 204)  # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, _RCV_BYTES
+_PCIE_COUNTERS = (197, 198)  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
+_PCIE_SENT, _PCIE_RECEIVED = pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES
+_POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
+_SIGNED = (pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG,)
+_WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
+
+
+class _GpmMetrics(NamedTuple):
+    """What GPM tells of the time between two of its samples, 0-100."""
+
+    sm_percentage: float | None = None
+    occupancy_percentage: float | None = None
+    dram_percentage: float | None = None
+
+
+_GPM_IDS = (
+    pynvml.NVML_GPM_METRIC_SM_UTIL,
+    pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
+    pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+)
+
+
+class Meter:
+    """Reads the use of one GPU, or of one MIG instance.
+
+    Args:
+        card: which.
+        links: numbers of its NVLinks that are up.
+    """
+
+    def __init__(self, card: Card, links: tuple[int, ...]) -> None:
+        self._handle = card.handle
+        self.index = card.index
+        self._links = links
+        self._absent: set[object] = set()
+        self._gpm = self._gpm_of()
+
+    @property
+    def has_gpm(self) -> bool:
+        """Whether this GPU tells true SM and DRAM shares."""
+        return self._gpm is not None
+
+    def read(self, *, with_links: bool) -> Reading:
+        """Everything that it says now.
+
+        Args:
+            with_links: also the counters of its NVLinks, which are many.
+
+        Raises:
+            LostGpuError: the GPU does not answer any more.
+        """
+        rates = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
+        gpm = self._gpm.metrics() if self._gpm else _GpmMetrics()
+        milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage)
+        millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
+        violation = self._ask(pynvml.nvmlDeviceGetViolationStatus, pynvml.NVML_PERF_POLICY_POWER)
+        sent, received = self._pcie_counters()
+        counted = sent is not None and received is not None
+        return Reading(
+            at_s=time.monotonic(),
+            time_active_percentage=None if rates is None else float(rates.gpu),
+            memory_active_percentage=None if rates is None else float(rates.memory),
+            sm_percentage=gpm.sm_percentage,
+            occupancy_percentage=gpm.occupancy_percentage,
+            dram_percentage=gpm.dram_percentage,
+            memory_bytes=self._memory(),
+            power_w=None if milliwatts is None else milliwatts / 1000,
+            is_capped=self._is_capped() if violation is None else None,
+            pcie_sent_gb_per_s=None if counted else self._pcie_now(_PCIE_SENT),
+            pcie_received_gb_per_s=None if counted else self._pcie_now(_PCIE_RECEIVED),
+            energy_j=None if millijoules is None else millijoules / 1000,
+            capped_s=None if violation is None else violation.violationTime / 1e9,
+            pcie_sent_bytes=sent,
+            pcie_received_bytes=received,
+            links=self._nvlink_counters() if with_links and self._links else None,
+        )
+
+    def close(self) -> None:
+        """Give back what GPM holds for it."""
+        if self._gpm:
+            self._gpm.close()
+
+    def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+        """A call whose answer may be unknown: then None.
+
+        Raises:
+            LostGpuError: the GPU does not answer.
+        """
+        if (function, arguments) in self._absent:
+            return None
+        try:
+            return function(self._handle, *arguments)
+        except pynvml.NVMLError as problem:
+            if problem.value in LOST:
+                raise LostGpuError(f"GPU {self.index}: {problem}") from None
+            if problem.value in _NEVER:
+                self._absent.add((function, arguments))
+        return None
+
+    def _memory(self) -> int | None:
+        newer = self._ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
+        found = self._ask(pynvml.nvmlDeviceGetMemoryInfo) if newer is None else newer
+        return None if found is None else int(found.used)
+
+    def _is_capped(self) -> bool | None:
+        newer = getattr(pynvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        reasons = self._ask(newer) if newer else None
+        if reasons is None:
+            reasons = self._ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+        return None if reasons is None else bool(reasons & _POWER_CAP)
+
+    def _pcie_now(self, direction: int) -> float | None:
+        """The driver counts for 20 ms, and tells KB/s."""
+        found = self._ask(pynvml.nvmlDeviceGetPcieThroughput, direction)
+        return None if found is None else found * 1000 / 1e9
+
+    def _pcie_counters(self) -> tuple[int | None, int | None]:
+        if _PCIE_COUNTERS in self._absent:
+            return None, None
+        sent, received = self._fields([(field, 0) for field in _PCIE_COUNTERS])
+        if sent is None or received is None:
+            self._absent.add(_PCIE_COUNTERS)
+        return sent, received
+
+    def _nvlink_counters(self) -> dict[int, LinkBytes]:
+        """By number of the link; one that does not count is not there. Hopper counts bytes, the older ones KiB."""
+        found = {}
+        for fields, unit in ((_KIB_COUNTERS, 1024), (_BYTE_COUNTERS, 1)):
+            if fields in self._absent:
+                continue
+            values = iter(self._fields([(field, link) for link in self._links for field in fields]))
+            for link, sent, received in zip(self._links, values, values, strict=False):
+                if sent is not None and received is not None:
+                    found[link] = LinkBytes(sent * unit, received * unit)
+            if found:
+                return found
+            self._absent.add(fields)
+        return found
+
+    def _fields(self, fields: list[tuple[int, int]]) -> list[int | None]:
+        """Values of (field, scope), in their order; None for each that is unknown."""
+        found = self._ask_fields(fields)
+        return [None] * len(fields) if found is None else [_value(field) for field in found]
+
+    def _ask_fields(self, fields: list[tuple[int, int]]) -> Any:  # noqa: ANN401
+        try:
+            return pynvml.nvmlDeviceGetFieldValues(self._handle, fields)
+        except pynvml.NVMLError as problem:
+            if problem.value in LOST:
+                raise LostGpuError(f"GPU {self.index}: {problem}") from None
+        return None
+
+    def _gpm_of(self) -> "_Gpm | None":
+        query = getattr(pynvml, "nvmlGpmQueryDeviceSupport", None)  # pynvml 11.525 has no GPM
+        instance = self._ask(pynvml.nvmlDeviceGetGpuInstanceId)
+        handle = self._handle
+        if instance is not None:
+            handle = self._ask(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
+        try:
+            if query is None or handle is None or not query(handle).isSupportedDevice:
+                return None
+            return _Gpm(handle, instance, self.index)
+        except pynvml.NVMLError:
+            return None
+
+
+class _Gpm:
+    """GPU Performance Monitoring: exact averages between two samples, of Hopper and later."""
+
+    def __init__(self, handle: Any, instance: int | None, index: int) -> None:  # noqa: ANN401
+        self._handle, self._instance, self._index = handle, instance, index
+        self._before, self._after = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
+        self._take(self._before)
+        self._taken_s = time.monotonic()
+
+    def metrics(self) -> _GpmMetrics:
+        """Averages since the last time; nothing known where that is too short ago, or GPM fails."""
+        if time.monotonic() - self._taken_s < GPM_LEAST_S:
+            return _GpmMetrics()
+        try:
+            self._take(self._after)
+            asked = pynvml.c_nvmlGpmMetricsGet_t()
+            asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+            asked.sample1, asked.sample2 = self._before, self._after
+            asked.numMetrics = len(_GPM_IDS)
+            for place, metric in enumerate(_GPM_IDS):
+                asked.metrics[place].metricId = metric
+            pynvml.nvmlGpmMetricsGet(asked)
+        except pynvml.NVMLError as problem:
+            if problem.value in LOST:
+                raise LostGpuError(f"GPU {self._index}: {problem}") from None
+            return _GpmMetrics()
+        self._before, self._after = self._after, self._before
+        self._taken_s = time.monotonic()
+        return _GpmMetrics(*(_metric(asked.metrics[place]) for place in range(len(_GPM_IDS))))
+
+    def close(self) -> None:
+        for sample in (self._before, self._after):
+            pynvml.nvmlGpmSampleFree(sample)
+
+    def _take(self, sample: Any) -> None:  # noqa: ANN401
+        if self._instance is None:
+            pynvml.nvmlGpmSampleGet(self._handle, sample)
+        else:
+            pynvml.nvmlGpmMigSampleGet(self._handle, self._instance, sample)
+
+
+def _metric(metric: Any) -> float | None:  # noqa: ANN401
+    """A percentage; garbage, which some drivers give, is unknown."""
+    if metric.nvmlReturn != pynvml.NVML_SUCCESS or not 0 <= metric.value <= 100.5:
+        return None
+    return float(metric.value)
+
+
+def _value(field: Any) -> int | None:  # noqa: ANN401
+    if field.nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    if field.valueType in _WIDE:
+        return int(field.value.ullVal)
+    return int(field.value.sllVal if field.valueType in _SIGNED else field.value.uiVal)

@@ -1,0 +1,160 @@
+"""Reads what a job uses of its GPUs while it runs, in a thread of the launcher: it ends with the job, or before.
+
+The launcher sleeps meanwhile. A thread needs no start of its own, and nothing of it can be left behind.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.workload.measured.run import GpuRun, Link
+from gpulaunch.core.workload.measured.usage import Usage
+from gpulaunch.host import nvml
+from gpulaunch.host.nvml import LostGpuError, PciAddress
+from gpulaunch.host.nvml_usage import GPM_LEAST_S, Meter
+
+PERIOD_S = GPM_LEAST_S
+"""Between two readings, unless they cost more than COST allows."""
+
+COST = 0.01
+"""Part of one CPU that reading may take: after a reading that took 5 ms of it there is none for half a second."""
+
+LINKS_S = 1.0
+"""Between two readings of NVLink counters, of which a GPU may have seventy-two."""
+
+STOP_S = 0.5
+"""A driver that does not answer within this time after the job's end is not waited for."""
+
+
+class _Watched:
+    """One GPU, its meter, and what was read of it."""
+
+    def __init__(self, gpu: Gpu, meter: Meter, links: tuple[Link, ...]) -> None:
+        self.gpu, self.meter, self.links = gpu, meter, links
+        self.problem: str | None = None
+        self.usage = Usage(meter.read(with_links=True))
+
+    def read(self, *, with_links: bool) -> None:
+        """Add what it says now; a GPU that is lost stays as it was."""
+        if self.problem is None:
+            try:
+                self.usage.add(self.meter.read(with_links=with_links))
+            except LostGpuError as problem:
+                self.problem = str(problem)
+
+    def run(self, late: str | None) -> GpuRun:
+        """What was read."""
+        gpu = self.gpu
+        return GpuRun(
+            gpu=gpu.index,
+            uuid=gpu.uuid,
+            model=gpu.model,
+            memory_bytes=gpu.memory_bytes,
+            figures=self.usage.figures(),
+            has_gpm=self.meter.has_gpm,
+            links=self.links,
+            problem=self.problem or late,
+        )
+
+
+class Sampler:
+    """The readings of one job's GPUs. Making it takes the first ones, before the job begins.
+
+    Args:
+        gpus: the job's, in rank order.
+
+    Attributes:
+        problems: of GPUs that cannot be read at all.
+
+    Raises:
+        FailedError: there is no NVML.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        nvml.open_nvml()
+        self.problems: list[str] = []
+        self._watched: list[_Watched] = []
+        self._over = threading.Event()
+        self._began_s = time.monotonic()
+        self._spent_s = 0.0
+        self._watch(gpus)
+        self._thread = threading.Thread(target=self._sample, name="sampler", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read again and again."""
+        self._thread.start()
+
+    def stop(self) -> tuple[GpuRun, ...]:
+        """Read once more, and end; what was read, by rank."""
+        self._over.set()
+        self._thread.join(STOP_S)
+        hangs = self._thread.is_alive()
+        late = f"the driver did not answer within {STOP_S:g} s after the job's end" if hangs else None
+        return tuple(one.run(late) for one in self._watched)
+
+    @property
+    def cost(self) -> float:
+        """Part of one CPU that the readings have taken so far."""
+        return self._spent_s / max(time.monotonic() - self._began_s, 1e-9)
+
+    def _watch(self, gpus: Sequence[Gpu]) -> None:
+        cards = {}
+        for gpu in gpus:
+            try:
+                cards[gpu.index] = nvml.card_of(gpu.uuid, gpu.index)
+            except LostGpuError as problem:
+                self.problems.append(str(problem))
+        at = _addresses()
+        for gpu in gpus:
+            if gpu.index in cards:
+                card = cards[gpu.index]
+                try:
+                    links = (
+                        _links_of(card.nvlinks(by_field=nvml.asks_by_field(gpu.compute_capability)), at)
+                        if not gpu.mig
+                        else ()
+                    )
+                    meter = Meter(card, tuple(link.number for link in links))
+                    self._watched.append(_Watched(gpu, meter, links))
+                except LostGpuError as problem:
+                    self.problems.append(str(problem))
+
+    def _sample(self) -> None:
+        links_s = time.monotonic()
+        pause_s = PERIOD_S
+        while not self._over.wait(pause_s):
+            with_links = time.monotonic() - links_s >= LINKS_S
+            links_s = time.monotonic() if with_links else links_s
+            before_s = time.thread_time()
+            self._round(with_links=with_links)
+            spent_s = time.thread_time() - before_s
+            self._spent_s += spent_s
+            pause_s = max(PERIOD_S, spent_s * (1 / COST - 1))
+        self._round(with_links=True)
+        for one in self._watched:
+            one.meter.close()
+
+    def _round(self, *, with_links: bool) -> None:
+        for one in self._watched:
+            one.read(with_links=with_links)
+
+
+def _addresses() -> dict[PciAddress, int]:
+    """Where the GPUs of this machine are, the job's and all others: its links may end at any of them."""
+    found = {}
+    for index in range(nvml.card_count()):
+        with suppress(LostGpuError):
+            address = nvml.card_at(index, []).address()
+            if address:
+                found[address] = index
+    return found
+
+
+def _links_of(ends: Mapping[int, nvml.NvlinkEnd], at: Mapping[PciAddress, int]) -> tuple[Link, ...]:
+    return tuple(
+        Link(number, end.remote, at.get(end.address) if end.address else None)
+        for number, end in ends.items()
+        if end.active
+    )

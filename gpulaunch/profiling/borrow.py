@@ -1,0 +1,52 @@
+"""A job without pair data borrows that of the nearest profile; what comes of it is a prediction, and is called one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from gpulaunch.core.hardware.gpu_model import GpuModel, find_gpu_model
+from gpulaunch.core.workload.measured.nearest_profile import Figures, nearest_profile
+from gpulaunch.core.workload.profile import Profile
+from gpulaunch.errors import UsageError
+from gpulaunch.host.catalog import load_gpu_models, load_profile, profile_names
+
+
+def borrowed(name: str, resources: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The [shared_gpu] that the nearest profile lends; None if none is near.
+
+    Args:
+        name: of the profile that lacks it.
+        resources: its [resources].
+    """
+    models = load_gpu_models()
+    lenders = {profile.name: profile for profile in _lenders() if profile.name != name}
+    job = Profile({"name": name, "resources": dict(resources)})
+    found = nearest_profile(_figures(job, models), (_figures(profile, models) for profile in lenders.values()))
+    if found is None:
+        return None
+    slowdowns = dict(lenders[found.name].shared_gpu.slowdown_percentage)
+    source = f"predicted: {found.because}"
+    return {"slowdown_percentage": slowdowns, "predicted_from": found.name, "source": source}
+
+
+def _lenders() -> Iterator[Profile]:
+    """The profiles in reach whose slowdowns on a shared GPU were measured."""
+    for name in profile_names():
+        with suppress(UsageError):  # somebody's broken profile is not this job's problem
+            profile = load_profile(name)
+            if profile.shared_gpu.slowdown_percentage and not profile.shared_gpu.predicted_from:
+                yield profile
+
+
+def _figures(profile: Profile, models: tuple[GpuModel, ...]) -> Figures:
+    used = profile.resources
+    model = find_gpu_model(models, used.measured_on or "")
+    power = used.power_w / model.power_limit_w if model and used.power_w is not None else None
+    return Figures(
+        profile.name,
+        used.sm_utilization_percentage,
+        used.memory_bandwidth_utilization_percentage,
+        power_share=power,
+        intensity=profile.classification.intensity,
+        utilization=used.utilization,
+    )

@@ -1,0 +1,102 @@
+"""What came of the measuring goes into a profile, whose other sections stay as they are."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpulaunch.core.workload.measured.run import Run
+from gpulaunch.core.workload.measured.runs import updated
+from gpulaunch.core.workload.profile import VERSION
+from gpulaunch.host.profile_file import alone_with, learned_from, read_profile_file, write_sections
+from gpulaunch.profiling.borrow import borrowed
+from gpulaunch.profiling.launches import Outcome, Sections
+
+RECORDED = "gpulaunch --record"
+RESERVATION = (
+    "its memory looks like what a framework sets aside, not what the job needs: to know that, measure again with "
+    "XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX) or TF_FORCE_GPU_ALLOW_GROWTH=true (TensorFlow)"
+)
+
+_MERGED = ("communication", "collocation", "shared_gpu", "counters")
+"""Sections of which a measurement knows a part; of all others it knows the whole."""
+
+
+_WHO_TALKS = ("pattern", "edges", "confidence")
+"""Of one measurement: none of them goes with those of another."""
+
+_PREDICTED = {"predicted_from": "nobody"}
+"""What there is to say of a job that nobody has measured beside others."""
+
+
+def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list[str]:
+    """Write what was measured; returns what there is to say about it.
+
+    What was measured of a run that failed takes no better figures away.
+
+    Args:
+        path: of the profile's file.
+        name: that it has if it is new.
+        outcome: of the measuring.
+        command: argv that was measured; () if nothing ran.
+
+    Raises:
+        UsageError: the file is there and is no profile.
+        FailedError: it cannot be written.
+    """
+    if not outcome.sections:
+        return []
+    known = read_profile_file(path)
+    resources = outcome.sections.get("resources", {})
+    if resources.get("incomplete") and "resources" in known and not known["resources"].get("incomplete"):
+        return [f"{path}: the job failed, so what is known of it from before stays"]
+    sections: Sections = {} if known else {"version": VERSION, "name": name}
+    if command:
+        sections["command"] = list(command)
+    sections |= {key: _merged(key, known, value) for key, value in outcome.sections.items()}
+    if resources and known.get("shared_gpu", _PREDICTED).get("predicted_from"):
+        sections["shared_gpu"] = borrowed(known.get("name", name), resources)
+    write_sections(path, sections)
+    lines = [f"{path}: the run was not complete, and is marked so"] if resources.get("incomplete") else []
+    if resources.get("memory_is_reservation"):
+        lines.append(f"{path}: {RESERVATION}")
+    return lines
+
+
+def _merged(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa: ANN401
+    before = known.get(section)
+    if section not in _MERGED or not isinstance(before, Mapping) or before.get("predicted_from"):
+        return fresh
+    stale = _WHO_TALKS if fresh.keys() & {"pattern", "edges"} else ()
+    merged = {key: value for key, value in before.items() if key not in stale} | fresh
+    for key, value in fresh.items():
+        if isinstance(value, Mapping) and isinstance(before.get(key), Mapping):
+            merged[key] = {**before[key], **value}
+    sources = (before.get("source"), fresh.get("source"))
+    if before.keys() - fresh.keys() - {"confidence"} and all(sources) and sources[1] not in str(sources[0]):
+        merged["source"] = "; ".join(map(str, sources))
+    return merged
+
+
+def learn(path: str, run: Run) -> list[str]:
+    """Add a run to what a profile knows; returns what there is to say about it.
+
+    A run that failed, or whose GPUs were shared, teaches nothing.
+
+    Args:
+        path: of the profile's file, which need not be there yet.
+        run: what was measured.
+
+    Raises:
+        UsageError: the file is there and is no profile.
+        FailedError: it cannot be written.
+    """
+    name = os.path.basename(path).removesuffix(".toml")
+    if not run.is_complete:
+        why = next(iter(run.problems), None) or next((gpu.problem for gpu in run.gpus if gpu.problem), None)
+        return [f"profile {name} learns nothing from this run: {why}"] if why else []
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with alone_with(path):
+        known, begins = learned_from(path, name)
+        change = updated(known, run, RECORDED)
+        write_sections(path, {**begins, **change.sections})
+    return [f"profile {name} does not fit this run: {what}" for what in change.misfits]

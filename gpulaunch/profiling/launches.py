@@ -1,0 +1,109 @@
+"""Launches of a job that is to be measured: each an ordinary one that is recorded, in a process of its own."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from gpulaunch.core.workload.measured.run import Run, run_of
+from gpulaunch.errors import UsageError
+from gpulaunch.host.foreground import Over, Slice, rate_of, run_launch
+from gpulaunch.host.process import exit_status
+
+SOURCE = "gpulaunch profile"
+
+NOT_RUN = (126, 127)
+"""Exit statuses of a command that could not be executed."""
+
+Sections = dict[str, Any]
+"""Of a profile's document, by name."""
+
+
+class Job(NamedTuple):
+    """A job that is to be measured.
+
+    Attributes:
+        options: of its launches, as on a command line.
+        command: argv.
+        part: how much of it is enough; None for all of it.
+        grace_s: between TERM and KILL.
+    """
+
+    options: tuple[str, ...]
+    command: tuple[str, ...]
+    part: Slice | None
+    grace_s: float
+
+
+class Launched(NamedTuple):
+    """One launch of it.
+
+    Attributes:
+        over: how it ended.
+        run: what was recorded; None if it never ran.
+    """
+
+    over: Over
+    run: Run | None
+
+    @property
+    def went_well(self) -> bool:
+        """Whether it did what it was to do."""
+        return self.run is not None and (self.over.cut or exit_status(self.over.status) == 0)
+
+    @property
+    def rate(self) -> float | None:
+        """Progress in a second, or runs in a second if nobody asked for progress; None if that cannot be told."""
+        if self.over.marks or self.over.cut:
+            return rate_of(self.over.marks)
+        return 1 / self.run.duration_s if self.run and self.run.duration_s else None
+
+
+class Outcome(NamedTuple):
+    """What came of the measuring.
+
+    Attributes:
+        sections: of the profile; empty if there is nothing to tell.
+        status: wait status of the last launch.
+        lines: for the user.
+    """
+
+    sections: Sections
+    status: int
+    lines: tuple[str, ...] = ()
+
+
+def launch(job: Job, options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Launched:
+    """Launch the job once.
+
+    Args:
+        job: which.
+        options: more of them, which go before its own where they set the same.
+        environment: variables to add.
+    """
+    with TemporaryDirectory(prefix="gpulaunch-profile-") as directory:
+        path = os.path.join(directory, "run.json")
+        arguments = (*job.options, *options, "--record-to", path, "--", *job.command)
+        over = run_launch(arguments, environment or {}, job.grace_s, job.part)
+        run = _read(path)
+        return Launched(over, run if run and run.exit_status not in NOT_RUN else None)
+
+
+def _read(path: str) -> Run | None:
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return run_of(json.load(file))
+
+
+def timed(done: Launched) -> float:
+    """Seconds for an iteration, or for a run if nobody asked for progress.
+
+    Raises:
+        UsageError: it told nothing of its progress.
+    """
+    if done.rate is None:
+        found = f"{len(done.over.marks)} lines with progress"
+        raise UsageError(f"--iterations-from: {found} in what the job printed: at least 2 are needed, that go on")
+    return 1 / done.rate

@@ -1,0 +1,153 @@
+"""A job beside another one: how much slower it gets (topo-aware-sc17 4.2 and 5.1; mps-sharing-2024)."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.naming import gpus_text
+from gpulaunch.core.workload.measured.runs import percentile_95, rounded
+from gpulaunch.errors import UsageError, WouldWaitError, quoted
+from gpulaunch.host import synthetic_load
+from gpulaunch.host.background import Background
+from gpulaunch.host.catalog import load_profile
+from gpulaunch.look import Launch
+from gpulaunch.profiling.launches import SOURCE, Job, Launched, Outcome, launch, timed
+from gpulaunch.profiling.site import Site, find_site, names
+
+RUNS = 5
+"""Of each kind, as in topo-aware-sc17 5.1."""
+
+PATIENCE_S = 120.0
+SYNTHETIC = "synthetic"
+_LOADS = ("memory", "link", "compute")
+
+_MEET = {"GPULAUNCH_SLOWDOWN_BOUND_PERCENTAGE": "10000"}
+"""What is known of the two must not keep them apart: it is what is to be measured."""
+
+
+class Other(NamedTuple):
+    """What runs beside the job.
+
+    Attributes:
+        name: that its slowdown is kept under.
+        command: argv.
+        gpus: how many it needs.
+        says: what its output has in it once it is at work; None if it does not tell.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    gpus: int
+    says: bytes | None = None
+
+
+def find_others(name: str) -> list[Other]:
+    """What to run beside the job.
+
+    Args:
+        name: of a profile that knows its command, or "synthetic" for our three loads.
+
+    Raises:
+        UsageError: there is no such profile, or it does not know its command.
+    """
+    if name == SYNTHETIC:
+        program = os.path.abspath(synthetic_load.__file__)
+        return [Other(f"{SYNTHETIC}-{load}", (sys.executable, program, load), 1, b"ready") for load in _LOADS]
+    profile = load_profile(name)
+    if not profile.command:
+        hint = f"'gpulaunch profile -o FILE -- COMMAND' writes one that does, or write command = [...] into {name}"
+        raise UsageError(f"--pair: profile {quoted(name)} does not say what to run", hint)
+    return [Other(profile.name, tuple(profile.command), profile.gpus or 1)]
+
+
+def measure_pair(
+    job: Job,
+    one: Launch,
+    others: Sequence[Other],
+    count: int,
+    warn: Callable[[str], None],
+    tell: Callable[[str], None],
+    *,
+    shares: bool,
+) -> Outcome:
+    """Run a job alone and beside each of these others; of several runs the 95th percentiles are compared.
+
+    Others are on its GPUs, through MPS, and each has half of them; or next to it, on the same socket.
+
+    Args:
+        job: which.
+        one: its launch, read.
+        others: what to run beside it.
+        count: runs alone, and beside each.
+        warn: where to say what is odd but no failure.
+        tell: where to say how far it has come.
+        shares: the others are on its GPUs; else beside them.
+
+    Raises:
+        WouldWaitError: too few GPUs are free.
+        UsageError: the launch can never be, or told nothing of its progress.
+        FailedError: another one did not run on.
+    """
+    site = find_site(one, warn)
+    alone = _runs(job, "alone", ("--exclusive", "--only", names(site.gpus)), count, tell)
+    if not alone[-1].went_well:
+        return Outcome({}, alone[-1].over.status)
+    solo_s = percentile_95([timed(each) for each in alone])
+    slowdowns: dict[str, float] = {}
+    lines = []
+    status = alone[-1].over.status
+    for other in others:
+        gpus = site.gpus if shares else _beside(site, other)
+        half = _half(site.gpus) if shares else ()
+        options = (*half, "--only", names(gpus), "-n", str(len(gpus)), "--name", other.name)
+        with Background(other.name, options, other.command, _MEET, other.says, PATIENCE_S, 2 * job.grace_s) as beside:
+            tell(f"{other.name} runs on GPUs {names(gpus)}")
+            met = _runs(job, f"beside {other.name}", (*half, "--only", names(site.gpus)), count, tell)
+            beside.check()
+        status = met[-1].over.status
+        if not met[-1].went_well:
+            return Outcome({}, status)
+        met_s = percentile_95([timed(each) for each in met])
+        slowdowns[other.name] = rounded("", max(0.0, 100 * (met_s / solo_s - 1)))
+        lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {100 * (met_s / solo_s - 1):+.3g} %")
+    return Outcome(_sections(slowdowns, site.gpus[0].model, count, shares=shares), status, tuple(lines))
+
+
+def _half(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Options of each of two that are to share GPUs, whatever they need."""
+    memory = min(gpu.memory_bytes for gpu in gpus) // 2
+    return ("--share", "--sm", "50", "--memory-bandwidth", "50", "--memory", str(memory))
+
+
+def _beside(site: Site, other: Other) -> tuple[Gpu, ...]:
+    """Free GPUs on the sockets of the job's."""
+    sockets = {gpu.numa_node for gpu in site.gpus}
+    free = [gpu for gpu in site.free if gpu not in site.gpus and gpu.numa_node in sockets]
+    if len(free) < other.gpus:
+        found = (
+            f"{gpus_text(len(free))} {'is' if len(free) == 1 else 'are'} free on the socket of GPUs {names(site.gpus)}"
+        )
+        raise WouldWaitError(
+            f"--pair: {other.name} needs {gpus_text(other.gpus)}: {found}", "--share puts both on one GPU"
+        )
+    return tuple(free[: other.gpus])
+
+
+def _runs(job: Job, how: str, options: Sequence[str], count: int, tell: Callable[[str], None]) -> list[Launched]:
+    done: list[Launched] = []
+    for number in range(1, count + 1):
+        tell(f"{how}: run {number} of {count}")
+        done.append(launch(job, options, _MEET))
+        if not done[-1].went_well:
+            break
+    return done
+
+
+def _sections(slowdowns: dict[str, float], model: str, count: int, *, shares: bool) -> dict[str, object]:
+    source = f"{SOURCE} --pair: 95th percentiles of {count} runs, on {model}"
+    if shares:
+        section = {"slowdown_percentage": slowdowns, "measured_on": model, "source": source}
+        return {"shared_gpu": section}
+    return {"collocation": {"slowdown_percentage": slowdowns, "source": source}}

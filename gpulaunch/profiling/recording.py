@@ -1,0 +1,98 @@
+"""Measure a launch in passing: what its job uses of its GPUs, from its first moment to its last."""
+
+import os
+import time
+from typing import Any
+
+from gpulaunch.acquire import Held
+from gpulaunch.core.workload.measured.run import Run, run_document
+from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.host.machine import driver_version
+from gpulaunch.host.process import exit_status
+from gpulaunch.host.sampler import Sampler
+from gpulaunch.host.system import now
+from gpulaunch.host.write import write_text
+from gpulaunch.look import Launch, granted_gpus
+
+SHARED = "its GPUs are shared: their counters are those of all jobs on them together"
+
+
+class Recording:
+    """The measuring of one launch; nothing of it ever stops the launch.
+
+    Args:
+        launch: which.
+
+    Raises:
+        UsageError: nothing can be measured of it.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        _refuse(launch)
+        self._launch = launch
+        self._sampler: Sampler | None = None
+        self._problems: list[str] = []
+        self._driver: str | None = None
+        self._date, self._began_s = now(), time.monotonic()
+
+    def begin(self, held: Held[Any]) -> None:
+        """The job has its GPUs, and is about to start."""
+        if held.lease.share:
+            self._problems.append(SHARED)
+        try:
+            self._sampler = Sampler(granted_gpus(self._launch, held.grant))
+            self._problems += self._sampler.problems
+            self._sampler.start()
+            self._driver = driver_version()
+        except (GpulaunchError, RuntimeError) as problem:  # no NVML, no thread
+            self._problems.append(str(problem))
+        self._date, self._began_s = now(), time.monotonic()
+
+    def end(self, status: int) -> Run:
+        """The job has just ended.
+
+        Args:
+            status: its wait status.
+        """
+        duration_s = time.monotonic() - self._began_s
+        gpus = self._sampler.stop() if self._sampler else ()
+        return Run(
+            command=self._launch.command,
+            exit_status=exit_status(status),
+            duration_s=duration_s,
+            gpus=gpus,
+            driver=self._driver,
+            date=self._date,
+            problems=tuple(self._problems),
+            sampling_cpu_percentage=100 * self._sampler.cost if self._sampler else 0.0,
+        )
+
+
+def write_run(path: str, run: Run) -> None:
+    """Write a run as a JSON document.
+
+    Raises:
+        FailedError: it cannot be written.
+    """
+    import json
+
+    write_text(path, json.dumps(run_document(run), indent=2, allow_nan=False) + "\n")
+
+
+def _refuse(launch: Launch) -> None:
+    if launch.machine.key:
+        name = launch.machine.topology.name
+        raise UsageError(f"{name} is only described: there is nothing to measure", "leave out --topology")
+    if launch.container:
+        command = launch.container.command
+        if command.says("-d", "--detach") or command.makes_only or command.starts:
+            shown = " ".join(command.argv[:2])
+            raise UsageError(
+                f"'{shown}' does not stay until its container ends, so nothing can be measured",
+                "run it in the foreground, without -d",
+            )
+
+
+def absolute(path: str) -> str:
+    """A path as it is from here, whatever becomes of the working directory."""
+    return path if path == "-" else os.path.abspath(path)

@@ -1,0 +1,90 @@
+"""A job on the best and on the worst GPUs of the machine: do faster links make it faster (mapa-sc21 2.3, Figure 6)?"""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from gpulaunch.core.hardware.naming import gpus_text
+from gpulaunch.core.placement.place import Candidate
+from gpulaunch.core.workload.measured.runs import rounded
+from gpulaunch.errors import UsageError
+from gpulaunch.look import Launch
+from gpulaunch.profiling.launches import SOURCE, Job, Launched, Outcome, launch, timed
+from gpulaunch.profiling.site import extremes, find_site, names
+
+SENSITIVE_PERCENTAGE = 3.0
+"""A job that takes so much longer on the worst GPUs is sensitive. Of Jacobi, whose gain is less, mapa-sc21 4 says that
+it is not."""
+
+NEAR = 0.9
+"""Placements whose effective bandwidths differ by less tell nothing of how the job takes poorer ones. Ours."""
+
+
+def measure_sensitivity(
+    job: Job, one: Launch, count: int, warn: Callable[[str], None], tell: Callable[[str], None]
+) -> Outcome:
+    """Run a job on the best and on the worst of the GPUs that are free.
+
+    Args:
+        job: which.
+        one: its launch, read.
+        count: how many runs on each; of several the median counts.
+        warn: where to say what is odd but no failure.
+        tell: where to say how far it has come.
+
+    Raises:
+        UsageError: it has one GPU, or all placements are alike.
+        WouldWaitError: its GPUs are busy.
+    """
+    sure = one._replace(request=one.request._replace(bandwidth_sensitive=True, policy="preserve"))
+    site = find_site(sure, warn)
+    if len(site.gpus) == 1:
+        raise UsageError("--sensitivity: a job of 1 GPU has no links to compare", "-n 2 or more")
+    best, worst = extremes(site)
+    fast, slow = best.scores.effective_bandwidth or 0.0, worst.scores.effective_bandwidth or 0.0
+    if slow > NEAR * fast:
+        found = f"{gpus_text(len(site.gpus))} have {fast:.4g} GB/s at best and {slow:.4g} GB/s at worst"
+        raise UsageError(f"--sensitivity: {found} here: there is nothing to compare")
+    done: list[list[Launched]] = []
+    for what, candidate in (("best", best), ("worst", worst)):
+        done.append(_runs(job, what, candidate, count, tell))
+        if not done[-1][-1].went_well:
+            return Outcome({}, done[-1][-1].over.status)
+    best_s, worst_s = (median(timed(each) for each in runs) for runs in done)
+    slowdown = 100 * (worst_s / best_s - 1)
+    status = done[-1][-1].over.status
+    where = f"{site.situation.topology.name}, GPUs {names(best)} and {names(worst)}"
+    source = f"{SOURCE} --sensitivity on {where}"
+    sections = {
+        "sensitivity": {
+            "best_gb_per_s": rounded("", fast),
+            "worst_gb_per_s": rounded("", slow),
+            "best_s": rounded("", best_s),
+            "worst_s": rounded("", worst_s),
+            **_iterations(done),
+            "slowdown_percentage": rounded("", slowdown),
+            "measured_on": site.gpus[0].model,
+            "source": source,
+        },
+        "communication": {"bandwidth_sensitive": slowdown >= SENSITIVE_PERCENTAGE, "source": source},
+    }
+    unit = "an iteration" if job.part else "a run"
+    verdict = "bandwidth-sensitive" if slowdown >= SENSITIVE_PERCENTAGE else "not bandwidth-sensitive"
+    times = f"{best_s:.4g} s for {unit} at {fast:.4g} GB/s, {worst_s:.4g} s at {slow:.4g} GB/s"
+    return Outcome(sections, status, (f"{times}: {slowdown:+.3g} %, {verdict}",))
+
+
+def _runs(job: Job, what: str, candidate: Candidate, count: int, tell: Callable[[str], None]) -> list[Launched]:
+    done: list[Launched] = []
+    for number in range(1, count + 1):
+        of = f", run {number} of {count}" if count > 1 else ""
+        tell(f"the {what} placement: GPUs {names(candidate)}, {candidate.scores.effective_bandwidth:.4g} GB/s{of}")
+        done.append(launch(job, ("--only", names(candidate))))
+        if not done[-1].went_well:
+            break
+    return done
+
+
+def _iterations(done: Sequence[Sequence[Launched]]) -> dict[str, int]:
+    """How many were timed, of the placement where they were fewer."""
+    counts = [one.over.marks[-1].done - one.over.marks[0].done for runs in done for one in runs if one.over.marks]
+    return {"iterations": max(1, int(min(counts)))} if counts else {}

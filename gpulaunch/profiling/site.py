@@ -1,0 +1,65 @@
+"""Where a job is to be measured: the GPUs that are free now, and which of them it would get."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpulaunch.core.decide import Grant, Situation, Wait, leased_uuids, used_outside
+from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.placement.place import Candidate, ranking
+from gpulaunch.errors import UsageError, WouldWaitError
+from gpulaunch.look import Launch, first_look, granted_gpus, table_of
+
+
+class Site(NamedTuple):
+    """What a launch would get now.
+
+    Attributes:
+        grant: the decision.
+        situation: in which it was made.
+        gpus: those of the grant, in rank order.
+    """
+
+    grant: Grant
+    situation: Situation
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def free(self) -> list[Gpu]:
+        """All GPUs that nobody uses."""
+        topology = self.situation.topology
+        leased = leased_uuids(topology, self.situation.leases, self.situation.within)
+        taken = leased | set(used_outside(self.situation, leased))
+        return [gpu for gpu in topology.gpus if gpu.uuid not in taken]
+
+
+def find_site(launch: Launch, warn: Callable[[str], None]) -> Site:
+    """Decide about a launch, and take nothing.
+
+    Raises:
+        WouldWaitError: the GPUs that it needs are busy.
+        UsageError: it can never be, or its machine is only described.
+    """
+    if launch.machine.key:
+        name = launch.machine.topology.name
+        raise UsageError(f"{name} is only described: there is nothing to measure", "leave out --topology")
+    look = first_look(launch, table_of(launch, warn), None)
+    if isinstance(look.decision, Wait):
+        raise WouldWaitError(look.decision.reason, "measure when they are free; see 'gpulaunch status'")
+    if not isinstance(look.decision, Grant):
+        raise UsageError(look.decision.reason)
+    return Site(look.decision, look.situation, tuple(granted_gpus(launch, look.decision)))
+
+
+def extremes(site: Site) -> tuple[Candidate, Candidate]:
+    """The sets of free GPUs with the most and with the least effective bandwidth that the job could get."""
+    candidates = ranking(site.grant.choice, "preserve")
+    best = worst = next(candidates)
+    for candidate in candidates:
+        worst = candidate
+    return best, worst
+
+
+def names(gpus: Candidate | tuple[Gpu, ...]) -> str:
+    """As --only takes them."""
+    indices = gpus.gpus if isinstance(gpus, Candidate) else tuple(gpu.index for gpu in gpus)
+    return ",".join(map(str, indices))

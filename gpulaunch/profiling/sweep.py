@@ -1,0 +1,81 @@
+"""A job with more and more of a GPU's SMs under MPS: its throughput over them.
+
+Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
+"""
+
+from collections.abc import Callable, Sequence
+
+from gpulaunch.core.hardware.gpu_model import find_gpu_model
+from gpulaunch.core.sharing.curve import fewest_sms, percentage_for, saturates
+from gpulaunch.core.sharing.demand import CurvePoint
+from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN
+from gpulaunch.core.workload.measured.runs import rounded
+from gpulaunch.errors import FailedError
+from gpulaunch.host.catalog import load_gpu_models
+from gpulaunch.look import Launch
+from gpulaunch.profiling.launches import SOURCE, Job, Outcome, Sections, launch, timed
+from gpulaunch.profiling.recording import SHARED
+from gpulaunch.profiling.site import find_site, names
+
+
+def measure_sweep(
+    job: Job, one: Launch, shares: Sequence[int], warn: Callable[[str], None], tell: Callable[[str], None]
+) -> Outcome:
+    """Run a job alone on its GPU with each of these shares of its SMs.
+
+    Args:
+        job: which.
+        one: its launch, read.
+        shares: of the SMs, 1-100, ascending.
+        warn: where to say what is odd but no failure.
+        tell: where to say how far it has come.
+
+    Raises:
+        FailedError: the GPU cannot be shared, so that nothing bounds the SMs.
+        WouldWaitError: the GPUs are busy.
+        UsageError: the launch can never be.
+    """
+    site = find_site(one, warn)
+    memory = min(gpu.memory_bytes for gpu in site.gpus)
+    alone = ("--share", "--sm", "100", "--memory-bandwidth", "100", "--memory", str(memory), "--only", names(site.gpus))
+    points: list[CurvePoint] = []
+    for share in shares:
+        tell(f"{share} % of the SMs of GPU {names(site.gpus)}")
+        done = launch(job, (*alone, "--sm-percentage", str(share)))
+        if not done.went_well or done.run is None:
+            return Outcome({}, done.over.status)
+        if SHARED not in done.run.problems:
+            raise FailedError(f"--sweep: GPU {names(site.gpus)} cannot be shared, so nothing bounds its SMs")
+        points.append(CurvePoint(float(share), rounded("", 1 / timed(done))))
+    return Outcome(_sections(points, site.gpus[0].model, job), done.over.status, (_line(points, job),))
+
+
+def _unit(job: Job) -> str:
+    return "iterations/s" if job.part else "runs/s"
+
+
+def _sections(points: Sequence[CurvePoint], model: str, job: Job) -> Sections:
+    known = find_gpu_model(load_gpu_models(), model)
+    sm_count = known.sm_count if known else SMS_IF_UNKNOWN
+    source = f"{SOURCE} --sweep, alone under MPS"
+    sections: Sections = {
+        "sm_curve": {
+            "sm_percentage": [point.sm_percentage for point in points],
+            "throughput": [point.throughput for point in points],
+            "unit": _unit(job),
+            "knee_percentage": percentage_for(fewest_sms(points, sm_count), sm_count),
+            "measured_on": model,
+            "source": source,
+        }
+    }
+    memory = saturates(points)
+    if memory is not None:
+        sections["classification"] = {"intensity": "memory" if memory else "compute", "source": source}
+    return sections
+
+
+def _line(points: Sequence[CurvePoint], job: Job) -> str:
+    curve = ", ".join(f"{point.sm_percentage:g} %: {point.throughput:.4g}" for point in points)
+    memory = saturates(points)
+    verdict = "" if memory is None else f"; {'memory' if memory else 'compute'}-intensive"
+    return f"{_unit(job)} by share of the SMs: {curve}{verdict}"

@@ -1,0 +1,38 @@
+"""Plain runs of a job: what it uses of its GPUs, and who talks to whom there."""
+
+from collections.abc import Callable
+
+from gpulaunch.core.workload.measured.pattern import communication_of
+from gpulaunch.core.workload.measured.runs import resources_of
+from gpulaunch.profiling.launches import SOURCE, Job, Outcome, launch
+
+
+def measure_use(job: Job, count: int, tell: Callable[[str], None]) -> Outcome:
+    """Run the job so many times.
+
+    A run that fails is the last one; what was measured until then is told, marked as incomplete.
+
+    Args:
+        job: which.
+        count: how many runs, at least 1.
+        tell: where to say how far it has come.
+    """
+    done = []
+    for number in range(1, count + 1):
+        if count > 1:
+            tell(f"run {number} of {count}")
+        done.append(launch(job))
+        if not done[-1].went_well:
+            break
+    status = done[-1].over.status
+    runs = [one.run for one in done if one.run]
+    if not runs:
+        return Outcome({}, status)
+    good = [one.run for one in done if one.run and one.went_well]
+    sections = resources_of(good or runs, SOURCE)
+    if len(good) < len(runs):
+        sections["resources"]["incomplete"] = True
+    found = communication_of((good or runs)[-1], SOURCE)
+    if found.section:
+        sections["communication"] = found.section
+    return Outcome(sections, status, found.lines)

@@ -1,0 +1,603 @@
+"""`gpulaunch profile` and --record: what is measured of a job, through the real nvidia-ml-py over a scripted driver."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import Launcher, ending_in_time, wait_for_end
+from fake_nvml import FakeNvml
+
+pytest_plugins = ("fake_nvml",)
+
+TIMED = """\
+import os, sys, time
+now = time.monotonic() - {began}
+points = "".join(f",{{now + at}}:{{mib}}" for at, mib in {memory})
+with open(os.environ["FAKE_NVML_FILE"], "a") as file:
+    file.write(f"script 0 used_mib 0:10{{points}}\\n")
+time.sleep({seconds})
+print(time.monotonic() - {began}, flush=True)
+{ending}
+"""
+"""A job that takes memory of GPU 0, and tells when it ended by the script of what the GPUs do."""
+
+MEMORY = ((0.5, 5010), (1.0, 9010))
+"""After so many seconds GPU 0 has so many MiB in use."""
+
+
+def timed(
+    seconds: float, ending: str = "", began: float = 0.0, memory: tuple[tuple[float, int], ...] = MEMORY
+) -> tuple[str, ...]:
+    """The command of such a job."""
+    return ("--", sys.executable, "-c", TIMED.format(seconds=seconds, ending=ending, began=began, memory=memory))
+
+
+def resources(path: Path) -> dict[str, object]:
+    """What a profile says about the use of a GPU."""
+    return tomllib.loads(path.read_text())["resources"]
+
+
+def near(value: object, points: float) -> object:
+    """Within 2 %."""
+    return pytest.approx(value, rel=0.02, abs=points)
+
+
+@pytest.fixture
+def busy_h100(hgx_h100: FakeNvml) -> FakeNvml:
+    """GPU 0 has bursts of work, by GPM and by all counters of a Hopper."""
+    hgx_h100.change(0, gpm=1)
+    hgx_h100.script(0, "sm", "0:90,0.3:10", period=0.4)
+    hgx_h100.script(0, "occupancy", "0:40,0.3:4", period=0.4)
+    hgx_h100.script(0, "dram", "0:30,0.1:60", period=0.2)
+    hgx_h100.script(0, "active", "0:100,0.3:20", period=0.4)
+    hgx_h100.script(0, "power", "0:350,0.2:610", period=0.5)
+    hgx_h100.script(0, "memactive", "0:50")
+    hgx_h100.script(0, "capped", "0:0,0.7:1", period=1)
+    hgx_h100.script(0, "pcie_tx", "0:2,0.2:14", period=0.4)
+    hgx_h100.script(0, "pcie_rx", "0:3")
+    for link in range(18):
+        hgx_h100.script(0, f"link:{link}:tx", "0:1.5,0.1:7.5", period=0.3)
+        hgx_h100.script(0, f"link:{link}:rx", "0:2.5")
+    hgx_h100.begin_script()
+    return hgx_h100
+
+
+def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+    """A job whose use of the GPU is known comes out within 2 % of it."""
+    began = busy_h100.begin_script()
+    path = tmp_path / "job.toml"
+    done = launcher.run("profile", "--only", "0", "-o", str(path), *timed(4, began=began))
+    assert done.returncode == 0
+    assert done.stderr == f"gpulaunch: info: written to {path}; 'gpulaunch profiles show {path}' draws it\n"
+    end = float(done.stdout)
+    start = end - resources(path)["duration_s"]  # Python's own start takes its time
+
+    def mean(key: str) -> float:
+        return busy_h100.mean(0, key, start, end)
+
+    memory = (5000 * 0.5 + 9000 * 3) / (end - start)
+    got = resources(path)
+    want = {
+        "memory_mib": near(9000, 1),
+        "memory_mean_mib": near(memory, 0),
+        "sm_utilization_percentage": near(mean("sm"), 0),
+        "sm_utilization_max_percentage": near(90, 0),
+        "sm_occupancy_percentage": near(mean("occupancy"), 0),
+        "memory_bandwidth_utilization_percentage": near(mean("dram"), 0),
+        "utilization": "share",
+        "time_active_percentage": near(mean("active"), 1.5),
+        "idle_percentage": 0,
+        "power_w": near(mean("power"), 0),
+        "power_max_w": near(610, 0),
+        "power_cap_percentage": near(100 * mean("capped"), 0),
+        "energy_j": near(busy_h100.integral(0, "power", start, end), 0),
+        "duration_s": pytest.approx(4.1, abs=0.3),
+        "pcie_tx_gb_per_s": near(mean("pcie_tx"), 0),
+        "pcie_rx_gb_per_s": near(3, 0),
+        "nvlink_tx_gb_per_s": near(mean("link:*:tx"), 0),
+        "nvlink_rx_gb_per_s": near(18 * 2.5, 0),
+        "measured_on": "NVIDIA H100 80GB HBM3",
+        "driver": "550.54.15",
+        "source": "gpulaunch profile",
+    }
+    assert {key: got[key] for key in want} == want
+
+
+@pytest.fixture
+def busy_v100(dgx1_v100: FakeNvml) -> FakeNvml:
+    """GPU 0 tells what a V100 tells: no GPM, no energy counter here, power cap by its present state."""
+    dgx1_v100.script(0, "active", "0:80")
+    dgx1_v100.script(0, "memactive", "0:35")
+    dgx1_v100.script(0, "power", "0:200")
+    dgx1_v100.begin_script()
+    return dgx1_v100
+
+
+def profiled(launcher: Launcher, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end."""
+    return launcher.run("profile", "-o", str(path), *arguments)
+
+
+@pytest.mark.usefixtures("busy_v100")
+def test_without_gpm_the_meaning_is_marked(launcher: Launcher, tmp_path: Path) -> None:
+    """Where there is no GPM, utilization is time-active, and the profile says so."""
+    path = tmp_path / "job.toml"
+    assert profiled(launcher, path, "--only", "0", *timed(1.2)).returncode == 0
+    got = resources(path)
+    keys = (
+        "utilization",
+        "time_active_percentage",
+        "memory_bandwidth_utilization_percentage",
+        "sm_occupancy_percentage",
+    )
+    assert [got.get(key) for key in keys] == ["time-active", near(80, 0), near(35, 0), None]
+    assert got["sm_utilization_percentage"] == got["time_active_percentage"]
+
+
+def test_one_figure_that_fails_is_left_out(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+    """A GPM metric, a call or a counter that fails all the time is missing, and all else is there."""
+    for failing in ("gpm:3", "nvmlDeviceGetTotalEnergyConsumption", "field:197"):
+        busy_h100.answer(failing, 3, 0)
+    path = tmp_path / "job.toml"
+    done = profiled(launcher, path, "--only", "0", "-q", *timed(1.5))
+    assert (done.returncode, done.stderr) == (0, "")
+    got = resources(path)
+    assert ("sm_occupancy_percentage" in got, "incomplete" in got) == (False, False)
+    assert got["power_w"] == pytest.approx(500, rel=0.1)  # of single looks, not of the counter
+    assert got["pcie_tx_gb_per_s"] == pytest.approx(8, rel=0.2)
+
+
+def test_failures_in_the_middle_cost_only_their_time(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+    """Calls that fail for a second in the middle leave averages of the rest, and counters that lose nothing."""
+    for name in ("nvmlGpmSampleGet", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"):
+        busy_h100.answer(name, 999, 0, since=1.2, until=2.0)
+    began = busy_h100.begin_script()
+    path = tmp_path / "job.toml"
+    done = profiled(launcher, path, "--only", "0", *timed(2.5, began=began))
+    got, end = resources(path), float(done.stdout)
+    start = end - got["duration_s"]
+    assert got["power_w"] == near(busy_h100.mean(0, "power", start, end), 0)
+    assert got["sm_utilization_percentage"] == pytest.approx(busy_h100.mean(0, "sm", start, end), rel=0.1)
+    assert "incomplete" not in got
+
+
+def test_a_lost_gpu_leaves_what_was_measured(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+    """A GPU that falls off the bus leaves what it told before, marked as incomplete; the job's status is its own."""
+    busy_h100.begin_script()
+    busy_h100.answer("*", 15, 0, since=1.5)
+    path = tmp_path / "job.toml"
+    done = profiled(launcher, path, "--only", "0", *timed(2, "sys.exit(3)"))
+    assert done.returncode == 3
+    got = resources(path)
+    assert (got["incomplete"], got["samples"] > 3, got["power_max_w"]) == (True, True, near(610, 0))
+
+
+@pytest.mark.parametrize(("ending", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+@pytest.mark.usefixtures("busy_h100")
+def test_a_job_that_dies_leaves_what_was_measured(launcher: Launcher, tmp_path: Path, ending: str, status: int) -> None:
+    """A job that dies half way leaves its profile marked as incomplete, and its own exit status."""
+    path = tmp_path / "job.toml"
+    done = profiled(launcher, path, "--only", "0", *timed(1, ending))
+    assert done.returncode == status
+    assert f"gpulaunch: warning: {path}: the run was not complete, and is marked so\n" in done.stderr
+    got = resources(path)
+    assert (got["incomplete"], got["sm_utilization_percentage"] > 50) == (True, True)
+    before = path.read_text()
+    path.write_text(before.replace("incomplete = true\n", ""))
+    profiled(launcher, path, "--only", "0", "--", "false")
+    assert path.read_text() == before.replace("incomplete = true\n", "")
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_nothing_is_written_of_a_job_that_never_ran(launcher: Launcher, tmp_path: Path) -> None:
+    """A command that does not exist, and GPUs that do not, leave no profile."""
+    path = tmp_path / "job.toml"
+    assert profiled(launcher, path, "--only", "0", "--", "no-such-command").returncode == 127
+    assert profiled(launcher, path, "-n", "9", "--", "true").returncode == 2
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_output_and_input_pass_through(launcher: Launcher, tmp_path: Path) -> None:
+    """stdin, stdout and stderr are the job's, byte by byte, in several runs as in one."""
+    for runs in ("1", "2"):
+        script = "cat; printf '\\377\\0x'; echo oops >&2; exit 0"
+        options = ("profile", "-o", str(tmp_path / f"{runs}.toml"), "--runs", runs, "--only", "0", "-q")
+        command = [launcher.script, *options, "--", "sh", "-c", script]
+        done = subprocess.run(command, input=b"in\n", env=launcher.environment, capture_output=True, check=False)
+        times = int(runs)
+        assert done.stdout == b"in\n" + b"\377\0x" * times
+        assert done.stderr.count(b"oops\n") == times
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_signals_reach_the_job(launcher: Launcher, tmp_path: Path) -> None:
+    """TERM to the command reaches the job, which ends as it likes; the profile is there, and the GPU is free."""
+    path = tmp_path / "job.toml"
+    script = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    job = launcher.start("profile", "-o", str(path), "--only", "0", "--", "sh", "-c", script)
+    assert job.stdout.readline() == "ready\n"
+    job.terminate()
+    output, _ = job.communicate(timeout=30)
+    assert (output, job.returncode, resources(path)["incomplete"]) == ("got it\n", 5, True)
+    assert launcher.records() == []
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_interrupted_like_the_job(launcher: Launcher, tmp_path: Path) -> None:
+    """After Ctrl-C the command ends by INT as its job did, so that a shell loop stops."""
+    path = tmp_path / "job.toml"
+    job = launcher.start(
+        "profile", "-o", str(path), "--only", "0", "--", "sh", "-c", "echo ready; exec sleep 60", process_group=0
+    )
+    assert job.stdout.readline() == "ready\n"
+    os.killpg(job.pid, signal.SIGINT)
+    job.communicate(timeout=30)
+    assert job.returncode == -signal.SIGINT
+
+
+def test_sampling_ends_with_the_launcher(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+    """Whoever kills the launcher ends its sampling, too: nothing asks the driver any more, and the job goes on."""
+    job = launcher.start(
+        "--record-to", str(tmp_path / "run.json"), "--only", "0", "--", "sh", "-c", "echo $$; exec sleep 60"
+    )
+    pid = int(job.stdout.readline())
+    job.kill()
+    job.wait()
+    asking = [p for p in Path("/proc").glob("[0-9]*/environ") if _asks(p, busy_h100)]
+    assert asking == [Path(f"/proc/{pid}/environ")]  # it inherits the variable, and is no launcher
+    os.kill(pid, signal.SIGKILL)
+    wait_for_end(pid)
+
+
+def _asks(path: Path, fake: FakeNvml) -> bool:
+    try:
+        return fake.environment["FAKE_NVML_FILE"].encode() in path.read_bytes()
+    except OSError:
+        return False
+
+
+def test_a_driver_that_hangs_holds_nobody_up(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+    """A driver that does not answer any more delays the job's end by half a second, not for ever; it is told."""
+    busy_h100.begin_script()
+    busy_h100.slow("nvmlDeviceGetPowerUsage", 30, 0, since=1.0)
+    path = tmp_path / "run.json"
+    done = launcher.run("--record-to", str(path), "--only", "0", *timed(2, "sys.exit(4)"), timeout=20)
+    document = json.loads(path.read_text())
+    assert (done.returncode, document["exit_status"], document["complete"]) == (4, 4, False)
+    assert "did not answer" in document["gpus"][0]["problem"]
+
+
+def test_sampling_costs_less_than_a_hundredth_of_a_cpu(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+    """However dear a reading is, it is taken so rarely that all of them cost less than 1 % of one CPU."""
+    busy_h100.cost("nvmlDeviceGetPowerUsage", 20_000, 0)
+    path = tmp_path / "run.json"
+    assert launcher.run("--record-to", str(path), "--only", "0", *timed(6)).returncode == 0
+    document = json.loads(path.read_text())
+    assert document["gpus"][0]["figures"]["samples"] in (2, 3, 4)
+    assert document["sampling_cpu_percentage"] < 1.5
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_runs_and_their_spread(launcher: Launcher, tmp_path: Path) -> None:
+    """Five runs have a mean, a standard deviation and a 95th percentile of each figure."""
+    path, counter = tmp_path / "job.toml", tmp_path / "count"
+    script = f"echo x >> {counter}; sleep 0.$(wc -l < {counter})"
+    done = profiled(launcher, path, "--only", "0", "--runs", "5", "--", "sh", "-c", script)
+    assert done.stderr.splitlines()[:5] == [f"gpulaunch: info: run {n} of 5" for n in range(1, 6)]
+    document = tomllib.loads(path.read_text())
+    duration = document["resources"]["duration_s"]
+    assert duration == pytest.approx(0.3, abs=0.05)
+    assert document["runs"]["count"] == 5
+    assert document["runs"]["spread"]["duration_s"] == pytest.approx(0.158, abs=0.03)
+    assert document["runs"]["percentile_95"]["duration_s"] == pytest.approx(0.48, abs=0.06)
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_other_sections_stay(launcher: Launcher, tmp_path: Path) -> None:
+    """A profile that is there keeps what it says besides, comments and all."""
+    path = tmp_path / "job.toml"
+    path.write_text('name = "mine" # my own\ngpus = 1\n\n[sharing]\nshare = false # never\n')
+    assert profiled(launcher, path, "--only", "0", *timed(0.5)).returncode == 0
+    text = path.read_text()
+    assert text.startswith('name = "mine" # my own\ngpus = 1\n')
+    assert "share = false # never\n" in text
+    assert tomllib.loads(text)["command"][0] == sys.executable
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_a_profile_of_the_users_own(launcher: Launcher) -> None:
+    """With --name and no -o the profile is one of the user's own, for -p from then on."""
+    done = launcher.run("profile", "--name", "mine", "--only", "0", "--", "sleep", "0.3")
+    assert done.returncode == 0, done.stderr
+    assert own(launcher, "mine")["command"] == ["sleep", "0.3"]
+    assert launcher.run("-p", "mine", "--only", "0", "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("--", "true"), 2, "nobody says where the profile is to go"),
+        (("-o", "x.toml"), 2, "no command given"),
+        (("-o", "x.toml", "true"), 2, "unknown word 'true'"),
+        (("-o", "x.toml", "--runs", "0", "--", "true"), 2, "--runs: '0' is no number from 1 to 100"),
+        (("-o", "x.toml", "--json", "--", "true"), 2, "--json: stdout belongs to the job"),
+        (("-o", "-", "--", "true"), 2, "-o -: stdout belongs to the job"),
+        (("-o", "x.toml", "--sweep", "10", "--", "true"), 2, "--sweep: '10' is 1 share: at least 2 make a curve"),
+        (("-o", "x.toml", "--sweep", "0,5", "--", "true"), 2, "is no list of shares such as 10,25,50,100"),
+        (("-o", "x.toml", "--sweep", "1,5", "--pair", "x", "--", "true"), 2, "--sweep and --pair: one at a time"),
+        (("-o", "x.toml", "--iterations-from", "(", "--", "true"), 2, "'(' is no regular expression"),
+        (("-o", "x.toml", "--iterations-from", "a", "--", "true"), 2, "'a' has 0 groups: one is needed"),
+        (
+            ("-o", "x.toml", "--slice", "5s", "--", "true"),
+            2,
+            "--slice: only a job that tells of its progress can be cut",
+        ),
+        (("-o", "x.toml", "--sensitivity", "--", "true"), 2, "--sensitivity: a job of 1 GPU has no links to compare"),
+        (("-o", "x.toml", "--pair", "vgg16", "--", "true"), 2, "--pair: profile 'vgg16' does not say what to run"),
+        (("-o", "no/such/x.toml", "--", "true"), 125, "no such file or directory"),
+        (("-o", "x.toml", "--topology", "dgx1-v100", "--", "true"), 2, "dgx1-v100 is only described"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+@pytest.mark.usefixtures("hgx_h100")
+def test_wrong_input(launcher: Launcher, tmp_path: Path, arguments: tuple[str, ...], status: int, message: str) -> None:
+    """A mistake is one line, the right exit status, and nothing is run or written."""
+    done = launcher.run("profile", *arguments, cwd=tmp_path)
+    line = done.stderr.splitlines()[0]
+    assert (done.returncode, message in line, line.startswith("gpulaunch: error: ")) == (status, True, True), line
+    assert not (tmp_path / "x.toml").exists()
+
+
+# ------------------------------------------------------------------------------------------------------ in passing
+
+
+def own(launcher: Launcher, name: str) -> dict[str, object]:
+    """A profile of the user's own."""
+    return tomllib.loads(Path(launcher.environment["XDG_CONFIG_HOME"], f"gpulaunch/profiles/{name}.toml").read_text())
+
+
+def test_launches_teach_a_profile(launcher: Launcher, busy_h100: FakeNvml) -> None:
+    """--record adds each run to the profile of that name: count, mean and spread; the launch says nothing of it."""
+    for number, level in enumerate((40, 50, 48), 1):
+        busy_h100.script(0, "sm", str_of(level))
+        options = ("--record", "--name", "mine") if number == 1 else ("--record", "-p", "mine")
+        done = launcher.run(*options, "--only", "0", "--", "sleep", "0.8")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert own(launcher, "mine")["runs"]["count"] == number
+    document = own(launcher, "mine")
+    assert document["resources"]["sm_utilization_percentage"] == near(46, 0)
+    assert document["runs"]["spread"]["sm_utilization_percentage"] == near(5.29, 0.1)
+    assert launcher.run("profiles", "show", "mine").returncode == 0
+
+
+def str_of(level: float) -> str:
+    """A script that stays there."""
+    return f"0:{level}"
+
+
+def test_a_run_that_does_not_fit_is_flagged(launcher: Launcher, busy_h100: FakeNvml) -> None:
+    """A run far from what was known is told and not mixed in; the third in a row is the job's new way."""
+    busy_h100.script(0, "sm", "0:40")
+    record = ("--record", "--name", "mine", "--only", "0", "--", "sleep", "0.8")
+    launcher.run(*record)
+    busy_h100.script(0, "sm", "0:90")
+    warning = "gpulaunch: warning: profile mine does not fit this run: average SM utilization 90 % instead of 40 %\n"
+    found = []
+    for _ in range(3):
+        done = launcher.run(*record)
+        document = own(launcher, "mine")
+        found.append((done.stderr, document["resources"]["sm_utilization_percentage"], document["runs"].get("misfits")))
+    assert found == [(warning, 40, 1), (warning, 40, 2), (warning, 90, None)]
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_a_shipped_profile_learns_as_the_users_own(launcher: Launcher) -> None:
+    """Of a profile that is shipped, the user's own one of that name is made, and says the rest as before."""
+    done = launcher.run("--record", "-p", "vgg16", "-n", "1", "--only", "0", "--", "sleep", "0.5")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(launcher.run("profiles", "show", "vgg16", "--json").stdout)["document"]
+    assert document["communication"]["pattern"] == "ring"
+    assert document["resources"]["measured_on"] == "NVIDIA H100 80GB HBM3"
+
+
+def test_a_crowd_teaches_one_profile(launcher: Launcher, hgx_h100: FakeNvml) -> None:
+    """Eight launches that are recorded at the same time are eight runs of the profile: none is lost."""
+    for gpu in range(8):
+        hgx_h100.script(gpu, "active", "0:50")
+    jobs = [launcher.start("--record", "--name", "crowd", "--", "sleep", "0.5") for _ in range(8)]
+    assert [job.communicate(timeout=60)[1] for job in jobs] == [""] * 8
+    assert own(launcher, "crowd")["runs"]["count"] == 8
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_a_job_that_fails_teaches_nothing(launcher: Launcher) -> None:
+    """A job that fails leaves the profile as it was, and says nothing of it."""
+    done = launcher.run("--record", "--name", "mine", "--only", "0", "--", "false")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert launcher.run("profiles", "show", "mine").returncode == 2
+
+
+@pytest.mark.usefixtures("busy_h100")
+def test_the_setting_is_for_jobs_with_a_profile(launcher: Launcher) -> None:
+    """The setting record = true records the jobs that have a profile, and leaves all others alone."""
+    launcher.environment["GPULAUNCH_RECORD"] = "true"
+    assert launcher.run("--only", "0", "--", "true").stderr == ""
+    assert launcher.run("--topology", "dgx1-v100", "-p", "vgg16", "--", "true").stderr == ""
+    launcher.run("--only", "0", "--name", "mine", "--", "sleep", "0.3")
+    assert own(launcher, "mine")["runs"]["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--record",), "--record: nobody says which profile is to learn from the job"),
+        (
+            ("--record", "-p", "vgg16", "--topology", "dgx1-v100"),
+            "dgx1-v100 is only described: there is nothing to measure",
+        ),
+        (("--record-to", "-"), "--record-to -: stdout belongs to the job"),
+        (("--record-to", "x", "--dry-run"), "--record-to and --dry-run: nothing runs"),
+        (("--record", "--name", "a@b=1"), "profile 'a@b=1' is a variant"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+@pytest.mark.usefixtures("busy_h100")
+def test_what_cannot_be_recorded(launcher: Launcher, options: tuple[str, ...], message: str) -> None:
+    """What cannot be recorded is refused before the job starts."""
+    done = launcher.run(*options, "--", "echo", "ran")
+    assert (done.returncode, done.stdout, message in done.stderr) == (2, "", True), done.stderr
+
+
+def test_a_reservation_is_flagged(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+    """Memory that stands at 3/4 of the card from when it is taken is marked; memory that grows is not."""
+    path = tmp_path / "job.toml"
+    card = 81559
+    for memory, expected in ((((0.1, round(card * 0.75)),), True), (((0.1, 9000), (0.6, round(card * 0.75))), None)):
+        done = profiled(launcher, path, "--only", "0", *timed(1.2, memory=memory, began=busy_h100.begin_script()))
+        assert resources(path).get("memory_is_reservation") is expected
+        assert ("XLA_PYTHON_CLIENT_PREALLOCATE=false" in done.stderr) is bool(expected)
+
+
+# --------------------------------------------------------------------------------------------------- who talks to whom
+
+
+def link_of(fake: FakeNvml, gpu: int, peer: int) -> int:
+    """Number of the first NVLink from one GPU to another."""
+    lines = (line.split() for line in fake._lines)
+    return next(int(w[2]) for w in lines if w[:2] == ["nvlink", str(gpu)] and f"peer={peer}" in w)
+
+
+def talk(fake: FakeNvml, a: int, b: int, gb_per_s: float) -> None:
+    """Let two GPUs exchange so much, each way."""
+    for gpu, peer in ((a, b), (b, a)):
+        link = link_of(fake, gpu, peer)
+        fake.script(gpu, f"link:{link}:tx", str_of(gb_per_s))
+        fake.script(gpu, f"link:{link}:rx", str_of(gb_per_s))
+
+
+def test_a_ring_is_seen(launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path) -> None:
+    """Four GPUs that exchange along a ring of direct NVLinks have that pattern, with GB for each pair of ranks."""
+    for gpu in range(8):
+        for link in range(6):
+            dgx1_v100.script(gpu, f"link:{link}:tx", "0:0")
+            dgx1_v100.script(gpu, f"link:{link}:rx", "0:0")
+    for a, b in ((0, 1), (1, 2), (2, 3), (0, 3)):
+        talk(dgx1_v100, a, b, 10)
+    dgx1_v100.begin_script()
+    path = tmp_path / "job.toml"
+    show = "import os, time; time.sleep(1); print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    done = profiled(launcher, path, "--only", "0-3", "-n", "4", "--", sys.executable, "-c", show)
+    assert done.returncode == 0
+    order = [int(gpu) for gpu in done.stdout.split(",")]
+    communication = tomllib.loads(path.read_text())["communication"]
+    assert (communication["pattern"], communication["confidence"]) == ("ring", "certain")
+    pairs = {tuple(sorted((order[a], order[b]))) for a, b, _ in communication["edges"]}
+    assert pairs == {(0, 1), (1, 2), (2, 3), (0, 3)}
+    duration_s = resources(path)["duration_s"]
+    assert [gb for _, _, gb in communication["edges"]] == [near(20 * duration_s, 0)] * 4
+
+
+def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_path: Path) -> None:
+    """Behind NVSwitch only totals are known: no edges, no pattern, and a line that says so."""
+    for gpu in range(4):
+        for link in range(18):
+            hgx_h100.script(gpu, f"link:{link}:tx", "0:5")
+            hgx_h100.script(gpu, f"link:{link}:rx", "0:5")
+    hgx_h100.begin_script()
+    path = tmp_path / "job.toml"
+    done = profiled(launcher, path, "--only", "0-3", "-n", "4", "--", "sleep", "0.6")
+    assert "communication" not in tomllib.loads(path.read_text())
+    assert "NVSwitch hides who talks to whom" in done.stderr
+    assert resources(path)["nvlink_tx_gb_per_s"] == near(90, 0)
+
+
+# --------------------------------------------------------------------------------------- placement, shares, company
+
+
+BY_LINKS = """\
+import os, sys, time
+fast = os.environ["CUDA_VISIBLE_DEVICES"] in ("0,3", "0,4", "1,2", "1,5", "2,3", "4,7", "5,6", "6,7")
+step_s = 0.02 if fast else 0.03
+for iteration in range(1, {count} + 1):
+    time.sleep(step_s)
+    print("iteration", iteration, "of many", flush=True)
+"""
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_a_sensitive_job(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that takes half as long again on poor links is sensitive; a slice of it is enough to know."""
+    path = tmp_path / "job.toml"
+    began = time.monotonic()
+    options = ("--sensitivity", "--iterations-from", r"iteration (\d+)", "--slice", "1s", "-n", "2")
+    done = profiled(launcher, path, *options, "--", sys.executable, "-c", BY_LINKS.format(count=100_000))
+    assert time.monotonic() - began < 20
+    document = tomllib.loads(path.read_text())
+    sensitivity = document["sensitivity"]
+    assert (sensitivity["best_gb_per_s"], sensitivity["worst_gb_per_s"] < 15) == (40, True)
+    assert sensitivity["slowdown_percentage"] == pytest.approx(50, abs=10)
+    assert (document["communication"]["bandwidth_sensitive"], sensitivity["iterations"] > 20) == (True, True)
+    assert "iteration 1 of many" in done.stdout
+    assert "bandwidth-sensitive" in done.stderr
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_an_insensitive_job(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that takes as long everywhere is not; without progress whole runs are timed."""
+    path = tmp_path / "job.toml"
+    assert profiled(launcher, path, "--sensitivity", "-n", "2", "--", "sleep", "1").returncode == 0
+    assert tomllib.loads(path.read_text())["communication"]["bandwidth_sensitive"] is False
+
+
+@pytest.mark.usefixtures("hgx_h100")
+def test_placements_that_are_alike(launcher: Launcher, tmp_path: Path) -> None:
+    """Where all placements have the same links there is nothing to compare, and nothing runs."""
+    done = profiled(launcher, tmp_path / "x.toml", "--sensitivity", "-n", "4", "--", "echo", "ran")
+    assert (done.returncode, done.stdout, "there is nothing to compare" in done.stderr) == (2, "", True), done.stderr
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_progress_that_is_never_told(launcher: Launcher, tmp_path: Path) -> None:
+    """A pattern that fits nothing of what the job prints is told, with the number of lines that did."""
+    options = ("--sensitivity", "--iterations-from", "step ([0-9]+)", "-n", "2")
+    done = profiled(launcher, tmp_path / "x.toml", *options, "--", "echo", "step 1")
+    assert (done.returncode, "1 lines with progress" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_beside_another_job(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that takes longer while another one runs on its socket has its slowdown under the other's name."""
+    marker = tmp_path / "at-work"
+    other = tmp_path / "other.toml"
+    script = f"touch {marker}; sleep 0.2; rm {marker}"
+    other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n')
+    job = f"if [ -e {marker} ]; then sleep 0.6; else sleep 0.4; fi"
+    path = tmp_path / "job.toml"
+    done = profiled(launcher, path, "--pair", str(other), "--runs", "3", "--", "sh", "-c", job)
+    assert done.returncode == 0, done.stderr
+    collocation = tomllib.loads(path.read_text())["collocation"]
+    assert collocation["slowdown_percentage"]["other"] == pytest.approx(45, abs=15)
+    assert launcher.records() == []
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_the_other_job_ends_with_the_measuring(launcher: Launcher, tmp_path: Path) -> None:
+    """Whoever kills the measuring ends the job that ran beside, too."""
+    other = tmp_path / "other.toml"
+    fifo = tmp_path / "pid"
+    os.mkfifo(fifo)
+    other.write_text(f'name = "other"\ncommand = ["sh", "-c", "echo $$ > {fifo}; exec sleep 60"]\n')
+    path = tmp_path / "job.toml"
+    job = launcher.start("profile", "-o", str(path), "--pair", str(other), "--", "sleep", "0.2")
+    with ending_in_time(30):
+        pid = int(fifo.read_text())
+    job.kill()
+    job.communicate(timeout=30)
+    wait_for_end(pid)
