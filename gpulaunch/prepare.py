@@ -145,6 +145,8 @@ def _shared(
     from gpulaunch.sharing import read_sharing  # late: few launches need it
 
     program = os.path.basename(command[0]) if command else "job"
+    if profile.resources.memory_is_reservation and settings.get("memory").value is None:
+        warn(f"the memory of profile {profile.name} is what it sets aside, not what it needs: --memory SIZE may say less")
     found = read_sharing(settings, profile, around.machine, request.name or program)
     if isinstance(found, str):
         if settings.distance("share") < 2 or profile.sharing.share:  # a file says it of all jobs, known or not

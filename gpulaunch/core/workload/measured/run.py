@@ -96,8 +96,7 @@ class Run(NamedTuple):
 def figures_of(run: Run) -> dict[str, float]:
     """The figures of a run by their keys in a profile's [resources]; what is unknown is not there.
 
-    Averages are those of one GPU, over time and over the GPUs; maxima and memory those of the GPU that has the most;
-    energy is that of all GPUs.
+    All are of one GPU: averages over time and over the GPUs; maxima and memory are those of the GPU that has the most.
     """
     all_of = [gpu.figures for gpu in run.gpus]
     true = run.has_gpm
@@ -126,7 +125,7 @@ def figures_of(run: Run) -> dict[str, float]:
         "power_w": mean("power_w"),
         "power_max_w": most("power_max_w"),
         "power_cap_percentage": mean("power_cap_percentage"),
-        "energy_j": _of(all_of, "energy_j", fsum),
+        "energy_j": mean("energy_j"),
         "duration_s": run.duration_s,
         "pcie_tx_gb_per_s": mean("pcie_sent_gb_per_s"),
         "pcie_rx_gb_per_s": mean("pcie_received_gb_per_s"),
