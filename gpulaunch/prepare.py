@@ -146,7 +146,7 @@ def _shared(
 
     program = os.path.basename(command[0]) if command else "job"
     if profile.resources.memory_is_reservation and settings.get("memory").value is None:
-        warn(f"the memory of profile {profile.name} is what it sets aside, not what it needs: --memory SIZE may say less")
+        warn(f"the memory of profile {profile.name} is what it sets aside, not what it needs: --memory may say less")
     found = read_sharing(settings, profile, around.machine, request.name or program)
     if isinstance(found, str):
         if settings.distance("share") < 2 or profile.sharing.share:  # a file says it of all jobs, known or not

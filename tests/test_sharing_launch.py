@@ -150,8 +150,8 @@ def test_explained_in_the_terminal(launcher: Launcher) -> None:
         ),
         (
             "more than the GPU has",
-            ("--share", "-p", "warpx-1x"),
-            "maximum memory 61453 MiB of at most 16160 MiB",
+            ("--share", "-p", "berkeleygw-epsilon"),
+            "maximum memory 30157 MiB of at most 16160 MiB",
         ),
     ],
 )
@@ -160,6 +160,15 @@ def test_not_shared(launcher: Launcher, sentence: str, options: tuple[str, ...],
     done = launcher.run(*DGX, *options, *ENV)
     assert (done.returncode, done.stderr) == (0, f"gpulaunch: warning: not shared: {want}\n"), sentence
     assert done.stdout == "CUDA_DEVICE_ORDER=PCI_BUS_ID\nCUDA_VISIBLE_DEVICES=0\n"
+
+
+def test_memory_that_is_set_aside(launcher: Launcher) -> None:
+    """Who shares with a profile whose memory is a framework's reservation is told so, unless --memory says the need."""
+    told = "the memory of profile warpx-1x is what it sets aside, not what it needs: --memory may say less"
+    options = (*BOX, "--share", "-p", "warpx-1x")
+    assert told in launcher.run(*options, *ENV).stderr
+    done = launcher.run(*options, "--memory", "8GiB", *ENV)
+    assert (told in done.stderr, "=8192M" in done.stdout) == (False, True)
 
 
 def test_gpus_before_volta(launcher: Launcher) -> None:
