@@ -150,7 +150,7 @@ def test_one_figure_that_fails_is_left_out(launcher: Launcher, busy_h100: FakeNv
     got = resources(path)
     assert ("sm_occupancy_percentage" in got, "incomplete" in got) == (False, False)
     assert got["power_w"] == pytest.approx(500, rel=0.1)  # of single looks, not of the counter
-    assert got["pcie_tx_gb_per_s"] == pytest.approx(8, rel=0.2)
+    assert got["pcie_tx_gb_per_s"] in (2, 14)  # of the one look that there was
 
 
 def test_failures_in_the_middle_cost_only_their_time(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:

@@ -68,11 +68,12 @@ class Meter:
         """Whether this GPU tells true SM and DRAM shares."""
         return self._gpm is not None
 
-    def read(self, *, with_links: bool) -> Reading:
+    def read(self, *, with_links: bool, with_pcie: bool) -> Reading:
         """Everything that it says now.
 
         Args:
             with_links: also the counters of its NVLinks, which are many.
+            with_pcie: also, where there are no counters, what PCIe carries for the next 20 ms each way.
 
         Raises:
             LostGpuError: the GPU does not answer any more.
@@ -83,7 +84,7 @@ class Meter:
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
         violation = self._ask(pynvml.nvmlDeviceGetViolationStatus, pynvml.NVML_PERF_POLICY_POWER)
         sent, received = self._pcie_counters()
-        counted = sent is not None and received is not None
+        look = with_pcie and (sent is None or received is None)
         return Reading(
             at_s=time.monotonic(),
             time_active_percentage=None if rates is None else float(rates.gpu),
@@ -94,8 +95,8 @@ class Meter:
             memory_bytes=self._memory(),
             power_w=None if milliwatts is None else milliwatts / 1000,
             is_capped=self._is_capped() if violation is None else None,
-            pcie_sent_gb_per_s=None if counted else self._pcie_now(_PCIE_SENT),
-            pcie_received_gb_per_s=None if counted else self._pcie_now(_PCIE_RECEIVED),
+            pcie_sent_gb_per_s=self._pcie_now(_PCIE_SENT) if look else None,
+            pcie_received_gb_per_s=self._pcie_now(_PCIE_RECEIVED) if look else None,
             energy_j=None if millijoules is None else millijoules / 1000,
             capped_s=None if violation is None else violation.violationTime / 1e9,
             pcie_sent_bytes=sent,

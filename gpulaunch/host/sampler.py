@@ -21,8 +21,8 @@ PERIOD_S = GPM_LEAST_S
 COST = 0.01
 """Part of one CPU that reading may take: after a reading that took 5 ms of it there is none for half a second."""
 
-LINKS_S = 1.0
-"""Between two readings of NVLink counters, of which a GPU may have seventy-two."""
+SLOW_S = 1.0
+"""Between two readings of what takes long: seventy-two NVLink counters, and PCIe where it is not counted."""
 
 STOP_S = 0.5
 """A driver that does not answer within this time after the job's end is not waited for."""
@@ -34,13 +34,13 @@ class _Watched:
     def __init__(self, gpu: Gpu, meter: Meter, links: tuple[Link, ...]) -> None:
         self.gpu, self.meter, self.links = gpu, meter, links
         self.problem: str | None = None
-        self.usage = Usage(meter.read(with_links=True))
+        self.usage = Usage(meter.read(with_links=True, with_pcie=False))
 
-    def read(self, *, with_links: bool) -> None:
+    def read(self, *, with_links: bool, with_pcie: bool) -> None:
         """Add what it says now; a GPU that is lost stays as it was."""
         if self.problem is None:
             try:
-                self.usage.add(self.meter.read(with_links=with_links))
+                self.usage.add(self.meter.read(with_links=with_links, with_pcie=with_pcie))
             except LostGpuError as problem:
                 self.problem = str(problem)
 
@@ -122,23 +122,23 @@ class Sampler:
                     self.problems.append(str(problem))
 
     def _sample(self) -> None:
-        links_s = time.monotonic()
+        slow_s = time.monotonic()
         pause_s = PERIOD_S
         while not self._over.wait(pause_s):
-            with_links = time.monotonic() - links_s >= LINKS_S
-            links_s = time.monotonic() if with_links else links_s
+            slowly = time.monotonic() - slow_s >= SLOW_S
+            slow_s = time.monotonic() if slowly else slow_s
             before_s = time.thread_time()
-            self._round(with_links=with_links)
+            self._round(with_links=slowly, with_pcie=slowly)
             spent_s = time.thread_time() - before_s
             self._spent_s += spent_s
             pause_s = max(PERIOD_S, spent_s * (1 / COST - 1))
-        self._round(with_links=True)
+        self._round(with_links=True, with_pcie=False)  # the job has ended, and somebody waits
         for one in self._watched:
             one.meter.close()
 
-    def _round(self, *, with_links: bool) -> None:
+    def _round(self, *, with_links: bool, with_pcie: bool) -> None:
         for one in self._watched:
-            one.read(with_links=with_links)
+            one.read(with_links=with_links, with_pcie=with_pcie and not self._over.is_set())
 
 
 def _addresses() -> dict[PciAddress, int]:
