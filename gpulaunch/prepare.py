@@ -2,21 +2,18 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from gpulaunch.asking import request_of
 from gpulaunch.core import request as requests
 from gpulaunch.core.environment import LEASE_VARIABLE
-from gpulaunch.core.hardware.topology import Topology, counts_as_cuda
+from gpulaunch.core.hardware.topology import counts_as_cuda
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import same_table
-from gpulaunch.core.placement.policies import USUAL_MODEL
-from gpulaunch.core.placement.utility import Weights
-from gpulaunch.core.size import format_size
-from gpulaunch.core.workload.pattern import PATTERNS, Pattern
+from gpulaunch.core.workload.pattern import Pattern
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.host.catalog import Label, labelled_profile, load_measurements, load_profile
-from gpulaunch.host.collocation import slowdowns_both_ways
 from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
 from gpulaunch.host.system import user_name
@@ -111,7 +108,7 @@ def read_request(
         warn: where to say what is odd but no failure.
         pattern: instead of what the settings say, if a program gives a graph.
     """
-    request = _request(settings, profile, around, name, pattern)
+    request = request_of(settings, profile, around.machine.topology, around.visible, name, pattern)
     if _shares(settings, profile, around, warn):
         request = _shared(request, settings, profile, around, command, warn)
     return request
@@ -307,95 +304,3 @@ def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
         warn(f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its own")
         return None
     return lease
-
-
-def _request(
-    settings: Settings, profile: Profile, around: Surroundings, name: str | None, graph: Pattern | None
-) -> requests.Request:
-    gpus = settings.get("gpus", profile.gpus).value
-    pattern = graph or _pattern(settings, profile, gpus)
-    sensitive = settings.get("bandwidth_sensitive", profile.communication.bandwidth_sensitive).value
-    if pattern == PATTERNS["none"]:
-        sensitive = False  # without traffic nothing is to be assumed
-    assumed = [what for what, value in (("pattern", pattern), ("bandwidth_sensitive", sensitive)) if value is None]
-    pattern = pattern or PATTERNS["all_to_all"]
-    count = (pattern.ranks or 1) if gpus is None else None if gpus == "all" else gpus
-    if pattern.ranks and count is not None:
-        pattern.edges(count)  # of another number of GPUs it is refused
-    policy = settings.get("policy").value or "preserve"
-    return requests.Request(
-        gpus=count,
-        pattern=pattern,
-        bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
-        policy=policy,
-        bandwidth_model=settings.get("bandwidth_model").value or USUAL_MODEL.get(policy, "cut"),
-        constraints=tuple(_constraints(settings, profile, around)),
-        wishes=_wishes(settings, profile, around.machine.topology, count),
-        utility=_utility(settings, profile, policy),
-        profile=profile.name or None,
-        name=name,
-        assumed=tuple(assumed),
-    )
-
-
-def _pattern(settings: Settings, profile: Profile, gpus: int | str | None) -> Pattern | None:
-    """What the settings say, the profile's pattern, or the graph that was measured, if it is of as many GPUs."""
-    measured = profile.graph
-    if measured and gpus not in (None, measured.ranks):
-        measured = None
-    setting = settings.get("pattern", profile.communication.pattern or measured)
-    return PATTERNS[setting.value] if isinstance(setting.value, str) else setting.value
-
-
-def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int | None) -> requests.Wishes:
-    several = len({gpu.node for gpu in topology.gpus}) > 1
-    required, needed = settings.get("require"), profile.placement
-    least = settings.get("min_bandwidth", needed.min_bandwidth_gb_per_s)
-    host = settings.get("host_bandwidth", needed.host_gb_per_s)
-    if host.origin == "profile" and not any(gpu.host_gb_per_s for gpu in topology.gpus):
-        host = Setting(None, "")  # a profile is for many machines, and hardly any says what its memory carries
-    wishes = requests.Wishes(
-        required=requests.only(topology, required.value, required.origin) if required.value else None,
-        nvlink=count != 1 and bool(settings.get("nvlink").value),
-        least_gb_per_s=(count != 1 and least.value) or 0.0,
-        one_numa_node=settings.get("numa").value == "strict",
-        single_node=several and bool(settings.get("single_node", needed.single_node or None).value),
-        one_per_node=bool(settings.get("one_per_node", needed.one_per_node or None).value),
-        apart_from=tuple(settings.get("apart_from").value or ()),
-        host_gb_per_s=host.value or 0.0,
-    )
-    requests.check_wishes(wishes, topology, count)
-    return wishes
-
-
-def _utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
-    least = settings.get("min_utility", profile.placement.min_utility).value
-    weights = settings.get("utility_weights").value
-    if policy not in requests.GOES_BY_UTILITY:
-        return requests.UtilityTerms()
-    return requests.UtilityTerms(
-        least=least or 0.0,
-        weights=weights or Weights(),
-        slowdowns=slowdowns_both_ways(profile) if profile.name else {},
-    )
-
-
-def _constraints(settings: Settings, profile: Profile, around: Surroundings) -> list[requests.Constraint]:
-    topology = around.machine.topology
-    found = []
-    needed = None if profile.resources.memory_is_reservation else profile.memory_bytes
-    memory = settings.get("memory", needed)
-    if memory.value:
-        text = memory.origin
-        if text == "profile":
-            whose = f"profile {profile.name}'s" if profile.name else "--set's"
-            text = f"{whose} {format_size(memory.value)} of memory"
-        found.append(requests.memory(topology, memory.value, text))
-    builders: dict[str, Any] = {"gpu_model": requests.model, "only": requests.only, "exclude": requests.exclude}
-    for name, build in builders.items():
-        setting = settings.get(name)
-        if setting.value:
-            found.append(build(topology, setting.value, setting.origin))
-    if around.visible is not None:
-        found.append(requests.visible(topology, around.visible))
-    return found

@@ -1,0 +1,124 @@
+"""The settings of a launch, its profile and the machine -> the request."""
+
+from typing import Any
+
+from gpulaunch.core import request as requests
+from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.core.placement.policies import USUAL_MODEL
+from gpulaunch.core.placement.utility import Weights
+from gpulaunch.core.size import format_size
+from gpulaunch.core.workload.pattern import PATTERNS, Pattern
+from gpulaunch.core.workload.profile import Profile
+from gpulaunch.host.collocation import slowdowns_both_ways
+from gpulaunch.settings import Setting, Settings
+
+
+def request_of(
+    settings: Settings,
+    profile: Profile,
+    topology: Topology,
+    visible: str | None,
+    name: str | None,
+    graph: Pattern | None,
+) -> requests.Request:
+    """What is asked, complete, of GPUs that are to be the job's own.
+
+    Args:
+        settings: of the launch.
+        profile: of its job.
+        topology: of the machine.
+        visible: the CUDA_VISIBLE_DEVICES that restricts the choice, or None.
+        name: that the user gave the job, or None.
+        graph: the pattern, instead of what settings and profile say.
+
+    Raises:
+        UsageError: it can never be.
+    """
+    gpus = settings.get("gpus", profile.gpus).value
+    pattern = graph or _pattern(settings, profile, gpus)
+    sensitive = settings.get("bandwidth_sensitive", profile.communication.bandwidth_sensitive).value
+    if pattern == PATTERNS["none"]:
+        sensitive = False  # without traffic nothing is to be assumed
+    assumed = [what for what, value in (("pattern", pattern), ("bandwidth_sensitive", sensitive)) if value is None]
+    pattern = pattern or PATTERNS["all_to_all"]
+    count = (pattern.ranks or 1) if gpus is None else None if gpus == "all" else gpus
+    if pattern.ranks and count is not None:
+        pattern.edges(count)  # of another number of GPUs it is refused
+    policy = settings.get("policy").value or "preserve"
+    return requests.Request(
+        gpus=count,
+        pattern=pattern,
+        bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
+        policy=policy,
+        bandwidth_model=settings.get("bandwidth_model").value or USUAL_MODEL.get(policy, "cut"),
+        constraints=tuple(_constraints(settings, profile, topology, visible)),
+        wishes=_wishes(settings, profile, topology, count),
+        utility=_utility(settings, profile, policy),
+        profile=profile.name or None,
+        name=name,
+        assumed=tuple(assumed),
+    )
+
+
+def _pattern(settings: Settings, profile: Profile, gpus: int | str | None) -> Pattern | None:
+    """What the settings say, the profile's pattern, or the graph that was measured, if it is of as many GPUs."""
+    measured = profile.graph
+    if measured and gpus not in (None, measured.ranks):
+        measured = None
+    setting = settings.get("pattern", profile.communication.pattern or measured)
+    return PATTERNS[setting.value] if isinstance(setting.value, str) else setting.value
+
+
+def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int | None) -> requests.Wishes:
+    several = len({gpu.node for gpu in topology.gpus}) > 1
+    required, needed = settings.get("require"), profile.placement
+    least = settings.get("min_bandwidth", needed.min_bandwidth_gb_per_s)
+    host = settings.get("host_bandwidth", needed.host_gb_per_s)
+    if host.origin == "profile" and not any(gpu.host_gb_per_s for gpu in topology.gpus):
+        host = Setting(None, "")  # a profile is for many machines, and hardly any says what its memory carries
+    wishes = requests.Wishes(
+        required=requests.only(topology, required.value, required.origin) if required.value else None,
+        nvlink=count != 1 and bool(settings.get("nvlink").value),
+        least_gb_per_s=(count != 1 and least.value) or 0.0,
+        one_numa_node=settings.get("numa").value == "strict",
+        single_node=several and bool(settings.get("single_node", needed.single_node or None).value),
+        one_per_node=bool(settings.get("one_per_node", needed.one_per_node or None).value),
+        apart_from=tuple(settings.get("apart_from").value or ()),
+        host_gb_per_s=host.value or 0.0,
+    )
+    requests.check_wishes(wishes, topology, count)
+    return wishes
+
+
+def _utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
+    least = settings.get("min_utility", profile.placement.min_utility).value
+    weights = settings.get("utility_weights").value
+    if policy not in requests.GOES_BY_UTILITY:
+        return requests.UtilityTerms()
+    return requests.UtilityTerms(
+        least=least or 0.0,
+        weights=weights or Weights(),
+        slowdowns=slowdowns_both_ways(profile) if profile.name else {},
+    )
+
+
+def _constraints(
+    settings: Settings, profile: Profile, topology: Topology, visible: str | None
+) -> list[requests.Constraint]:
+    found = []
+    needed = None if profile.resources.memory_is_reservation else profile.memory_bytes
+    memory = settings.get("memory", needed)
+    if memory.value:
+        text = memory.origin
+        if text == "profile":
+            whose = f"profile {profile.name}'s" if profile.name else "--set's"
+            text = f"{whose} {format_size(memory.value)} of memory"
+        found.append(requests.memory(topology, memory.value, text))
+    builders: dict[str, Any] = {"gpu_model": requests.model, "only": requests.only, "exclude": requests.exclude}
+    for name, build in builders.items():
+        setting = settings.get(name)
+        if setting.value:
+            found.append(build(topology, setting.value, setting.origin))
+    if visible is not None:
+        found.append(requests.visible(topology, visible))
+    return found
