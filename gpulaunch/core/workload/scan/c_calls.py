@@ -41,9 +41,12 @@ _BEFORE_CALL = {
     "goto",
 }
 _SCOPES = {"class", "struct", "namespace", "union"}
-_GRADIENTS = re.compile(r"grad|diff(?!er)", re.IGNORECASE)
+_GRADIENTS = re.compile(r"(?<!requires_)grad|diff(?!er)", re.IGNORECASE)
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
 _MOST_SETTINGS = 16  # of one variable
+_GROUP = "ncclGroupStart", "ncclGroupEnd"
+_EXPECTING = {"EXPECT_CALL", "ON_CALL"}  # GoogleMock: what follows the object is a method of it
+_MOST_OF_OBJECT = 16  # tokens
 _GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
 
 
@@ -134,12 +137,21 @@ class _File:
         before = self._tokens[at - 1] if at else None
         if before is None:
             return False
-        if before.text in (".", "->"):
+        if before.text in (".", "->") or (before.text == "," and self._is_expected(at - 1)):
             return False
         if before.text == "::":
             owner = self._tokens[at - 2] if at > 1 else None
             return owner is None or owner.text in _BEFORE_CALL or (owner.kind != "name" and owner.text != ">")
         return before.kind != "name" or before.text in _BEFORE_CALL
+
+    def _is_expected(self, comma: int) -> bool:
+        """Whether a test only says what will be called: the comma is that of `EXPECT_CALL(object, method(...))`."""
+        for at in range(comma - 1, max(0, comma - _MOST_OF_OBJECT), -1):
+            if self._text(at) in _EXPECTING:
+                return self._next(at) == "("
+            if self._text(at) in (",", ";", "{", "}"):
+                return False
+        return False
 
     def _own_names(self) -> dict[str, list[tuple[int, int]]]:
         """Wanted names that the file gives to something of its own -> where they mean that."""
@@ -184,8 +196,20 @@ class _File:
     def _use(self, at: int, name: str, interface: Interface) -> Use:
         given = self._arguments(at)
         pattern = interface.pattern or (self._grid_at(at) if name == GRID else self._peers(at, name, interface, given))
-        repeats = self._shape.loops[at] > 0 or self._repeating[self._shape.owner[at]]
+        repeats = self._shape.loops[self._begins(at)] > 0 or self._repeating[self._shape.owner[at]]
         return Use(self._tokens[at].line, name, interface, pattern, repeats, self._amount(at, interface, given))
+
+    def _begins(self, at: int) -> int:
+        """Where the group of NCCL calls around a call begins, else the call: loops within go over GPUs, not time."""
+        before = bisect_right(self._groups, at) - 1
+        start = self._groups[before] if before >= 0 else at
+        same = self._shape.owner[start] == self._shape.owner[at]
+        return start if same and self._text(start) == _GROUP[0] else at
+
+    @cached_property
+    def _groups(self) -> list[int]:
+        """Where groups of NCCL calls begin and end."""
+        return [at for at, token in enumerate(self._tokens) if token.text in _GROUP and self._next(at) == "("]
 
     def _arguments(self, at: int) -> list[tuple[int, int]]:
         closing = self._shape.brackets.get(at + 1, at + 1)
@@ -206,8 +230,12 @@ class _File:
         found = pattern_of_peers(expressions, pair=pair)
         if not found:
             settled = [self._assigned(one, at) or [one] for one in expressions]
+            if pair:  # an end that the other one is computed from stays as it is
+                both = zip(expressions, settled, settled[::-1], strict=True)
+                settled = [[one] if set(one) & set(other[0]) else choices for one, choices, other in both]
             found = pattern_of_choices(settled, pair=pair)
-        return found or ("star" if self._shape.rooted[at] and not pair else "")
+        rooted = self._shape.rooted[at] or self._shape.owner[at] in self._of_root
+        return found or ("star" if rooted and not pair else "")
 
     def _assigned(self, expression: Sequence[str], at: int) -> list[list[str]]:
         """What a variable is set to in the function around a call; [] if that is not all there is."""
@@ -253,16 +281,27 @@ class _File:
     @cached_property
     def _repeating(self) -> dict[int, bool | None]:
         """For each function, whether it runs over and over."""
+        calls = [(self._shape.owner[at], callee, self._shape.loops[at] > 0) for at, callee in self._entered]
+        once = {number for number, function in enumerate(self._shape.functions) if function.name == "main"}
+        return {-1: False} | repeating(range(len(self._shape.functions)), calls, once)
+
+    @cached_property
+    def _of_root(self) -> set[int]:
+        """Functions that only rank 0 calls."""
+        others = {callee for at, callee in self._entered if not self._shape.rooted[at]}
+        return {callee for _, callee in self._entered} - others
+
+    @cached_property
+    def _entered(self) -> list[tuple[int, int]]:
+        """Position of each call of a function of this file, and the function's number."""
         numbers: dict[str, list[int]] = {}
         for number, function in enumerate(self._shape.functions):
             numbers.setdefault(function.name, []).append(number)
-        calls = []
+        found = []
         for at, token in enumerate(self._tokens):
             if token.text in numbers and token.kind == "name" and self._next(at) == "(" and not self._starts(at):
-                looped = self._shape.loops[at] > 0
-                calls += [(self._shape.owner[at], callee, looped) for callee in numbers[token.text]]
-        once = {number for number, function in enumerate(self._shape.functions) if function.name == "main"}
-        return {-1: False} | repeating(range(len(self._shape.functions)), calls, once)
+                found += [(at, callee) for callee in numbers[token.text]]
+        return found
 
     def _starts(self, at: int) -> bool:
         """Whether a function's definition or declaration begins with this name."""

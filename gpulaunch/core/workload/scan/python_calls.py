@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpulaunch.core.workload.pattern_union import union
-from gpulaunch.core.workload.scan.python_expressions import Expressions, Facts, Seen
+from gpulaunch.core.workload.scan.python_expressions import BY_ROOT, Expressions, Facts, Seen
 from gpulaunch.core.workload.scan.python_interfaces import QUIET, ROOTS
 from gpulaunch.core.workload.scan.python_names import NOTHING, Scope, Values
 from gpulaunch.core.workload.scan.record import Doubt, Reading, Use
@@ -290,7 +290,7 @@ class _Reader(Expressions):
     def _body(self, node: ast.FunctionDef | ast.AsyncFunctionDef, key: str, around: Scope, method: bool) -> None:
         """Read a function, once all around it has been read."""
         self.scope, self.function = Scope("function", around, key), key
-        self.loops = self.rooted = 0
+        self.loops, self.rooted = 0, int(self.facts.get("called", key, "") == BY_ROOT)
         everything = node.args
         listed = [*everything.posonlyargs, *everything.args, *everything.kwonlyargs]
         for argument in (*listed, everything.vararg, everything.kwarg):

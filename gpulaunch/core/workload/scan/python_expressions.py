@@ -34,6 +34,9 @@ _THROUGH = ("functools.partial", "functools.wraps", "jax.", "torch.compile", "to
 _CALL_OVER_AND_OVER = ("jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop", "jax.lax.map")
 _LIGHTNING = ("lightning.Trainer", "pytorch_lightning.Trainer", "lightning.Fabric", "pytorch_lightning.Fabric")
 _MOST_SETTINGS = 16  # of one variable
+BY_ROOT, BY_ANY = frozenset({"root"}), frozenset({"any"})
+"""By whom a function is called: only where the rank is 0, or elsewhere."""
+
 _BY_COMPILER = Interface("all_to_all", "each", "guess")
 
 
@@ -55,7 +58,7 @@ class Facts:
     """What holds in a whole file, whichever function says it; it only grows.
 
     Attributes:
-        values: of attributes, parameters and returned values.
+        values: of attributes, parameters and returned values, and by whom functions are called.
         grown: whether something was added since this was last set to False.
     """
 
@@ -306,6 +309,7 @@ class Expressions:
             for path in values:
                 if path.startswith("@") and not path.endswith("()"):
                     self.calls.append((self.function, path, often or self.loops > 0))
+                    self.facts.add("called", path, "", BY_ANY)
                 elif (partial or operation) and at == 0:
                     self.note(path, argument, node, 1)
                 else:
@@ -332,6 +336,7 @@ class Expressions:
                     self.note(base, node.func, node)
         for function in functions:
             self.calls.append((self.function, function, self.loops > 0))
+            self.facts.add("called", function, "", BY_ROOT if self.rooted else BY_ANY)
             for name, values in [*zip(self.parameters.get(function, ()), given, strict=False), *named]:
                 self.facts.add("parameter", function, name, values)
 

@@ -11,7 +11,7 @@ Settings = Callable[[str], Sequence[ast.expr | None]]
 """Name -> all expressions that it is set to around a call; None among them: something else may set it."""
 
 _WORD = re.compile(r"\w+|[^\s\w]")
-_GRADIENTS = re.compile(r"grad(?!_?scaler)", re.IGNORECASE)
+_GRADIENTS = re.compile(r"(?<!requires_)grad(?!_?scaler)", re.IGNORECASE)
 _SCALARS = re.compile(r"\b\w*(loss|acc|accuracy|correct|metric|count|total|num_\w+|flag|norm|seed)\b\w*", re.IGNORECASE)
 _GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
 _SMALL_MAKERS = {
