@@ -12,7 +12,7 @@ from typing import Any
 
 import pexpect
 import pytest
-import tomli_w
+import tomlkit
 from conftest import DGX, Launcher, ending_in_time, held, wait_for_end
 
 from gpulaunch.cli.batch import _words
@@ -53,7 +53,7 @@ class Site:
 
     def write(self, jobs: Sequence[dict[str, Any]], **top: Any) -> None:
         """Write the file of jobs."""
-        self.file.write_text(tomli_w.dumps({"job": list(jobs), **top}))
+        self.file.write_text(tomlkit.dumps({"job": list(jobs), **top}))
 
     def gated(self, number: int, then: str = "exit 0") -> list[str]:
         """A command that says its number and GPUs, waits for its release, and then does something."""

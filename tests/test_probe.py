@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import tomli_w
+import tomlkit
 from conftest import Launcher
 
 from gpulaunch.core.hardware.described import described_topology
@@ -88,7 +88,7 @@ def discovered(launcher: Launcher) -> dict:
 def described(launcher: Launcher, tmp_path: Path, document: dict) -> dict:
     """What `topo --json` says of a machine that is given as a file."""
     path = tmp_path / "machine.toml"
-    path.write_text(tomli_w.dumps(document))
+    path.write_text(tomlkit.dumps(document))
     return json.loads(launcher.run("topo", "--topology", str(path), "--json").stdout)
 
 

@@ -95,7 +95,7 @@ def document_text(document: Mapping[str, Any]) -> str:
     """A document as TOML."""
     import tomlkit  # late: few commands write TOML
 
-    return _ended(tomlkit.dumps(document))
+    return _ended(tomlkit.dumps(_readable(document)))
 
 
 def changed_text(text: str, sections: Mapping[str, Any]) -> str:
@@ -114,8 +114,22 @@ def changed_text(text: str, sections: Mapping[str, Any]) -> str:
         elif isinstance(value, Mapping) and isinstance(document.get(name), dict):
             _change(document[name], value)
         else:
-            document[name] = value
+            document[name] = _readable(value)
     return _ended(tomlkit.dumps(document))
+
+
+def _readable(value: Any) -> Any:  # noqa: ANN401
+    """A list of lists has one of them a line."""
+    if isinstance(value, Mapping):
+        return {key: _readable(one) for key, one in value.items()}
+    if not isinstance(value, list) or not any(isinstance(one, list) for one in value):
+        return value
+    from tomlkit import array
+
+    lines = array().multiline(multiline=True)
+    for one in value:
+        lines.append(one)
+    return lines
 
 
 def _ended(text: str) -> str:
@@ -128,4 +142,4 @@ def _change(table: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401
         del table[key]
     for key, value in values.items():
         if key not in table or table[key] != value:
-            table[key] = value
+            table[key] = _readable(value)
