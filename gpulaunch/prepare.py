@@ -153,17 +153,19 @@ def _shared(
 
 
 def _recorded_in(settings: Settings, machine: Machine, name: str | None) -> str | None:
-    """File of the profile that is to learn from the job; a setting for all jobs is for those that have one."""
+    """File of the profile that is to learn from the job; a setting for all jobs is for those with one by name."""
     record = settings.get("record")
     if not record.value or (machine.key and settings.distance("record")):
         return None
-    wanted = settings.get("profile").value or name
-    if wanted:
-        from gpulaunch.host.profile_file import own_profile_file  # late: few launches are recorded
+    from gpulaunch.host.profile_file import is_own_name, own_profile_file  # late: few launches are recorded
 
-        return own_profile_file(wanted)
+    profile: str | None = settings.get("profile").value
     if settings.distance("record"):
-        return None
+        return own_profile_file(profile) if profile and is_own_name(profile) else None
+    if profile and "@" not in profile and (os.sep in profile or profile.endswith(".toml")):
+        return os.path.abspath(profile)
+    if profile or name:
+        return own_profile_file(profile or name or "")
     raise UsageError("--record: nobody says which profile is to learn from the job", "-p NAME or --name NAME")
 
 

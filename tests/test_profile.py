@@ -388,13 +388,15 @@ def test_a_run_that_does_not_fit_is_flagged(launcher: Launcher, busy_h100: FakeN
     record = ("--record", "--name", "mine", "--only", "0", "--", "sleep", "0.8")
     launcher.run(*record)
     busy_h100.script(0, "sm", "0:90")
-    warning = "gpulaunch: warning: profile mine does not fit this run: average SM utilization 90 % instead of 40 %\n"
+    what = "average SM utilization 90 % instead of 40 %"
+    warning = f"gpulaunch: warning: profile mine does not fit this run: {what}\n"
+    last = f"gpulaunch: warning: profile mine is replaced by this run: {what}\n"
     found = []
     for _ in range(3):
         done = launcher.run(*record)
         document = own(launcher, "mine")
         found.append((done.stderr, document["resources"]["sm_utilization_percentage"], document["runs"].get("misfits")))
-    assert found == [(warning, 40, 1), (warning, 40, 2), (warning, 90, None)]
+    assert found == [(warning, 40, 1), (warning, 40, 2), (last, 90, None)]
 
 
 @pytest.mark.usefixtures("busy_h100")
@@ -430,8 +432,11 @@ def test_the_setting_is_for_jobs_with_a_profile(launcher: Launcher) -> None:
     launcher.environment["GPULAUNCH_RECORD"] = "true"
     assert launcher.run("--only", "0", "--", "true").stderr == ""
     assert launcher.run("--topology", "dgx1-v100", "-p", "vgg16", "--", "true").stderr == ""
-    launcher.run("--only", "0", "--name", "mine", "--", "sleep", "0.3")
-    assert own(launcher, "mine")["runs"]["count"] == 1
+    assert launcher.run("--only", "0", "--name", "..", "--", "true").stderr == ""
+    folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch/profiles")
+    assert not folder.exists()
+    assert launcher.run("--only", "0", "-p", "vgg16", "-n", "1", "--", "sleep", "0.3").stderr == ""
+    assert own(launcher, "vgg16")["runs"]["count"] == 1
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def swept(launcher: Launcher, path: Path, seconds: str, shares: str = "10,20,50,
     options = ("--sweep", shares, "--iterations-from", r"done (\d+)", "--slice", "0.6s")
     job = (sys.executable, "-c", BY_SMS.format(seconds=seconds))
     done = launcher.run("profile", "-o", str(path), *options, "--", *job)
-    assert done.returncode == 143, done.stderr  # what was cut off ended by TERM
+    assert done.returncode == 0, done.stderr
     return tomllib.loads(path.read_text())
 
 
@@ -62,7 +62,7 @@ def test_a_job_that_cannot_be_cut(launcher: Launcher, tmp_path: Path) -> None:
     options = ("--sensitivity", "--iterations-from", "step ([0-9]+)", "--slice", "0.3s", "-n", "2")
     launcher.environment["GPULAUNCH_GRACE"] = "0.5s"
     done = launcher.run("profile", "-o", str(tmp_path / "job.toml"), *options, "--", "sh", "-c", script)
-    assert done.returncode == 137, done.stderr
+    assert done.returncode == 0, done.stderr
     assert json.loads(launcher.run("status", "--json").stdout)["leases"] == []
 
 

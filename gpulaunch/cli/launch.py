@@ -110,7 +110,7 @@ class _Ears:
         if launch.recorded_in or "record_to" in given:
             from gpulaunch.cli import record  # late: few launches are recorded
 
-            self._recorder = record.Recorder(given, launch, tell_of(given))
+            self._recorder = record.recorder_of(given, launch, tell_of(given))
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """It joins the queue."""
@@ -137,7 +137,9 @@ class _Ears:
             self._recorder.end(status)
 
     def ended(self, exit_status: int) -> None:
-        """Its job has ended, if it ever began."""
+        """Its job has ended, if it ever began, and its GPUs are free."""
+        if self._recorder:
+            self._recorder.write()
         if self._status:
             self._status.ended(exit_status)
 

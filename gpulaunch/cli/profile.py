@@ -11,12 +11,11 @@ from gpulaunch.cli.options import OPTIONS, Option, read_line
 from gpulaunch.cli.output import prepare_stdout, say
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.host.foreground import Slice
-from gpulaunch.host.process import exit_like
-from gpulaunch.host.profile_file import own_profile_file
-from gpulaunch.host.write import check_writable
+from gpulaunch.host.process import exit_like, exit_status
+from gpulaunch.host.profile_file import is_text, own_profile_file
 from gpulaunch.look import Launch
 from gpulaunch.prepare import read_grace, read_launch
-from gpulaunch.profiling.keep import keep
+from gpulaunch.profiling.keep import check_own, keep
 from gpulaunch.profiling.launches import Job, Outcome
 from gpulaunch.profiling.use import measure_use
 from gpulaunch.settings import Given, Settings
@@ -85,18 +84,21 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
         raise UsageError("--json: stdout belongs to the job", "see 'gpulaunch profiles show FILE --json'")
     path, name = target(given)
     part, warn, tell = _part(given), tell_of(given), _tell(given)
-    if "output" not in given:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-    check_writable(path)
+    if "share" in given and given["share"].text == "true" and mode != "pair":
+        raise UsageError(
+            f"{given['share'].option}: a GPU's counters are those of all jobs on it", "--pair OTHER takes it"
+        )
+    check_own(path)
     job = Job(tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ)))
     outcome = _measure(mode, given, job)
-    odd = keep(path, name, outcome, job.command)
     for line in outcome.lines:
         tell(line)
-    for line in odd:
+    for line in keep(path, name, outcome, job.command):
         warn(line)
     if outcome.sections:
         tell(f"written to {path}; 'gpulaunch profiles show {path}' draws it")
+    elif exit_status(outcome.status) == 0:
+        warn(f"nothing could be measured, and nothing is written to {path}")
     return exit_like(outcome.status)
 
 
@@ -124,6 +126,8 @@ def target(given: Mapping[str, Given]) -> profile_reading.Target:
     path = given["output"].text if "output" in given else own_profile_file(given["name"].text)
     if path == "-":
         raise UsageError("-o -: stdout belongs to the job")
+    if not is_text(path) or not is_text(given["name"].text if "name" in given else ""):
+        raise UsageError(f"{quoted(path)}: a profile's name is text in UTF-8")
     name = given["name"].text if "name" in given else re.sub(r"\.toml$", "", path.rpartition("/")[2])
     return profile_reading.Target(path, name)
 

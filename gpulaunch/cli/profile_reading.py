@@ -7,8 +7,7 @@ from gpulaunch.cli.output import prepare_stdout, print_json, warn
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import printable
 from gpulaunch.host.document import read_text
-from gpulaunch.host.write import check_writable
-from gpulaunch.profiling.keep import keep
+from gpulaunch.profiling.keep import check_own, keep
 from gpulaunch.profiling.launches import Outcome, Sections
 from gpulaunch.settings import Given
 
@@ -54,7 +53,7 @@ def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
     """
     prepare_stdout()
     if target:
-        check_writable(target.path)
+        check_own(target.path)
     found = _READ[mode](given[mode].text)
     for line in found.warnings:
         warn(line)

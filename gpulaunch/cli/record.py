@@ -1,16 +1,43 @@
 """`--record` and `--record-to`: what a launch in passing tells of its job."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.acquire import Held
-from gpulaunch.core.workload.measured.run import Run
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.host.write import check_writable
 from gpulaunch.look import Launch
-from gpulaunch.profiling.keep import learn
+from gpulaunch.profiling.keep import check_own, learn
 from gpulaunch.profiling.recording import Recording, absolute, write_run
 from gpulaunch.settings import Given
+
+if TYPE_CHECKING:
+    from gpulaunch.core.workload.measured.run import Run
+
+
+def recorder_of(given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]) -> "Recorder | None":
+    """Who measures a launch; None if nobody is to, or cannot, and only a setting for all launches asks for it.
+
+    Args:
+        given: the launch's options.
+        launch: which.
+        warn: where to say what is odd but no failure.
+
+    Raises:
+        UsageError: nothing can be measured of it, though the command line asks.
+        FailedError: nothing could be written, likewise.
+    """
+    if not launch.recorded_in and "record_to" not in given:
+        return None
+    if given.keys() & {"record", "record_to"}:
+        return Recorder(given, launch, warn)
+    try:
+        return Recorder(given, launch, warn) if launch.request.sharing is None else None
+    except UsageError:
+        return None
+    except GpulaunchError as problem:
+        warn(f"not measured: {problem.message}")
+        return None
 
 
 class Recorder:
@@ -27,33 +54,44 @@ class Recorder:
     """
 
     def __init__(self, given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]) -> None:
-        self._recording = Recording(launch)
+        self._recording: Recording | None = Recording(launch)
         self._launch, self._warn = launch, warn
+        self._run: Run | None = None
         self._path = absolute(given["record_to"].text) if "record_to" in given else None
         if self._path == "-":
             raise UsageError("--record-to -: stdout belongs to the job")
         if self._path:
             check_writable(self._path)
+        if launch.recorded_in:
+            check_own(launch.recorded_in)
 
     def begin(self, held: Held[Any]) -> None:
         """The job has its GPUs, and is about to start."""
         try:
-            self._recording.begin(held)
-        except Exception as problem:  # noqa: BLE001  likewise
+            if self._recording:
+                self._recording.begin(held)
+        except Exception as problem:  # noqa: BLE001  whatever it is, the job starts
             self._warn(f"nothing can be measured: {problem!r}")
+            self._recording = None
 
     def end(self, status: int) -> None:
-        """The job has just ended."""
+        """The job has just ended; its GPUs are its own still, so nothing is written yet."""
         try:
-            self._write(self._recording.end(status))
+            self._run = self._recording.end(status) if self._recording else None
+        except Exception as problem:  # noqa: BLE001  whatever it is, the GPUs are freed
+            self._warn(f"what was measured is lost: {problem!r}")
+
+    def write(self) -> None:
+        """The GPUs are free."""
+        if self._run is None:
+            return
+        try:
+            if self._path:
+                write_run(self._path, self._run)
+            if self._launch.recorded_in:
+                for line in learn(self._launch.recorded_in, self._run):
+                    self._warn(line)
         except GpulaunchError as problem:
             self._warn(f"what was measured is lost: {problem.message}")
         except Exception as problem:  # noqa: BLE001  whatever it is, the job's own end is what counts
             self._warn(f"what was measured is lost: {problem!r}")
-
-    def _write(self, run: Run) -> None:
-        if self._path:
-            write_run(self._path, run)
-        if self._launch.recorded_in:
-            for line in learn(self._launch.recorded_in, run):
-                self._warn(line)

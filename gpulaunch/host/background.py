@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,12 +13,16 @@ from typing import Self
 
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.host.ending import descendants, end_all, family
 from gpulaunch.host.launches import own_command
 from gpulaunch.host.libc import end_with_parent
 from gpulaunch.host.process import clean_environment
 
-_FOREVER = ("sh", "-c", 'while "$@"; do :; done', "sh")
-"""So that the job begins anew whenever it ends well, under one lease."""
+_LOOP = """\
+trap 'kill $job 2>/dev/null; wait $job; exit' TERM
+while "$@" & job=$!; wait $job; do :; done"""
+_FOREVER = ("sh", "-c", _LOOP, "sh")
+"""So that the job begins anew whenever it ends well, under one lease, and hears TERM."""
 
 _CHUNK = 1 << 16
 
@@ -57,6 +62,7 @@ class Background:
             FailedError: it has ended.
             TimedOutError: nothing is heard of it for as long as patience lasts.
         """
+        self._spared = family()
         told, write_end = (out_of_the_way(fd) for fd in os.pipe())
         said, out = (out_of_the_way(fd) for fd in os.pipe())
         try:
@@ -64,7 +70,7 @@ class Background:
                 [*own_command(), f"--json-status-fd={write_end}", *self._arguments],
                 env=clean_environment() | {os.fsencode(k): os.fsencode(v) for k, v in self._environment.items()},
                 stdin=subprocess.DEVNULL,
-                stdout=out,
+                stdout=out if self._says else subprocess.DEVNULL,
                 pass_fds=(write_end,),
                 start_new_session=True,
                 preexec_fn=end_with_parent(os.getpid()),  # noqa: PLW1509  no threads here
@@ -78,6 +84,7 @@ class Background:
             self._await(told, b'"started"')
             if self._says:
                 self._await(said, self._says)
+                threading.Thread(target=_drain, args=(os.dup(said),), daemon=True).start()
         except BaseException:
             self._end()
             raise
@@ -118,5 +125,14 @@ class Background:
             if select.select([self._pidfd], [], [], lasting_s)[0]:
                 break
         self._process.wait()
+        end_all(lambda: descendants(self._spared), self._grace_s)  # what its job has left behind, GPU or no GPU
         for fd in (self._pidfd, *self._open):
             os.close(fd)
+
+
+def _drain(fd: int) -> None:
+    """Read what nobody wants to know, lest its writer wait for a reader."""
+    with suppress(OSError):
+        while os.read(fd, _CHUNK):
+            pass
+    os.close(fd)

@@ -113,9 +113,13 @@ def descendants(spared: Collection[int] = ()) -> set[int]:
             return set()
 
 
-def family() -> set[int]:
-    """Live descendants of this process; what has ended is left for others to put away."""
-    return _look_for_descendants(())
+def family(spared: Collection[int] = ()) -> set[int]:
+    """Live descendants of this process; what has ended is left for others to put away.
+
+    Args:
+        spared: these are left out, and theirs.
+    """
+    return _look_for_descendants(spared)
 
 
 def _look_for_descendants(spared: Collection[int]) -> set[int]:

@@ -5,7 +5,8 @@ again; what fails now and then is missing in that reading.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pynvml
@@ -23,11 +24,22 @@ _NEVER = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
-_KIB_COUNTERS = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
-# older pynvml do not name these four
-_BYTE_COUNTERS = (202, 204)  # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, _RCV_BYTES
-_PCIE_COUNTERS = (197, 198)  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
+_PCIE_COUNTERS = (197, 198)  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES; older pynvml do not name them
+_NVLINK_COUNTERS = (
+    ((202, 204), 1),  # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, _RCV_BYTES: NVLink 5
+    ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX), 1024),
+)
+"""Fields for sent and received, and bytes in a unit, of which a card has the one or the other."""
+
 _PCIE_SENT, _PCIE_RECEIVED = pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES
+_SILENT = (
+    *LOST,
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+)
+"""From then on nothing is to be heard of the GPU."""
+
 _POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
 _SIGNED = (pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG,)
 _WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
@@ -59,8 +71,9 @@ class Meter:
     def __init__(self, card: Card, links: tuple[int, ...]) -> None:
         self._handle = card.handle
         self.index = card.index
-        self._links = links
         self._absent: set[object] = set()
+        self._counts_pcie = None not in self._fields([(field, 0) for field in _PCIE_COUNTERS])
+        self._counted_links, self._link_fields, self._link_unit = self._counters_of(links)
         self._gpm = self._gpm_of()
 
     @property
@@ -83,8 +96,8 @@ class Meter:
         milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage)
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
         violation = self._ask(pynvml.nvmlDeviceGetViolationStatus, pynvml.NVML_PERF_POLICY_POWER)
-        sent, received = self._pcie_counters()
-        look = with_pcie and (sent is None or received is None)
+        sent, received = self._fields([(field, 0) for field in _PCIE_COUNTERS]) if self._counts_pcie else (None, None)
+        look = with_pcie and not self._counts_pcie
         return Reading(
             at_s=time.monotonic(),
             time_active_percentage=None if rates is None else float(rates.gpu),
@@ -101,13 +114,14 @@ class Meter:
             capped_s=None if violation is None else violation.violationTime / 1e9,
             pcie_sent_bytes=sent,
             pcie_received_bytes=received,
-            links=self._nvlink_counters() if with_links and self._links else None,
+            links=self._nvlink_counters() if with_links and self._counted_links else None,
         )
 
     def close(self) -> None:
         """Give back what GPM holds for it."""
         if self._gpm:
-            self._gpm.close()
+            with suppress(pynvml.NVMLError):
+                self._gpm.close()
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
         """A call whose answer may be unknown: then None.
@@ -120,7 +134,7 @@ class Meter:
         try:
             return function(self._handle, *arguments)
         except pynvml.NVMLError as problem:
-            if problem.value in LOST:
+            if problem.value in _SILENT:
                 raise LostGpuError(f"GPU {self.index}: {problem}") from None
             if problem.value in _NEVER:
                 self._absent.add((function, arguments))
@@ -143,41 +157,31 @@ class Meter:
         found = self._ask(pynvml.nvmlDeviceGetPcieThroughput, direction)
         return None if found is None else found * 1000 / 1e9
 
-    def _pcie_counters(self) -> tuple[int | None, int | None]:
-        if _PCIE_COUNTERS in self._absent:
-            return None, None
-        sent, received = self._fields([(field, 0) for field in _PCIE_COUNTERS])
-        if sent is None or received is None:
-            self._absent.add(_PCIE_COUNTERS)
-        return sent, received
+    def _counters_of(self, links: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, int], int]:
+        """The links that are counted, by which fields, and bytes in a unit."""
+        for fields, unit in _NVLINK_COUNTERS:
+            counted = tuple(n for n in links if None not in self._fields([(field, n) for field in fields]))
+            if counted:
+                return counted, fields, unit
+        return (), (0, 0), 1
 
     def _nvlink_counters(self) -> dict[int, LinkBytes]:
-        """By number of the link; one that does not count is not there. Hopper counts bytes, the older ones KiB."""
-        found = {}
-        for fields, unit in ((_KIB_COUNTERS, 1024), (_BYTE_COUNTERS, 1)):
-            if fields in self._absent:
-                continue
-            values = iter(self._fields([(field, link) for link in self._links for field in fields]))
-            for link, sent, received in zip(self._links, values, values, strict=False):
-                if sent is not None and received is not None:
-                    found[link] = LinkBytes(sent * unit, received * unit)
-            if found:
-                return found
-            self._absent.add(fields)
-        return found
+        """By number of the link; one that fails this time is not there."""
+        values = iter(self._fields([(field, link) for link in self._counted_links for field in self._link_fields]))
+        return {
+            link: LinkBytes(sent * self._link_unit, received * self._link_unit)
+            for link, sent, received in zip(self._counted_links, values, values, strict=True)
+            if sent is not None and received is not None
+        }
 
     def _fields(self, fields: list[tuple[int, int]]) -> list[int | None]:
         """Values of (field, scope), in their order; None for each that is unknown."""
-        found = self._ask_fields(fields)
-        return [None] * len(fields) if found is None else [_value(field) for field in found]
-
-    def _ask_fields(self, fields: list[tuple[int, int]]) -> Any:  # noqa: ANN401
         try:
-            return pynvml.nvmlDeviceGetFieldValues(self._handle, fields)
+            return list(map(_value, pynvml.nvmlDeviceGetFieldValues(self._handle, fields)))
         except pynvml.NVMLError as problem:
-            if problem.value in LOST:
+            if problem.value in _SILENT:
                 raise LostGpuError(f"GPU {self.index}: {problem}") from None
-        return None
+        return [None] * len(fields)
 
     def _gpm_of(self) -> "_Gpm | None":
         query = getattr(pynvml, "nvmlGpmQueryDeviceSupport", None)  # pynvml 11.525 has no GPM
@@ -216,7 +220,7 @@ class _Gpm:
                 asked.metrics[place].metricId = metric
             pynvml.nvmlGpmMetricsGet(asked)
         except pynvml.NVMLError as problem:
-            if problem.value in LOST:
+            if problem.value in _SILENT:
                 raise LostGpuError(f"GPU {self._index}: {problem}") from None
             return _GpmMetrics()
         self._before, self._after = self._after, self._before

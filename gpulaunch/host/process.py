@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 
 from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, printable
 from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.libc import adopt_orphans
+from gpulaunch.host.libc import adopt_orphans, end_with_parent
 from gpulaunch.host.system import identify, stat_fields
 
 _SI_USER = 0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
@@ -29,6 +29,7 @@ _UNMANAGED = frozenset(
         signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS,  # our own faults
     }
 )  # fmt: skip
+_ENDING = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP})
 _PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 _CONTINUE_S = 0.02
 _DAY_S = 86400.0  # the kernel does not take centuries
@@ -87,9 +88,15 @@ class Job:
 
     Args:
         keep: descriptor that the job inherits; None for none.
+        tied: it is killed if this process dies.
+
+    Attributes:
+        interrupted: INT, QUIT, TERM or HUP has come, which as a rule end the job.
     """
 
-    def __init__(self, keep: int | None) -> None:
+    def __init__(self, keep: int | None, *, tied: bool = False) -> None:
+        self.interrupted = False
+        tie = end_with_parent(os.getpid()) if tied else None
         self._entry = _hold_signals()
         adopt_orphans()
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
@@ -97,6 +104,8 @@ class Job:
         if self.pid == 0:
             try:
                 os.close(self._word)
+                if tie:
+                    tie()
                 _become(self._entry, keep, read_end)
             finally:
                 os._exit(FAILED)
@@ -198,6 +207,7 @@ class Job:
 
     def _react(self, info: signal.struct_siginfo) -> None:
         sent_by_process = info.si_code <= _SI_USER
+        self.interrupted |= info.si_signo in _ENDING
         if info.si_signo == signal.SIGCONT:
             self._continue()
         elif info.si_signo == signal.SIGCHLD and not sent_by_process:

@@ -2,34 +2,52 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpulaunch.core.workload.profile import VERSION, parse_profile
-from gpulaunch.errors import FailedError, UsageError, quoted
+from gpulaunch.core.workload.profile import VERSION, check_profile
+from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.host.catalog import config_directory, profile_names
 from gpulaunch.host.document import MAX_FILE_BYTES, parse_toml, parsed, read_text
 from gpulaunch.host.slow_lock import held
-from gpulaunch.host.write import changed_text, document_text, write_text
+from gpulaunch.host.write import changed_text, check_writable, document_text, write_text
 
-LOCK_S = 10.0
-_LOCK = ".lock"
+LOCK_S = 3.0
+_LOCK = "profiles.lock"
 _FIRST = ("version", "name", "description", "base", "gpus", "command")
 
 
+def is_own_name(name: str) -> bool:
+    """Whether a profile of this user's own can have this name: no path, no variant, nothing that no terminal shows."""
+    plain = name.strip(".") and name.isprintable() and is_text(name)
+    return bool(plain) and os.sep not in name and "@" not in name and not name.endswith(".toml")
+
+
+def is_text(name: str) -> bool:
+    """Whether it can stand in a file of UTF-8; arguments may have bytes that cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def own_profile_file(name: str) -> str:
-    """Where a profile is that gpulaunch is to write: a path as it is, a name among this user's own.
+    """Where a profile of this user's own is.
 
     Raises:
-        UsageError: it is no name that a file can have, or that of a variant.
+        UsageError: it is no name that one can have.
     """
     if "@" in name:
         raise UsageError(f"profile {quoted(name)} is a variant: only a whole profile can be written")
-    if os.sep in name or name.endswith(".toml"):
-        return os.path.abspath(name)
-    if not name.strip(".") or not name.isprintable():
+    if not is_own_name(name):
         raise UsageError(f"{quoted(name)} is no name for a profile")
-    return os.path.join(config_directory(), "profiles", f"{name}.toml")
+    return os.path.join(own_profiles(), f"{name}.toml")
+
+
+def own_profiles() -> str:
+    """The folder of this user's own."""
+    return os.path.join(config_directory(), "profiles")
 
 
 def read_profile_file(path: str) -> dict[str, Any]:
@@ -84,20 +102,38 @@ def write_sections(path: str, sections: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def alone_with(path: str) -> Iterator[None]:
-    """Hold the lock of a folder of profiles: who reads one of them to change it must not be disturbed.
+def alone() -> Iterator[None]:
+    """Hold the lock of this user's profiles: who reads one to change it must not be disturbed.
 
-    Args:
-        path: of a profile in it.
+    Where there can be no lock, as without a home directory, nobody is kept out.
 
     Raises:
-        FailedError: it cannot be had.
+        FailedError: another one has it for longer than that takes.
     """
-    lock = os.path.join(os.path.dirname(path), _LOCK)
+    directory = config_directory()
+    with suppress(OSError):
+        os.makedirs(directory, exist_ok=True)
+    if not os.access(directory, os.W_OK):
+        yield
+        return
+    lock = os.path.join(directory, _LOCK)
     with held(lock, LOCK_S) as got:
         if not got:
             raise FailedError(f"{lock}: could not be locked in {LOCK_S:g} s")
         yield
+
+
+def check_profile_path(path: str) -> None:
+    """Find out before long work whether a profile could be written there.
+
+    Raises:
+        UsageError: something else is there, or what is there is no profile.
+        FailedError: it cannot be written.
+    """
+    if not path or (os.path.exists(path) and not os.path.isfile(path)):
+        raise UsageError(f"{printable(path) or 'an empty path'}: a profile is a regular file")
+    read_profile_file(path)
+    check_writable(path)
 
 
 def _text_of(path: str) -> str:
@@ -108,5 +144,5 @@ def _checked(path: str, text: str) -> dict[str, Any]:
     document = parse_toml(path, text)
     if not document.data:
         raise UsageError(f"{path}: there is nothing in it")
-    parsed(document, parse_profile)
+    parsed(document, check_profile)
     return document.data

@@ -11,6 +11,7 @@ from contextlib import suppress
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.workload.measured.run import GpuRun, Link
 from gpulaunch.core.workload.measured.usage import Usage
+from gpulaunch.errors import FailedError
 from gpulaunch.host import nvml
 from gpulaunch.host.nvml import LostGpuError, PciAddress
 from gpulaunch.host.nvml_usage import GPM_LEAST_S, Meter
@@ -24,8 +25,14 @@ COST = 0.01
 SLOW_S = 1.0
 """Between two readings of what takes long: seventy-two NVLink counters, and PCIe where it is not counted."""
 
+START_S = 2.0
+"""A driver that does not answer within this time does not keep the job from starting."""
+
 STOP_S = 0.5
 """A driver that does not answer within this time after the job's end is not waited for."""
+
+
+_SILENT = "the driver tells nothing of it any more"
 
 
 class _Watched:
@@ -38,11 +45,15 @@ class _Watched:
 
     def read(self, *, with_links: bool, with_pcie: bool) -> None:
         """Add what it says now; a GPU that is lost stays as it was."""
-        if self.problem is None:
-            try:
-                self.usage.add(self.meter.read(with_links=with_links, with_pcie=with_pcie))
-            except LostGpuError as problem:
-                self.problem = str(problem)
+        if self.problem and self.problem != _SILENT:
+            return
+        try:
+            reading = self.meter.read(with_links=with_links, with_pcie=with_pcie)
+        except LostGpuError as problem:
+            self.problem = str(problem)
+        else:
+            self.problem = _SILENT if reading.tells_nothing else None
+            self.usage.add(reading)
 
     def run(self, late: str | None) -> GpuRun:
         """What was read."""
@@ -60,38 +71,38 @@ class _Watched:
 
 
 class Sampler:
-    """The readings of one job's GPUs. Making it takes the first ones, before the job begins.
+    """The readings of one job's GPUs.
 
     Args:
         gpus: the job's, in rank order.
 
     Attributes:
-        problems: of GPUs that cannot be read at all.
-
-    Raises:
-        FailedError: there is no NVML.
+        problems: why not all of them were read from the job's beginning.
     """
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
-        nvml.open_nvml()
         self.problems: list[str] = []
+        self._gpus = gpus
         self._watched: list[_Watched] = []
-        self._over = threading.Event()
+        self._ready, self._over = threading.Event(), threading.Event()
+        self._broken: str | None = None
         self._began_s = time.monotonic()
         self._spent_s = 0.0
-        self._watch(gpus)
-        self._thread = threading.Thread(target=self._sample, name="sampler", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
 
     def start(self) -> None:
-        """Begin to read again and again."""
+        """Take the first readings, before the job begins, and go on with it."""
         self._thread.start()
+        if not self._ready.wait(START_S):
+            self.problems.append(f"the driver did not answer within {START_S:g} s before the job's start")
 
     def stop(self) -> tuple[GpuRun, ...]:
         """Read once more, and end; what was read, by rank."""
         self._over.set()
         self._thread.join(STOP_S)
-        hangs = self._thread.is_alive()
-        late = f"the driver did not answer within {STOP_S:g} s after the job's end" if hangs else None
+        late = self._broken
+        if self._thread.is_alive():
+            late = f"the driver did not answer within {STOP_S:g} s after the job's end"
         return tuple(one.run(late) for one in self._watched)
 
     @property
@@ -99,27 +110,33 @@ class Sampler:
         """Part of one CPU that the readings have taken so far."""
         return self._spent_s / max(time.monotonic() - self._began_s, 1e-9)
 
-    def _watch(self, gpus: Sequence[Gpu]) -> None:
-        cards = {}
-        for gpu in gpus:
+    def _work(self) -> None:
+        try:
+            self._watch()
+            self._ready.set()
+            self._sample()
+        except FailedError as problem:
+            self.problems.append(problem.message)
+        except Exception as problem:  # noqa: BLE001  half a measurement must not pass for a whole one
+            self._broken = f"measuring broke off: {problem!r}"
+            self.problems.append(self._broken)
+        finally:
+            self._ready.set()
+            for one in self._watched:
+                one.meter.close()
+
+    def _watch(self) -> None:
+        nvml.open_nvml()
+        at = _addresses()
+        for gpu in self._gpus:
             try:
-                cards[gpu.index] = nvml.card_of(gpu.uuid, gpu.index)
+                card = nvml.card_of(gpu.uuid, gpu.index)
+                by_field = nvml.asks_by_field(gpu.compute_capability)
+                links = () if gpu.mig else _links_of(card.nvlinks(by_field=by_field), at)
+                meter = Meter(card, tuple(link.number for link in links))
+                self._watched.append(_Watched(gpu, meter, links))
             except LostGpuError as problem:
                 self.problems.append(str(problem))
-        at = _addresses()
-        for gpu in gpus:
-            if gpu.index in cards:
-                card = cards[gpu.index]
-                try:
-                    links = (
-                        _links_of(card.nvlinks(by_field=nvml.asks_by_field(gpu.compute_capability)), at)
-                        if not gpu.mig
-                        else ()
-                    )
-                    meter = Meter(card, tuple(link.number for link in links))
-                    self._watched.append(_Watched(gpu, meter, links))
-                except LostGpuError as problem:
-                    self.problems.append(str(problem))
 
     def _sample(self) -> None:
         slow_s = time.monotonic()
@@ -128,17 +145,14 @@ class Sampler:
             slowly = time.monotonic() - slow_s >= SLOW_S
             slow_s = time.monotonic() if slowly else slow_s
             before_s = time.thread_time()
-            self._round(with_links=slowly, with_pcie=slowly)
+            for one in self._watched:
+                if not self._over.is_set():
+                    one.read(with_links=slowly, with_pcie=slowly)
             spent_s = time.thread_time() - before_s
             self._spent_s += spent_s
             pause_s = max(PERIOD_S, spent_s * (1 / COST - 1))
-        self._round(with_links=True, with_pcie=False)  # the job has ended, and somebody waits
         for one in self._watched:
-            one.meter.close()
-
-    def _round(self, *, with_links: bool, with_pcie: bool) -> None:
-        for one in self._watched:
-            one.read(with_links=with_links, with_pcie=with_pcie and not self._over.is_set())
+            one.read(with_links=True, with_pcie=False)  # the job has ended, and somebody waits
 
 
 def _addresses() -> dict[PciAddress, int]:

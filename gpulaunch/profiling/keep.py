@@ -2,12 +2,21 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gpulaunch.core.workload.measured.run import Run
 from gpulaunch.core.workload.measured.runs import updated
 from gpulaunch.core.workload.profile import VERSION
-from gpulaunch.host.profile_file import alone_with, learned_from, read_profile_file, write_sections
+from gpulaunch.host.profile_file import (
+    alone,
+    check_profile_path,
+    is_text,
+    learned_from,
+    own_profiles,
+    read_profile_file,
+    write_sections,
+)
 from gpulaunch.profiling.borrow import borrowed
 from gpulaunch.profiling.launches import Outcome, Sections
 
@@ -45,17 +54,18 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
     """
     if not outcome.sections:
         return []
-    known = read_profile_file(path)
-    resources = outcome.sections.get("resources", {})
-    if resources.get("incomplete") and "resources" in known and not known["resources"].get("incomplete"):
-        return [f"{path}: the job failed, so what is known of it from before stays"]
-    sections: Sections = {} if known else {"version": VERSION, "name": name}
-    if command:
-        sections["command"] = list(command)
-    sections |= {key: _merged(key, known, value) for key, value in outcome.sections.items()}
-    if resources and known.get("shared_gpu", _PREDICTED).get("predicted_from"):
-        sections["shared_gpu"] = borrowed(known.get("name", name), resources)
-    write_sections(path, sections)
+    with alone():
+        known = read_profile_file(path)
+        resources = outcome.sections.get("resources", {})
+        if resources.get("incomplete") and "resources" in known and not known["resources"].get("incomplete"):
+            return [f"{path}: the run was not complete, so what is known of it from before stays"]
+        sections: Sections = {} if known else {"version": VERSION, "name": name}
+        if command and all(map(is_text, command)):
+            sections["command"] = list(command)
+        sections |= {key: _merged(key, known, value) for key, value in outcome.sections.items()}
+        if resources and known.get("shared_gpu", _PREDICTED).get("predicted_from"):
+            sections["shared_gpu"] = borrowed(known.get("name", name), resources)
+        write_sections(path, sections)
     lines = [f"{path}: the run was not complete, and is marked so"] if resources.get("incomplete") else []
     if resources.get("memory_is_reservation"):
         lines.append(f"{path}: {RESERVATION}")
@@ -77,6 +87,19 @@ def _merged(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa:
     return merged
 
 
+def check_own(path: str) -> None:
+    """Find out before a job starts whether its profile can learn; makes the folder of this user's own profiles.
+
+    Raises:
+        UsageError: what is there is no profile.
+        FailedError: it cannot be written.
+    """
+    if os.path.dirname(path) == own_profiles():
+        with suppress(OSError):
+            os.makedirs(own_profiles(), exist_ok=True)
+    check_profile_path(path)
+
+
 def learn(path: str, run: Run) -> list[str]:
     """Add a run to what a profile knows; returns what there is to say about it.
 
@@ -94,9 +117,9 @@ def learn(path: str, run: Run) -> list[str]:
     if not run.is_complete:
         why = next(iter(run.problems), None) or next((gpu.problem for gpu in run.gpus if gpu.problem), None)
         return [f"profile {name} learns nothing from this run: {why}"] if why else []
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with alone_with(path):
+    with alone():
         known, begins = learned_from(path, name)
         change = updated(known, run, RECORDED)
         write_sections(path, {**begins, **change.sections})
-    return [f"profile {name} does not fit this run: {what}" for what in change.misfits]
+    verdict = "is replaced by this run" if change.replaced else "does not fit this run"
+    return [f"profile {name} {verdict}: {what}" for what in change.misfits]

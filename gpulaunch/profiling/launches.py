@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ class Launched(NamedTuple):
 
     Attributes:
         over: how it ended.
-        run: what was recorded; None if it never ran.
+        run: what was recorded; None if it never ran, or was killed with its launcher.
     """
 
     over: Over
@@ -49,8 +49,9 @@ class Launched(NamedTuple):
 
     @property
     def went_well(self) -> bool:
-        """Whether it did what it was to do."""
-        return self.run is not None and (self.over.cut or exit_status(self.over.status) == 0)
+        """Whether it did what it was to do, and nobody wanted it to end."""
+        ended = self.over.cut or (self.run is not None and exit_status(self.over.status) == 0)
+        return ended and not self.over.interrupted
 
     @property
     def rate(self) -> float | None:
@@ -84,17 +85,39 @@ def launch(job: Job, options: Sequence[str] = (), environment: Mapping[str, str]
     """
     with TemporaryDirectory(prefix="gpulaunch-profile-") as directory:
         path = os.path.join(directory, "run.json")
-        arguments = (*job.options, *options, "--record-to", path, "--", *job.command)
+        arguments = (*job.options, *options, "--no-record", "--record-to", path, "--", *job.command)
         over = run_launch(arguments, environment or {}, job.grace_s, job.part)
         run = _read(path)
+        if run and over.cut:  # it was we who ended it
+            run = run._replace(exit_status=0)
         return Launched(over, run if run and run.exit_status not in NOT_RUN else None)
 
 
-def _read(path: str) -> Run | None:
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="utf-8") as file:
-        return run_of(json.load(file))
+def repeated(
+    job: Job,
+    count: int,
+    tell: Callable[[str], None],
+    what: str = "",
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> list[Launched]:
+    """Launch the job so many times; one that does not go well is the last.
+
+    Args:
+        job: which.
+        count: how many times, at least 1.
+        tell: where to say how far it has come.
+        what: what to call these launches; nothing is said of a single one without a name.
+        options: of these launches, see launch.
+        environment: variables to add.
+    """
+    done: list[Launched] = []
+    while len(done) < count and (not done or done[-1].went_well):
+        number = f"run {len(done) + 1} of {count}" if count > 1 else ""
+        if what or number:
+            tell(": ".join(filter(None, (what, number))))
+        done.append(launch(job, options, environment))
+    return done
 
 
 def timed(done: Launched) -> float:
@@ -107,3 +130,10 @@ def timed(done: Launched) -> float:
         found = f"{len(done.over.marks)} lines with progress"
         raise UsageError(f"--iterations-from: {found} in what the job printed: at least 2 are needed, that go on")
     return 1 / done.rate
+
+
+def _read(path: str) -> Run | None:
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return run_of(json.load(file))

@@ -13,7 +13,7 @@ from gpulaunch.host import synthetic_load
 from gpulaunch.host.background import Background
 from gpulaunch.host.catalog import load_profile
 from gpulaunch.look import Launch
-from gpulaunch.profiling.launches import SOURCE, Job, Launched, Outcome, launch, timed
+from gpulaunch.profiling.launches import SOURCE, Job, Outcome, repeated, timed
 from gpulaunch.profiling.site import Site, find_site, names
 
 RUNS = 5
@@ -91,7 +91,7 @@ def measure_pair(
         FailedError: another one did not run on.
     """
     site = find_site(one, warn)
-    alone = _runs(job, "alone", ("--exclusive", "--only", names(site.gpus)), count, tell)
+    alone = repeated(job, count, tell, "alone", ("--exclusive", "--only", names(site.gpus)), _MEET)
     if not alone[-1].went_well:
         return Outcome({}, alone[-1].over.status)
     solo_s = percentile_95([timed(each) for each in alone])
@@ -104,7 +104,7 @@ def measure_pair(
         options = (*half, "--only", names(gpus), "-n", str(len(gpus)), "--name", other.name)
         with Background(other.name, options, other.command, _MEET, other.says, PATIENCE_S, 2 * job.grace_s) as beside:
             tell(f"{other.name} runs on GPUs {names(gpus)}")
-            met = _runs(job, f"beside {other.name}", (*half, "--only", names(site.gpus)), count, tell)
+            met = repeated(job, count, tell, f"beside {other.name}", (*half, "--only", names(site.gpus)), _MEET)
             beside.check()
         status = met[-1].over.status
         if not met[-1].went_well:
@@ -133,16 +133,6 @@ def _beside(site: Site, other: Other) -> tuple[Gpu, ...]:
             f"--pair: {other.name} needs {gpus_text(other.gpus)}: {found}", "--share puts both on one GPU"
         )
     return tuple(free[: other.gpus])
-
-
-def _runs(job: Job, how: str, options: Sequence[str], count: int, tell: Callable[[str], None]) -> list[Launched]:
-    done: list[Launched] = []
-    for number in range(1, count + 1):
-        tell(f"{how}: run {number} of {count}")
-        done.append(launch(job, options, _MEET))
-        if not done[-1].went_well:
-            break
-    return done
 
 
 def _sections(slowdowns: dict[str, float], model: str, count: int, *, shares: bool) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
 from gpulaunch.acquire import Held
@@ -37,15 +38,11 @@ class Recording:
 
     def begin(self, held: Held[Any]) -> None:
         """The job has its GPUs, and is about to start."""
-        if held.lease.share:
-            self._problems.append(SHARED)
-        try:
-            self._sampler = Sampler(granted_gpus(self._launch, held.grant))
-            self._problems += self._sampler.problems
-            self._sampler.start()
+        self._problems = [SHARED] if held.lease.share else []
+        self._sampler = Sampler(granted_gpus(self._launch, held.grant))
+        with suppress(GpulaunchError):
             self._driver = driver_version()
-        except (GpulaunchError, RuntimeError) as problem:  # no NVML, no thread
-            self._problems.append(str(problem))
+        self._sampler.start()
         self._date, self._began_s = now(), time.monotonic()
 
     def end(self, status: int) -> Run:
@@ -56,6 +53,7 @@ class Recording:
         """
         duration_s = time.monotonic() - self._began_s
         gpus = self._sampler.stop() if self._sampler else ()
+        found = self._sampler.problems if self._sampler else ()
         return Run(
             command=self._launch.command,
             exit_status=exit_status(status),
@@ -63,7 +61,7 @@ class Recording:
             gpus=gpus,
             driver=self._driver,
             date=self._date,
-            problems=tuple(self._problems),
+            problems=(*self._problems, *found),
             sampling_cpu_percentage=100 * self._sampler.cost if self._sampler else 0.0,
         )
 

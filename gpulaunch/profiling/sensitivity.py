@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 from gpulaunch.core.hardware.naming import gpus_text
-from gpulaunch.core.placement.place import Candidate
 from gpulaunch.core.workload.measured.runs import rounded
 from gpulaunch.errors import UsageError
+from gpulaunch.host.foreground import progress_of
 from gpulaunch.look import Launch
-from gpulaunch.profiling.launches import SOURCE, Job, Launched, Outcome, launch, timed
+from gpulaunch.profiling.launches import SOURCE, Job, Launched, Outcome, repeated, timed
 from gpulaunch.profiling.site import extremes, find_site, names
+
+if TYPE_CHECKING:
+    from gpulaunch.core.placement.place import Candidate
 
 SENSITIVE_PERCENTAGE = 3.0
 """A job that takes so much longer on the worst GPUs is sensitive. Of Jacobi, whose gain is less, mapa-sc21 4 says that
@@ -27,7 +31,7 @@ def measure_sensitivity(
     Args:
         job: which.
         one: its launch, read.
-        count: how many runs on each; of several the median counts.
+        count: how many runs on each, in turn; of several the median counts.
         warn: where to say what is odd but no failure.
         tell: where to say how far it has come.
 
@@ -44,14 +48,17 @@ def measure_sensitivity(
     if slow > NEAR * fast:
         found = f"{gpus_text(len(site.gpus))} have {fast:.4g} GB/s at best and {slow:.4g} GB/s at worst"
         raise UsageError(f"--sensitivity: {found} here: there is nothing to compare")
-    done: list[list[Launched]] = []
-    for what, candidate in (("best", best), ("worst", worst)):
-        done.append(_runs(job, what, candidate, count, tell))
-        if not done[-1][-1].went_well:
-            return Outcome({}, done[-1][-1].over.status)
-    best_s, worst_s = (median(timed(each) for each in runs) for runs in done)
+    done: dict[Candidate, list[Launched]] = {best: [], worst: []}
+    for number in range(1, count + 1):
+        for what, candidate in (("best", best), ("worst", worst)):
+            of = f"run {number} of {count}: " if count > 1 else ""
+            where = f"GPUs {names(candidate)}, {candidate.scores.effective_bandwidth:.4g} GB/s"
+            ran = repeated(job, 1, tell, f"{of}the {what} placement: {where}", ("--only", names(candidate)))
+            done[candidate] += ran
+            if not ran[-1].went_well:
+                return Outcome({}, ran[-1].over.status)
+    best_s, worst_s = (median(map(timed, runs)) for runs in done.values())
     slowdown = 100 * (worst_s / best_s - 1)
-    status = done[-1][-1].over.status
     where = f"{site.situation.topology.name}, GPUs {names(best)} and {names(worst)}"
     source = f"{SOURCE} --sensitivity on {where}"
     sections = {
@@ -60,7 +67,7 @@ def measure_sensitivity(
             "worst_gb_per_s": rounded("", slow),
             "best_s": rounded("", best_s),
             "worst_s": rounded("", worst_s),
-            **_iterations(done),
+            **_iterations(done[best] + done[worst]),
             "slowdown_percentage": rounded("", slowdown),
             "measured_on": site.gpus[0].model,
             "source": source,
@@ -70,21 +77,14 @@ def measure_sensitivity(
     unit = "an iteration" if job.part else "a run"
     verdict = "bandwidth-sensitive" if slowdown >= SENSITIVE_PERCENTAGE else "not bandwidth-sensitive"
     times = f"{best_s:.4g} s for {unit} at {fast:.4g} GB/s, {worst_s:.4g} s at {slow:.4g} GB/s"
-    return Outcome(sections, status, (f"{times}: {slowdown:+.3g} %, {verdict}",))
+    return Outcome(sections, done[worst][-1].over.status, (f"{times}: {slowdown:+.3g} %, {verdict}", *_doubt(count)))
 
 
-def _runs(job: Job, what: str, candidate: Candidate, count: int, tell: Callable[[str], None]) -> list[Launched]:
-    done: list[Launched] = []
-    for number in range(1, count + 1):
-        of = f", run {number} of {count}" if count > 1 else ""
-        tell(f"the {what} placement: GPUs {names(candidate)}, {candidate.scores.effective_bandwidth:.4g} GB/s{of}")
-        done.append(launch(job, ("--only", names(candidate))))
-        if not done[-1].went_well:
-            break
-    return done
-
-
-def _iterations(done: Sequence[Sequence[Launched]]) -> dict[str, int]:
-    """How many were timed, of the placement where they were fewer."""
-    counts = [one.over.marks[-1].done - one.over.marks[0].done for runs in done for one in runs if one.over.marks]
+def _iterations(done: Sequence[Launched]) -> dict[str, int]:
+    """How many were timed, of the launch where they were fewest."""
+    counts = [progress_of(one.over.marks) for one in done if one.over.marks]
     return {"iterations": max(1, int(min(counts)))} if counts else {}
+
+
+def _doubt(count: int) -> tuple[str, ...]:
+    return () if count > 1 else ("one run on each: the first may be slower than later ones, and --runs 3 tells more",)

@@ -42,9 +42,9 @@ def measure_sweep(
     for share in shares:
         tell(f"{share} % of the SMs of GPU {names(site.gpus)}")
         done = launch(job, (*alone, "--sm-percentage", str(share)))
-        if not done.went_well or done.run is None:
+        if not done.went_well:
             return Outcome({}, done.over.status)
-        if SHARED not in done.run.problems:
+        if done.run and SHARED not in done.run.problems:
             raise FailedError(f"--sweep: GPU {names(site.gpus)} cannot be shared, so nothing bounds its SMs")
         points.append(CurvePoint(float(share), rounded("", 1 / timed(done))))
     return Outcome(_sections(points, site.gpus[0].model, job), done.over.status, (_line(points, job),))

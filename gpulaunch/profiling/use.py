@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from gpulaunch.core.workload.measured.pattern import communication_of
 from gpulaunch.core.workload.measured.runs import resources_of
-from gpulaunch.profiling.launches import SOURCE, Job, Outcome, launch
+from gpulaunch.profiling.launches import SOURCE, Job, Outcome, repeated
 
 
 def measure_use(job: Job, count: int, tell: Callable[[str], None]) -> Outcome:
@@ -17,13 +17,7 @@ def measure_use(job: Job, count: int, tell: Callable[[str], None]) -> Outcome:
         count: how many runs, at least 1.
         tell: where to say how far it has come.
     """
-    done = []
-    for number in range(1, count + 1):
-        if count > 1:
-            tell(f"run {number} of {count}")
-        done.append(launch(job))
-        if not done[-1].went_well:
-            break
+    done = repeated(job, count, tell)
     status = done[-1].over.status
     runs = [one.run for one in done if one.run]
     if not runs:

@@ -91,6 +91,7 @@ class Runs(Section):
     """How figures differ between runs; each is called as the key of `[resources]` that it is about."""
 
     count = whole(1, 1 << 62, "how many runs the averages are of")
+    gpus = whole(1, 1 << 20, "how many GPUs the job had in them")
     misfits = whole(0, 1 << 62, "how many of the latest runs, in a row, did not fit")
     spread = table((0.0, 1e18), "standard deviation of each figure between runs, in the figure's unit")
     percentile_95 = table((0.0, 1e18), "95th percentile of each figure over the runs, in the figure's unit")

@@ -1,10 +1,11 @@
 """Several measured runs of a job -> the [resources] and [runs] of its profile, and what one more run changes there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import fsum, sqrt
 from statistics import quantiles, stdev
 from typing import Any, NamedTuple
 
+from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.workload.measured.run import SHARE, TIME_ACTIVE, Run, figures_of, is_reservation
 
 WITHIN_POINTS = 10.0
@@ -21,6 +22,10 @@ ENOUGH_RUNS = 3
 
 _DIGITS = 5  # significant
 _WHOLE = ("memory_mib", "memory_mean_mib")
+_NO_MEANS = {
+    *("memory_mib", "memory_is_reservation", "utilization", "samples", "incomplete"),
+    *("measured_on", "driver", "date", "source"),
+}
 _COMPARED = {
     "sm_utilization_percentage": "average SM utilization",
     "memory_bandwidth_utilization_percentage": "average memory-bandwidth utilization",
@@ -68,7 +73,7 @@ def resources_of(runs: Sequence[Run], source: str) -> Document:
         resources["driver"] = last.driver
     resources["date"] = last.date
     resources["source"] = source
-    return {"resources": resources, "runs": _runs(found, keys)}
+    return {"resources": resources, "runs": _runs(found, keys, max(1, len(last.gpus)))}
 
 
 def _combined(key: str, values: Sequence[float]) -> float:
@@ -81,11 +86,11 @@ def rounded(key: str, value: float) -> float:
     return int(value) if key in _WHOLE else float(f"{value:.{_DIGITS}g}")
 
 
-def _runs(found: Sequence[Mapping[str, float]], keys: Sequence[str]) -> Document:
-    runs: Document = {"count": len(found)}
+def _runs(found: Sequence[Mapping[str, float]], keys: Sequence[str], gpus: int) -> Document:
+    runs: Document = {"count": len(found), "gpus": gpus}
     if len(found) > 1:
         values = {key: [figures[key] for figures in found] for key in keys}
-        runs["spread"] = {key: rounded("", stdev(each)) for key, each in values.items()}
+        runs["spread"] = {key: rounded("", stdev(each)) for key, each in values.items() if key != "memory_mib"}
         runs["percentile_95"] = {key: rounded("", percentile_95(each)) for key, each in values.items()}
     return runs
 
@@ -96,17 +101,19 @@ class Updated(NamedTuple):
     Attributes:
         sections: what [resources] and [runs] are now.
         misfits: what of the run does not fit what was known, a line each.
+        replaced: what was known is gone: the job has changed.
     """
 
     sections: Document
-    misfits: tuple[str, ...]
+    misfits: tuple[str, ...] = ()
+    replaced: bool = False
 
 
 def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
     """Add one run to what a profile knows.
 
     A run that does not fit is not mixed in, but counted; the third in a row replaces what was known, for then the job
-    has changed.
+    has changed. So does a run that is complete replace one that was not.
 
     Args:
         known: the profile's document.
@@ -115,50 +122,54 @@ def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
     """
     fresh = resources_of([run], source)
     before, runs = known.get("resources", {}), known.get("runs", {})
-    if not before:
-        return Updated(fresh, ())
-    misfits = _misfits(before, runs, fresh["resources"])
+    if not before or before.get("incomplete"):
+        return Updated(fresh)
+    misfits = tuple(_misfits(before, runs, fresh))
     if not misfits:
-        return Updated(_mixed(before, runs, fresh["resources"]), ())
+        return Updated(_mixed(before, runs, fresh, source))
     in_a_row = runs.get("misfits", 0) + 1
     if in_a_row >= ENOUGH_RUNS:
-        return Updated(fresh, misfits)
-    return Updated({"resources": dict(before), "runs": {**runs, "misfits": in_a_row}}, misfits)
+        return Updated(fresh, misfits, replaced=True)
+    return Updated({"resources": dict(before), "runs": {"count": 1, **runs, "misfits": in_a_row}}, misfits)
 
 
-def _misfits(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Mapping[str, Any]) -> tuple[str, ...]:
-    found = [
-        f"{what} {fresh[key]:.4g} % instead of {before[key]:.4g} %"
-        for key, what in _COMPARED.items()
-        if key in before and key in fresh and not _is_near(key, before, runs, fresh)
-    ]
-    most, used = before.get("memory_mib"), fresh.get("memory_mib")
-    if most and used and abs(used - most) > WITHIN_MEMORY * most:
-        found.append(f"maximum memory {used} MiB instead of {most} MiB")
+def _misfits(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document) -> Iterator[str]:
+    now = fresh["resources"]
+    for key, what in _COMPARED.items():
+        if key in before and key in now and not _is_near(key, before, runs, now):
+            yield f"{what} {now[key]:.4g} % instead of {before[key]:.4g} %"
+    most, used = before.get("memory_mib"), now.get("memory_mib", 0)
+    if most and abs(used - most) > WITHIN_MEMORY * most:
+        yield f"maximum memory {used} MiB instead of {most} MiB"
     for key, what in (("measured_on", "measured on"), ("utilization", "utilization is")):
-        if before.get(key) and fresh.get(key) and before[key] != fresh[key]:
-            found.append(f"{what} {fresh[key]} instead of {before[key]}")
-    return tuple(found)
+        if before.get(key) and now.get(key) and before[key] != now[key]:
+            yield f"{what} {now[key]} instead of {before[key]}"
+    gpus = fresh["runs"]["gpus"]
+    if runs.get("gpus", gpus) != gpus:
+        yield f"on {gpus_text(gpus)} instead of {runs['gpus']}"
 
 
-def _is_near(key: str, before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Mapping[str, Any]) -> bool:
+def _is_near(key: str, before: Mapping[str, Any], runs: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     spread = runs.get("spread", {}).get(key, 0.0) if runs.get("count", 1) >= ENOUGH_RUNS else 0.0
-    return bool(abs(fresh[key] - before[key]) <= max(WITHIN_POINTS, WITHIN_SPREADS * spread))
+    return bool(abs(now[key] - before[key]) <= max(WITHIN_POINTS, WITHIN_SPREADS * spread))
 
 
-def _mixed(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Mapping[str, Any]) -> Document:
-    """What is known after one more run: mean and standard deviation as if all had been kept (Welford)."""
-    count = runs.get("count", 1)
-    resources, spread = dict(fresh), {}
-    for key, value in fresh.items():
-        if key not in before or isinstance(value, bool | str) or key == "samples":
-            continue
-        mean = before[key] + (value - before[key]) / (count + 1)
-        deviation = runs.get("spread", {}).get(key, 0.0)
-        squares = deviation**2 * (count - 1) + (value - before[key]) * (value - mean)
+def _mixed(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document, source: str) -> Document:
+    """What is known after one more run: mean and standard deviation as if all had been kept (Welford).
+
+    What this run does not tell stays as it was; of the memory the most counts, which has no deviation.
+    """
+    now, gpus, count = fresh["resources"], fresh["runs"]["gpus"], runs.get("count", 1)
+    resources, spread = {**before, **now}, dict(runs.get("spread", {}))
+    for key in before.keys() & now.keys() - _NO_MEANS:
+        mean = before[key] + (now[key] - before[key]) / (count + 1)
+        squares = spread.get(key, 0.0) ** 2 * (count - 1) + (now[key] - before[key]) * (now[key] - mean)
         spread[key] = rounded("", sqrt(max(0.0, squares) / count))
-        resources[key] = rounded(key, max(before[key], value) if key == "memory_mib" else mean)
-    resources["samples"] = before.get("samples", 0) + fresh["samples"]
-    if before.get("memory_is_reservation"):
-        resources["memory_is_reservation"] = True
-    return {"resources": resources, "runs": {"count": count + 1, "spread": spread}}
+        resources[key] = rounded(key, mean)
+    resources["memory_mib"] = max(before.get("memory_mib", 0), now.get("memory_mib", 0))
+    if not resources["memory_mib"]:
+        del resources["memory_mib"]
+    resources["samples"] = before.get("samples", 0) + now["samples"]
+    known_source = str(before.get("source", source))
+    resources["source"] = known_source if source in known_source else f"{known_source}; {source}"
+    return {"resources": resources, "runs": {"count": count + 1, "gpus": runs.get("gpus", gpus), "spread": spread}}

@@ -62,6 +62,11 @@ class Reading(NamedTuple):
     pcie_received_bytes: int | None = None
     links: Mapping[int, LinkBytes] | None = None
 
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether there is nothing in it but the time."""
+        return all(value is None for value in self[1:])
+
 
 class Figures(NamedTuple):
     """What a job used of one GPU from its beginning to its end; None for what the GPU does not tell.
@@ -281,7 +286,11 @@ class Usage:
             power_cap_percentage=self._capped.mean if capped is None else min(100.0, 100 * capped),
             pcie_sent_gb_per_s=_traffic(counters["pcie_sent_bytes"], levels["pcie_sent_gb_per_s"]),
             pcie_received_gb_per_s=_traffic(counters["pcie_received_bytes"], levels["pcie_received_gb_per_s"]),
-            links={link: LinkBytes(int(out.grown), int(back.grown)) for link, (out, back) in self._links.items()},
+            links={
+                link: LinkBytes(int(out.grown), int(back.grown))
+                for link, (out, back) in self._links.items()
+                if out.rate is not None and back.rate is not None
+            },
         )
 
 
