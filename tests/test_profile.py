@@ -74,7 +74,7 @@ def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_p
     path = tmp_path / "job.toml"
     done = launcher.run("profile", "--only", "0", "-o", str(path), *timed(4, began=began))
     assert done.returncode == 0
-    assert done.stderr == f"gpulaunch: info: written to {path}; 'gpulaunch profiles show {path}' draws it\n"
+    assert done.stderr == f"gpulaunch: info: written to {path}; to see it: gpulaunch profiles show {path}\n"
     end = float(done.stdout)
     start = end - resources(path)["duration_s"]  # Python's own start takes its time
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -62,6 +63,9 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     if mode in _READING:
         if command is not None:
             raise UsageError(f"{given[mode].option} runs no command, but -- is given")
+        idle = [value.option for name, value in given.items() if name not in (mode, "output", "name", "json", "quiet")]
+        if idle:
+            raise UsageError(f"{given[mode].option} runs nothing, so {idle[0]} has no effect")
         wanted = target(given) if given.keys() & {"output", "name"} else None
         return profile_reading.main(mode, given, wanted)
     if not command:
@@ -96,7 +100,7 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
     for line in keep(path, name, outcome, job.command):
         warn(line)
     if outcome.sections:
-        tell(f"written to {path}; 'gpulaunch profiles show {path}' draws it")
+        tell(f"written to {path}; to see it: gpulaunch profiles show {shlex.quote(path)}")
     elif exit_status(outcome.status) == 0:
         warn(f"nothing could be measured, and nothing is written to {path}")
     return exit_like(outcome.status)

@@ -1,9 +1,10 @@
 """`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`: what files tell of a job, without running it."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpulaunch.cli.output import prepare_stdout, print_json, warn
+from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import printable
 from gpulaunch.host.document import read_text
@@ -64,6 +65,8 @@ def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
     if target:
         for line in keep(target.path, target.name, Outcome(found.sections, 0), ()):
             warn(line)
+        if "quiet" not in given:
+            say("info", f"written to {target.path}")
     return 0
 
 
@@ -73,7 +76,7 @@ def _scan(path: str) -> Read:
     from gpulaunch.render.scan import scan_document, scan_lines
 
     sources = read_sources(path)
-    scan = scan_sources(sources.files, sources.unread)
+    scan = scan_sources(sources.files, sources.unread, sys.stdlib_module_names)
     document = scan_document(scan)
     return Read(document, scan_lines(document), _communication(document, f"source scan of {path}"), scan.warnings)
 

@@ -56,10 +56,11 @@ class TableOf:
 
     Args:
         rule: for each value.
+        names: the only keys, if there are such.
     """
 
-    def __init__(self, rule: "AnyRule") -> None:
-        self.rule = rule
+    def __init__(self, rule: "AnyRule", names: Sequence[str] = ()) -> None:
+        self.rule, self.names = rule, names
 
 
 AnyRule = Rule | OneOrEach | Above | ListOf | RowOf | TableOf
@@ -87,7 +88,7 @@ def checked(document: object, fields: FieldTable, required: Sequence[str] = (), 
         FieldError: names the first key that is wrong.
     """
     if not isinstance(document, Mapping):
-        raise FieldError(where, f"{_name(where)}: {document!r} is not a table")
+        raise FieldError(where, f"{_name(where)}: {_no_table(document)}")
     for key, value in document.items():
         if key not in fields:
             raise FieldError((*where, key), unknown(key, fields))
@@ -99,12 +100,12 @@ def checked(document: object, fields: FieldTable, required: Sequence[str] = (), 
 
 
 def unknown(key: str, known: Iterable[str]) -> str:
-    """What to say of a key that nobody knows: those that may stand there, and the one that is most like it."""
+    """What to say of a key that nobody knows: the one that is most like it, else all that may stand there."""
     from difflib import get_close_matches  # late: it costs 3 ms
 
     names = list(known)
-    nearest = "".join(f"; nearest is {name!r}" for name in get_close_matches(key, names, n=1, cutoff=0.75))
-    return f"unknown key {key!r}: known here are {', '.join(names)}{nearest}"
+    nearest = get_close_matches(key, names, n=1, cutoff=0.75)
+    return f"unknown key {key!r}: " + (f"nearest is {nearest[0]!r}" if nearest else f"known here are {', '.join(names)}")
 
 
 def _name(where: Path) -> str:
@@ -131,7 +132,7 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
         FieldError: it is wrong.
     """
     if isinstance(rule, type):
-        problem = None if isinstance(value, rule) else f"{value!r} is not {_NAMES[rule]}"
+        problem = None if isinstance(value, rule) else _no_table(value) if rule is dict else _is_not(value, rule)
     elif isinstance(rule, OneOrEach):
         for one in value if isinstance(value, list) else [value]:
             _check(one, rule.rule, where)
@@ -151,8 +152,10 @@ def _check_within(value: object, rule: ListOf | RowOf | TableOf, where: Path) ->
     """What is wrong with a list or table as a whole; None once its values are known to be right."""
     if isinstance(rule, TableOf):
         if not isinstance(value, Mapping):
-            return f"{value!r} is not a table"
+            return _no_table(value)
         for key, one in value.items():
+            if rule.names and key not in rule.names:
+                raise FieldError((*where, key), unknown(key, rule.names))
             _check(one, rule.rule, (*where, key))
         return None
     if not isinstance(value, list):
@@ -170,6 +173,16 @@ def _check_within(value: object, rule: ListOf | RowOf | TableOf, where: Path) ->
     return None
 
 
+def _no_table(value: object) -> str:
+    if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        return "it is a list of tables, and one table is wanted"
+    return _is_not(value, dict)
+
+
+def _is_not(value: object, kind: type) -> str:
+    return f"{value!r} is not {_NAMES[kind]}"
+
+
 def _not_among(value: object, words: tuple[Any, ...]) -> str | None:
     return None if value in words else f"{value!r} is none of {', '.join(words)}"
 
@@ -178,7 +191,7 @@ def _not_within(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN4
     whole = isinstance(low, int) and isinstance(high, int)
     if not _is_number(value) or (whole and not isinstance(value, int)):
         return f"{value!r} is not a {'whole ' if whole else ''}number"
-    return None if low <= value <= high else f"{value} is not within {low} to {high}"
+    return None if low <= value <= high else f"{value} is not within {low:.16g} to {high:.16g}"
 
 
 def _is_number(value: object) -> bool:

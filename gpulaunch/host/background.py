@@ -20,7 +20,7 @@ from gpulaunch.host.process import clean_environment
 
 _LOOP = """\
 trap 'kill $job 2>/dev/null; wait $job; exit' TERM
-while "$@" & job=$!; wait $job; do :; done"""
+while :; do "$@" & job=$!; wait $job || exit; done"""
 _FOREVER = ("sh", "-c", _LOOP, "sh")
 """So that the job begins anew whenever it ends well, under one lease, and hears TERM."""
 
@@ -97,7 +97,7 @@ class Background:
             FailedError: it has ended.
         """
         if select.select([self._pidfd], [], [], 0)[0]:
-            raise FailedError(f"{self._name} ended, though it was to run beside the job")
+            raise FailedError(f"{self._name} ended{self._how()}, though it was to run beside the job")
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -113,9 +113,14 @@ class Background:
             if fd in ready and (part := os.read(fd, _CHUNK)):
                 heard = (heard + part)[-_CHUNK:]
             elif self._pidfd in ready:
-                raise FailedError(f"{self._name} did not run beside the job")
+                raise FailedError(f"{self._name} ended{self._how()} before it could run beside the job")
             elif left_s <= 0:
                 raise TimedOutError(f"{self._name} was not at work after {self._patience_s:g} s")
+
+    def _how(self) -> str:
+        """With its exit status, if that is known: this process adopts orphans, and may have put it away."""
+        status = self._process.wait()
+        return f" with status {status}" if status else ""
 
     def _end(self) -> None:
         """TERM, and KILL after the grace. Somebody else may have waited for it, since this process adopts orphans."""

@@ -92,10 +92,12 @@ class Job:
 
     Attributes:
         interrupted: INT, QUIT, TERM or HUP has come, which as a rule end the job.
+        stopped_s: for so long it and this process were stopped, as by Ctrl-Z.
     """
 
     def __init__(self, keep: int | None, *, tied: bool = False) -> None:
         self.interrupted = False
+        self.stopped_s = 0.0
         tie = end_with_parent(os.getpid()) if tied else None
         self._entry = _hold_signals()
         adopt_orphans()
@@ -195,7 +197,9 @@ class Job:
             if pid == self.pid and not os.WIFSTOPPED(status):
                 return status
             if pid == self.pid and self._stops_us(os.WSTOPSIG(status)):
+                since_s = time.monotonic()
                 _stop_by(os.WSTOPSIG(status), self._entry)
+                self.stopped_s += time.monotonic() - since_s
 
     def _stops_us(self, number: int) -> bool:
         """Whether a shell should see that the job has stopped.

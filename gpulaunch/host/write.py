@@ -16,7 +16,10 @@ def check_writable(path: str) -> None:
     """
     if path != "-" and (not os.path.exists(path) or os.path.isfile(path)):
         probe = f"{os.path.realpath(path)}.{os.urandom(4).hex()}"
-        write_text(probe, "")
+        try:
+            write_text(probe, "")
+        except FailedError as problem:
+            raise FailedError(problem.message.replace(probe, path)) from None
         os.unlink(probe)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from gpulaunch.core.workload.measured.run import Run
 from gpulaunch.core.workload.measured.runs import updated
 from gpulaunch.core.workload.profile import VERSION
+from gpulaunch.errors import printable
 from gpulaunch.host.profile_file import (
     alone,
     check_profile_path,
@@ -59,6 +60,7 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
         resources = outcome.sections.get("resources", {})
         if resources.get("incomplete") and "resources" in known and not known["resources"].get("incomplete"):
             return [f"{path}: the run was not complete, so what is known of it from before stays"]
+        other = known.get("command") if command and known.get("command", list(command)) != list(command) else None
         sections: Sections = {} if known else {"version": VERSION, "name": name}
         if command and all(map(is_text, command)):
             sections["command"] = list(command)
@@ -67,6 +69,8 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
             sections["shared_gpu"] = borrowed(known.get("name", name), resources)
         write_sections(path, sections)
     lines = [f"{path}: the run was not complete, and is marked so"] if resources.get("incomplete") else []
+    if other:
+        lines.append(f"{path}: its other figures are of another command: {' '.join(map(printable, other))}")
     if resources.get("memory_is_reservation"):
         lines.append(f"{path}: {RESERVATION}")
     return lines

@@ -10,6 +10,7 @@ from gpulaunch.core.workload.measured.run import Run, run_of
 from gpulaunch.errors import UsageError
 from gpulaunch.host.foreground import Over, Slice, rate_of, run_launch
 from gpulaunch.host.process import exit_status
+from gpulaunch.profiling.recording import STOPPED
 
 SOURCE = "gpulaunch profile"
 
@@ -51,7 +52,12 @@ class Launched(NamedTuple):
     def went_well(self) -> bool:
         """Whether it did what it was to do, and nobody wanted it to end."""
         ended = self.over.cut or (self.run is not None and exit_status(self.over.status) == 0)
-        return ended and not self.over.interrupted
+        return ended and not self.over.interrupted and not self.was_stopped
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it did nothing for a while, so that its time tells nothing."""
+        return self.run is not None and any(problem.startswith(STOPPED) for problem in self.run.problems)
 
     @property
     def rate(self) -> float | None:
@@ -117,6 +123,9 @@ def repeated(
         if what or number:
             tell(": ".join(filter(None, (what, number))))
         done.append(launch(job, options, environment))
+    if not done[-1].went_well and not done[-1].over.interrupted and count > len(done):
+        why = "was stopped" if done[-1].was_stopped else f"ended with status {exit_status(done[-1].over.status)}"
+        tell(f"it {why}, so there are no more runs")
     return done
 
 

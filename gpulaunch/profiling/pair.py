@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_text
+from gpulaunch.core.hardware.naming import gpus_named, gpus_text
 from gpulaunch.core.workload.measured.runs import percentile_95, rounded
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
 from gpulaunch.host import synthetic_load
@@ -14,7 +14,7 @@ from gpulaunch.host.background import Background
 from gpulaunch.host.catalog import load_profile
 from gpulaunch.look import Launch
 from gpulaunch.profiling.launches import SOURCE, Job, Outcome, repeated, timed
-from gpulaunch.profiling.site import Site, find_site, names
+from gpulaunch.profiling.site import Site, check_sharable, find_site, names
 
 RUNS = 5
 """Of each kind, as in topo-aware-sc17 5.1."""
@@ -91,6 +91,9 @@ def measure_pair(
         FailedError: another one did not run on.
     """
     site = find_site(one, warn)
+    if shares:
+        check_sharable(one, site.gpus, "--pair --share")
+    _try_loads(job, site, others)
     alone = repeated(job, count, tell, "alone", ("--exclusive", "--only", names(site.gpus)), _MEET)
     if not alone[-1].went_well:
         return Outcome({}, alone[-1].over.status)
@@ -103,7 +106,7 @@ def measure_pair(
         half = _half(site.gpus) if shares else ()
         options = (*half, "--only", names(gpus), "-n", str(len(gpus)), "--name", other.name)
         with Background(other.name, options, other.command, _MEET, other.says, PATIENCE_S, 2 * job.grace_s) as beside:
-            tell(f"{other.name} runs on GPUs {names(gpus)}")
+            tell(f"{other.name} runs on {gpus_named(gpus)}")
             met = repeated(job, count, tell, f"beside {other.name}", (*half, "--only", names(site.gpus)), _MEET)
             beside.check()
         status = met[-1].over.status
@@ -113,6 +116,15 @@ def measure_pair(
         slowdowns[other.name] = rounded("", max(0.0, 100 * (met_s / solo_s - 1)))
         lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {100 * (met_s / solo_s - 1):+.3g} %")
     return Outcome(_sections(slowdowns, site.gpus[0].model, count, shares=shares), status, tuple(lines))
+
+
+def _try_loads(job: Job, site: Site, others: Sequence[Other]) -> None:
+    """Find out before long work whether our own loads run here; what a profile's job does is its user's business."""
+    for other in others:
+        if other.says:
+            options = ("--only", names(site.gpus[:1]))
+            with Background(other.name, options, other.command, _MEET, other.says, PATIENCE_S, job.grace_s):
+                pass
 
 
 def _half(gpus: Sequence[Gpu]) -> tuple[str, ...]:
@@ -126,9 +138,8 @@ def _beside(site: Site, other: Other) -> tuple[Gpu, ...]:
     sockets = {gpu.numa_node for gpu in site.gpus}
     free = [gpu for gpu in site.free if gpu not in site.gpus and gpu.numa_node in sockets]
     if len(free) < other.gpus:
-        found = (
-            f"{gpus_text(len(free))} {'is' if len(free) == 1 else 'are'} free on the socket of GPUs {names(site.gpus)}"
-        )
+        verb = "is" if len(free) == 1 else "are"
+        found = f"{gpus_text(len(free))} {verb} free on the socket of {gpus_named(site.gpus)}"
         raise WouldWaitError(
             f"--pair: {other.name} needs {gpus_text(other.gpus)}: {found}", "--share puts both on one GPU"
         )
@@ -136,7 +147,8 @@ def _beside(site: Site, other: Other) -> tuple[Gpu, ...]:
 
 
 def _sections(slowdowns: dict[str, float], model: str, count: int, *, shares: bool) -> dict[str, object]:
-    source = f"{SOURCE} --pair: 95th percentiles of {count} runs, on {model}"
+    runs = f"95th percentiles of {count} runs" if count > 1 else "1 run each"
+    source = f"{SOURCE} --pair: {runs}, on {model}"
     if shares:
         section = {"slowdown_percentage": slowdowns, "measured_on": model, "source": source}
         return {"shared_gpu": section}

@@ -9,12 +9,14 @@ from gpulaunch.acquire import Held
 from gpulaunch.core.workload.measured.run import Run, run_document
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.host.machine import driver_version
-from gpulaunch.host.process import exit_status
+from gpulaunch.host.process import Job, exit_status
 from gpulaunch.host.sampler import Sampler
 from gpulaunch.host.system import now
 from gpulaunch.host.write import write_text
 from gpulaunch.look import Launch, granted_gpus
 
+MOMENT_S = 0.05
+STOPPED = "it was stopped"
 SHARED = "its GPUs are shared: their counters are those of all jobs on them together"
 
 
@@ -34,11 +36,13 @@ class Recording:
         self._sampler: Sampler | None = None
         self._problems: list[str] = []
         self._driver: str | None = None
+        self._job: Job | None = None
         self._date, self._began_s = now(), time.monotonic()
 
     def begin(self, held: Held[Any]) -> None:
         """The job has its GPUs, and is about to start."""
         self._problems = [SHARED] if held.lease.share else []
+        self._job = held.holder.job
         self._sampler = Sampler(granted_gpus(self._launch, held.grant))
         with suppress(GpulaunchError):
             self._driver = driver_version()
@@ -52,6 +56,9 @@ class Recording:
             status: its wait status.
         """
         duration_s = time.monotonic() - self._began_s
+        stopped_s = self._job.stopped_s if self._job else 0.0
+        if stopped_s > MOMENT_S:
+            self._problems.append(f"{STOPPED} for {stopped_s:.1f} s")
         gpus = self._sampler.stop() if self._sampler else ()
         found = self._sampler.problems if self._sampler else ()
         return Run(

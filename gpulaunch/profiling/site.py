@@ -1,13 +1,15 @@
 """Where a job is to be measured: the GPUs that are free now, and which of them it would get."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gpulaunch.core.decide import Grant, Situation, Wait, leased_uuids, used_outside
 from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.core.hardware.naming import gpu_names
 from gpulaunch.core.placement.place import Candidate, ranking
-from gpulaunch.errors import UsageError, WouldWaitError
+from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.look import Launch, first_look, granted_gpus, table_of
+from gpulaunch.sharing import what_can_be_shared
 
 
 class Site(NamedTuple):
@@ -59,7 +61,25 @@ def extremes(site: Site) -> tuple[Candidate, Candidate]:
     return best, worst
 
 
-def names(gpus: Candidate | tuple[Gpu, ...]) -> str:
+def check_sharable(launch: Launch, gpus: Iterable[Gpu], option: str) -> None:
+    """Find out before long work whether jobs can share GPUs.
+
+    Args:
+        launch: on which machine.
+        gpus: which.
+        option: that wants it.
+
+    Raises:
+        FailedError: they cannot.
+    """
+    offer = what_can_be_shared(launch.machine)
+    if isinstance(offer, str):
+        raise FailedError(f"{option}: no GPU can be shared: {offer}")
+    for gpu in gpus:
+        if gpu.uuid in offer.unfit:
+            raise FailedError(f"{option}: GPU {gpu.name} cannot be shared: {offer.unfit[gpu.uuid]}")
+
+
+def names(gpus: Candidate | Iterable[Gpu]) -> str:
     """As --only takes them."""
-    indices = gpus.gpus if isinstance(gpus, Candidate) else tuple(gpu.index for gpu in gpus)
-    return ",".join(map(str, indices))
+    return ",".join(map(str, gpus.gpus)) if isinstance(gpus, Candidate) else gpu_names(gpus)

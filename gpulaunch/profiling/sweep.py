@@ -6,6 +6,7 @@ Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
 from collections.abc import Callable, Sequence
 
 from gpulaunch.core.hardware.gpu_model import find_gpu_model
+from gpulaunch.core.hardware.naming import gpus_named
 from gpulaunch.core.sharing.curve import fewest_sms, percentage_for, saturates
 from gpulaunch.core.sharing.demand import CurvePoint
 from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN
@@ -15,7 +16,7 @@ from gpulaunch.host.catalog import load_gpu_models
 from gpulaunch.look import Launch
 from gpulaunch.profiling.launches import SOURCE, Job, Outcome, Sections, launch, timed
 from gpulaunch.profiling.recording import SHARED
-from gpulaunch.profiling.site import find_site, names
+from gpulaunch.profiling.site import check_sharable, find_site, names
 
 
 def measure_sweep(
@@ -36,16 +37,17 @@ def measure_sweep(
         UsageError: the launch can never be.
     """
     site = find_site(one, warn)
+    check_sharable(one, site.gpus, "--sweep")
     memory = min(gpu.memory_bytes for gpu in site.gpus)
     alone = ("--share", "--sm", "100", "--memory-bandwidth", "100", "--memory", str(memory), "--only", names(site.gpus))
     points: list[CurvePoint] = []
     for share in shares:
-        tell(f"{share} % of the SMs of GPU {names(site.gpus)}")
+        tell(f"{share} % of the SMs of {gpus_named(site.gpus)}")
         done = launch(job, (*alone, "--sm-percentage", str(share)))
         if not done.went_well:
             return Outcome({}, done.over.status)
         if done.run and SHARED not in done.run.problems:
-            raise FailedError(f"--sweep: GPU {names(site.gpus)} cannot be shared, so nothing bounds its SMs")
+            raise FailedError(f"--sweep: {gpus_named(site.gpus)} not shared, so nothing bounds the SMs")
         points.append(CurvePoint(float(share), rounded("", 1 / timed(done))))
     return Outcome(_sections(points, site.gpus[0].model, job), done.over.status, (_line(points, job),))
 

@@ -93,7 +93,7 @@ def _is_whole(graph: TrafficGraph) -> bool:
 
 
 def _verdict(nearest: Nearest | None) -> Iterator[str]:
-    if nearest is None:
+    if nearest is None or not (nearest.name or nearest.alike or nearest.similarity):
         return
     if nearest.name == "none":
         yield "no rank talked to another over NVLink"

@@ -60,17 +60,17 @@ def read_c(unit: Unit, shared: Sequence[Macro], known: frozenset[str]) -> Readin
     """
     macros = by_name((*shared, *unit.macros))
     file = _File(shape_of(expand(unit.tokens, macros, _is_wanted)), macros)
-    return Reading(tuple(file.uses()), file.grid(), *file.doubts(_unknown_headers(unit, known)))
+    return Reading(tuple(file.uses()), file.grid(), *file.doubts(), headers=_unknown_headers(unit, known))
 
 
 def _is_wanted(name: str) -> bool:
     return name in SUBGROUPS or name in HINTS or name in CALLERS or c_interface(name) is not None
 
 
-def _unknown_headers(unit: Unit, known: frozenset[str]) -> list[Doubt]:
+def _unknown_headers(unit: Unit, known: frozenset[str]) -> tuple[str, ...]:
     stems = {name.rpartition(".")[0] or name: name for name in unit.includes}
-    unknown = [full for stem, full in stems.items() if stem not in QUIET_HEADERS and full.split("/")[-1] not in known]
-    return [("likely", f"what {', '.join(unknown[:3])} brings in is not scanned")] if unknown else []
+    unknown = (item for item in stems.items() if item[0] not in QUIET_HEADERS)
+    return tuple(full for _, full in unknown if full.split("/")[-1] not in known)
 
 
 class _File:
@@ -97,11 +97,10 @@ class _File:
         found = [self._grid_at(at) for at, name in self._called if name == GRID]
         return union(found) if found else ""
 
-    def doubts(self, headers: Sequence[Doubt]) -> tuple[tuple[Doubt, ...], tuple[Doubt, ...]]:
+    def doubts(self) -> tuple[tuple[Doubt, ...], tuple[Doubt, ...]]:
         """Why the pattern may be another, and why there may be more calls."""
         called = {name: None for _, name in self._called}
-        unseen = [*headers]
-        unseen += [("guess", f"{name}: {HINTS[name]}") for name in called if name in HINTS]
+        unseen: list[Doubt] = [("guess", f"{name}: {HINTS[name]}") for name in called if name in HINTS]
         unseen += [("likely", f"{name}: what it starts or loads is not scanned") for name in called if name in CALLERS]
         found: list[Doubt] = [
             ("likely", f"{name}: a call may join only some ranks") for name in called if name in SUBGROUPS

@@ -64,16 +64,14 @@ def _read(tree: ast.Module, known: frozenset[str]) -> Reading:
         if not facts.grown:
             break
     uses = {(use.line, use.name): use for use in map(reader.settled, reversed(reader.seen))}
-    unseen = (*reader.unseen, *_unknown_modules(reader.imported, known))
     grid = union(reader.grids) if reader.grids else ""
     return Reading(
-        tuple(sorted(uses.values(), key=lambda use: (use.line, use.name))), grid, tuple(reader.doubts), unseen
+        tuple(sorted(uses.values(), key=lambda use: (use.line, use.name))),
+        grid,
+        tuple(reader.doubts),
+        tuple(reader.unseen),
+        modules=tuple(name for name in dict.fromkeys(reader.imported) if name not in QUIET and name not in known),
     )
-
-
-def _unknown_modules(imported: Sequence[str], known: frozenset[str]) -> list[Doubt]:
-    unknown = [name for name in dict.fromkeys(imported) if name not in QUIET and name not in known]
-    return [("likely", f"what {', '.join(unknown[:3])} does is not known")] if unknown else []
 
 
 class _Reader(Expressions):

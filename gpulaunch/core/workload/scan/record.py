@@ -76,6 +76,8 @@ class Reading(NamedTuple):
         grid: pattern of a process grid that is set up here; "" if none is.
         doubts: why the pattern may be another: how sure one can be at most, and a sentence.
         unseen: why there may be calls that a scan does not see, likewise.
+        modules: that are imported and of which nothing is known.
+        headers: that are included, are not scanned, and of which nothing is known.
         warnings: one line each, with path and line: what could not be read.
     """
 
@@ -83,6 +85,8 @@ class Reading(NamedTuple):
     grid: str = ""
     doubts: tuple[Doubt, ...] = ()
     unseen: tuple[Doubt, ...] = ()
+    modules: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 

@@ -1,6 +1,6 @@
 """The source code of a program -> the calls that make GPUs communicate, pattern, sensitivity, confidence."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gpulaunch.core.workload.scan.c_calls import read_c
 from gpulaunch.core.workload.scan.c_tokens import Macro, Unit, read_unit
@@ -11,7 +11,7 @@ from gpulaunch.core.workload.scan.verdict import verdict
 _MOST_MACROS = 20_000
 
 
-def scan_sources(files: Iterable[SourceFile], unread: Sequence[str] = ()) -> Scan:
+def scan_sources(files: Iterable[SourceFile], unread: Sequence[str] = (), known_modules: Collection[str] = ()) -> Scan:
     r"""Find what makes GPUs communicate, without running or compiling anything.
 
     Python is read by its syntax tree, C, C++ and CUDA by tokens; an import, a comment, a string or a declaration is no
@@ -20,6 +20,8 @@ def scan_sources(files: Iterable[SourceFile], unread: Sequence[str] = ()) -> Sca
     Args:
         files: of one program; their endings tell the language.
         unread: warnings about files that could not be read, which make the result less sure.
+        known_modules: Python modules that are known not to make GPUs communicate, such as those of the standard
+            library; of others that are neither scanned nor known here the result says so.
 
     Returns:
         Calls in the order of the files, then by line; one of a name on each line.
@@ -36,7 +38,8 @@ def scan_sources(files: Iterable[SourceFile], unread: Sequence[str] = ()) -> Sca
     sources = list(files)
     units = {file.path: read_unit(file.text) for file in sources if not file.path.lower().endswith(PYTHON_ENDINGS)}
     headers = {path.rpartition("/")[2]: unit for path, unit in units.items()}
-    modules = frozenset(part for file in sources for part in file.path.removesuffix(".py").split("/"))
+    scanned = (part for file in sources for part in file.path.removesuffix(".py").split("/"))
+    modules = frozenset([*scanned, *known_modules])
     names = frozenset(headers)
     readings: list[tuple[str, Reading]] = []
     for file in sources:

@@ -1,12 +1,13 @@
 """From the calls of all files to one pattern, one word on sensitivity, and how sure both are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpulaunch.core.workload.pattern_union import union
 from gpulaunch.core.workload.scan.record import CONFIDENCES, Call, Confidence, Doubt, Reading, Scan, Use
 
 _ASSUMED = "all_to_all"  # of a job of which nothing is known (mapa-sc21 3.1)
 _MOST_SHOWN = 3
+_MOST_NAMED = 5  # modules or headers
 _SETTERS = ("Create_cart", "Cart_create")
 
 
@@ -125,9 +126,27 @@ def _confidence(
     if not understood:
         reasons.append(("guess", "no file was understood"))
     for _, reading in readings:
-        reasons += reading.doubts if found else reading.unseen  # hardly a program imports nothing that is not known
+        reasons += reading.doubts if found else reading.unseen
+    if not found:  # hardly a program imports nothing that is not known
+        reasons += _unknown([reading for _, reading in readings])
     worst = max((CONFIDENCES.index(sure) for sure, _ in reasons), default=0)
     return CONFIDENCES[worst], list(dict.fromkeys(reason for _, reason in reasons))
+
+
+def _unknown(readings: Sequence[Reading]) -> Iterator[Doubt]:
+    """Modules and headers of which nothing is known, those of all files together."""
+    modules = list(dict.fromkeys(name for reading in readings for name in reading.modules))
+    headers = list(dict.fromkeys(name for reading in readings for name in reading.headers))
+    if modules:
+        yield "likely", f"what {_counted(modules)} {'do' if len(modules) > 1 else 'does'} is not known"
+    if headers:
+        yield "likely", f"what {_counted(headers)} {'bring' if len(headers) > 1 else 'brings'} in is not scanned"
+
+
+def _counted(names: Sequence[str]) -> str:
+    """The first few, and how many there are besides: "a, b and 3 more"."""
+    more = len(names) - _MOST_NAMED
+    return f"{', '.join(names[:_MOST_NAMED])} and {more} more" if more > 0 else _listed(names)
 
 
 def _doubts_of(use: Use, grid: str) -> list[Doubt]:

@@ -1,0 +1,265 @@
+"""`gpulaunch profile` and --record when something goes wrong: nothing is held up, lost or left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Launcher, wait_for_end
+from fake_nvml import FakeNvml
+from filelock import FileLock
+from test_transparency import Terminal
+
+pytest_plugins = ("fake_nvml",)
+
+TWO = ("-n", "2", "--only", "0,3")
+STEPS = "import time\nfor step in range(1, {count}):\n    print('step', step, flush=True)\n    time.sleep(0.02)\n"
+PROGRESS = ("--iterations-from", r"step (\d+)")
+
+
+@pytest.fixture
+def box(dgx1_v100: FakeNvml) -> FakeNvml:
+    """GPUs that are busy, and count what goes over their links."""
+    for gpu in range(8):
+        dgx1_v100.script(gpu, "active", 60)
+        for link in range(6):
+            dgx1_v100.script(gpu, f"link:{link}:tx", 5)
+            dgx1_v100.script(gpu, f"link:{link}:rx", 5)
+    dgx1_v100.begin_script()
+    return dgx1_v100
+
+
+def read(path: Path) -> dict:
+    return tomllib.loads(path.read_text())
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Return once it holds."""
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(mark: str) -> list[str]:
+    """Command lines of the processes that have this word in theirs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        found += [line] if mark in line and "pytest" not in line else []
+    return found
+
+
+# -------------------------------------------------------------------------------------------------- what is measured
+
+
+def test_counters_that_fail_for_a_while_lose_nothing(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """Links whose counters cannot be read in the middle have carried what they have: no ring becomes no traffic."""
+    box.answer("nvmlDeviceGetFieldValues", 999, since=1.0, until=2.2)
+    path = tmp_path / "job.toml"
+    done = launcher.run("profile", "-o", str(path), *TWO, "--", "sleep", "2.5")
+    assert done.returncode == 0, done.stderr
+    document = read(path)
+    assert document["communication"]["pattern"] == "ring"
+    carried_gb = 2 * 2 * 5 * document["resources"]["duration_s"]  # two links, both ways
+    assert document["communication"]["edges"][0][2] == pytest.approx(carried_gb, rel=0.05)
+
+
+def test_a_driver_that_goes_away_is_told(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """A driver that answers nothing any more leaves an incomplete measurement, not a short one that looks whole."""
+    box.answer("*", 1, 0, since=1.0)
+    path = tmp_path / "run.json"
+    launcher.run("--record-to", str(path), "--only", "0", "--", "sleep", "2")
+    document = json.loads(path.read_text())
+    assert (document["complete"], document["gpus"][0]["problem"] is None) == (False, False)
+
+
+def test_a_driver_that_hangs_does_not_keep_the_job(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """A driver that hangs when measuring begins keeps the job for two seconds, not for as long as it hangs."""
+    box.script(0, "power", 100)
+    box.slow("nvmlDeviceGetPowerUsage", 30, 0)
+    began, path = time.monotonic(), tmp_path / "run.json"
+    assert launcher.run("--record-to", str(path), "--only", "0", "--", "sh", "-c", "exit 6").returncode == 6
+    assert time.monotonic() - began < 10
+    assert "before the job's start" in json.loads(path.read_text())["problems"][0]
+
+
+def test_time_stopped_is_no_time_of_the_job(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """A job that was stopped by Ctrl-Z and went on is told of, and what was measured of it is incomplete."""
+    del box
+    path = tmp_path / "job.toml"
+    command = f"gpulaunch profile --only 0 -o {path} -- sh -c 'echo up; sleep 1.5'"
+    steps = (f"$ {command}", "< up", "~", "^Z", "$ sleep 0.5", "$ fg", "? marked so")
+    assert Terminal(launcher, tmp_path).hold(steps, "").status == 0
+    assert read(path)["resources"]["incomplete"] is True
+
+
+# ------------------------------------------------------------------------------------------------------ what is cut
+
+
+def test_a_slice_is_a_whole_measurement(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """A job that is ended because it has run for long enough went well: status 0, and complete figures."""
+    del box
+    path = tmp_path / "job.toml"
+    job = (sys.executable, "-c", STEPS.format(count=100_000))
+    done = launcher.run("profile", "-o", str(path), "--only", "0", *PROGRESS, "--slice", "0.5s", "--", *job)
+    assert (done.returncode, "incomplete" in read(path)["resources"]) == (0, False), done.stderr
+    assert 0.4 < read(path)["resources"]["duration_s"] < 3
+
+
+def test_progress_that_nobody_tells(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """A pattern that nothing fits is told of, and the job runs to its end."""
+    del box
+    path = tmp_path / "job.toml"
+    job = (sys.executable, "-c", STEPS.format(count=5))
+    options = ("--only", "0", "--iterations-from", r"stop (\d+)")
+    done = launcher.run("profile", "-o", str(path), *options, "--", *job)
+    assert (done.returncode, "nothing that the job printed fits" in done.stderr) == (0, True)
+
+
+def test_a_reader_that_goes_ends_the_job(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """Whoever stops reading the job's output stops the job, also where its progress is read on the way."""
+    del box
+    command = [launcher.script, "profile", "-o", str(tmp_path / "job.toml"), "--only", "0"]
+    command += [*PROGRESS, "--", "yes", "step 1"]
+    with subprocess.Popen(command, env=launcher.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as job:
+        assert job.stdout.readline() == b"step 1\n"
+        job.stdout.close()
+        job.stdout = None
+        assert job.wait(30) == 141
+
+
+def test_the_last_line_counts_though_it_has_no_end(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """Progress in a last line without a newline, and between carriage returns, is progress."""
+    del box
+    path = tmp_path / "job.toml"
+    script = "printf 'step 1\\r'; sleep 0.3; printf 'step 31'"
+    options = ("--sensitivity", *PROGRESS, "-n", "2")
+    assert launcher.run("profile", "-o", str(path), *options, "--", "sh", "-c", script).returncode == 0
+    assert read(path)["sensitivity"]["iterations"] == 30
+
+
+# --------------------------------------------------------------------------------------------------- who interrupts
+
+
+def test_an_interrupted_run_is_the_last(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """Whoever ends a run ends the measuring, also if the job takes that for success; it is not a run like others."""
+    del box
+    path = tmp_path / "job.toml"
+    script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    job = launcher.start("profile", "-o", str(path), "--only", "0", "--runs", "3", "--", "sh", "-c", script)
+    assert job.stdout.readline() == "up\n"
+    job.terminate()
+    output, _ = job.communicate(timeout=30)
+    assert (output, job.returncode, read(path)["resources"]["incomplete"]) == ("", 0, True)
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["CI", "no CI"])
+def test_killed_while_measuring(launcher: Launcher, box: FakeNvml, tmp_path: Path, guarded: bool) -> None:
+    """A measuring that is killed takes its job along where CI is set, as a launch would; else the job goes on."""
+    del box
+    if guarded:
+        launcher.environment["CI"] = "true"
+    command = ("--", "sh", "-c", "echo $$; exec sleep 60")
+    job = launcher.start("profile", "-o", str(tmp_path / "job.toml"), "--only", "0", *command)
+    pid = int(job.stdout.readline())
+    job.kill()
+    job.wait()
+    if not guarded:
+        assert json.loads(launcher.run("status", "--json").stdout)["leases"][0]["job_pid"] == pid
+        os.kill(pid, signal.SIGKILL)
+    wait_for_end(pid)
+
+
+def test_what_ran_beside_leaves_nothing(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """The other job ends with all that it has started, and is never held up by output that nobody reads."""
+    del box
+    beats, other = tmp_path / "beats", tmp_path / "other.toml"
+    script = f"while :; do echo >> {beats}; head -c 4096 /dev/zero; sleep 0.01; done & sleep 59.125"
+    other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n')
+    options = ("--pair", str(other), "--runs", "1", "--only", "0-3", "-n", "1")
+    done = launcher.run("profile", "-o", str(tmp_path / "job.toml"), *options, "--", "sleep", "1.5")
+    assert done.returncode == 0, done.stderr
+    assert len(beats.read_text()) > 40  # of 4 KiB each: a pipe has 64
+    assert (alive("59.125"), alive(str(beats)), launcher.records()) == ([], [], [])
+
+
+# ------------------------------------------------------------------------------------------------------ what is written
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("broken.toml", "name = "), ("other.toml", 'title = "x"\n'), ("bad.toml", 'name = "x"\ngpus = 0\n')],
+)
+def test_a_file_that_is_no_profile(launcher: Launcher, box: FakeNvml, tmp_path: Path, name: str, content: str) -> None:
+    """What is there already and is no profile is told before the job runs, and stays as it is."""
+    del box
+    path = tmp_path / name
+    path.write_text(content)
+    done = launcher.run("profile", "-o", str(path), "--only", "0", "--", "echo", "ran")
+    assert (done.returncode, done.stdout, path.read_text()) == (2, "", content)
+    assert done.stderr.startswith(f"gpulaunch: error: {path}")
+
+
+@pytest.mark.parametrize("path", ["", "/dev/stdout", "/dev/full", ".", "caf\udce9.toml"])
+def test_what_can_be_no_profile(launcher: Launcher, box: FakeNvml, path: str) -> None:
+    """A path that can never be a profile is refused before the job runs, with one line."""
+    del box
+    done = launcher.run("profile", "-o", path, "--only", "0", "--", "echo", "ran", stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+
+
+def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """A job with arguments that are no UTF-8 runs and is measured; its command is left out of the profile."""
+    del box
+    path = tmp_path / "job.toml"
+    done = launcher.run("profile", "-o", str(path), "--only", "0", "--", "echo", "caf\udce9")
+    assert (done.returncode, done.stdout, "command" in read(path)) == (0, "caf\udce9\n", False), done.stderr
+
+
+def test_a_full_disk(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """Where there is no room for what a launch in passing has measured, the job's status stays, and it is told."""
+    del box
+    done = launcher.run("--record-to", "/dev/full", "--only", "0", "--", "sh", "-c", "exit 3")
+    assert (done.returncode, "what was measured is lost" in done.stderr) == (3, True)
+    assert tmp_path.exists()
+
+
+def test_learning_holds_no_gpu(launcher: Launcher, box: FakeNvml) -> None:
+    """A launch whose profile somebody else is writing has freed its GPUs before it waits for that."""
+    del box
+    folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch")
+    folder.mkdir(parents=True)
+    with FileLock(folder / "profiles.lock"):
+        job = launcher.start("--record", "--name", "mine", "--only", "0", "--", "true")
+        eventually(lambda: launcher.records() == [] and job.poll() is None and (folder / "profiles").exists())
+    assert job.communicate(timeout=30)[1] == ""
+    assert read(folder / "profiles" / "mine.toml")["runs"]["count"] == 1
+
+
+def test_measuring_is_no_launch_to_learn_from(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """With record = true the runs of a measurement teach nobody besides: not those on the worst GPUs."""
+    del box
+    launcher.environment["GPULAUNCH_RECORD"] = "true"
+    path = tmp_path / "job.toml"
+    options = ("--sensitivity", "-p", "vgg16", "-n", "2")
+    assert launcher.run("profile", "-o", str(path), *options, "--", "sleep", "0.1").returncode == 0
+    assert not Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles").exists()
+
+
+def test_two_jobs_in_one_profile(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """A profile that is given figures of another command is told of."""
+    del box
+    path = tmp_path / "job.toml"
+    assert launcher.run("profile", "-o", str(path), "--only", "0", "--", "sleep", "0.1").returncode == 0
+    done = launcher.run("profile", "-o", str(path), "--sensitivity", "-n", "2", "--", "sleep", "0.2")
+    assert f"{path}: its other figures are of another command: sleep 0.1" in done.stderr
