@@ -19,6 +19,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent.parent
 sys.path.insert(0, str(TESTS))
 
+from compiled import compiled  # noqa: E402
 from fake_nvml import FakeNvml  # noqa: E402
 
 GPULAUNCH = str(Path(sysconfig.get_path("scripts")) / "gpulaunch")
@@ -42,8 +43,7 @@ print(began, sum(int(os.read(read_end, 12)) for _ in range(cpus)))
 
 def machine(home: Path) -> FakeNvml:
     """Eight GPUs that tell all there is to tell."""
-    library = home / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, TESTS / "fake_nvml" / "nvml.c"], check=True)
+    compiled(TESTS / "fake_nvml" / "nvml.c", home / "libnvidia-ml.so.1")
     fake = FakeNvml(home, home / "nvml.txt")
     shape = {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559, "cc": "9.0", "gen": 5, "width": 16, "gpm": 1}
     gpus = [{"uuid": f"GPU-{i}", "pci": f"ffff:{i + 1:02x}:00", **shape} for i in range(8)]

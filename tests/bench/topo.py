@@ -17,6 +17,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent.parent
 sys.path.insert(0, str(TESTS))
 
+from compiled import compiled  # noqa: E402
 from fake_nvml import FakeNvml  # noqa: E402
 
 from gpulaunch.host.catalog import load_described_machine  # noqa: E402
@@ -37,8 +38,7 @@ def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        library = home / "libnvidia-ml.so.1"
-        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, TESTS / "fake_nvml" / "nvml.c"], check=True)
+        compiled(TESTS / "fake_nvml" / "nvml.c", home / "libnvidia-ml.so.1")
         fake = FakeNvml(home, home / "nvml.txt")
         fake.tell_of(load_described_machine("dgx1-v100")[0])
         environment = {**os.environ, **fake.environment, "XDG_RUNTIME_DIR": name, "XDG_CONFIG_HOME": name}

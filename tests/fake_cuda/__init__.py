@@ -5,13 +5,12 @@ A test module that writes pytest_plugins = ("fake_cuda",) has these fixtures.
 PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears of the plugin.
 """
 
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from compiled import compiled
 
 _SOURCE = Path(__file__).with_name("cuda.c")
 
@@ -55,13 +54,7 @@ class FakeCuda:
 @pytest.fixture(scope="session")
 def fake_cuda_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a libcuda.so.1 that has just been compiled."""
-    compiler = shutil.which("gcc")
-    if not compiler:
-        pytest.skip("needs gcc")
-    directory = tmp_path_factory.mktemp("cuda")
-    output = directory / "libcuda.so.1"
-    subprocess.run([compiler, "-Wall", "-Wextra", "-O1", "-shared", "-fPIC", "-o", output, _SOURCE], check=True)
-    return directory
+    return compiled(_SOURCE, tmp_path_factory.mktemp("cuda") / "libcuda.so.1").parent
 
 
 @pytest.fixture

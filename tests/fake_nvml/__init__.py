@@ -8,14 +8,13 @@ PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears
 
 import os
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from compiled import compiled
 
 from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.gpu import Gpu
@@ -220,13 +219,7 @@ class FakeNvml:
 @pytest.fixture(scope="session")
 def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a libnvidia-ml.so.1 that has just been compiled."""
-    compiler = shutil.which("gcc")
-    if not compiler:
-        pytest.skip("needs gcc")
-    directory = tmp_path_factory.mktemp("nvml")
-    output = directory / "libnvidia-ml.so.1"
-    subprocess.run([compiler, "-Wall", "-Wextra", "-O1", "-shared", "-fPIC", "-o", output, _SOURCE], check=True)
-    return directory
+    return compiled(_SOURCE, tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1").parent
 
 
 @pytest.fixture
