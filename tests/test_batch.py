@@ -399,7 +399,7 @@ BROKEN = [
     ("GPUs that do not exist", f"{OK}only = ['9']\n", "1: job 0 (true): only 9: '9' is no"),
     ("too little memory", f"{OK}memory = '99GiB'\n", "1: job 0 (true) can never run: 1 GPU requested"),
     ("an unknown profile", f"{OK}profile = 'nobody'\n", "1: job 0 (nobody): unknown profile 'nobody'"),
-    ("before the beginning", f"{OK}arrival_s = -1\n", "3: arrival_s: -1 is not within 0.0 to "),
+    ("before the beginning", f"{OK}arrival_s = -1\n", "3: arrival_s: -1 is not within 0 to "),
     ("a name for nobody", f"{OK}name = '{'x' * 1001}'\n", f"1: job 0 ({'x' * 1001}): the name has 1001 characters"),
     ("MAPA's columns", "3,ring,0,60,1,vgg16\n", "1: job 0 (vgg16) has no command"),
     ("no JSON", '{"command": ["true"]}\n{"command"}\n', "2: no JSON: Expecting ':' delimiter"),

@@ -97,7 +97,6 @@ def test_smallest_profile(tmp_path: Path) -> None:
 
 
 TOP_KEYS = ", ".join(Profile.keys)
-COMMUNICATION_KEYS = ", ".join(Communication.keys)
 SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d, none"
 
 
@@ -109,19 +108,19 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
             "an unknown key",
             "gpus = 2",
             "gpu = 2",
-            f"3: unknown key 'gpu': known here are {TOP_KEYS}; nearest is 'gpus'",
+            "3: unknown key 'gpu': nearest is 'gpus'",
         ),
         (
             "an unknown section",
             "[resources]",
             "[resource]",
-            f"11: unknown key 'resource': known here are {TOP_KEYS}; nearest is 'resources'",
+            "11: unknown key 'resource': nearest is 'resources'",
         ),
         (
             "an unknown key of a section",
             'pattern = "ring"',
             'patern = "ring"',
-            f"6: unknown key 'patern': known here are {COMMUNICATION_KEYS}; nearest is 'pattern'",
+            "6: unknown key 'patern': nearest is 'pattern'",
         ),
         ("a name of the wrong type", 'name = "job"', "name = 3", "1: name: 3 is not text"),
         ("text for a number", "gpus = 2", 'gpus = "2"', "3: gpus: '2' is not a whole number"),
@@ -159,16 +158,16 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
             "more than all",
             "50.5",
             "100.5",
-            "14: sm_utilization_percentage: 100.5 is not within 0.0 to 100.0",
+            "14: sm_utilization_percentage: 100.5 is not within 0 to 100",
         ),
-        ("less than nothing", "power_w = 200", "power_w = -0.1", "16: power_w: -0.1 is not within 0.0 to 100000.0"),
-        ("not a number", "power_w = 200", "power_w = nan", "16: power_w: nan is not within 0.0 to 100000.0"),
-        ("infinite", "duration_s = 10", "duration_s = inf", "18: duration_s: inf is not within 0.0 to 1000000000.0"),
+        ("less than nothing", "power_w = 200", "power_w = -0.1", "16: power_w: -0.1 is not within 0 to 100000"),
+        ("not a number", "power_w = 200", "power_w = nan", "16: power_w: nan is not within 0 to 100000"),
+        ("infinite", "duration_s = 10", "duration_s = inf", "18: duration_s: inf is not within 0 to 1000000000"),
         (
             "minus infinite",
             "duration_s = 10",
             "duration_s = -inf",
-            "18: duration_s: -inf is not within 0.0 to 1000000000.0",
+            "18: duration_s: -inf is not within 0 to 1000000000",
         ),
         ("infinite memory", "memory_mib = 1000", "memory_mib = inf", "12: memory_mib: inf is not a whole number"),
         ("no memory", "memory_mib = 1000", "memory_mib = 0", "12: memory_mib: 0 is not within 1 to 1073741824"),
@@ -184,7 +183,7 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
             "a key that only begins alike",
             "gpus = 2",
             "gpu = 2 # gpus",
-            f"3: unknown key 'gpu': known here are {TOP_KEYS}; nearest is 'gpus'",
+            "3: unknown key 'gpu': nearest is 'gpus'",
         ),
     ],
 )
@@ -199,7 +198,7 @@ def test_mistakes_in_a_profile(tmp_path: Path, sentence: str, old: str, new: str
 def test_lines_are_counted_alike(tmp_path: Path, newline: str) -> None:
     """The line is right whichever way the lines end."""
     path = profile_file(tmp_path, PROFILE.replace("power_w = 200", "power_w = -1").replace("\n", newline))
-    assert complaint(load_profile, path) == "16: power_w: -1 is not within 0.0 to 100000.0"
+    assert complaint(load_profile, path) == "16: power_w: -1 is not within 0 to 100000"
 
 
 WISHES = """\
@@ -232,9 +231,6 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
     assert (profile.placement.single_node, profile.placement.one_per_node) == (False, True)
 
 
-PLACEMENT_KEYS = "min_bandwidth_gb_per_s, min_utility, single_node, one_per_node, host_gb_per_s"
-
-
 @pytest.mark.parametrize(
     ("sentence", "old", "new", "want"),
     [
@@ -242,16 +238,16 @@ PLACEMENT_KEYS = "min_bandwidth_gb_per_s, min_utility, single_node, one_per_node
             "an unknown need",
             "min_utility",
             "utility",
-            f"5: unknown key 'utility': known here are {PLACEMENT_KEYS}; nearest is 'min_utility'",
+            "5: unknown key 'utility': nearest is 'min_utility'",
         ),
         (
             "no bandwidth",
             "min_bandwidth_gb_per_s = 40",
             "min_bandwidth_gb_per_s = 0",
-            "4: min_bandwidth_gb_per_s: 0 is not within 0.001 to 1000000.0",
+            "4: min_bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
         ),
-        ("a utility in percent", "0.5\nsingle", "50\nsingle", "5: min_utility: 50 is not within 0.0 to 1.0"),
-        ("not a number", "0.5\nsingle", "nan\nsingle", "5: min_utility: nan is not within 0.0 to 1.0"),
+        ("a utility in percent", "0.5\nsingle", "50\nsingle", "5: min_utility: 50 is not within 0 to 1"),
+        ("not a number", "0.5\nsingle", "nan\nsingle", "5: min_utility: nan is not within 0 to 1"),
         ("a number for a truth", "single_node = true", "single_node = 1", "6: single_node: 1 is not true or false"),
         (
             "together and apart",
@@ -271,8 +267,8 @@ PLACEMENT_KEYS = "min_bandwidth_gb_per_s, min_utility, single_node, one_per_node
             "",
             "9: key 'source' is missing in collocation",
         ),
-        ("a job that helps", "vgg16 = 32", "vgg16 = -1", "13: vgg16: -1 is not within 0.0 to 10000.0"),
-        ("more than any", "vgg16 = 32", "vgg16 = 10001", "13: vgg16: 10001 is not within 0.0 to 10000.0"),
+        ("a job that helps", "vgg16 = 32", "vgg16 = -1", "13: vgg16: -1 is not within 0 to 10000"),
+        ("more than any", "vgg16 = 32", "vgg16 = 10001", "13: vgg16: 10001 is not within 0 to 10000"),
         ("text for a slowdown", "vgg16 = 32", 'vgg16 = "32 %"', "13: vgg16: '32 %' is not a number"),
         (
             "an unknown key of the second section",
@@ -366,7 +362,7 @@ def test_what_a_demand_lacks(tmp_path: Path) -> None:
             "7: key 'sm_percentage' is missing in sm_curve",
         ),
         ("a curve from nowhere", 'source = "measured"\n', "", "7: key 'source' is missing in sm_curve"),
-        ("more hits than accesses", "= 75", "= 101", "14: llc_hit_rate_percentage: 101 is not within 0.0 to 100.0"),
+        ("more hits than accesses", "= 75", "= 101", "14: llc_hit_rate_percentage: 101 is not within 0 to 100"),
         (
             "half the counters",
             "llc_hit_rate_percentage = 75\n",
@@ -658,7 +654,7 @@ def test_digest(tmp_path: Path) -> None:
             "an unknown key of a NUMA node",
             'cpuset = "0-3,8"',
             'cpus = "0-3,8"',
-            "26: unknown key 'cpus': known here are node, gpus, cpuset, memory_gb_per_s; nearest is 'cpuset'",
+            "26: unknown key 'cpus': nearest is 'cpuset'",
         ),
         ("no GPU", "count = 4", "count = 0", "6: count: 0 is not within 1 to 1024"),
         ("too many GPUs", "count = 4", "count = 1025", "6: count: 1025 is not within 1 to 1024"),
@@ -687,19 +683,19 @@ def test_digest(tmp_path: Path) -> None:
             "no bandwidth",
             "width = 16",
             "width = 16\nbandwidth_gb_per_s = 0",
-            "18: bandwidth_gb_per_s: 0 is not within 0.001 to 1000000.0",
+            "18: bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
         ),
         (
             "not a number",
             "width = 16",
             "width = 16\nbandwidth_gb_per_s = nan",
-            "18: bandwidth_gb_per_s: nan is not within 0.001 to 1000000.0",
+            "18: bandwidth_gb_per_s: nan is not within 0.001 to 1000000",
         ),
         (
             "infinite",
             "width = 16",
             "width = 16\nbandwidth_gb_per_s = inf",
-            "18: bandwidth_gb_per_s: inf is not within 0.001 to 1000000.0",
+            "18: bandwidth_gb_per_s: inf is not within 0.001 to 1000000",
         ),
         ("an unknown path", "NODE =", "NEAR =", "21: 'NEAR' is no PCIe path type: PIX, PXB, PHB, NODE, SYS"),
         ("a group out of range", "[[0, 1, 2]]", "[[0, 1, 9]]", "21: [0, 1, 9] is no list of GPU indices 0 to 3"),
@@ -715,7 +711,7 @@ def test_digest(tmp_path: Path) -> None:
             "memory that carries nothing",
             'cpuset = "0-3,8"',
             "memory_gb_per_s = 0",
-            "26: memory_gb_per_s: 0 is not within 0.001 to 1000000.0",
+            "26: memory_gb_per_s: 0 is not within 0.001 to 1000000",
         ),
         (
             "memory of a node without a number",
@@ -755,18 +751,18 @@ def test_mistakes_in_a_machine(tmp_path: Path, sentence: str, old: str, new: str
             "3: gpus: 0 is not within 1 to 1048576",
         ),
         ("a key in quotes", "gpus = 2", '"gpus" = 0', "3: gpus: 0 is not within 1 to 1048576"),
-        ("a dotted key", "gpus = 2", "resources.power_w = -1", "3: power_w: -1 is not within 0.0 to 100000.0"),
+        ("a dotted key", "gpus = 2", "resources.power_w = -1", "3: power_w: -1 is not within 0 to 100000"),
         (
             "an inline table",
             "gpus = 2",
             'resources = { power_w = -1, source = "" }',
-            "3: power_w: -1 is not within 0.0 to 100000.0",
+            "3: power_w: -1 is not within 0 to 100000",
         ),
         (
             "a key that holds what TOML's messages end with",
             "gpus = 2",
             '["a (at line 99, b)"]\n["a (at line 99, b)"]',
-            "4: cannot declare ('a (at line 99, b)',) twice",
+            "4: '[\"a (at line 99, b)\"]' stands twice",
         ),
     ],
 )
@@ -1015,16 +1011,16 @@ def test_lease_without_a_key(key: str) -> None:
         ("a number for a name", {"name": 0}, "name: 0 is not text"),
         ("text for a bandwidth", {"host_gb_per_s": "5"}, "host_gb_per_s: '5' is not a number"),
         ("a truth for a bandwidth", {"host_gb_per_s": True}, "host_gb_per_s: True is not a number"),
-        ("less than nothing", {"host_gb_per_s": -1}, "host_gb_per_s: -1 is not within 0.0 to 1000000.0"),
+        ("less than nothing", {"host_gb_per_s": -1}, "host_gb_per_s: -1 is not within 0 to 1000000"),
         (
             "more than any memory carries",
             {"host_gb_per_s": 1e7},
-            "host_gb_per_s: 10000000.0 is not within 0.0 to 1000000.0",
+            "host_gb_per_s: 10000000.0 is not within 0 to 1000000",
         ),
         (
             "no number",
             {"host_gb_per_s": float("nan")},
-            "host_gb_per_s: nan is not within 0.0 to 1000000.0",
+            "host_gb_per_s: nan is not within 0 to 1000000",
         ),
         ("text for names", {"apart_from": "vgg16"}, "apart_from: 'vgg16' is not a list"),
         ("a number for a name of them", {"apart_from": ["a", 1]}, "apart_from: ['a', 1] is no list of texts"),
@@ -1049,7 +1045,7 @@ def test_lease_with_an_unknown_key() -> None:
     """A record with a key that this version does not know is not understood."""
     with pytest.raises(FieldError) as problem:
         parse_lease(written(lease()) | {"shared": True}, 1000)
-    assert problem.value.message.startswith("unknown key 'shared': known here are version, id, uuids")
+    assert problem.value.message.startswith("unknown key 'shared': nearest is 'share'")
 
 
 @pytest.mark.parametrize("document", [None, 1, "lease", [], ["version"]])

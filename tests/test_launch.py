@@ -562,7 +562,7 @@ def test_profiles_check(launcher: Launcher, tmp_path: Path) -> None:
     bad.write_text('name = "bad"\n[resources]\nsm_utilization_percentage = 101\nsource = "me"\n')
     assert launcher.run("profiles", "check", str(good)).stdout == f"{good}: profile 'good' is well formed\n"
     done = launcher.run("profiles", "check", str(bad))
-    problem = f"gpulaunch: error: {bad}:3: sm_utilization_percentage: 101 is not within 0.0 to 100.0\n"
+    problem = f"gpulaunch: error: {bad}:3: sm_utilization_percentage: 101 is not within 0 to 100\n"
     assert (done.returncode, done.stderr) == (2, problem)
 
 

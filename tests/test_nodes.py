@@ -174,7 +174,7 @@ WRONG: list[tuple[dict[str, Any], tuple[str | int, ...], str]] = [
     (
         {"nodes": 2, "bandwidth_gb_per_s": 0},
         ("network", "bandwidth_gb_per_s"),
-        "bandwidth_gb_per_s: 0 is not within 0.001 to 1000000.0",
+        "bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
     ),
     (
         {"nodes": 2, "bandwidth_gb_per_s": "fast"},

@@ -409,7 +409,7 @@ def test_measured_idle_power_counts(launcher, queue_file) -> None:
         (f"{HEAD}job = []\n", 3, "job: there is none"),
         (f"{HEAD}job = [1]\n", 3, "1 is not a table"),
         (f"{HEAD}[[job]]\nsm = 1\n", 3, "neither a name nor a profile"),
-        (f"{HEAD}[[job]]\nname = 'a'\nsm = 101\n", 5, "101 is not within 0.0 to 100.0"),
+        (f"{HEAD}[[job]]\nname = 'a'\nsm = 101\n", 5, "101 is not within 0 to 100"),
         (f"{HEAD}[[job]]\nname = 'a'\nspeed = 1\n", 5, "unknown key 'speed'"),
         (f"{HEAD}[[job]]\nname = 'a'\nprofile = 'nix'\n", 5, "unknown profile 'nix'"),
         (

@@ -6,26 +6,30 @@ import re
 import subprocess
 import sys
 from itertools import combinations
+from math import hypot
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pexpect
 import pytest
 from conftest import SCRIPT, Launcher
+from rich.console import Console
 
 from gpulaunch.core.sharing.demand import CurvePoint
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.core.workload.profile import Profile, parse_profile
 from gpulaunch.errors import printable
 from gpulaunch.host.catalog import find_profile, load_profile, profile_names
-from gpulaunch.render.profile.amount import amount, said
+from gpulaunch.render.profile.amount import amount, amount_between_runs, said
 from gpulaunch.render.profile.picture import profile_svg
+from gpulaunch.render.profile.svg_width import cut_to, lines_of, width_of
 from gpulaunch.render.profile.text import profile_text
 from gpulaunch.render.profile.text_bar import bar_lines, drawn
 from gpulaunch.render.profile.text_graph import matrix_lines
 from gpulaunch.render.profile.text_plot import plot_lines
-from gpulaunch.render.profile.view import Bar, Graph, Plot, ProfileView, sketch
+from gpulaunch.render.profile.view import Bar, Fact, Graph, Plot, ProfileView, sketch
 from gpulaunch.render.profile.words import view_of
+from gpulaunch.render.tables import profiles_table
 from gpulaunch.render.terminal import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -158,7 +162,7 @@ def hostile(text: str) -> dict:
         "scaling": {"parameter": text, "profiles": {"2": text}},
         "communication": {"pattern": "chain", "source": text},
         "resources": {**RESOURCES, "measured_on": text, "driver": text, "date": text, "source": text},
-        "runs": {"count": 2, "spread": {text: 1}, "percentile_95": {text: 1}},
+        "runs": {"count": 2, "spread": {"power_w": 1}, "percentile_95": {"power_w": 1}},
         "sm_curve": {"sm_percentage": [50], "throughput": [1], "unit": text, "knee_percentage": 60, "source": text},
         "collocation": {"slowdown_percentage": {text: 3}, "source": text},
         "shared_gpu": {"slowdown_percentage": {text: 3}, "predicted_from": text, "source": text},
@@ -172,9 +176,6 @@ DOCUMENTS = {
     "pattern only": PATTERN_ONLY,
     "full": FULL,
     "name only": {"name": "unheard-of"},
-    "hostile": hostile(HOSTILE),
-    "long": hostile(LONG),
-    "wordy": hostile("many words of text " * 20),
     "16 ranks": {"name": "wide", "communication": {"edges": every_pair(16), "source": "s"}},
     "40 ranks": {"name": "wide", "communication": {"edges": every_pair(40), "source": "s"}},
     "100 ranks": {"name": "wide", "communication": {"edges": every_pair(100), "source": "s"}},
@@ -190,10 +191,20 @@ DOCUMENTS = {
         for pattern in PATTERNS
         if pattern != "none"
     },
+    **{
+        f"any {pattern}": {"name": "j", "communication": {"pattern": pattern, "source": "s"}}
+        for pattern in ("stencil_2d", "stencil_3d")
+    },
+}
+UNCHECKED = {  # a view is safe whatever may be in a file
+    "hostile": hostile(HOSTILE),
+    "long": hostile(LONG),
+    "wordy": hostile("many words of text " * 20),
 }
 PROFILES = {
     **{name: (load_profile(name), find_profile(name)) for name in profile_names()},
     **{name: (parse_profile(document), "/p/job.toml") for name, document in DOCUMENTS.items()},
+    **{name: (Profile(document), "/p/job.toml") for name, document in UNCHECKED.items()},
 }
 EVERY = pytest.mark.parametrize(("profile", "path"), PROFILES.values(), ids=PROFILES)
 
@@ -231,21 +242,22 @@ profile, vgg16
 SM utilization    ████████████████████▉········│···  63.2 % ± 1.2 %, most 88.1 %
 SM occupancy      █████████████▌···················  41 %
 memory bandwidth  ████████████▋··········│·········  38.3 %, most 71 %
-time active       ██████████████████████████████▏··  91.4 %
-time idle         ██·······························  6.2 %
+time active       ██████████████████████████████▏··  91.4 % of the time
+idle samples      ██·······························  6.2 % of the samples
 power cap active  ·································  0 %
 memory            ████████████████████████████▉····  13.79 GiB of 15.78 GiB
-averages over the run; a line marks the maximum; utilization: share of the time
-in which a kernel ran, and in which memory was accessed (NVML); not the share of
-SMs, nor of bandwidth
+averages over the run; a line marks the maximum; in an idle sample no kernel ran
+at all; utilization: share of the time in which a kernel ran, and in which
+memory was accessed (NVML); not the share of SMs, nor of bandwidth
 memory           13.48 GiB on average
 power            248.2 W ± 3.1 W on average, 301 W at most
 energy           20.87 kJ of one run
 duration         84.1 s of one run
 PCIe             0.21 GB/s sent, 1.7 GB/s received
 NVLink           12.2 GB/s sent, 12.4 GB/s received
-runs             5; ± is the standard deviation between them
-95th percentile  SM utilization 65 %, duration 86 s
+runs             5; ± is the standard deviation between them, where it does not
+                 round to 0
+95th percentile  duration 86 s, SM utilization 65 %
 measured on      Tesla V100-SXM2-16GB, driver 550.54.15, 2025-03-02
 samples          420
 source           gpulaunch profile --runs 5
@@ -436,25 +448,116 @@ def test_every_source_is_shown(profile, path):
 @pytest.mark.parametrize(
     ("utilization", "meaning"),
     [
-        ("share", "share of the SMs, and of the DRAM bandwidth, in use (GPM)"),
-        ("time-active", "share of the time in which a kernel ran, and in which memory was accessed (NVML)"),
+        ("share", "share of the SMs, and of the DRAM bandwidth, in use"),
+        ("time-active", "share of the time in which a kernel ran, and in which memory was accessed"),
         (None, "whether of SMs and bandwidth or of time is not recorded"),
     ],
 )
-def test_meaning_of_utilization(utilization, meaning):
-    """What utilization means is said in words; where nobody has recorded it, that is said."""
-    profile = Profile({"name": "j", "resources": {"sm_utilization_percentage": 3.0, "utilization": utilization}})
-    assert meaning in view(profile).sections[0].note
+@pytest.mark.parametrize("sampled", [True, False])
+def test_meaning_of_utilization(utilization, meaning, sampled):
+    """What utilization means is said in words, and by what it was measured only where we have sampled it."""
+    figures = {"sm_utilization_percentage": 3.0, "utilization": utilization, "measured_on": "simulated GPU of 24 SMs"}
+    note = view(Profile({"name": "j", "resources": figures | ({"samples": 9} if sampled else {})})).sections[0].note
+    instrument = {"share": " (GPM)", "time-active": " (NVML)", None: ""}[utilization]
+    assert (f"{meaning}{instrument}" in note, "(" in note) == (True, bool(instrument)) if sampled else (True, False)
 
 
 def test_example_ranks():
-    """A pattern is drawn for the profile's GPUs; for four, as an example, where those are unknown or too many."""
-    notes = {
-        name: (view(PROFILES[name][0]).sections[0].graph.ranks, view(PROFILES[name][0]).sections[0].note)
-        for name in ("pattern only", "a million GPUs", "ring")
+    """A pattern is drawn for the profile's GPUs; as an example for so many that it shows where those are unknown."""
+    sections = {
+        name: view(PROFILES[name][0]).sections[0]
+        for name in ("pattern only", "a million GPUs", "ring", "any stencil_2d", "any stencil_3d")
     }
-    example = "drawn for 4 ranks, as an example"
-    assert notes == {"pattern only": (4, example), "a million GPUs": (4, example), "ring": (12, "")}
+    assert {name: (section.graph.ranks, section.note) for name, section in sections.items()} == {
+        "pattern only": (4, "drawn for 4 ranks, as an example"),
+        "a million GPUs": (4, "drawn for 4 ranks, as an example"),
+        "ring": (12, ""),
+        "any stencil_2d": (6, "drawn for 6 ranks, as an example"),
+        "any stencil_3d": (8, "drawn for 8 ranks, as an example"),
+    }
+
+
+def test_pattern_as_files_have_it():
+    """A pattern is called as in a file."""
+    assert view(PROFILES["any stencil_3d"][0]).sections[0].facts[0].text == "stencil_3d"
+
+
+def test_deviations():
+    """A deviation has the digits and the unit of its value, and is left out where it rounds to 0."""
+    resources = {
+        "sm_utilization_percentage": 70.75,
+        "pcie_tx_gb_per_s": 3,
+        "power_w": 610,
+        "memory_mean_mib": 6000,
+        "energy_j": 20870,
+        "duration_s": 101.4,
+    }
+    spread = {
+        "sm_utilization_percentage": 0.04738,
+        "pcie_tx_gb_per_s": 2.465e-06,
+        "power_w": 0.004,
+        "memory_mean_mib": 7.071,
+        "energy_j": 112,
+        "duration_s": 3.3,
+    }
+    section = view(Profile({"name": "j", "resources": resources, "runs": {"count": 5, "spread": spread}})).sections[0]
+    assert [bar.text for bar in section.bars] == ["70.75 % ± 0.05 %"]
+    assert [tuple(fact[:2]) for fact in section.facts] == [
+        ("memory", "5.859 GiB ± 0.007 GiB on average"),
+        ("power", "610 W on average"),
+        ("energy", "20.87 kJ ± 0.11 kJ of one run"),
+        ("duration", "1 min 41 s ± 3 s of one run"),
+        ("PCIe", "3 GB/s sent"),
+        ("runs", "5; ± is the standard deviation between them, where it does not round to 0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "deviation", "want"),
+    [
+        ("power_w", 610, 0.4, "610.0 W ± 0.4 W"),
+        ("power_w", 1610, 0.4, "1610 W"),
+        ("sm_utilization_percentage", 0, 0, "0 %"),
+        ("sm_utilization_percentage", 0, 2, "0 % ± 2 %"),
+        ("samples", 420, 1.5, "420.0 ± 1.5"),
+        ("message_bytes", 2048, 1024, "2 KiB ± 1 KiB"),
+        ("duration_s", 4000, 100, "1 h 06 min ± 2 min"),
+        ("duration_s", 1200, 100, "20 min ± 2 min"),
+        ("duration_s", 1200, 10, "20 min"),
+        ("power_w", 2e-300, 1, "2e-300 W ± 1 W"),
+    ],
+)
+def test_amount_between_runs(key, value, deviation, want):
+    """Value and deviation have as many digits behind the point as each other."""
+    assert amount_between_runs(key, value, deviation) == want
+
+
+@pytest.mark.parametrize(
+    ("percentiles", "want"),
+    [
+        ({"power_w": 300, "duration_s": 86}, "duration 86 s, power 300 W"),
+        ({"power_w": 300, "energy_j": 1, "samples": 3}, "power 300 W; 2 more in the file, or with --json"),
+        ({"energy_j": 1}, "1 in the file, or with --json"),
+    ],
+)
+def test_percentiles(percentiles, want):
+    """Of 95th percentiles those that say most are shown, and how many more there are."""
+    facts = view(Profile({"name": "j", "runs": {"percentile_95": percentiles}})).sections[0].facts
+    assert facts == (Fact("95th percentile", want),)
+
+
+@pytest.mark.parametrize("width", range(30, 60))
+def test_no_figure_without_its_unit(width):
+    """No line begins with a unit."""
+    text = lines(PROFILES["full"][0], width)
+    units = ("%", "GB/s", "W", "kJ", "s", "GiB", "MiB", "B")
+    assert [line for line in text if line.split(" ")[-1] and line.split()[0].strip(",;") in units] == []
+
+
+def test_path_is_never_broken():
+    """A file's path stands on one line beside its label, however long it is and whatever it holds."""
+    path = "/home/somebody/a folder/" + "deep/" * 20 + "job.toml"
+    assert lines(PROFILES["name only"][0], 48, path=path)[1] == f"file          {path}"
 
 
 def test_card_memory():
@@ -518,6 +621,7 @@ def graph(*edges: tuple[int, int, float], ranks: int = 4, unit: str | None = Non
         ),
         (graph((0, 1, 1.5), (0, 2, 20), (0, 3, 3), (2, 3, 1), unit="GB"), "0-2 20 GB, 0-3 3 GB, 0-1 1.5 GB, 2-3 1 GB"),
         (Graph(12, PATTERNS["stencil_2d"].edges(12), shape="grid"), "4 x 3 grid, each with its neighbours"),
+        (Graph(8, PATTERNS["stencil_3d"].edges(8), shape="block"), "2 x 2 x 2 block, each with its neighbours"),
         (Graph(8, PATTERNS["stencil_3d"].edges(8)), "0-1, 0-2, 0-4, 1-3, 1-5, 2-3 and 6 more"),
     ],
     ids=str,
@@ -602,6 +706,35 @@ def test_said():
 # Picture
 
 
+def test_widths_of_letters():
+    """Letters are taken to be at least as wide as those of DejaVu Sans, and lines no more than 5 % wider."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.font_manager import FontProperties, findfont
+    from matplotlib.ft2font import FT2Font
+
+    sentence = "mapa-sc21 2.3, Figure 5b (sensitivity, calls per GPU and iteration)"
+    for weight in ("normal", "bold"):
+        font = FT2Font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
+        font.set_size(1000, 72)
+        real = {letter: font.load_char(ord(letter)).linearHoriAdvance / 65536e3 for letter in map(chr, range(32, 127))}
+        taken = {letter: width_of(letter, 1, bold=weight == "bold") for letter in real}
+        if weight == "normal":
+            assert [letter for letter in real if real[letter] > taken[letter] + 1e-3] == []
+        assert 1 <= width_of(sentence, 1, bold=weight == "bold") / sum(real[letter] for letter in sentence) < 1.05
+
+
+def test_lines_in_a_picture():
+    """Lines are full, but leave no word alone on the last; a long word goes on, a path after a slash."""
+    text = "one two three four five six seven eight"
+    assert lines_of(text, 170, 10) == ["one two three four five six", "seven eight"]
+    assert lines_of("average of a collective call", 134, 10) == ["average of a", "collective call"]
+    path = "/home/somebody/profiles/measured/job.toml"
+    assert lines_of(path, 160, 10) == ["/home/somebody/profiles/", "measured/job.toml"]
+    assert lines_of("A" * 12, 36, 10) == ["AAAAA", "AAAAA", "AA"]
+    assert cut_to("A" * 12, 36, 10) == "AAA…"
+    assert lines_of("", 36, 10) == []
+
+
 def picture(profile: Profile, path: str = "/p/job.toml") -> ET.Element:
     return ET.fromstring(profile_svg(view(profile, path)))
 
@@ -609,7 +742,7 @@ def picture(profile: Profile, path: str = "/p/job.toml") -> ET.Element:
 def text_frame(text: ET.Element) -> tuple[float, float, float, float]:
     """Left, top, right and bottom of a text, as far as one can tell without the font."""
     size, x, y = (float(text.get(name)) for name in ("font-size", "x", "y"))
-    width = len(text.text or "") * size * 0.62
+    width = width_of(text.text or "", size, bold=text.get("font-weight") == "bold")
     left = x - {"start": 0, "middle": width / 2, "end": width}[text.get("text-anchor")]
     return left, y - 0.75 * size, left + width, y + 0.2 * size
 
@@ -656,6 +789,14 @@ def test_everything_is_within_its_panel(profile, path):
         assert outside == []
     assert len(panels) == len(view(profile, path).sections)
     assert [pair for pair in combinations(panels, 2) if overlap(*pair)] == []
+
+
+@EVERY
+def test_no_card_alone_in_half_a_row(profile, path):
+    """A section has the whole width, or another beside it."""
+    groups = [group for group in picture(profile, path).iter(f"{SVG}g") if group.get("class") == "section"]
+    frames = [group.find(f"{SVG}rect") for group in groups]
+    assert sum(float(frame.get("width")) < 500 for frame in frames) != 1
 
 
 def test_two_columns():
@@ -727,11 +868,86 @@ def test_line_for_each_edge():
     assert sorted(figures) == ["0.8", "0.8", "11.9", "11.9", "12.1", "12.1", "12.4", "12.4"]
 
 
-@pytest.mark.parametrize(("pattern", "rows"), [("chain", 1), ("stencil_2d", 4), ("ring", 7)])
+@pytest.mark.parametrize(("pattern", "rows"), [("chain", 1), ("stencil_2d", 4), ("stencil_3d", 4), ("ring", 7)])
 def test_shape_of_a_pattern(pattern, rows):
-    """A chain lies on a line, a stencil of two dimensions on a grid, anything else on a circle."""
+    """A chain lies on a line, a stencil on a grid or a block, anything else on a circle."""
     circles = picture(PROFILES[pattern][0]).iter(f"{SVG}circle")
     assert len({circle.get("cy") for circle in circles}) == rows
+
+
+@pytest.mark.parametrize("ranks", range(2, 33))
+@pytest.mark.parametrize("pattern", ["stencil_2d", "stencil_3d"])
+def test_no_rank_hides_another(pattern, ranks):
+    """Ranks of a stencil keep apart."""
+    document = {"name": "j", "gpus": ranks, "communication": {"pattern": pattern, "source": "s"}}
+    circles = picture(Profile(document)).iter(f"{SVG}circle")
+    places = [tuple(float(circle.get(name)) for name in ("cx", "cy", "r")) for circle in circles]
+    assert [(a, b) for a, b in combinations(places, 2) if hypot(a[0] - b[0], a[1] - b[1]) < a[2] + b[2]] == []
+
+
+# The list
+
+
+def listed(*documents: dict, width: int | None = None, encoding: str = "utf-8") -> list[str]:
+    """As printed to a pipe, or for so many columns."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    table = profiles_table([parse_profile(document) for document in documents])
+    Console(file=stream, width=width).print(table) if width else draw(table, stream)
+    stream.seek(0)
+    return stream.read().splitlines()
+
+
+VARIED = {
+    "name": "kripke",
+    "description": "Kripke, deterministic transport of particles",
+    "communication": {"pattern": "stencil_3d", "source": "s"},
+    "variants": {"batch=1": {"gpus": 2}},
+    "scaling": {"parameter": "size", "profiles": {"1": "kripke-1x"}},
+}
+
+
+def test_list_in_a_pipe():
+    """A pipe gets a line for each profile, as long as what it says, and one with all that may be asked of it."""
+    resources = {"memory_mib": 621, "sm_utilization_percentage": 26.56, "source": "s"}
+    assert listed(VARIED, {"name": "kripke-1x", "resources": resources}) == [
+        "name       pattern     sensitive   memory   SM %  BW %  description",
+        "─" * 67,
+        "kripke     stencil_3d  -                -      -     -  Kripke, deterministic transport of particles",
+        "  @batch=1, @size=1 is kripke-1x",
+        "kripke-1x  -           -          621 MiB  26.56     -",
+    ]
+
+
+def test_list_at_a_narrow_terminal():
+    """Where a description has no room beside the figures it stands below them in full, as do all variants."""
+    assert listed(VARIED, width=60, encoding="ascii") == [
+        "name    pattern     sensitive  memory  SM %  BW %",
+        "-" * 49,
+        "kripke  stencil_3d  -               -     -     -",
+        "  Kripke, deterministic transport of particles",
+        "  @batch=1, @size=1 is kripke-1x",
+    ]
+
+
+def test_list_beside_the_figures():
+    """Where there is some room a description goes on below itself."""
+    got = listed(VARIED | {"description": "word " * 19 + "end"}, width=95)
+    assert [line.rstrip() for line in got[2:]] == [
+        "kripke  stencil_3d  -               -     -     -  word word word word word word word word word",
+        f"{'':51}word word word word word word word word word",
+        f"{'':51}word end",
+        "  @batch=1, @size=1 is kripke-1x",
+    ]
+
+
+def test_list_at_a_terminal(launcher: Launcher) -> None:
+    """At 80 columns no line is longer or ends in a blank, and each profile's description is there in full."""
+    child = pexpect.spawn(str(SCRIPT), ["profiles"], env=launcher.environment, dimensions=(50, 80), timeout=60)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", child.read().decode()).splitlines()
+    child.close()
+    assert [line for line in shown if len(line) > 80 or line != line.rstrip()] == []
+    words = " ".join(" ".join(shown).split())
+    assert [name for name in profile_names() if load_profile(name).description not in words] == []
 
 
 # The command

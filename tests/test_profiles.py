@@ -1,6 +1,7 @@
 """Profiles: what a file may say, what stands under it, sizes that nobody measured, and the library that is shipped."""
 
 import json
+import os
 import tomllib
 from copy import deepcopy
 from pathlib import Path
@@ -20,6 +21,7 @@ from gpulaunch.core.sharing.interference import Client, Objective, judge
 from gpulaunch.core.sharing.partition import partition
 from gpulaunch.core.sharing.share import Share, parse_share, share_document
 from gpulaunch.core.workload.document.inherit import read_reference
+from gpulaunch.core.workload.document.override import overridden
 from gpulaunch.core.workload.document.schema import key_table, profile_schema
 from gpulaunch.core.workload.document.section import Part, Section
 from gpulaunch.core.workload.profile import Profile, parse_profile
@@ -46,7 +48,7 @@ def sample(rule: Any) -> Any:
     if isinstance(rule, ListOf):
         return [sample(rule.rule)] * max(1, rule.least)
     if isinstance(rule, TableOf):
-        return {"one": sample(rule.rule)}
+        return {next(iter(rule.names), "one"): sample(rule.rule)}
     if isinstance(rule, tuple):
         return rule[-1]
     return {str: "words", bool: True, dict: {}}[rule]
@@ -120,10 +122,14 @@ def values(rule: Any) -> st.SearchStrategy[Any]:
     if isinstance(rule, ListOf):
         return st.lists(values(rule.rule), min_size=rule.least, max_size=min(rule.most, 3))
     if isinstance(rule, TableOf):
-        return st.dictionaries(st.text(max_size=5), values(rule.rule), max_size=3)
+        names = st.sampled_from(rule.names) if rule.names else st.text(max_size=5)
+        return st.dictionaries(names, values(rule.rule), max_size=3)
     if isinstance(rule, tuple) and not isinstance(rule[0], str):
         return st.integers(*rule) if isinstance(rule[0], int) else st.floats(*rule) | st.integers(0, int(rule[1]))
     return st.sampled_from(rule) if isinstance(rule, tuple) else {str: st.text(max_size=5), bool: st.booleans()}[rule]
+
+
+WORDS = st.text(max_size=5) | st.sampled_from(["words", "a b"])  # also none, which is refused
 
 
 def section_documents(section: type[Section]) -> st.SearchStrategy[dict[str, Any]]:
@@ -137,6 +143,7 @@ def section_documents(section: type[Section]) -> st.SearchStrategy[dict[str, Any
         for name, key in section.keys.items()
     }
     needed = {name: fields.pop(name) for name in section.required}
+    needed |= {name: WORDS for name in needed if section.keys[name].rule is str}
     return st.fixed_dictionaries(needed, optional=fields)
 
 
@@ -192,6 +199,16 @@ def test_schema_and_checker_agree(document: dict[str, Any]) -> None:
         ("a word that nobody knows", {"resources": {"utilization": "busy", "source": "x"}}),
         ("a variant with a name of its own", {"variants": {"a=1": {"name": "x"}}}),
         ("a variant that cannot be asked for", {"variants": {"a,b": {}}}),
+        ("a variant of no name", {"variants": {"  ": {}}}),
+        ("no name", {"name": ""}),
+        ("a name of spaces", {"name": "  "}),
+        ("a name with a variant", {"name": "x@y"}),
+        ("a name that is a path", {"name": "x/y"}),
+        ("an empty source", {"resources": {"power_w": 2, "source": ""}}),
+        ("a source of spaces", {"variants": {"a": {"resources": {"power_w": 2, "source": "  "}}}}),
+        ("no argv", {"command": []}),
+        ("the spread of what is no figure", {"runs": {"spread": {"foo": 3}}}),
+        ("a percentile of what is no number", {"runs": {"percentile_95": {"driver": 3}}}),
         ("another format", {"version": 2}),
         ("a scaling of nothing", {"scaling": {"parameter": "size"}}),
     ],
@@ -201,6 +218,48 @@ def test_both_refuse(sentence: str, change: dict[str, Any]) -> None:
     document = {"name": "job", **change}
     assert not VALIDATOR.is_valid(document), sentence
     assert not taken(document), sentence
+
+
+@pytest.mark.parametrize("name", ["x\ny", "x\x1b[2J"])
+def test_names_that_no_terminal_shows(name: str) -> None:
+    """Nobody can ask for a name with control characters."""
+    assert not taken({"name": name})
+
+
+def test_edges_that_stand_twice() -> None:
+    """A pair of ranks has one edge, whichever is named first."""
+    for again in ([0, 1, 2], [1, 0, 2]):
+        document = {"name": "job", "communication": {"edges": [[0, 1, 9], [1, 2, 1], again], "source": "x"}}
+        with pytest.raises(FieldError, match="edges: 0-1 stands twice, in either order") as problem:
+            parse_profile(document)
+        assert problem.value.path == ("communication", "edges", 2)
+
+
+def test_dates_may_be_those_of_toml(tmp_path: Path) -> None:
+    """A date without quotes is the same date as text."""
+    for written, want in (("2025-03-31", "2025-03-31"), ("2025-03-31T14:02:11Z", "2025-03-31T14:02:11Z")):
+        (tmp_path / "job.toml").write_text(f'name = "job"\n[resources]\ndate = {written}\nsource = "x"')
+        assert load_profile(str(tmp_path / "job.toml")).resources.date == want
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ('name = "a"\ngpus = 2\ngpus = 3', "3: 'gpus' stands twice"),
+        ('name = "a"\ncommand = [\n"b"]\ngpus = 1\ncommand = [\n"c",\n]\n', "5: 'command' stands twice"),
+        ('name = "a"\n[resources]\nsource = "x"\n[resources]\npower_w = 2', "4: '[resources]' stands twice"),
+        ('name = "a"\n[[resources]]\nsource = "x"', "2: resources: it is a list of tables, and one table is wanted"),
+        ('\ufeffname = "a"', "1: it begins with a byte-order mark: save it as UTF-8 without one"),
+        (f"name = {'[' * 9999}", " beyond what can be read: tables or lists in one another, too deep"),
+        ('name = "a"\nsurprise = 1', "2: unknown key 'surprise': known here are version, name, "),
+        ('name = "a"\ngpu = 1', "2: unknown key 'gpu': nearest is 'gpus'"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, want: str) -> None:
+    """What is wrong is told in the words of whoever writes profiles, not of a parser."""
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    assert refused(str(path)).message.startswith(f"{path}:{want}")
 
 
 # ---------------------------------------------------------------------------------------------- base and variants
@@ -343,7 +402,20 @@ def test_own_profile_stands_on_the_shipped_one_of_its_name(tmp_path: Path, monke
     ("sentence", "file", "old", "new", "want"),
     [
         ("no such base", "own", "./below.toml", "below", "own.toml:2: base: unknown profile 'below'"),
-        ("no such file", "own", "./below", "./beneath", "beneath.toml: no such file or directory"),
+        (
+            "no such file",
+            "own",
+            "./below",
+            "./beneath",
+            "own.toml:2: base: {}/beneath.toml: no such file or directory",
+        ),
+        (
+            "two sizes at once",
+            "own",
+            "below.toml",
+            "below.toml@batch=1,batch=4",
+            "own.toml:2: base: 'batch' is asked for twice: batch=1, batch=4",
+        ),
         (
             "no such variant",
             "own",
@@ -351,7 +423,7 @@ def test_own_profile_stands_on_the_shipped_one_of_its_name(tmp_path: Path, monke
             "below.toml@b",
             "own.toml:2: base: profile 'below' has no variant 'b'",
         ),
-        ("the base is wrong", "below", "= 90", "= -1", "below.toml:7: power_w: -1 is not within 0.0 to 100000.0"),
+        ("the base is wrong", "below", "= 90", "= -1", "below.toml:7: power_w: -1 is not within 0 to 100000"),
         (
             "itself",
             "own",
@@ -371,7 +443,7 @@ def test_own_profile_stands_on_the_shipped_one_of_its_name(tmp_path: Path, monke
             "below",
             "weight = 4",
             "weight = 0",
-            "below.toml:36: weight: 0 is not within 0.001 to 1000.0",
+            "below.toml:36: weight: 0 is not within 0.001 to 1000",
         ),
         (
             "a variant without source",
@@ -390,7 +462,7 @@ def test_mistakes_of_files_that_stand_on_each_other(
     path = files / f"{file}.toml"
     assert path.read_text().count(old) == 1, sentence
     path.write_text(path.read_text().replace(old, new))
-    assert refused(str(files / "own.toml")).message == f"{files}/{want}", sentence
+    assert refused(str(files / "own.toml")).message == f"{files}/{want.format(files)}", sentence
 
 
 def test_contradiction_between_files(files: Path) -> None:
@@ -428,6 +500,30 @@ def test_unknown_variant_lists_those_there_are(files: Path) -> None:
 def test_references(text: str, want: tuple[str, tuple[str, ...]]) -> None:
     """What stands after the last path's @ is asked of the profile."""
     assert read_reference(text) == want
+
+
+def test_launch_names_who_asks_for_a_missing_base(launcher: Launcher, files: Path) -> None:
+    """A launch tells the line that asks for a file that is not there."""
+    path = files / "own.toml"
+    path.write_text(OWN.replace("./below", "./beneath"))
+    status, said = dry_run(launcher, "-p", str(path))
+    want = f"gpulaunch: error: {path}:2: base: {files}/beneath.toml: no such file or directory\n"
+    assert (status, said) == (2, want)
+
+
+def test_a_pipe_is_read_only_where_somebody_writes(launcher: Launcher, tmp_path: Path) -> None:
+    """A named pipe is refused at once, by check and by a launch; what the shell has opened is read."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    want = f"gpulaunch: error: {path}: it is a named pipe, and a file is wanted\n"
+    done = launcher.run("profiles", "check", str(path))
+    assert (done.returncode, done.stderr) == (2, want)
+    assert dry_run(launcher, "-p", str(path)) == (2, want)
+    end, out = os.pipe()
+    os.write(out, b'name = "piped"\n')
+    os.close(out)
+    assert load_profile(f"/dev/fd/{end}").name == "piped"
+    os.close(end)
 
 
 def test_launch_with_a_variant(launcher: Launcher) -> None:
@@ -482,9 +578,30 @@ def test_sizes_that_were_measured() -> None:
 
 def test_percentages_end_at_100() -> None:
     """However large the problem, no percentage passes 100, and however small, memory is 1 MiB at least."""
-    large, small = load_profile("cholla-mhd@size=100"), load_profile("kripke@size=0.0001")
+    large, small = load_profile("cholla-mhd@size=100"), load_profile("kripke@size=0.01")
     assert large.resources.sm_utilization_percentage == 100.0
     assert small.resources.memory_mib == 1
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "abc", "nan", "inf"])
+def test_sizes_are_numbers_above_0(size: str) -> None:
+    """Who asks for another size is told which there may be."""
+    want = f"profile 'kripke' has no variant 'size={size}': any number above 0 is allowed for size"
+    assert refused(f"kripke@size={size}").message == want
+
+
+def test_one_size_at_a_time() -> None:
+    """The same parameter twice is refused, also with the same value."""
+    assert refused("kripke@size=1,size=4").message == "'size' is asked for twice: size=1, size=4"
+    assert refused("alexnet@batch=1@batch=1").message == "'batch' is asked for twice: batch=1, batch=1"
+
+
+@pytest.mark.parametrize("size", ["401", "0.0099"])
+def test_sizes_far_from_what_was_measured(size: str) -> None:
+    """A law through sizes 1 and 4 goes from 0.01 to 400."""
+    want = f"scaling: size={size} is extrapolated too far: size=0.01 to 400 is within 100 times what was measured"
+    assert refused(f"kripke@size={size}").message.endswith(want)
+    assert load_profile("kripke@size=400").name == "kripke@size=400"
 
 
 def test_nothing_to_draw_a_law_through() -> None:
@@ -601,20 +718,47 @@ def test_set_goes_over_the_profile(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("vgg16", "vgg16"),
+        ("alexnet@batch=1", "alexnet@batch=1"),
+        ('"alexnet@batch=1"', "alexnet@batch=1"),
+        ("'a.b=\"c'", 'a.b="c'),
+        ("a@b=1,c=2", "a@b=1,c=2"),
+    ],
+)
+def test_set_reaches_names_with_an_equals_sign(key: str, name: str) -> None:
+    """A name in a table may have an = itself, in TOML's quotes or without."""
+    changed = overridden(Profile(), [("--set", f"collocation.slowdown_percentage.{key}=32")])
+    assert changed.collocation.slowdown_percentage == {name: 32}
+
+
+def test_set_goes_over_a_variant() -> None:
+    """A profile with a variant keeps its whole name; a text may have an = itself."""
+    changed = overridden(load_profile("alexnet@batch=1"), [("--set", "description=a=b")])
+    assert (changed.name, changed.description) == ("alexnet@batch=1", "a=b")
+
+
+@pytest.mark.parametrize(
     ("options", "want"),
     [
         (("memory",), "--set memory: it is not KEY=VALUE"),
-        (("powerw=3",), "--set powerw=3: unknown key 'powerw'; nearest is 'power_w'"),
+        (("powerw=3",), "--set powerw=3: unknown key 'powerw': nearest is 'power_w'"),
         (
             ("sm_percentage=3",),
             "--set sm_percentage=3: 'sm_percentage' could be sharing.sm_percentage or sm_curve.sm_percentage",
         ),
         (("power_w=much",), "--set power_w=much: power_w: 'much' is not a number"),
         (("memory=much",), "--set memory=much: 'much' is no amount of memory such as 12GiB"),
-        (("idle_percentage=101",), "--set idle_percentage=101: idle_percentage: 101 is not within 0.0 to 100.0"),
+        (("idle_percentage=101",), "--set idle_percentage=101: idle_percentage: 101 is not within 0 to 100"),
         (("resources=1",), "--set resources=1: 'resources' is a section: write resources.KEY=VALUE"),
         (("name=x",), "--set name=x: unknown key 'name'"),
         (("pattern=rings",), "--set pattern=rings: pattern: 'rings' is none of ring, "),
+        (
+            ('collocation.slowdown_percentage."a=32',),
+            '--set collocation.slowdown_percentage."a=32: it is not KEY=VALUE, with KEY as in TOML where it has quotes',
+        ),
+        (("resources.source= ",), "--set resources.source= : source: it is empty"),
     ],
 )
 def test_mistakes_of_set(launcher: Launcher, options: tuple[str, ...], want: str) -> None:
@@ -632,8 +776,7 @@ def test_check_names_path_and_line_of_every_file(launcher: Launcher, files: Path
     (files / "no.toml").write_text('name = "no\n')
     done = launcher.run("profiles", "check", *(str(files / f"{name}.toml") for name in ("bad", "own", "no")))
     assert done.returncode == 2
-    assert f"{files}/bad.toml:3: unknown key 'memorymib': known here are memory_mib, " in done.stderr
-    assert "; nearest is 'memory_mib'" in done.stderr
+    assert f"{files}/bad.toml:3: unknown key 'memorymib': nearest is 'memory_mib'\n" in done.stderr
     assert f"{files}/no.toml:1: " in done.stderr
     assert done.stdout == f"{files}/own.toml: profile 'own' is well formed\n"
 
@@ -646,7 +789,26 @@ def test_check_looks_at_variants_and_sizes(launcher: Launcher, files: Path) -> N
     assert (done.returncode, f"{path}:15: one_per_node: true, and" in done.stderr) == (2, True), done.stderr
     path.write_text('name = "own"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "nobody" }\n')
     done = launcher.run("profiles", "check", str(path))
-    assert (done.returncode, f"{path}:4: 1: unknown profile 'nobody'" in done.stderr) == (2, True), done.stderr
+    want = f"gpulaunch: error: {path}:4: scaling.profiles.\"1\": unknown profile 'nobody'\n"
+    assert (done.returncode, done.stderr.startswith(want)) == (2, True), done.stderr
+
+
+def test_check_of_a_variant(launcher: Launcher) -> None:
+    """A variant is checked with what else may be asked for beside it or instead."""
+    done = launcher.run("profiles", "check", "alexnet@batch=1", "kripke@size=2")
+    assert (done.returncode, done.stderr, done.stdout.count("is well formed")) == (0, "", 2)
+
+
+def test_check_tells_the_first_mistake_of_each_section(launcher: Launcher, tmp_path: Path) -> None:
+    """One look finds what is wrong with the top, with every section and with every variant."""
+    path = tmp_path / "job.toml"
+    path.write_text(
+        'name = "job"\ngpus = 0\n[resources]\npower_w = -1\nsource = "x"\n[runs]\ncount = 0\n'
+        '[variants.a]\ngpus = 0\n[variants.a.sharing]\nshare = 1\n[variants."b,c"]\n'
+    )
+    done = launcher.run("profiles", "check", str(path))
+    assert done.returncode == 2
+    assert [line.split(": ")[2] for line in done.stderr.splitlines()] == [f"{path}:{n}" for n in (2, 4, 7, 9, 11, 12)]
 
 
 def test_check_warns_of_what_may_mislead(launcher: Launcher, tmp_path: Path) -> None:
@@ -659,6 +821,47 @@ def test_check_warns_of_what_may_mislead(launcher: Launcher, tmp_path: Path) -> 
     done = launcher.run("profiles", "check", str(path))
     assert done.returncode == 0
     assert [line.split(": ")[2] for line in done.stderr.splitlines()] == [f"{path}:{n}" for n in (3, 4, 5, 7)]
+
+
+SENSITIVITY = '[sensitivity]\nsource = "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (f"{SENSITIVITY}best_s = 10\nworst_s = 15\nslowdown_percentage = 40", "6: slowdown_percentage: 40, and "),
+        (f"{SENSITIVITY}best_s = 10\nworst_s = 15\nslowdown_percentage = 50.4", ""),
+        (f"{SENSITIVITY}best_gb_per_s = 9\nworst_gb_per_s = 10", "4: best_gb_per_s: 9 is less than worst_gb_per_s"),
+        ('[resources]\nsource = "x"\ndate = "31.3.2025"', "4: date: '31.3.2025' is no date such as"),
+        ('[resources]\nsource = "x"\ndate = "2025-02-30"', "4: date: '2025-02-30' is no date such as"),
+        ('[resources]\nsource = "x"\ndate = "2025-03-31T14:02:11Z"', ""),
+        ('[resources]\nsource = "x"\ndate = "2024"', ""),
+        ('[resources]\nsource = "x"\npower_w = 611.58\npower_max_w = 610', ""),
+        ('[resources]\nsource = "x"\npower_w = 630\npower_max_w = 610', "5: power_max_w: 610 is less than power_w"),
+    ],
+)
+def test_what_check_warns_of(launcher: Launcher, tmp_path: Path, text: str, want: str) -> None:
+    """Figures that contradict each other, and dates that are none, are warned of."""
+    path = tmp_path / "job.toml"
+    path.write_text(f'name = "job"\n{text}\n')
+    done = launcher.run("profiles", "check", str(path))
+    assert (done.returncode, done.stderr.startswith(want and f"gpulaunch: warning: {path}:{want}")) == (0, True)
+    assert bool(done.stderr) == bool(want)
+
+
+def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
+    """The list has what can be asked for, and check warns in a folder of profiles; folders there are no profiles."""
+    own = tmp_path / "gpulaunch" / "profiles"
+    (own / "dir.toml").mkdir(parents=True)
+    (own / "wrongname.toml").write_text('name = "other"\n[variants.a]\ngpus = 2')
+    (tmp_path / "elsewhere.toml").write_text('name = "other"')
+    launcher.environment["XDG_CONFIG_HOME"] = str(tmp_path)
+    listed = launcher.run("profiles", "--json")
+    names = {one["name"]: one["variants"] for one in json.loads(listed.stdout)}
+    assert (listed.stderr, names["wrongname"], {"other", "dir"} & set(names)) == ("", ["wrongname@a"], set())
+    done = launcher.run("profiles", "check", "wrongname@a", str(tmp_path / "elsewhere.toml"))
+    want = f"{own}/wrongname.toml:1: name: 'other' is in 'wrongname.toml', so 'wrongname' is what asks for it"
+    assert (done.returncode, done.stderr) == (0, f"gpulaunch: warning: {want}\n")
 
 
 def test_list_has_everything(launcher: Launcher) -> None:
@@ -699,7 +902,9 @@ def test_classes_of_cd_search(intensity: str) -> None:
     for name in CLASSES[intensity].split():
         classification = load_profile(name).classification
         assert (classification.intensity, "cd-search-ics18 Table 1" in classification.source) == (intensity, True)
-    assert load_profile("mergesort").resources.memory_bandwidth_utilization_percentage == 13.3
+    mergesort = load_profile("mergesort").resources
+    got = (mergesort.memory_bandwidth_utilization_percentage, mergesort.utilization)
+    assert got == (13.3, None)  # of a simulated GPU, not by GPM
 
 
 def test_occupancies_of_table_i() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import time
 import tomllib
 from collections import Counter
@@ -147,6 +148,34 @@ def test_what_is_no_python(text: str, complaint: str) -> None:
     found = scan_sources([SourceFile("a.py", text), SourceFile("b.c", "void f() { MPI_Bcast(x, 1, t, 0, c); }")])
     assert (len(found.calls), found.files, found.confidence) == (1, 1, "likely")
     assert [warning.startswith(complaint) for warning in found.warnings] == [True]
+
+
+def test_standard_library_is_known() -> None:
+    """Modules that the caller knows, as those of Python's library, leave the result as sure as it was."""
+    text = "import errno, pdb, optparse, codecs\nimport faulthandler as f\nfrom http import client\n"
+    found = scan_sources([SourceFile("a.py", text)], known_modules=sys.stdlib_module_names)
+    assert (found.confidence, found.reasons) == ("certain", ("no call moves data between GPUs",))
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (["import one\n"], "what one does is not known"),
+        (["import one, two\n", "import two\n"], "what one and two do is not known"),
+        (["import a, b\n", "import a, c, d\n", "import e, g\n"], "what a, b, c, d, e and 1 more do is not known"),
+        (['#include "one.h"\n'], "what one.h brings in is not scanned"),
+        (['#include "a.h"\n#include "b.h"\n', '#include "b.h"\n'], "what a.h and b.h bring in is not scanned"),
+        (
+            ["".join(f'#include "{name}{i}.h"\n' for i in range(4)) for name in "ab"],
+            "what a0.h, a1.h, a2.h, a3.h, b0.h and 3 more bring in is not scanned",
+        ),
+    ],
+)
+def test_what_is_not_known(files: list[str], reason: str) -> None:
+    """What nothing is known of is told of once for all files, at most five by name."""
+    ending = "cu" if "#" in files[0] else "py"
+    found = scan_sources([SourceFile(f"file{i}.{ending}", text) for i, text in enumerate(files)])
+    assert (found.confidence, found.reasons[1:]) == ("likely", (reason,))
 
 
 def test_macros_of_a_header() -> None:

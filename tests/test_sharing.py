@@ -387,7 +387,7 @@ def test_a_record_without_a_share_says_nothing_of_it() -> None:
         ("group", [1], "group: [1] is no list of texts"),
         ("pipe_directory", 5, "pipe_directory: 5 is not text"),
         ("objective", {}, "key 'name' is missing in objective"),
-        ("slowdowns", {"vgg": -1.0}, "vgg: -1.0 is not within 0.0 to 10000.0"),
+        ("slowdowns", {"vgg": -1.0}, "vgg: -1.0 is not within 0 to 10000"),
         ("demand", [], "demand: [] is not a table"),
         ("demand.memory_bytes", "1", "memory_bytes: '1' is not a whole number"),
         ("demand.curve", [[1, 2, 3]], "curve: [1, 2, 3] is not 2 numbers"),

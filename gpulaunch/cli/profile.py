@@ -10,10 +10,11 @@ from gpulaunch.cli import profile_reading
 from gpulaunch.cli.launch import CONTAINER_ENGINES, tell_of
 from gpulaunch.cli.options import OPTIONS, Option, read_line
 from gpulaunch.cli.output import prepare_stdout, say
+from gpulaunch.core.workload.profile import is_askable
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.host.foreground import Slice
 from gpulaunch.host.process import exit_like, exit_status
-from gpulaunch.host.profile_file import is_text, own_profile_file
+from gpulaunch.host.profile_file import own_profile_file
 from gpulaunch.look import Launch
 from gpulaunch.prepare import read_grace, read_launch
 from gpulaunch.profiling.keep import check_own, keep
@@ -130,9 +131,9 @@ def target(given: Mapping[str, Given]) -> profile_reading.Target:
     path = given["output"].text if "output" in given else own_profile_file(given["name"].text)
     if path == "-":
         raise UsageError("-o -: stdout belongs to the job")
-    if not is_text(path) or not is_text(given["name"].text if "name" in given else ""):
-        raise UsageError(f"{quoted(path)}: a profile's name is text in UTF-8")
     name = given["name"].text if "name" in given else re.sub(r"\.toml$", "", path.rpartition("/")[2])
+    if path and not is_askable(name):
+        raise UsageError(f"{quoted(name)} is no name for a profile", "--name gives it another")
     return profile_reading.Target(path, name)
 
 

@@ -32,7 +32,8 @@ def show_profile(profile: Profile, path: str, svg: str | None) -> None:
     from gpulaunch.render.terminal import draw
 
     plain = not (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
-    draw(profile_text(view, shutil.get_terminal_size().columns, plain=plain), sys.stdout)
+    # a terminal that wraps by itself lets a path be copied that is longer than a line
+    draw(profile_text(view, shutil.get_terminal_size().columns, plain=plain), sys.stdout, fit=False)
 
 
 def _card_memory_bytes(profile: Profile) -> int | None:

@@ -1,16 +1,18 @@
 """`gpulaunch profiles`: what is known about jobs before they run."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
 
 from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import print_json, report, warn
-from gpulaunch.core.workload.document.inherit import variants_of
+from gpulaunch.core.workload.document.inherit import read_reference, variants_of
 from gpulaunch.core.workload.document.suspicion import suspicions
-from gpulaunch.core.workload.profile import Profile
+from gpulaunch.core.workload.profile import Profile, profile_mistakes
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.host.catalog import find_profile, load_profile, profile_names
-from gpulaunch.host.document import read_document
+from gpulaunch.host.catalog import find_profile, load_profile, name_in_reach, profile_names
+from gpulaunch.host.document import Document, read_document
 from gpulaunch.render.profile.document import profile_document
 
 _ACTIONS = ("show", "check", "schema")
@@ -69,9 +71,14 @@ def _check(names: Sequence[str], *, as_json: bool) -> int:
     good = []
     for name in names:
         try:
-            good.append((find_profile(name), _checked(name)))
+            document = read_document(find_profile(name))
+            mistakes = [document.error(mistake) for mistake in profile_mistakes(document.data)]
+            if not mistakes:
+                good.append((document.path, _checked(name, document)))
         except UsageError as problem:
-            report(problem)
+            mistakes = [problem]
+        for mistake in mistakes:
+            report(mistake)
     if as_json:
         documents = [profile_document(profile, path) for path, profile in good]
         print_json(documents[0] if len(names) == len(documents) == 1 else documents)
@@ -81,22 +88,43 @@ def _check(names: Sequence[str], *, as_json: bool) -> int:
     return 0 if len(good) == len(names) else UsageError.exit_status
 
 
-def _checked(name: str) -> Profile:
+def _checked(name: str, document: Document) -> Profile:
     """A profile, once all that may be asked of it is known to be right; what is odd about it is said."""
-    profile, document = load_profile(name), read_document(find_profile(name))
-    asked = "," if "@" in name.rpartition("/")[2] else "@"
+    profile = load_profile(name, document)
+    asked = read_reference(name)
     for variant in variants_of(profile):
-        load_profile(f"{name}{asked}{variant}")
-    for place, what in suspicions(profile):
+        key = variant.partition("=")[0]
+        others = [one for one in asked.variants if one.partition("=")[0] != key]
+        load_profile(str(asked._replace(variants=(*others, variant))), document)
+    for place, what in (*_name_and_date(profile, document), *suspicions(profile)):
         warn(document.located(place, what))
     return profile
+
+
+def _name_and_date(profile: Profile, document: Document) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What is odd about these, and where."""
+    own, file = document.data["name"], name_in_reach(document.path)
+    if file not in (None, own):
+        yield ("name",), f"name: {quoted(own)} is in {quoted(f'{file}.toml')}, so {quoted(file)} is what asks for it"
+    date = profile.resources.date
+    if date is not None and not _is_date(date):
+        yield ("resources", "date"), f"date: {quoted(date)} is no date such as 2025-03-31 (ISO 8601)"
+
+
+def _is_date(text: str) -> bool:
+    """Whether it is a date or time of ISO 8601; a year, or a month, will do."""
+    for rest in ("", "-01", "-01-01"):
+        with suppress(ValueError):
+            datetime.fromisoformat(text + rest)
+            return True
+    return False
 
 
 def _list(*, as_json: bool) -> int:
     profiles = []
     for name in profile_names():
         try:
-            profiles.append((find_profile(name), load_profile(name)))
+            profiles.append((find_profile(name), load_profile(name).but(name=name)))
         except UsageError as problem:  # one broken file hides no other
             warn(problem.message)
     if as_json:

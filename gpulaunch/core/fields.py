@@ -105,7 +105,9 @@ def unknown(key: str, known: Iterable[str]) -> str:
 
     names = list(known)
     nearest = get_close_matches(key, names, n=1, cutoff=0.75)
-    return f"unknown key {key!r}: " + (f"nearest is {nearest[0]!r}" if nearest else f"known here are {', '.join(names)}")
+    return f"unknown key {key!r}: " + (
+        f"nearest is {nearest[0]!r}" if nearest else f"known here are {', '.join(names)}"
+    )
 
 
 def _name(where: Path) -> str:
@@ -191,7 +193,11 @@ def _not_within(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN4
     whole = isinstance(low, int) and isinstance(high, int)
     if not _is_number(value) or (whole and not isinstance(value, int)):
         return f"{value!r} is not a {'whole ' if whole else ''}number"
-    return None if low <= value <= high else f"{value} is not within {low:.16g} to {high:.16g}"
+    return None if low <= value <= high else f"{value} is not within {_bound(low)} to {_bound(high)}"
+
+
+def _bound(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:.16g}"
 
 
 def _is_number(value: object) -> bool:

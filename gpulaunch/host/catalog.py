@@ -74,18 +74,27 @@ def _find_profile(name: str, directories: list[str]) -> str:
     return _find(name, directories, "profile", "'gpulaunch profiles' lists them")
 
 
-def load_profile(name: str) -> Profile:
+def name_in_reach(path: str) -> str | None:
+    """What asks for a profile by name, if its file lies where profiles are looked for."""
+    directory, file = os.path.split(os.path.realpath(path))
+    found = directory in map(os.path.realpath, _profile_directories())
+    return file.removesuffix(".toml") if found and file.endswith(".toml") else None
+
+
+def load_profile(name: str, document: Document | None = None) -> Profile:
     """Read the profile that has this name or path, with what it stands on.
 
     Args:
         name: or path, with the variants that are asked for: "alexnet@batch=1", "./my.toml@batch=4,precision=fp16".
+        document: of its file, if that has been read.
 
     Raises:
         UsageError: there is none, or it is wrong.
     """
     reference = read_reference(name)
-    path = _find_profile(reference.name, _profile_directories())
-    return read_chain(read_document(path), reference.variants, _find_base)
+    if document is None:
+        document = read_document(_find_profile(reference.name, _profile_directories()))
+    return read_chain(document, reference.variants, _find_base)
 
 
 def _find_base(name: str, asker: str) -> str:
@@ -252,7 +261,8 @@ def _names(directories: list[str]) -> list[str]:
     found: set[str] = set()
     for directory in directories:
         if os.path.isdir(directory):
-            found.update(name.removesuffix(".toml") for name in os.listdir(directory) if name.endswith(".toml"))
+            files = [entry.name for entry in os.scandir(directory) if entry.name.endswith(".toml") and entry.is_file()]
+            found.update(name.removesuffix(".toml") for name in files)
     return sorted(found)
 
 

@@ -2,18 +2,27 @@
 
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from datetime import date
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.errors import FieldError, UsageError, quoted
 
 T = TypeVar("T")
 
 MAX_FILE_BYTES = 4 << 20
 
 _MOST_BITS = 63
+_BYTE_ORDER_MARK = "\ufeff"
+_PASSED_IN = ("/dev/fd/", "/dev/stdin", "/proc/")
+"""Pipes under these are open already, such as those of <(...); at any other one would wait for somebody to write."""
+
 _STATEMENT = r"\s*(\[|[^=]+=)"  # it may begin one, or be within a value
+
+_KEY = r"""\s*(\[+(?:"[^"]*"|'[^']*'|[^\[\],"'])+\]+(?=\s*(?:#|$))|(?:"[^"]*"|'[^']*'|[^=#"'])+?(?=\s*=))"""
+"""The head of a table, or a key."""
 
 
 class Document(NamedTuple):
@@ -102,10 +111,10 @@ def read_text(path: str, most_bytes: int = MAX_FILE_BYTES) -> str:
     """Read a file of UTF-8.
 
     Raises:
-        UsageError: it cannot be read, is not UTF-8, or is larger than that.
+        UsageError: it cannot be read, is not UTF-8, is larger than that, or a named pipe.
     """
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             raw = file.read(most_bytes + 1)
     except OSError as problem:
         raise UsageError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
@@ -118,22 +127,45 @@ def read_text(path: str, most_bytes: int = MAX_FILE_BYTES) -> str:
         raise UsageError(f"{path}:{line}: byte 0x{raw[problem.start]:02x} is not UTF-8") from None
 
 
+def _opened(path: str) -> BinaryIO:
+    """A file, open for reading; nobody waits here for somebody to write."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  returned
+    if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode) and not path.startswith(_PASSED_IN):
+        file.close()
+        raise UsageError(f"{path}: it is a named pipe, and a file is wanted")
+    os.set_blocking(file.fileno(), True)
+    return file
+
+
 def parse_toml(origin: str, text: str) -> Document:
-    """Parse TOML that comes from a file or elsewhere, such as an image's label.
+    """Parse TOML that comes from a file or elsewhere, such as an image's label; a key `date` holds text then.
 
     Raises:
         UsageError: it is no TOML.
     """
+    if text.startswith(_BYTE_ORDER_MARK):
+        raise UsageError(f"{origin}:1: it begins with a byte-order mark: save it as UTF-8 without one")
     try:
         document = Document(origin, text, tomllib.loads(text))
+        _dates_as_text(document.data)
         large = _large(document.data)
     except tomllib.TOMLDecodeError as problem:
         raise UsageError(_located(origin, text, str(problem))) from None
-    except (RecursionError, ValueError) as problem:  # lists in lists without end, numbers of thousands of digits
+    except RecursionError:
+        raise UsageError(f"{origin}: beyond what can be read: tables or lists in one another, too deep") from None
+    except ValueError as problem:  # numbers of thousands of digits
         raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
     if large:
         raise document.error(FieldError(large, f"{large[-1]}: a number of more than 64 bits"))
     return document
+
+
+def _dates_as_text(value: Any) -> None:  # noqa: ANN401
+    """Put ISO 8601 in place of TOML's own dates, wherever a key is called date."""
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        if key == "date" and isinstance(one, date):
+            value[key] = one.isoformat().replace("+00:00", "Z")
+        _dates_as_text(one)
 
 
 def _large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
@@ -147,7 +179,11 @@ def _large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, 
 def _located(path: str, text: str, problem: str) -> str:
     message, _, place = problem.rpartition(" (at ")
     place = place.rstrip(")")
-    line = place.partition(",")[0].removeprefix("line ") if place.startswith("line ") else str(text.count("\n") + 1)
+    line = int(place.partition(",")[0].removeprefix("line ")) if place.startswith("line ") else text.count("\n") + 1
+    if message == "Cannot overwrite a value" or message.startswith("Cannot declare"):
+        found = [(n, re.match(_KEY, one)) for n, one in enumerate(text.split("\n")[:line], 1)]
+        line, head = next((n, head[1]) for n, head in reversed(found) if head)
+        message = f"{quoted(head)} stands twice"
     return f"{path}:{line}: {message[:1].lower()}{message[1:]}"
 
 

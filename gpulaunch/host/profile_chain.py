@@ -15,7 +15,7 @@ from gpulaunch.core.workload.document.inherit import (
 )
 from gpulaunch.core.workload.profile import Profile, check_profile, check_whole, is_size
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.host.document import Document, read_document
+from gpulaunch.host.document import Document, parse_toml, read_text
 
 Find = Callable[[str, str], str]
 """Path of the profile that a file asks for: its name or path, and the path of the file that asks."""
@@ -57,6 +57,7 @@ class _Chain:
         except FieldError as problem:
             raise document.error(problem) from None
         below, found = self._below(document)
+        _refuse_twice(variants)
         for variant in variants:
             found = self._varied(document, found, variant)
         profile = Profile(found)
@@ -80,23 +81,24 @@ class _Chain:
         try:
             return _Chain(self._find, (*self._above, document)).read(lower, reference.variants)
         except _NoVariantError as problem:
-            raise document.error(FieldError(where, f"{where[-1]}: {problem.message}")) from None
+            raise _located(document, where, problem.message) from None
 
     def _open(self, document: Document, reference: Reference, where: tuple[str, ...]) -> Document:
         """The file that another one names; a name or path that leads in a circle is refused."""
         try:
             path = self._find(reference.name, document.path)
+            text = read_text(path)
         except UsageError as problem:
-            raise document.error(FieldError(where, f"{where[-1]}: {problem.message}")) from None
+            raise _located(document, where, problem.message) from None
         chain = (*self._above, document)
         names = [printable(one.data["name"]) for one in chain]
         if any(_is_same(path, one.path) for one in chain):
-            text = chain_text([*names, printable(reference.name)])
-            raise document.error(FieldError(where, f"{where[-1]}: these stand on each other in a circle: {text}"))
+            chained = chain_text([*names, printable(reference.name)])
+            raise _located(document, where, f"these stand on each other in a circle: {chained}")
         if len(chain) > MOST_BASES:
-            text = f"more than {MOST_BASES} profiles stand on each other: {chain_text(names)}"
-            raise document.error(FieldError(where, f"{where[-1]}: {text}"))
-        return read_document(path)
+            chained = chain_text(names)
+            raise _located(document, where, f"more than {MOST_BASES} profiles stand on each other: {chained}")
+        return parse_toml(path, text)
 
     def _varied(self, document: Document, found: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
         """What was found, as a variant has it."""
@@ -107,8 +109,9 @@ class _Chain:
         if equals and parameter == profile.scaling.parameter and is_size(size):
             return with_variant(found, variant, self._scaled(document, profile, float(size)))
         known = variants_of(profile)
+        why = f": any number above 0 is allowed for {parameter}" if parameter == profile.scaling.parameter else ""
         hint = f"known are {', '.join(printable(f'{profile.name}@{one}') for one in known)}" if known else None
-        raise _NoVariantError(f"profile {quoted(profile.name)} has no variant {quoted(variant)}", hint)
+        raise _NoVariantError(f"profile {quoted(profile.name)} has no variant {quoted(variant)}{why}", hint)
 
     def _scaled(self, document: Document, profile: Profile, size: float) -> Mapping[str, Any]:
         """What is predicted of a size, or was measured of it."""
@@ -123,6 +126,22 @@ class _Chain:
             return scaled(points, size, profile.scaling.parameter or "")
         except FieldError as problem:
             raise document.error(FieldError(("scaling", *problem.path), f"scaling: {problem.message}")) from None
+
+
+def _refuse_twice(variants: Sequence[str]) -> None:
+    """Refuse to take a job at two sizes, or with two values of what else is asked for as KEY=VALUE."""
+    asked: dict[str, str] = {}
+    for variant in variants:
+        key, equals, _ = variant.partition("=")
+        if equals and key in asked:
+            raise _NoVariantError(f"{quoted(key)} is asked for twice: {printable(asked[key])}, {printable(variant)}")
+        asked[key] = variant
+
+
+def _located(document: Document, where: tuple[str, ...], message: str) -> UsageError:
+    """A problem with a profile that a file names, at the line that names it."""
+    key = ".".join(part if part.isidentifier() else f'"{part}"' for part in where)
+    return document.error(FieldError(where, f"{key}: {message}"))
 
 
 def _is_same(path: str, other: str) -> bool:

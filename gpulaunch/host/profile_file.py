@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpulaunch.core.workload.profile import VERSION, check_profile
+from gpulaunch.core.workload.profile import VERSION, check_profile, is_askable
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.host.catalog import config_directory, profile_names
 from gpulaunch.host.document import MAX_FILE_BYTES, parse_toml, parsed, read_text
@@ -18,9 +18,8 @@ _FIRST = ("version", "name", "description", "base", "gpus", "command")
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a profile of this user's own can have this name: no path, no variant, nothing that no terminal shows."""
-    plain = name.strip(".") and name.isprintable() and is_text(name)
-    return bool(plain) and os.sep not in name and "@" not in name and not name.endswith(".toml")
+    """Whether a profile of this user's own can have this name, and a file as well."""
+    return is_askable(name) and bool(name.strip(".")) and not name.endswith(".toml")
 
 
 def is_text(name: str) -> bool:

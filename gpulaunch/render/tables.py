@@ -1,7 +1,7 @@
 """Values -> rich tables for a terminal. Colour adds to the words and never replaces them."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,8 @@ from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.render import Document
 from gpulaunch.render.documents import age
-from gpulaunch.render.terminal import Group, Table, Text, cut, figure, table_of
+from gpulaunch.render.machine import wrapped
+from gpulaunch.render.terminal import Fitted, Group, Table, Text, cut, figure, table_of
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.gpu import Gpu
@@ -291,29 +292,65 @@ def measurement_table(comparisons: Sequence[Comparison]) -> Group:
 _MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"}
 
 
-def profiles_table(profiles: Sequence[Profile]) -> Group:
-    """All profiles, a line each, and under it one for everything that may be asked of it."""
-    table = table_of(
-        *("name", "pattern", "sensitive", "memory", "SM %", "BW %", "description"),
-        right=("memory", "SM %", "BW %"),
+def profiles_table(profiles: Sequence[Profile]) -> Fitted:
+    """All profiles, a line each, and under it one with everything that may be asked of it.
+
+    A description for which a terminal has no room beside the figures stands under them.
+    """
+    rows = [_PROFILE_COLUMNS, *map(_profile_cells, profiles)]
+    widths = [max(Text(cell).cell_len for cell in column) for column in zip(*rows, strict=True)]
+    return Fitted(lambda width, plain: _profile_lines(profiles, rows, widths, width, plain=plain))
+
+
+_PROFILE_COLUMNS = ("name", "pattern", "sensitive", "memory", "SM %", "BW %")
+_FIGURES = 3  # the last columns, which are aligned to the right
+_LEAST_DESCRIPTION = 40  # columns
+
+
+def _profile_cells(profile: Profile) -> tuple[str, ...]:
+    """All but the description."""
+    resources = profile.resources
+    return (
+        printable(profile.name),
+        profile.communication.pattern or "-",
+        {True: "yes", False: "no", None: "-"}[profile.communication.bandwidth_sensitive],
+        format_size(profile.memory_bytes) if profile.memory_bytes else "-",
+        figure(resources.sm_utilization_percentage),
+        figure(resources.memory_bandwidth_utilization_percentage),
     )
-    for profile in profiles:
-        table.add_row(
-            printable(profile.name),
-            (profile.communication.pattern or "-").replace("_", "-"),
-            {True: "yes", False: "no", None: "-"}[profile.communication.bandwidth_sensitive],
-            format_size(profile.memory_bytes) if profile.memory_bytes else "-",
-            figure(profile.resources.sm_utilization_percentage),
-            figure(profile.resources.memory_bandwidth_utilization_percentage),
-            cut(profile.description),
-        )
-        for variant in variants_of(profile):
-            table.add_row(f"  @{printable(variant)}", *[""] * 5, cut(_asked(profile, variant)))
-    return Group(table)
+
+
+def _profile_lines(
+    profiles: Sequence[Profile], rows: Sequence[Sequence[str]], widths: Sequence[int], width: int, *, plain: bool
+) -> Iterator[Text]:
+    heading, *others = (_aligned(row, widths) for row in rows)
+    left = heading.cell_len + 2
+    beside = width - left >= _LEAST_DESCRIPTION
+    heading.append("  description" if beside else "").stylize("bold")
+    yield heading
+    yield Text(("-" if plain else "─") * min(heading.cell_len, width), "dim")
+    for profile, line in zip(profiles, others, strict=True):
+        description = wrapped(printable(profile.description), width - (left if beside else 2))
+        yield line.append(f"  {description[0]}" if beside else "")
+        yield from (Text(f"{'':{left if beside else 2}}{more}") for more in description[beside:] if more)
+        asked = ", ".join(f"@{_asked(profile, variant)}" for variant in variants_of(profile))
+        yield from (Text(f"  {more}".replace(_JOINED, " "), "dim") for more in wrapped(asked, width - 2) if more)
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> Text:
+    line = Text()
+    for i, (cell, wide) in enumerate(zip(cells, widths, strict=True)):
+        text = Text(cell)
+        text.align("right" if i >= len(cells) - _FIGURES else "left", wide)
+        line.append("  " if i else "").append_text(text)
+    return line
+
+
+_JOINED = "\0"  # a blank at which no line is broken
 
 
 def _asked(profile: Profile, variant: str) -> str:
-    """What a variant is, or which profile was measured at a size."""
-    if variant in profile.variants:
-        return str(profile.variants[variant].get("description", ""))
-    return f"as {profile.scaling.profiles[variant.partition('=')[2]]}"
+    """A variant's name, and at a size also the profile that was measured there."""
+    if variant in profile.variants or not profile.scaling:
+        return printable(variant)
+    return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}").replace(" ", _JOINED)

@@ -1,10 +1,10 @@
 """The door to rich: tables and text for a terminal. Only this file imports it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TextIO
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.control import Control
 from rich.segment import ControlType
 from rich.table import Table
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gpulaunch.errors import printable
 
-__all__ = ["Group", "ProgressLine", "Table", "Text", "cut", "draw", "figure", "table_of"]
+__all__ = ["Fitted", "Group", "ProgressLine", "Table", "Text", "cut", "draw", "figure", "table_of"]
 
 _LEAST = 14  # columns of the last one: then the others have to give way
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
@@ -54,6 +54,23 @@ def cut(text: str) -> Text:
 def figure(value: float | None) -> str:
     """A number in four digits, or whole from 1,000 on; "-" where there is none."""
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+class Fitted:
+    """Lines that depend on how wide the terminal is, without blanks at their ends.
+
+    Args:
+        lines: makes them, of the columns that there are and of whether only ASCII can be printed.
+    """
+
+    def __init__(self, lines: Callable[[int, bool], Iterable[Text]]) -> None:
+        self._lines = lines
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        """What rich asks for when it prints."""
+        for line in self._lines(options.max_width, options.ascii_only):
+            line.rstrip()
+            yield line
 
 
 class ProgressLine:

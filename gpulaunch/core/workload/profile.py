@@ -1,17 +1,19 @@
 """What is known about a job before it runs: the document of profiles/workloads/NAME.toml -> Profile."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
 from gpulaunch.core.workload.document import sections
-from gpulaunch.core.workload.document.section import Key, Section, check_section, items, part, table, text, whole
+from gpulaunch.core.workload.document.section import Key, Section, items, part, section_mistakes, table, text, whole
 from gpulaunch.core.workload.pattern import Pattern, given_pattern
 from gpulaunch.errors import FieldError
 
 VERSION = 1
 """Of the format; a file that names none is of this one."""
+
+_NOT_ASKABLE = "{!r} cannot be asked for: it is empty, or has a character of @,/ or one that no terminal shows"
 
 
 class Profile(Section):
@@ -37,7 +39,7 @@ class Profile(Section):
     description: Key[str] = Key(str, "one line", otherwise="")
     base = text("`NAME`, `NAME@VARIANT` or a path: the profile that this one differs from ([more](#base-and-variants))")
     gpus = whole(1, 1 << 20, "how many, if the command line does not say")
-    command = items(str, "argv of what was measured")
+    command = items(str, "argv of what was measured", least=1)
     communication = part(sections.Communication, "how its GPUs talk to each other")
     sensitivity = part(
         sections.Sensitivity, "how it does on the best and on the worst placement of a machine (mapa-sc21 2.3)"
@@ -166,22 +168,40 @@ Variant.keys = {
 }
 
 
+def profile_mistakes(document: Mapping[str, Any]) -> Iterator[FieldError]:
+    """What is wrong with a file as far as that can be told without those that it stands on.
+
+    Of the top, of each section and of each variant it is the first mistake.
+    """
+    yield from section_mistakes(document, Profile)
+    name = document.get("name")
+    if isinstance(name, str) and name.strip() and not is_askable(name):
+        yield FieldError(("name",), f"name: {_NOT_ASKABLE.format(name)}")
+    variants, scaling = document.get("variants"), document.get("scaling")
+    for name, variant in variants.items() if isinstance(variants, Mapping) else ():
+        if not is_askable(name) or "," in name:
+            yield FieldError(("variants", name), f"variants: {_NOT_ASKABLE.format(name)}")
+        if isinstance(variant, Mapping):
+            yield from section_mistakes(variant, Variant, ("variants", name))
+    sizes = scaling.get("profiles") if isinstance(scaling, Mapping) else None
+    for size in sizes if isinstance(sizes, Mapping) else ():
+        if not is_size(size):
+            yield FieldError(("scaling", "profiles", size), f"profiles: {size!r} is no number above 0")
+
+
+def is_askable(name: str) -> bool:
+    """Whether a profile, or a variant of one, can be asked for by this name."""
+    return bool(name.strip()) and not set(name) & set("@/") and name.isprintable()
+
+
 def check_profile(document: Mapping[str, Any]) -> None:
     """Check everything in a file that can be told without those that it stands on.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
     """
-    check_section(document, Profile)
-    for name, variant in document.get("variants", {}).items():
-        if not name or set(name) & set("@,/") or not name.isprintable():
-            raise FieldError(
-                ("variants", name), f"variants: {name!r} cannot be asked for: it is empty or has one of @,/"
-            )
-        check_section(variant, Variant, ("variants", name))
-    for size in document.get("scaling", {}).get("profiles", {}):
-        if not is_size(size):
-            raise FieldError(("scaling", "profiles", size), f"profiles: {size!r} is no number above 0")
+    for problem in profile_mistakes(document):
+        raise problem
 
 
 def is_size(text: str) -> bool:
@@ -232,6 +252,14 @@ def _check_curve(profile: Profile) -> None:
 
 
 def _check_edges(profile: Profile) -> None:
+    pairs: set[tuple[int, ...]] = set()
+    for at, edge in enumerate(profile.communication.edges):
+        pair = tuple(sorted(edge[:2]))
+        if pair in pairs:
+            raise FieldError(
+                ("communication", "edges", at), f"edges: {pair[0]}-{pair[1]} stands twice, in either order"
+            )
+        pairs.add(pair)
     try:
         profile.graph  # noqa: B018  it is checked when it is made
     except FieldError as problem:

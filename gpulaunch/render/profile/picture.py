@@ -5,19 +5,17 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from gpulaunch.render.element import INK, PALE, add_element, add_text, as_number
-from gpulaunch.render.layout import cut, shortened
-from gpulaunch.render.machine import wrapped
 from gpulaunch.render.profile.svg_graph import draw_graph
 from gpulaunch.render.profile.svg_ink import ALARM, ALARM_EDGE, BLUE, PANEL, RULE, TRACK
 from gpulaunch.render.profile.svg_plot import draw_plot
-from gpulaunch.render.profile.view import Bar, Fact, ProfileView, Section
+from gpulaunch.render.profile.svg_width import cut_to, lines_of, width_of
+from gpulaunch.render.profile.view import Bar, Fact, ProfileView, Section, kept_whole
 
 _FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
-_CHARACTER = 0.62  # width of a letter, as a share of the font's size
 _WIDTH = 860
 _MARGIN, _GAP, _PAD = 28, 16, 14
 _TEXT, _LINE = 10.5, 15.0  # size, and from one line to the next
-_LABELS = 112  # room for the labels of facts
+_LABELS = 112  # room for the labels of facts, at most
 _THICK = 12  # of a bar
 _STACKED = 500  # width under which a bar's label and figure stand above it
 _BAR_LABELS, _BAR_FIGURES = 150, 230  # else beside it
@@ -49,7 +47,7 @@ def profile_svg(view: ProfileView) -> str:
     ground = add_element(svg, "rect", width="100%", height="100%", fill="#ffffff")
     page = _Place(_MARGIN, _MARGIN, _WIDTH - 2 * _MARGIN)
     y = _draw_head(svg, page, view)
-    wide = int(bool(view.sections and (len(view.sections) == 1 or len(view.sections[0].bars) > 1)))
+    wide = _in_full_width(view.sections)
     first, others = view.sections[:wide], view.sections[wide:]
     for section in first:
         y = _draw_section(svg, page._replace(y=y), section) + _GAP
@@ -68,11 +66,17 @@ def profile_svg(view: ProfileView) -> str:
     return ET.tostring(svg, encoding="unicode") + "\n"
 
 
+def _in_full_width(sections: Sequence[Section]) -> int:
+    """How many of the first: one with several bars, and any that would be alone in its row."""
+    wide = int(bool(sections) and len(sections[0].bars) > 1)
+    return len(sections) if len(sections) - wide == 1 else wide
+
+
 def _draw_head(svg: ET.Element, page: _Place, view: ProfileView) -> float:
     """Name, description, facts and warnings; returns where the sections begin."""
     y = page.y
     for text, size, weight in ((view.name, 20.0, "bold"), (view.description, 13.0, None)):
-        for line in _lines(text, page.width, size):
+        for line in lines_of(text, page.width, size, bold=weight == "bold"):
             y += size * 1.4
             add_text(svg, page.x, y, line, size, weight=weight)
     y = _draw_facts(svg, page._replace(y=y + 8), view.facts) + _GAP
@@ -80,7 +84,7 @@ def _draw_head(svg: ET.Element, page: _Place, view: ProfileView) -> float:
 
 
 def _draw_warnings(svg: ET.Element, page: _Place, warnings: Sequence[str]) -> float:
-    lines = [line for text in warnings for line in _lines(f"! {text}", page.width - 2 * _PAD, 11.5)]
+    lines = [line for text in warnings for line in lines_of(f"! {text}", page.width - 2 * _PAD, 11.5)]
     height = 17 * len(lines) + 14
     group = add_element(svg, "g", class_="warnings")
     _add_frame(group, page, height, ALARM, ALARM_EDGE)
@@ -94,7 +98,7 @@ def _draw_section(svg: ET.Element, place: _Place, section: Section) -> float:
     group = add_element(svg, "g", class_="section")
     frame = _add_frame(group, place, 0, PANEL, RULE)
     inner = _Place(place.x + _PAD, place.y + 24, place.width - 2 * _PAD)
-    add_text(group, inner.x, inner.y, cut(section.title, inner.width, 13), 13, weight="bold")
+    add_text(group, inner.x, inner.y, cut_to(section.title, inner.width, 13, bold=True), 13, weight="bold")
     y = inner.y + 10
     for bar in section.bars:
         y = _draw_bar(group, inner._replace(y=y), bar)
@@ -122,13 +126,13 @@ def _draw_bar(group: ET.Element, place: _Place, bar: Bar) -> float:
     left, wide = place.x, place.width
     line = place.y + 14
     if stacked:
-        figures = len(bar.text) * _TEXT * _CHARACTER
-        add_text(group, left, line, cut(bar.label, wide - figures - 8, _TEXT), _TEXT)
-        add_text(group, left + wide, line, cut(bar.text, wide, _TEXT), _TEXT, anchor="end")
+        figures = width_of(bar.text, _TEXT)
+        add_text(group, left, line, cut_to(bar.label, wide - figures - 8, _TEXT), _TEXT)
+        add_text(group, left + wide, line, cut_to(bar.text, wide, _TEXT), _TEXT, anchor="end")
         top = line + 5
     else:
-        add_text(group, left, line, cut(bar.label, _BAR_LABELS, _TEXT), _TEXT)
-        add_text(group, left + wide - _BAR_FIGURES + 10, line, cut(bar.text, _BAR_FIGURES - 10, _TEXT), _TEXT)
+        add_text(group, left, line, cut_to(bar.label, _BAR_LABELS - 6, _TEXT), _TEXT)
+        add_text(group, left + wide - _BAR_FIGURES + 10, line, cut_to(bar.text, _BAR_FIGURES - 10, _TEXT), _TEXT)
         left, wide, top = left + _BAR_LABELS, wide - _BAR_LABELS - _BAR_FIGURES, line - 10
     share = min(max(bar.share, 0.0), 1.0)
     own = add_element(group, "g", class_="bar")
@@ -144,18 +148,17 @@ def _draw_bar(group: ET.Element, place: _Place, bar: Bar) -> float:
 def _draw_facts(group: ET.Element, place: _Place, facts: Sequence[Fact]) -> float:
     """Label and text of each; returns where they end."""
     y = place.y
+    labels = min(max((width_of(fact.label, _TEXT) for fact in facts), default=0) + 10, _LABELS)
     for fact in facts:
-        lines = _lines(fact.text, place.width - _LABELS, _TEXT)
+        lines = _lines(fact.text, place.width - labels, _TEXT)
         cut_off = [*lines[: _MOST_LINES - 1], "…"]
         for i, line in enumerate(lines if len(lines) <= _MOST_LINES else cut_off):
             y += _LINE
             if i == 0:
-                add_text(group, place.x, y, cut(fact.label, _LABELS - 6, _TEXT), _TEXT, fill=PALE)
-            add_text(group, place.x + _LABELS, y, line, _TEXT)
+                add_text(group, place.x, y, cut_to(fact.label, labels - 6, _TEXT), _TEXT, fill=PALE)
+            add_text(group, place.x + labels, y, line, _TEXT)
     return y
 
 
 def _lines(text: str, width: float, size: float) -> list[str]:
-    """Lines that fit, as far as one can tell without the font; a word that is longer is cut."""
-    most = max(int(width / (size * _CHARACTER)), 1)
-    return [shortened(line, most) for line in wrapped(text, most) if line]
+    return kept_whole(text, lambda whole: lines_of(whole, width, size))

@@ -1,11 +1,12 @@
 """What a job uses of one GPU, in words and shares."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpulaunch.core.size import format_size
+from gpulaunch.core.workload.document.sections import Resources
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
-from gpulaunch.render.profile.amount import amount, said
+from gpulaunch.render.profile.amount import amount, amount_between_runs
 from gpulaunch.render.profile.view import Bar, Fact, Section
 from gpulaunch.render.terminal import figure
 
@@ -18,14 +19,22 @@ _BARS = (  # label, key of the average, key of the maximum
         "memory_bandwidth_utilization_max_percentage",
     ),
     ("time active", "time_active_percentage", None),
-    ("time idle", "idle_percentage", None),
+    ("idle samples", "idle_percentage", None),
     ("power cap active", "power_cap_percentage", None),
 )
+_ENDINGS = {"time_active_percentage": " of the time", "idle_percentage": " of the samples"}
+_INSTRUMENTS = {"share": " (GPM)", "time-active": " (NVML)"}
 _MEANINGS = {
-    "share": "utilization: share of the SMs, and of the DRAM bandwidth, in use (GPM)",
-    "time-active": "utilization: share of the time in which a kernel ran, and in which memory was accessed (NVML);"
+    "share": "utilization: share of the SMs, and of the DRAM bandwidth, in use%s",
+    "time-active": "utilization: share of the time in which a kernel ran, and in which memory was accessed%s;"
     " not the share of SMs, nor of bandwidth",
-    None: "utilization: whether of SMs and bandwidth or of time is not recorded",
+    None: "utilization: whether of SMs and bandwidth or of time is not recorded%s",
+}
+_MOST_TELLING = {  # of all 95th percentiles
+    "duration_s": "duration",
+    "sm_utilization_percentage": "SM utilization",
+    "memory_bandwidth_utilization_percentage": "memory bandwidth",
+    "power_w": "power",
 }
 _TRAFFIC = (("PCIe", "pcie"), ("NVLink", "nvlink"))
 
@@ -42,9 +51,19 @@ def resources_section(profile: Profile, card_memory_bytes: int | None) -> Sectio
     utilized = resources.sm_utilization_percentage, resources.memory_bandwidth_utilization_percentage
     notes = ["averages over the run"] if any(bar.label != "memory" for bar in bars) else []
     notes += ["a line marks the maximum"] if any(bar.mark is not None for bar in bars) else []
-    notes += [_MEANINGS[resources.utilization]] if any(value is not None for value in utilized) else []
-    facts = (*_facts(profile, has_bar=any(bar.label == "memory" for bar in bars)), *_origin(profile))
+    notes += ["in an idle sample no kernel ran at all"] if resources.idle_percentage is not None else []
+    notes += [_meaning(resources)] if any(value is not None for value in utilized) else []
+    facts = tuple(_facts(profile, has_bar=any(bar.label == "memory" for bar in bars)))
+    deviates = "±" in "".join([*(bar.text for bar in bars), *(fact.text for fact in facts)])
+    facts += tuple(_origin(profile, deviates=deviates))
     return Section("use of one GPU", "; ".join(notes), tuple(bars), facts=facts)
+
+
+def _meaning(resources: Resources) -> str:
+    """What utilization is; by what it was measured, if we have sampled it."""
+    kind = resources.utilization
+    instrument = _INSTRUMENTS.get(kind or "", "") if resources.samples is not None else ""
+    return _MEANINGS[kind] % instrument
 
 
 def _bars(profile: Profile) -> Iterator[Bar]:
@@ -66,7 +85,8 @@ def _memory_bar(profile: Profile, card_memory_bytes: int | None) -> Iterator[Bar
 def _text(profile: Profile, key: str, value: float) -> str:
     """A figure and, if it is known, how it differs between runs."""
     spread = profile.runs.spread.get(key)
-    return amount(key, value) if spread is None else f"{amount(key, value)} ± {amount(key, spread)}"
+    text = amount(key, value) if spread is None else amount_between_runs(key, value, spread)
+    return text + _ENDINGS.get(key, "")
 
 
 def _facts(profile: Profile, *, has_bar: bool) -> Iterator[Fact]:
@@ -87,15 +107,14 @@ def _facts(profile: Profile, *, has_bar: bool) -> Iterator[Fact]:
     yield from (Fact(label, text) for label, text in lines.items() if text)
 
 
-def _origin(profile: Profile) -> Iterator[Fact]:
+def _origin(profile: Profile, *, deviates: bool) -> Iterator[Fact]:
     """Runs, samples, GPU, driver, date and source."""
     resources, runs = profile.resources, profile.runs
     if runs.count:
-        what = "; ± is the standard deviation between them" if runs.spread and runs.count > 1 else ""
+        what = "; ± is the standard deviation between them, where it does not round to 0" if deviates else ""
         yield Fact("runs", f"{runs.count}{what}")
-    highest = ", ".join(printable(f"{said(key)} {amount(key, value)}") for key, value in runs.percentile_95.items())
-    if highest:
-        yield Fact("95th percentile", highest)
+    if runs.percentile_95:
+        yield Fact("95th percentile", _percentiles(runs.percentile_95))
     driver = f"driver {resources.driver}" if resources.driver else None
     where = ", ".join(filter(None, (resources.measured_on, driver, resources.date)))
     if where:
@@ -104,3 +123,11 @@ def _origin(profile: Profile) -> Iterator[Fact]:
         yield Fact("samples", str(resources.samples))
     if resources.source:
         yield Fact("source", printable(resources.source))
+
+
+def _percentiles(percentiles: Mapping[str, float]) -> str:
+    """Those that say most, and how many more the file has."""
+    shown = [f"{words} {amount(key, percentiles[key])}" for key, words in _MOST_TELLING.items() if key in percentiles]
+    more = len(percentiles) - len(shown)
+    rest = f"{more} {'more ' if shown else ''}in the file, or with --json" if more else ""
+    return "; ".join(filter(None, [", ".join(shown), rest]))

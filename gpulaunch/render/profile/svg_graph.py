@@ -14,6 +14,7 @@ _FLAT = 50  # height of a line of ranks
 _MOST_DRAWN = 32  # ranks that are joined by lines
 _MOST_IN_MATRIX = 64
 _NODE = 12.0  # radius of a rank, at most
+_BACK = 0.36  # of a step to the right, where one goes back: no rank of the fewer than four rows hides another
 _HEAD = 16  # numbers of the ranks beside a matrix
 
 Point = tuple[float, float]
@@ -65,12 +66,25 @@ def _places(graph: Graph, x: float, y: float, width: float) -> tuple[list[Point]
         radius = min(_NODE, 0.8 * around * sin(pi / max(graph.ranks, 2)))
         angles = [2 * pi * rank / graph.ranks - pi / 2 for rank in range(graph.ranks)]
         return [(middle + around * cos(angle), down + around * sin(angle)) for angle in angles], radius
+    if graph.shape == "block":
+        return _block(graph.ranks, middle, down, width)
     rows, columns = (1, graph.ranks) if graph.shape == "line" else dimensions(graph.ranks, 2)
     step = min((width - 2 * _NODE) / max(columns - 1, 1), (_HIGH - 2 * _NODE - 6) / max(rows - 1, 1), 60.0)
     left, top = middle - step * (columns - 1) / 2, down - step * (rows - 1) / 2
     return [(left + step * (i % columns), top + step * (i // columns)) for i in range(graph.ranks)], min(
         _NODE, 0.35 * step
     )
+
+
+def _block(ranks: int, middle: float, down: float, width: float) -> tuple[list[Point], float]:
+    """A block in oblique projection: its longest side lies across, the shortest goes back, which is up to the right."""
+    across, high, deep = dimensions(ranks, 3)
+    wide, tall = across - 1 + _BACK * (deep - 1), high - 1 + _BACK * (deep - 1)
+    step = min((width - 2 * _NODE) / max(wide, 1), (_HIGH - 2 * _NODE - 6) / max(tall, 1), 90.0)
+    left, bottom = middle - step * wide / 2, down + step * tall / 2
+    at = [(rank // deep // high, rank // deep % high, rank % deep) for rank in range(ranks)]
+    points = [(left + step * (x + _BACK * z), bottom - step * (high - 1 - y + _BACK * z)) for x, y, z in at]
+    return points, min(_NODE, 0.18 * step if deep > 1 else 0.35 * step)
 
 
 def _draw_matrix(svg: ET.Element, x: float, y: float, size: float, graph: Graph) -> None:

@@ -4,8 +4,8 @@ from xml.etree import ElementTree as ET
 
 from gpulaunch.core.sharing.demand import CurvePoint
 from gpulaunch.render.element import PALE, add_element, add_text, as_number
-from gpulaunch.render.layout import cut
 from gpulaunch.render.profile.svg_ink import BLUE, ORANGE, RULE
+from gpulaunch.render.profile.svg_width import cut_to
 from gpulaunch.render.profile.view import Plot
 from gpulaunch.render.terminal import figure
 
@@ -26,7 +26,7 @@ def draw_plot(svg: ET.Element, x: float, y: float, width: float, plot: Plot) -> 
         plot: its points.
     """
     group = add_element(svg, "g", class_="plot")
-    add_text(group, x, y + 10, cut(plot.unit, width, _SIZE), _SIZE, fill=PALE)
+    add_text(group, x, y + 10, cut_to(plot.unit, width, _SIZE), _SIZE, fill=PALE)
     left, top, wide = x + _LEFT, y + (34 if plot.knee_percentage is not None else 20), width - _LEFT - 14
     floor = top + _HIGH
 

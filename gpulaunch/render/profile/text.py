@@ -7,7 +7,7 @@ from gpulaunch.render.machine import wrapped
 from gpulaunch.render.profile.text_bar import bar_lines
 from gpulaunch.render.profile.text_graph import matrix_lines
 from gpulaunch.render.profile.text_plot import plot_lines
-from gpulaunch.render.profile.view import Fact, ProfileView, Section
+from gpulaunch.render.profile.view import Fact, ProfileView, Section, kept_whole
 from gpulaunch.render.terminal import Group, Text
 
 _LEAST = 20  # columns of a fact's text
@@ -19,7 +19,7 @@ def profile_text(view: ProfileView, width: int, *, plain: bool = False) -> Group
 
     Args:
         view: from view_of.
-        width: columns to keep to; a word that is longer runs over them.
+        width: columns to keep to; a word that is longer runs over them, and a file's path is never broken.
         plain: draw with ASCII only.
     """
     view = _in_ascii(view) if plain else view
@@ -54,7 +54,7 @@ def _heading(title: str, width: int, *, plain: bool) -> Text:
 
 def _drawn(section: Section, width: int, *, plain: bool) -> list[Text]:
     lines = bar_lines(section.bars, width, plain=plain)
-    lines += [Text(line, "dim") for line in (wrapped(section.note, width) if section.note else [])]
+    lines += [Text(line, "dim") for line in (_lines(section.note, width) if section.note else [])]
     lines += matrix_lines(section.graph, width, plain=plain) if section.graph else []
     return lines + (plot_lines(section.plot, width, plain=plain) if section.plot else [])
 
@@ -63,7 +63,12 @@ def _fact_lines(facts: Sequence[Fact], labels: int, width: int) -> list[Text]:
     """Label and text of each; what does not fit goes on below its text."""
     lines = []
     for fact in facts:
-        first, *others = wrapped(fact.text, max(width - labels, _LEAST))
+        room = None if fact.whole else max(width - labels, _LEAST)
+        first, *others = _lines(fact.text, room)
         lines.append(Text.assemble((f"{fact.label:<{labels}}", "dim"), first))
         lines += [Text(f"{'':{labels}}{line}") for line in others]
     return lines
+
+
+def _lines(text: str, width: int | None) -> list[str]:
+    return kept_whole(text, lambda whole: wrapped(whole, width))

@@ -3,6 +3,8 @@
 The terminal (profile_text.py) and the picture (profile_svg.py) draw the same view.
 """
 
+import re
+from collections.abc import Callable
 from itertools import pairwise
 from math import floor, log10
 from typing import NamedTuple
@@ -11,6 +13,7 @@ from gpulaunch.core.sharing.demand import CurvePoint
 from gpulaunch.core.workload.pattern import Edge, dimensions
 
 _TOPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)  # halves of them are short, too
+_AXES = {"grid": 2, "block": 3}
 _NAMED = 6  # pairs of a graph that a line has room for
 
 
@@ -20,10 +23,26 @@ class Fact(NamedTuple):
     Attributes:
         label: what it is about.
         text: with units; safe for a terminal.
+        whole: whether it is to stand on one line, however long, so that it can be copied.
     """
 
     label: str
     text: str
+    whole: bool = False
+
+
+def kept_whole(text: str, wrap: Callable[[str], list[str]]) -> list[str]:
+    """Lines of a text in which no figure is parted from its unit.
+
+    Args:
+        text: safe for a terminal.
+        wrap: makes lines of a text, which it breaks at blanks only.
+    """
+    return [line.replace(_JOINED, " ") for line in wrap(_BEFORE_UNIT.sub(_JOINED, text))]
+
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B|GB/s|W|k?J|s|min)(?:[,;:)]|\s|$))")
+_JOINED = "\0"  # in place of a blank at which no line is broken
 
 
 class Bar(NamedTuple):
@@ -49,7 +68,7 @@ class Graph(NamedTuple):
         ranks: how many there are.
         edges: each pair once, the lower rank first.
         unit: of the weights, where they were measured; None where all count the same.
-        shape: how the ranks are best laid out: "circle", "line" or "grid".
+        shape: how the ranks are best laid out: "circle", "line", "grid" (of two dimensions) or "block" (of three).
     """
 
     ranks: int
@@ -153,9 +172,9 @@ def sketch(graph: Graph) -> str:
     walk = _walk(graph)
     if walk:
         return " - ".join(map(str, walk))
-    if graph.shape == "grid":
-        rows, columns = dimensions(graph.ranks, 2)
-        return f"{rows} x {columns} grid, each with its neighbours"
+    if graph.shape in _AXES:
+        sizes = " x ".join(map(str, dimensions(graph.ranks, _AXES[graph.shape])))
+        return f"{sizes} {graph.shape}, each with its neighbours"
     if pairs == {(0, rank) for rank in range(1, graph.ranks)}:
         return f"0 with each of 1 to {graph.ranks - 1}"
     if len(pairs) == graph.ranks * (graph.ranks - 1) // 2 and not graph.unit:

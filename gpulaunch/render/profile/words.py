@@ -12,11 +12,12 @@ from gpulaunch.render.profile.resource_words import resources_section
 from gpulaunch.render.profile.view import Bar, Fact, Graph, Plot, ProfileView, Section, sketch
 from gpulaunch.render.terminal import figure
 
-_EXAMPLE_RANKS = 4
-"""That a pattern is drawn for where the profile does not say how many GPUs there are."""
+_EXAMPLE_RANKS = {"stencil_2d": 6, "stencil_3d": 8}
+_FEW_RANKS = 4
+"""That another pattern is drawn for where the profile does not say how many GPUs there are."""
 
 _MOST_RANKS = 32  # that a pattern is drawn for
-_SHAPES = {"chain": "line", "stencil_2d": "grid"}
+_SHAPES = {"chain": "line", "stencil_2d": "grid", "stencil_3d": "block"}
 
 
 def view_of(profile: Profile, path: str, card_memory_bytes: int | None = None) -> ProfileView:
@@ -47,7 +48,7 @@ def view_of(profile: Profile, path: str, card_memory_bytes: int | None = None) -
 
 
 def _head(profile: Profile, path: str) -> Iterator[Fact]:
-    yield Fact("file", printable(path))
+    yield Fact("file", printable(path), whole=True)
     if profile.command:
         yield Fact("command", printable(shlex.join(profile.command)))
     if profile.gpus:
@@ -113,7 +114,7 @@ _ENDINGS = {
 def _pattern_facts(communication: Communication, graph: Graph | None) -> Iterator[Fact]:
     if communication.pattern:
         sure = f" ({communication.confidence})" if communication.confidence else ""
-        yield Fact("pattern", f"{communication.pattern.replace('_', '-')}{sure}")
+        yield Fact("pattern", f"{communication.pattern}{sure}")
     if graph:
         yield Fact("measured" if graph.unit else "ranks", sketch(graph))
     if communication.bandwidth_sensitive is not None:
@@ -132,7 +133,7 @@ def _graph(profile: Profile) -> tuple[Graph | None, int]:
     if communication.pattern is None:
         return None, 0
     known = profile.gpus and 1 < profile.gpus <= _MOST_RANKS
-    ranks = profile.gpus if known and profile.gpus else _EXAMPLE_RANKS
+    ranks = profile.gpus if known and profile.gpus else _EXAMPLE_RANKS.get(communication.pattern, _FEW_RANKS)
     edges = PATTERNS[communication.pattern].edges(ranks)
     return Graph(ranks, edges, shape=_SHAPES.get(communication.pattern, "circle")), 0 if known else ranks
 

@@ -1,6 +1,7 @@
 """Values on the command line over a profile: `--set KEY=VALUE`."""
 
 import json
+import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from gpulaunch.core.workload.document.inherit import merged
 from gpulaunch.core.workload.document.section import Key, Part
 from gpulaunch.core.workload.profile import Profile, Variant, parse_profile
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
+
+_ANY_NAME = "job"  # stands for one with a variant, which no file may have
 
 _SHORT = {"memory": "resources.memory_mib"}
 """What else than the last part of a key may stand for it."""
@@ -21,7 +24,7 @@ def overridden(profile: Profile, options: Sequence[tuple[str, str]]) -> Profile:
     Args:
         profile: any, also one that says nothing.
         options: of each the option as it was written, and KEY=VALUE. KEY is `section.key`, or the key alone where
-            only one section has it; `memory` is the memory of one GPU, such as 12GiB.
+            only one section has it, and may have TOML's quotes; `memory` is the memory of one GPU, such as 12GiB.
 
     Raises:
         UsageError: a key is unknown or could be several, or its value has the wrong type or range.
@@ -44,7 +47,8 @@ def overridden(profile: Profile, options: Sequence[tuple[str, str]]) -> Profile:
         if isinstance(key, Part) and key.section.is_one_measurement:
             own[name] = {**under[name], **own[name]}
     try:
-        return parse_profile(merged(under, own, f"profile {profile.name}"))
+        found = merged(under, own, f"profile {profile.name}")
+        return parse_profile({**found, "name": _ANY_NAME}).but(name=under["name"])
     except FieldError as problem:
         written = " ".join(f"{option} {text}" for option, text in options)
         raise UsageError(f"{printable(written)}: {problem.message}") from None
@@ -65,15 +69,47 @@ def _put(own: dict[str, Any], said: str, path: Sequence[str], value: object) -> 
 
 def _read(text: str) -> tuple[tuple[str, ...], object]:
     """The key in full, part by part, and its value."""
-    name, equals, said = text.partition("=")
-    if not equals or not name:
-        raise UsageError("it is not KEY=VALUE")
-    path = _path(_SHORT.get(name, name))
+    path, said = _split(text)
     key = _key(path)
     value = _value(key, path, said)
     table = {path[2]: value} if len(path) > 2 else value
     checked({key.name: table}, {key.name: key.rule})
     return path, value
+
+
+def _split(text: str) -> tuple[tuple[str, ...], str]:
+    """The key, part by part, and the words of its value; a name in a table may have an `=` of its own."""
+    name, equals, said = text.partition("=")
+    if not equals or not name:
+        raise UsageError("it is not KEY=VALUE")
+    if '"' in name or "'" in name:
+        return _split_quoted(text)
+    path = _path(_SHORT.get(name, name))
+    if len(path) > 2:  # all that stands in such tables are numbers
+        name, _, said = text.rpartition("=")
+        path = _path(name)
+    return path, said
+
+
+def _split_quoted(text: str) -> tuple[tuple[str, ...], str]:
+    """The same of a key with quotes, which are TOML's."""
+    for at, character in enumerate(text):
+        if character == "=" and (parts := _toml_key(text[:at])):
+            return _path(".".join(parts)), text[at + 1 :]
+    raise UsageError("it is not KEY=VALUE, with KEY as in TOML where it has quotes")
+
+
+def _toml_key(text: str) -> list[str]:
+    """Parts of a key such as `a.b."c=d"`; none if it is no key."""
+    try:
+        rest: Any = tomllib.loads(f"{text} = 0")
+    except ValueError:
+        return []
+    parts = []
+    while isinstance(rest, dict) and len(rest) == 1:
+        ((part, rest),) = rest.items()
+        parts.append(part)
+    return parts
 
 
 def _path(name: str) -> tuple[str, ...]:
@@ -98,8 +134,8 @@ def _path(name: str) -> tuple[str, ...]:
 
 def _nobody_knows(name: str) -> str:
     keys = {key for part in Variant.keys.values() if isinstance(part, Part) for key in part.section.keys}
-    nearest = unknown(name, [*keys, *_SHORT, *Variant.keys]).rpartition("; nearest is ")
-    return f"unknown key {quoted(name)}" + (f"; nearest is {nearest[2]}" if nearest[1] else "")
+    _, found, nearest = unknown(name, [*keys, *_SHORT, *Variant.keys]).rpartition(": nearest is ")
+    return f"unknown key {quoted(name)}" + (f": nearest is {nearest}" if found else "")
 
 
 def _part(name: str) -> Part[Any]:

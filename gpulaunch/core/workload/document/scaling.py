@@ -12,6 +12,9 @@ from gpulaunch.errors import FieldError
 _SCALED = ("communication", "resources", "counters")
 """Sections whose figures grow with the problem."""
 
+MOST_TIMES = 100
+"""A size may be so many times the largest that was measured, or so small a part of the smallest. Ours."""
+
 _NOT_SCALED = ("weight", "samples", "bytes_per_access")
 """Numbers that are no figures of the problem."""
 
@@ -30,7 +33,8 @@ def scaled(points: Mapping[float, Profile], size: float, parameter: str) -> dict
         parameter: what sizes are called.
 
     Raises:
-        FieldError: it was not measured, and fewer than two sizes were: no law goes through one point.
+        FieldError: it was not measured, and fewer than two sizes were: no law goes through one point. Or it is more
+            than MOST_TIMES away from all that were.
 
     Source: mps-sharing-2024 Table II has two sizes of each workload, and Table III uses others; the law between them
         is ours. It keeps energy = power x time.
@@ -40,6 +44,10 @@ def scaled(points: Mapping[float, Profile], size: float, parameter: str) -> dict
     if len(points) < 2:
         known = ", ".join(f"{parameter}={one:g}" for one in sorted(points)) or "nothing"
         raise FieldError((), f"{parameter}={size:g} was not measured, and no law goes through {known} alone")
+    least, most = min(points) / MOST_TIMES, max(points) * MOST_TIMES
+    if not least <= size <= most:
+        bounds = f"{parameter}={least:g} to {most:g} is within {MOST_TIMES} times what was measured"
+        raise FieldError((), f"{parameter}={size:g} is extrapolated too far: {bounds}")
     low, high = min(pairwise(sorted(points)), key=lambda pair: _distance(size, *pair))
     law = _law(low, high, size)
     one, other = points[low], points[high]

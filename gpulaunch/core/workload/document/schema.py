@@ -29,9 +29,10 @@ def profile_schema() -> dict[str, Any]:
     """
     schema = _section_schema(Profile)
     variant = _section_schema(Variant)
-    names = {"pattern": "^[^@,/]+$"}
+    names = {"pattern": r"^[^@,/]*[^@,/\s][^@,/]*$"}
     variants = {"type": "object", "propertyNames": names, "additionalProperties": {"$ref": "#/$defs/variant"}}
     schema["properties"]["variants"] |= variants
+    schema["properties"]["name"] |= {"pattern": r"^[^@/]*[^@/\s][^@/]*$"}
     return {"$schema": DIALECT, "title": "gpulaunch profile", **schema, "$defs": {"variant": variant}}
 
 
@@ -43,6 +44,9 @@ def _section_schema(section: type[Section]) -> dict[str, Any]:
     }
     if section.required:
         schema["required"] = list(section.required)
+        for name in section.required:
+            if section.keys[name].rule is str:
+                schema["properties"][name] |= {"pattern": r"\S"}
     if section.together:
         schema["dependentRequired"] = {
             name: [other for other in section.together if other != name] for name in section.together
@@ -99,6 +103,10 @@ def _row_schema(rule: RowOf) -> dict[str, Any]:
     return {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}
 
 
+def _names_schema(rule: TableOf) -> dict[str, Any]:
+    return {"propertyNames": {"enum": list(rule.names)}} if rule.names else {}
+
+
 def _one_or_each_schema(rule: OneOrEach) -> dict[str, Any]:
     one = _rule_schema(rule.rule)
     return {"anyOf": [one, {"type": "array", "items": one}]}
@@ -133,7 +141,7 @@ _FORMS: Mapping[type, _Form] = {
     ListOf: _Form(_list_schema, lambda rule: f"list: {_range(rule.rule)}"),
     RowOf: _Form(_row_schema, lambda rule: "; ".join(map(_range, rule.rules))),
     TableOf: _Form(
-        lambda rule: {"type": "object", "additionalProperties": _rule_schema(rule.rule)},
+        lambda rule: {"type": "object", **_names_schema(rule), "additionalProperties": _rule_schema(rule.rule)},
         lambda rule: f"table: {_range(rule.rule)}",
     ),
 }

@@ -19,7 +19,7 @@ from gpulaunch.core.fields import Path as Where
 from gpulaunch.errors import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Section:
@@ -182,26 +182,34 @@ def items(rule: AnyRule, meaning: str, least: int = 0, most: int = 1 << 20) -> K
     return Key(ListOf(rule, least, most), meaning, otherwise=[])
 
 
-def table(rule: AnyRule, meaning: str) -> Key[Mapping[str, Any]]:
-    """A table whose keys are free; {} where nobody gives it."""
-    return Key(TableOf(rule), meaning, otherwise={})
+def table(rule: AnyRule, meaning: str, names: Sequence[str] = ()) -> Key[Mapping[str, Any]]:
+    """A table whose keys are free, or among `names`; {} where nobody gives it."""
+    return Key(TableOf(rule, names), meaning, otherwise={})
 
 
-def check_section(document: object, section: type[Section], where: Where = ()) -> None:
-    """Check a table, and the sections in it, against what their classes declare.
+def section_mistakes(document: Mapping[str, Any], section: type[Section], where: Where = ()) -> Iterator[FieldError]:
+    """What is wrong with a table by what its class declares: the first mistake of its own, and of each section in it.
 
     Args:
         document: the table.
         section: what it has to be.
         where: its place in the whole document.
-
-    Raises:
-        FieldError: names the first key that is wrong.
     """
+    try:
+        _check_own(document, section, where)
+    except FieldError as problem:
+        yield problem
+    for name, key in section.keys.items():
+        if isinstance(key, Part) and isinstance(document.get(name), dict):
+            yield from section_mistakes(document[name], key.section, (*where, name))
+
+
+def _check_own(document: Mapping[str, Any], section: type[Section], where: Where) -> None:
+    """Check a table, but for what is in its sections."""
     found = checked(document, {name: key.rule for name, key in section.keys.items()}, section.required, where)
+    for name in section.required:
+        if isinstance(found[name], str) and not found[name].strip():
+            raise FieldError((*where, name), f"{name}: it is empty")
     half = [name for name in section.together if name not in found]
     if len(half) not in (0, len(section.together)):
         raise FieldError(where, f"key {half[0]!r} is missing in {where[-1]}")
-    for name, key in section.keys.items():
-        if isinstance(key, Part) and name in found:
-            check_section(found[name], key.section, (*where, name))

@@ -1,7 +1,18 @@
 """Every section of a profile but the top: the one table of which files, code, schema and docs/profiles.md are made."""
 
 from gpulaunch.core.fields import Above, RowOf
-from gpulaunch.core.workload.document.section import Section, flag, items, number, percentage, table, text, whole, word
+from gpulaunch.core.workload.document.section import (
+    Number,
+    Section,
+    flag,
+    items,
+    number,
+    percentage,
+    table,
+    text,
+    whole,
+    word,
+)
 from gpulaunch.core.workload.pattern import MAX_RANKS, PATTERNS
 
 _ANY_GB_PER_S = (0.0, 1e6)
@@ -69,7 +80,7 @@ class Resources(Section):
         "the time in which any kernel ran, and memory was accessed (NVML), which is no share of either",
     )
     time_active_percentage = percentage("average share of time in which any kernel ran")
-    idle_percentage = percentage("share of time in which none ran")
+    idle_percentage = percentage("share of the samples in which none ran at all")
     power_w = number(0, 1e5, "average power")
     power_max_w = number(0, 1e5, "its maximum")
     power_cap_percentage = percentage("share of time in which the power cap held the clocks down")
@@ -83,8 +94,11 @@ class Resources(Section):
     incomplete = flag("the job failed, or sampling broke off")
     measured_on = text(_GPU)
     driver = text("its driver's version")
-    date = text("when it was measured, such as 2025-03-31")
+    date = text("when it was measured, such as 2025-03-31T14:02:11Z or 2025-03-31 (ISO 8601)")
     source = text(_SOURCE)
+
+
+_FIGURES = tuple(name for name, key in Resources.keys.items() if isinstance(key, Number))
 
 
 class Runs(Section):
@@ -93,8 +107,8 @@ class Runs(Section):
     count = whole(1, 1 << 62, "how many runs the averages are of")
     gpus = whole(1, 1 << 20, "how many GPUs the job had in them")
     misfits = whole(0, 1 << 62, "how many of the latest runs, in a row, did not fit")
-    spread = table((0.0, 1e18), "standard deviation of each figure between runs, in the figure's unit")
-    percentile_95 = table((0.0, 1e18), "95th percentile of each figure over the runs, in the figure's unit")
+    spread = table((0.0, 1e18), "standard deviation of each figure between runs, in the figure's unit", _FIGURES)
+    percentile_95 = table((0.0, 1e18), "95th percentile of each figure over the runs, in the figure's unit", _FIGURES)
 
 
 class SmCurve(Section):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from gpulaunch.core.fields import Path
+from gpulaunch.core.workload.document.sections import Sensitivity
 from gpulaunch.core.workload.profile import Profile
 
 _MAXIMA = (
@@ -11,6 +12,8 @@ _MAXIMA = (
     ("memory_bandwidth_utilization_percentage", "memory_bandwidth_utilization_max_percentage"),
     ("power_w", "power_max_w"),
 )
+_POWER_TOLERANCE = 1.02  # the average is from a counter of energy, the maximum from single looks
+_SLOWDOWN_TOLERANCE = 1.0  # percentage points, since papers round
 
 
 def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
@@ -30,9 +33,23 @@ def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
         )
     for average, most in _MAXIMA:
         one, other = getattr(resources, average), getattr(resources, most)
-        if one is not None and other is not None and one > other:
+        tolerance = _POWER_TOLERANCE if average == "power_w" else 1
+        if one is not None and other is not None and one > other * tolerance:
             yield ("resources", most), f"{most}: {other:g} is less than {average}, {one:g}"
+    yield from _of_sensitivity(profile.sensitivity)
     if profile.shared_gpu.predicted_from:
         yield ("shared_gpu", "predicted_from"), "predicted_from: these slowdowns were not measured"
     if profile.runs.misfits:
         yield ("runs", "misfits"), f"misfits: {profile.runs.misfits} latest runs did not fit: measure anew"
+
+
+def _of_sensitivity(measured: Sensitivity) -> Iterator[tuple[Path, str]]:
+    best, worst, said = measured.best_s, measured.worst_s, measured.slowdown_percentage
+    if best and worst is not None and said is not None:
+        slowdown = 100 * (worst / best - 1)
+        if abs(slowdown - said) > _SLOWDOWN_TOLERANCE:
+            what = f"slowdown_percentage: {said:g}, and worst_s / best_s is {slowdown:.4g} % more than 1"
+            yield ("sensitivity", "slowdown_percentage"), what
+    best, worst = measured.best_gb_per_s, measured.worst_gb_per_s
+    if best is not None and worst is not None and best < worst:
+        yield ("sensitivity", "best_gb_per_s"), f"best_gb_per_s: {best:g} is less than worst_gb_per_s, {worst:g}"

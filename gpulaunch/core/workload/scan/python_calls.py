@@ -11,7 +11,7 @@ from gpulaunch.core.workload.pattern_union import union
 from gpulaunch.core.workload.scan.python_expressions import BY_ROOT, Expressions, Facts, Seen
 from gpulaunch.core.workload.scan.python_interfaces import QUIET, ROOTS
 from gpulaunch.core.workload.scan.python_names import NOTHING, Scope, Values
-from gpulaunch.core.workload.scan.record import Doubt, Reading, Use
+from gpulaunch.core.workload.scan.record import Reading, Use
 from gpulaunch.core.workload.scan.repeats import repeating
 from gpulaunch.errors import printable
 
