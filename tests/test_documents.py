@@ -274,7 +274,7 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
             "an unknown key of the second section",
             "[collocation.slowdown_percentage]",
             "[collocation.slowdown]",
-            "12: unknown key 'slowdown': known here are slowdown_percentage, source",
+            "12: unknown key 'slowdown': known here are slowdown_percentage, incomplete, source",
         ),
     ],
 )

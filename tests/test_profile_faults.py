@@ -215,7 +215,8 @@ def test_what_can_be_no_profile(launcher: Launcher, box: FakeNvml, path: str) ->
     """A path that can never be a profile is refused before the job runs, with one line."""
     del box
     done = launcher.run("profile", "-o", path, "--only", "0", "--", "echo", "ran", stdin=subprocess.DEVNULL)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    told = [line.split(": ")[1] for line in done.stderr.splitlines()]
+    assert (done.returncode, done.stdout, told in (["error"], ["error", "hint"])) == (2, "", True), done.stderr
 
 
 def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
@@ -263,3 +264,17 @@ def test_two_jobs_in_one_profile(launcher: Launcher, box: FakeNvml, tmp_path: Pa
     assert launcher.run("profile", "-o", str(path), "--only", "0", "--", "sleep", "0.1").returncode == 0
     done = launcher.run("profile", "-o", str(path), "--sensitivity", "-n", "2", "--", "sleep", "0.2")
     assert f"{path}: its other figures are of another command: sleep 0.1" in done.stderr
+
+
+# ---------------------------------------------------------------------------------------------- what fails half way
+
+
+def test_a_companion_has_the_gpus_that_it_was_measured_on(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """A profile that was measured on two GPUs runs on two beside the job, though nobody said how many it wants."""
+    del box
+    seen, other = tmp_path / "seen", tmp_path / "other.toml"
+    script = f"echo $CUDA_VISIBLE_DEVICES > {seen}; sleep 60"
+    other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n[runs]\ncount = 1\ngpus = 2\n')
+    options = ("--pair", str(other), "--runs", "1", "--only", "0-3", "-n", "1")
+    done = launcher.run("profile", "-o", str(tmp_path / "job.toml"), *options, "--", "sleep", "0.3")
+    assert (done.returncode, len(seen.read_text().split(","))) == (0, 2), done.stderr

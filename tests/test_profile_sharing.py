@@ -116,3 +116,14 @@ def test_a_load_that_fails_is_told(launcher: Launcher, cuda: FakeCuda, tmp_path:
     assert (done.returncode, path.exists()) == (125, False)
     assert "synthetic-memory ended with status 125 before it could run beside the job" in done.stderr
     assert launcher.records() == []
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that fails at the third share leaves a curve of two points, marked as incomplete, and its own status."""
+    path = tmp_path / "job.toml"
+    job = "test $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -lt 50 || exit 9; sleep 0.2"
+    done = launcher.run("profile", "-o", str(path), "--sweep", "10,20,50,100", "--", "sh", "-c", job)
+    curve = tomllib.loads(path.read_text())["sm_curve"]
+    assert (done.returncode, curve["sm_percentage"], curve["incomplete"]) == (9, [10, 20], True)
+    assert "incomplete" in launcher.run("profiles", "check", str(path)).stderr

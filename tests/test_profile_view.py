@@ -228,13 +228,14 @@ file             /p/job.toml
 command          python train.py --note 'two words'
 GPUs             4
 base             resnet50
+variants         batch=1, batch=4, batch=64, batch=128
 variants         batch=1
 measured sizes   size 1: resnet50-1x, 4: resnet50-4x
 warning: incomplete: the job failed, or sampling broke off before its end
 warning: memory is what an allocator set aside; the job may need less, so it
 rules no GPU out
 warning: the latest 2 runs do not fit these figures: measure again
-warning: the pattern is a guess, made from the source
+warning: the pattern is a guess
 warning: slowdowns beside others on one GPU are predicted: those of the nearest
 profile, vgg16
 

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
@@ -262,16 +261,26 @@ def test_any_text(text: str | bytes) -> None:
         ("a.py", "peer = rank + 1\nimport torch.distributed as d\nd.send(x, peer)\n"),
     ],
 )
-def test_time_grows_with_size(name: str, piece: str) -> None:
-    """Four times the text takes less than ten times the time: nothing in a scan grows with the square of a file."""
+def test_work_grows_with_size(name: str, piece: str) -> None:
+    """Four times the text takes less than six times the work: nothing in a scan grows with the square of a file."""
 
-    def seconds(count: int) -> float:
-        begin = time.process_time()
-        scanned(name, piece * count)
-        return time.process_time() - begin
+    def work(count: int) -> int:
+        """Calls of functions, ours and built-in ones."""
+        calls = 0
 
-    small = max(0.02, min(seconds(1000) for _ in range(2)))
-    assert min(seconds(4000) for _ in range(2)) < 10 * small
+        def count_one(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(count_one)
+        try:
+            scanned(name, piece * count)
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    assert work(1600) < 6 * max(1000, work(400))
 
 
 def tree(folder: Path, files: Mapping[str, bytes]) -> None:

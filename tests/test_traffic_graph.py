@@ -22,7 +22,6 @@ from gpulaunch.core.workload.measured.traffic_graph import (
     NOISE_SHARE,
     GpuTraffic,
     LinkTraffic,
-    counted,
     traffic_graph,
 )
 from gpulaunch.core.workload.pattern import PATTERNS
@@ -136,22 +135,6 @@ def test_swapped_ranks_swap_edges(job: tuple[list[int], Bytes], rng: random.Rand
     swapped = traffic_graph([gpus[rank] for rank in turn], 60.0)
     back = {tuple(sorted((turn[a], turn[b]))): gb for a, b, gb in swapped.edges}
     assert back == {(a, b): gb for a, b, gb in traffic_graph(gpus, 60.0).edges}
-
-
-@pytest.mark.parametrize(
-    ("sentence", "before", "after", "size", "want"),
-    [
-        ("it counts on", 100, 250, None, 150),
-        ("it stands", 7, 7, None, 0),
-        ("it was reset", 100, 20, None, None),
-        ("it went around", 2**32 - 10, 20, 2**32, 30),
-        ("it was missing before", None, 20, None, None),
-        ("it was missing afterwards", 20, None, 2**32, None),
-    ],
-)
-def test_counters(sentence: str, before: int | None, after: int | None, size: int | None, want: int | None) -> None:
-    """A counter's difference is known unless it is missing or was set back."""
-    assert counted(before, after, size) == want, sentence
 
 
 def test_one_end_is_enough() -> None:

@@ -93,6 +93,8 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
         raise UsageError(
             f"{given['share'].option}: a GPU's counters are those of all jobs on it", "--pair OTHER takes it"
         )
+    if "wait" in given and given["wait"].text == "true" and mode != "use":
+        raise UsageError(f"--wait: {given[mode].option} measures on GPUs that are free now")
     check_own(path)
     job = Job(tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ)))
     outcome = _measure(mode, given, job)

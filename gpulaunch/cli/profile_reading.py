@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
-from gpulaunch.core.workload.pattern import PATTERNS
+from gpulaunch.core.workload.pattern import PATTERNS, is_whole
 from gpulaunch.errors import printable
 from gpulaunch.host.document import read_text
 from gpulaunch.profiling.keep import check_own, keep
 from gpulaunch.profiling.launches import Outcome, Sections
 from gpulaunch.settings import Given
 
-MOST_LOG_BYTES = 1 << 30
 MOST_CSV_BYTES = 1 << 28
 
 
@@ -63,7 +62,7 @@ def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
     else:
         print("\n".join(found.lines))
     if target:
-        for line in keep(target.path, target.name, Outcome(found.sections, 0), ()):
+        for line in keep(target.path, target.name, Outcome(found.sections, 0, guessed=True), ()):
             warn(line)
         if "quiet" not in given:
             say("info", f"written to {target.path}")
@@ -93,7 +92,7 @@ def _scan_nccl_log(path: str) -> Read:
     document = nccl_document(log, found, name)
     sections = _communication(document, f"NCCL log {name}")
     sections["communication"]["message_bytes"] = float(f"{found.message_bytes:.5g}")
-    if found.edges:
+    if found.edges and is_whole(found.edges, found.ranks):
         sections["communication"]["edges"] = [list(edge) for edge in found.edges]
     return Read(document, nccl_lines(document), sections)
 

@@ -17,7 +17,6 @@ from gpulaunch.host.nvml import LOST, Card, LostGpuError
 GPM_LEAST_S = 0.1
 """Two GPM samples must lie so far apart (nvml.h)."""
 
-_MIB = 1 << 20
 _NEVER = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_INVALID_ARGUMENT,

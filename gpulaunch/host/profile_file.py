@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpulaunch.core.workload.profile import VERSION, check_profile, is_askable
+from gpulaunch.core.workload.profile import VERSION, check_profile, is_askable, parse_profile
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.host.catalog import config_directory, profile_names
 from gpulaunch.host.document import MAX_FILE_BYTES, parse_toml, parsed, read_text
@@ -96,7 +96,9 @@ def write_sections(path: str, sections: Mapping[str, Any]) -> None:
     else:
         given = {name: value for name, value in sections.items() if value is not None}
         text = document_text({name: given[name] for name in (*(n for n in _FIRST if n in given), *given)})
-    _checked(path, text)
+    document = _checked(path, text)
+    if "base" not in document:  # else another file has a part of it
+        parsed(parse_toml(path, text), parse_profile)
     write_text(path, text)
 
 

@@ -11,16 +11,14 @@ from gpulaunch.errors import UsageError
 from gpulaunch.host.catalog import load_gpu_models, load_profile, profile_names
 
 
-def borrowed(name: str, resources: Mapping[str, Any]) -> dict[str, Any] | None:
+def borrowed(document: Mapping[str, Any]) -> dict[str, Any] | None:
     """The [shared_gpu] that the nearest profile lends; None if none is near.
 
     Args:
-        name: of the profile that lacks it.
-        resources: its [resources].
+        document: of the profile that lacks it.
     """
-    models = load_gpu_models()
-    lenders = {profile.name: profile for profile in _lenders() if profile.name != name}
-    job = Profile({"name": name, "resources": dict(resources)})
+    job, models = Profile(dict(document)), load_gpu_models()
+    lenders = {profile.name: profile for profile in _lenders() if profile.name != job.name}
     found = nearest_profile(_figures(job, models), (_figures(profile, models) for profile in lenders.values()))
     if found is None:
         return None

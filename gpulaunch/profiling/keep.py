@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from gpulaunch.core.workload.measured.pattern import communication_of
 from gpulaunch.core.workload.measured.run import Run
 from gpulaunch.core.workload.measured.runs import updated
 from gpulaunch.core.workload.profile import VERSION
@@ -64,16 +65,37 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
         sections: Sections = {} if known else {"version": VERSION, "name": name}
         if command and all(map(is_text, command)):
             sections["command"] = list(command)
-        sections |= {key: _merged(key, known, value) for key, value in outcome.sections.items()}
-        if resources and known.get("shared_gpu", _PREDICTED).get("predicted_from"):
-            sections["shared_gpu"] = borrowed(known.get("name", name), resources)
+        fresh = _without_measured(outcome.sections, known) if outcome.guessed else outcome.sections
+        sections |= {key: _merged(key, known, value) for key, value in fresh.items()}
+        if resources:
+            sections |= _lent(name, {**known, **sections})
         write_sections(path, sections)
     lines = [f"{path}: the run was not complete, and is marked so"] if resources.get("incomplete") else []
     if other:
         lines.append(f"{path}: its other figures are of another command: {' '.join(map(printable, other))}")
     if resources.get("memory_is_reservation"):
         lines.append(f"{path}: {RESERVATION}")
+    if fresh != outcome.sections:
+        lines.append(f"{path}: what was measured of its communication stays")
     return lines
+
+
+def _without_measured(sections: Sections, known: Mapping[str, Any]) -> Sections:
+    """What was read in files, less what is better known by counters and by runs."""
+    communication = dict(sections.get("communication", {}))
+    if known.get("communication", {}).get("edges"):
+        communication = {key: value for key, value in communication.items() if key not in _WHO_TALKS}
+    if known.get("sensitivity"):
+        communication.pop("bandwidth_sensitive", None)
+    kept = {**sections, "communication": communication}
+    return {key: value for key, value in kept.items() if value.keys() - {"source"}} if communication else sections
+
+
+def _lent(name: str, document: Mapping[str, Any]) -> Sections:
+    """What the nearest profile lends to one that nobody has measured beside others, now that more is known of it."""
+    if not document.get("shared_gpu", _PREDICTED).get("predicted_from"):
+        return {}
+    return {"shared_gpu": borrowed({**document, "name": document.get("name", name)})}
 
 
 def _merged(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa: ANN401
@@ -124,6 +146,10 @@ def learn(path: str, run: Run) -> list[str]:
     with alone():
         known, begins = learned_from(path, name)
         change = updated(known, run, RECORDED)
-        write_sections(path, {**begins, **change.sections})
+        sections = {**begins, **change.sections}
+        found = communication_of(run, RECORDED)
+        if found.section and not {"communication", "base"} & {*known, *begins}:
+            sections["communication"] = found.section
+        write_sections(path, {**sections, **_lent(name, {**known, **sections})})
     verdict = "is replaced by this run" if change.replaced else "does not fit this run"
     return [f"profile {name} {verdict}: {what}" for what in change.misfits]

@@ -74,11 +74,13 @@ class Outcome(NamedTuple):
         sections: of the profile; empty if there is nothing to tell.
         status: wait status of the last launch.
         lines: for the user.
+        guessed: it was read in files, and takes nothing away that was measured.
     """
 
     sections: Sections
     status: int
     lines: tuple[str, ...] = ()
+    guessed: bool = False
 
 
 def launch(job: Job, options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Launched:

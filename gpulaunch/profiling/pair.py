@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.naming import gpus_named, gpus_text
@@ -23,6 +23,7 @@ PATIENCE_S = 120.0
 SYNTHETIC = "synthetic"
 _LOADS = ("memory", "link", "compute")
 
+_NAMES = {False: "collocation", True: "shared_gpu"}
 _MEET = {"GPULAUNCH_SLOWDOWN_BOUND_PERCENTAGE": "10000"}
 """What is known of the two must not keep them apart: it is what is to be measured."""
 
@@ -59,7 +60,7 @@ def find_others(name: str) -> list[Other]:
     if not profile.command:
         hint = f"'gpulaunch profile -o FILE -- COMMAND' writes one that does, or write command = [...] into {name}"
         raise UsageError(f"--pair: profile {quoted(name)} does not say what to run", hint)
-    return [Other(profile.name, tuple(profile.command), profile.gpus or 1)]
+    return [Other(profile.name, tuple(profile.command), profile.gpus or profile.runs.gpus or 1)]
 
 
 def measure_pair(
@@ -100,10 +101,10 @@ def measure_pair(
     solo_s = percentile_95([timed(each) for each in alone])
     slowdowns: dict[str, float] = {}
     lines = []
-    status = alone[-1].over.status
+    status, complete = alone[-1].over.status, True
     for other in others:
         gpus = site.gpus if shares else _beside(site, other)
-        half = _half(site.gpus) if shares else ()
+        half = _half(site.gpus) if shares else ("--exclusive",)
         options = (*half, "--only", names(gpus), "-n", str(len(gpus)), "--name", other.name)
         with Background(other.name, options, other.command, _MEET, other.says, PATIENCE_S, 2 * job.grace_s) as beside:
             tell(f"{other.name} runs on {gpus_named(gpus)}")
@@ -111,11 +112,15 @@ def measure_pair(
             beside.check()
         status = met[-1].over.status
         if not met[-1].went_well:
-            return Outcome({}, status)
+            complete = False
+            break
         met_s = percentile_95([timed(each) for each in met])
         slowdowns[other.name] = rounded("", max(0.0, 100 * (met_s / solo_s - 1)))
         lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {100 * (met_s / solo_s - 1):+.3g} %")
-    return Outcome(_sections(slowdowns, site.gpus[0].model, count, shares=shares), status, tuple(lines))
+    if not slowdowns:
+        return Outcome({}, status)
+    section = _section(slowdowns, site.gpus[0].model, count, shares=shares)
+    return Outcome({_NAMES[shares]: section if complete else {**section, "incomplete": True}}, status, tuple(lines))
 
 
 def _try_loads(job: Job, site: Site, others: Sequence[Other]) -> None:
@@ -146,10 +151,7 @@ def _beside(site: Site, other: Other) -> tuple[Gpu, ...]:
     return tuple(free[: other.gpus])
 
 
-def _sections(slowdowns: dict[str, float], model: str, count: int, *, shares: bool) -> dict[str, object]:
+def _section(slowdowns: dict[str, float], model: str, count: int, *, shares: bool) -> dict[str, Any]:
     runs = f"95th percentiles of {count} runs" if count > 1 else "1 run each"
     source = f"{SOURCE} --pair: {runs}, on {model}"
-    if shares:
-        section = {"slowdown_percentage": slowdowns, "measured_on": model, "source": source}
-        return {"shared_gpu": section}
-    return {"collocation": {"slowdown_percentage": slowdowns, "source": source}}
+    return {"slowdown_percentage": slowdowns, **({"measured_on": model} if shares else {}), "source": source}

@@ -45,11 +45,16 @@ def measure_sweep(
         tell(f"{share} % of the SMs of {gpus_named(site.gpus)}")
         done = launch(job, (*alone, "--sm-percentage", str(share)))
         if not done.went_well:
-            return Outcome({}, done.over.status)
+            break
         if done.run and SHARED not in done.run.problems:
             raise FailedError(f"--sweep: {gpus_named(site.gpus)} not shared, so nothing bounds the SMs")
         points.append(CurvePoint(float(share), rounded("", 1 / timed(done))))
-    return Outcome(_sections(points, site.gpus[0].model, job), done.over.status, (_line(points, job),))
+    if len(points) < 2:
+        return Outcome({}, done.over.status)
+    sections = _sections(points, site.gpus[0].model, job)
+    if len(points) < len(shares):
+        sections["sm_curve"]["incomplete"] = True
+    return Outcome(sections, done.over.status, (_line(points, job),))
 
 
 def _unit(job: Job) -> str:

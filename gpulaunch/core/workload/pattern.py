@@ -195,6 +195,20 @@ def given_pattern(name: str, edges: Sequence[tuple[int, int, Any]], nodes: Itera
     return Pattern(name, collective=False, ranks=ranks, given=tuple((*p, fsum(weights[p])) for p in sorted(weights)))
 
 
+def is_whole(edges: Sequence[tuple[int, int, Any]], ranks: int) -> bool:
+    """Whether edges are a pattern of their own: they join all these ranks.
+
+    Example:
+        >>> is_whole([(0, 1, 2.0)], 2), is_whole([(0, 1, 2.0), (2, 3, 2.0)], 4)
+        (True, False)
+    """
+    try:
+        given_pattern("edges", edges, range(ranks))
+    except FieldError:
+        return False
+    return True
+
+
 def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Pattern:
     """The pattern of a networkx graph: Graph, DiGraph, MultiGraph or MultiDiGraph.
 

@@ -1,6 +1,6 @@
 """A profile made ready to be looked at: what stands on the page, in words and shares, before anybody draws it.
 
-The terminal (profile_text.py) and the picture (profile_svg.py) draw the same view.
+The terminal (text.py) and the picture (picture.py) draw the same view.
 """
 
 import re

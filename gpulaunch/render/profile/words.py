@@ -74,7 +74,7 @@ def _warnings(profile: Profile) -> Iterator[str]:
         latest = "the latest run does" if runs.misfits == 1 else f"the latest {runs.misfits} runs do"
         yield f"{latest} not fit these figures: measure again"
     if profile.communication.confidence == "guess":
-        yield "the pattern is a guess, made from the source"
+        yield "the pattern is a guess"
     if profile.shared_gpu.predicted_from:
         name = printable(profile.shared_gpu.predicted_from)
         yield f"slowdowns beside others on one GPU are predicted: those of the nearest profile, {name}"

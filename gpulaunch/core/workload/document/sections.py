@@ -41,7 +41,7 @@ class Communication(Section):
     split_slowdown_percentage = percentage(
         "how much longer it takes with its GPUs on several sockets; likewise", most=1e4
     )
-    confidence = word(("certain", "likely", "guess"), "how sure a scan of the source was")
+    confidence = word(("certain", "likely", "guess"), "how sure the pattern is")
     source = text(_SOURCE)
 
 
@@ -122,6 +122,7 @@ class SmCurve(Section):
     unit = text("the unit of `throughput`")
     knee_percentage = percentage("fewest SMs that keep 95 % of the best throughput")
     measured_on = text(_GPU)
+    incomplete = flag("the job failed before all was measured")
     source = text(_SOURCE)
 
 
@@ -157,6 +158,7 @@ class Collocation(Section):
     slowdown_percentage = table(
         _SLOWDOWN, "table of profile name and number: how much longer it takes beside that job on one *socket*"
     )
+    incomplete = flag("the job failed before all was measured")
     source = text(_SOURCE)
 
 
@@ -170,6 +172,7 @@ class SharedGpu(Section):
     )
     predicted_from = text("name of the profile that these figures were borrowed from; they are measured if missing")
     measured_on = text(_GPU)
+    incomplete = flag("the job failed before all was measured")
     source = text(_SOURCE)
 
 

@@ -21,6 +21,9 @@ def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
     resources = profile.resources
     if resources.incomplete:
         yield ("resources", "incomplete"), "incomplete: the job or the sampling broke off, so the figures are of a part"
+    for name in ("sm_curve", "collocation", "shared_gpu"):
+        if getattr(profile, name).incomplete:
+            yield (name, "incomplete"), "incomplete: the job failed before all was measured"
     if resources.memory_is_reservation:
         yield (
             ("resources", "memory_is_reservation"),

@@ -19,7 +19,8 @@ SLOW_GB_PER_S = 12.0
 """A double NVLink and PCIe of the DGX-1 (mapa-sc21 Table 1)."""
 
 LEAST_SLOWDOWN = 0.05
-"""A job that cannot lose so much between these two is not sensitive. Ours: mapa-sc21 2.3 calls 3 % insensitive."""
+"""A job that cannot lose so much between these two is not sensitive. Ours: mapa-sc21 4 calls a measured 3 % so; this is
+an estimate, and an upper bound at that."""
 
 LEAST_GB_PER_S = LEAST_SLOWDOWN / (1 / SLOW_GB_PER_S - 1 / FAST_GB_PER_S)
 """What a GPU sends in large messages, on average over the run, from which the job is sensitive: 0.79 GB/s.

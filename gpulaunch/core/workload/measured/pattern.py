@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, cast
 from gpulaunch.core.workload.measured.nearest_pattern import Nearest, nearest_pattern, nearest_to_totals
 from gpulaunch.core.workload.measured.run import GpuRun, Run
 from gpulaunch.core.workload.measured.traffic_graph import GpuTraffic, LinkTraffic, Remote, TrafficGraph, traffic_graph
-from gpulaunch.core.workload.pattern import given_pattern
-from gpulaunch.errors import FieldError
+from gpulaunch.core.workload.pattern import is_whole
 
 CERTAIN = 0.97
 """From this similarity on a named pattern is certain; under it, likely. Ours; docs/communication.md."""
@@ -34,7 +33,7 @@ def communication_of(run: Run, source: str) -> MeasuredPattern:
         run: of any number of GPUs; one talks to nobody.
         source: what to say where it comes from.
     """
-    if len(run.gpus) < 2 or not any(gpu.links for gpu in run.gpus):
+    if len(run.gpus) < 2:
         return MeasuredPattern({}, ())
     graph = traffic_graph([_traffic(gpu) for gpu in run.gpus], run.duration_s)
     nearest = _nearest(graph)
@@ -43,7 +42,7 @@ def communication_of(run: Run, source: str) -> MeasuredPattern:
         sure = nearest.similarity >= CERTAIN and not graph.hidden and nearest.name != "none"
         section["pattern"] = nearest.name
         section["confidence"] = "certain" if sure else "likely"
-    if _is_whole(graph):
+    if graph.edges and not graph.hidden and is_whole(graph.edges, graph.ranks):
         section["edges"] = [[a, b, float(f"{gb:.{_DIGITS}g}")] for a, b, gb in graph.edges]
     if section:
         models = ", ".join(sorted({gpu.model for gpu in run.gpus}))
@@ -79,17 +78,6 @@ def _nearest(graph: TrafficGraph) -> Nearest | None:
     if not graph.edges and len(graph.pairs) < all_pairs:  # the others may have talked over PCIe
         return None
     return nearest_pattern(graph.ranks, graph.edges, graph.pairs)
-
-
-def _is_whole(graph: TrafficGraph) -> bool:
-    """Whether the edges are all there are, and join all ranks: then they are a pattern of their own."""
-    if graph.hidden or not graph.edges:
-        return False
-    try:
-        given_pattern("measured", graph.edges, range(graph.ranks))
-    except FieldError:
-        return False
-    return True
 
 
 def _verdict(nearest: Nearest | None) -> Iterator[str]:

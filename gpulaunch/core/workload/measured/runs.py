@@ -172,4 +172,6 @@ def _mixed(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document, 
     resources["samples"] = before.get("samples", 0) + now["samples"]
     known_source = str(before.get("source", source))
     resources["source"] = known_source if source in known_source else f"{known_source}; {source}"
-    return {"resources": resources, "runs": {"count": count + 1, "gpus": runs.get("gpus", gpus), "spread": spread}}
+    kept = {key: value for key, value in runs.items() if key != "misfits"}
+    learned = {"count": count + 1, "gpus": runs.get("gpus", gpus), "spread": spread}
+    return {"resources": resources, "runs": {**kept, **learned}}

@@ -115,29 +115,6 @@ class _Pair(NamedTuple):
     ends: bool
 
 
-def counted(before: int | None, after: int | None, size: int | None = None) -> int | None:
-    """What a counter counted in between.
-
-    Args:
-        before: its value before the job; None if it could not be read.
-        after: its value afterwards.
-        size: the counter goes from size - 1 to 0; None if it is too wide to get there, so that a smaller value than
-            before means that somebody set it back.
-
-    Returns:
-        The difference; None if it is not known.
-
-    Example:
-        >>> counted(250, 6, size=256), counted(250, 6), counted(None, 6)
-        (12, None, None)
-    """
-    if before is None or after is None:
-        return None
-    if after >= before:
-        return after - before
-    return None if size is None else after - before + size
-
-
 def traffic_graph(gpus: Sequence[GpuTraffic], duration_s: float) -> TrafficGraph:
     """The communication graph of a job whose counters were read before and after it.
 

@@ -83,7 +83,7 @@ class Figures(NamedTuple):
         occupancy_percentage: average, by GPM.
         dram_percentage: average, by GPM.
         dram_max_percentage: of the readings.
-        idle_percentage: part of the time in which no kernel ran, by readings that say 0.
+        idle_percentage: part of the time in which no kernel ran at all, by readings that say 0.
         memory_bytes: most in use beyond what was in use before.
         memory_mean_bytes: average of that.
         memory_steady_percentage: part of the time after it was taken in which it stood at its most.

@@ -40,7 +40,6 @@ _BEFORE_CALL = {
     "not",
     "goto",
 }
-_SCOPES = {"class", "struct", "namespace", "union"}
 _GRADIENTS = re.compile(r"(?<!requires_)grad|diff(?!er)", re.IGNORECASE)
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
 _MOST_SETTINGS = 16  # of one variable

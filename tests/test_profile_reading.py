@@ -1,0 +1,188 @@
+"""`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`, and what a profile borrows: from files to profiles."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import Launcher
+from fake_nvml import FakeNvml
+
+pytest_plugins = ("fake_nvml",)
+
+DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(make())\n"
+SILENT = "# dist.all_reduce(x)\nprint('ncclAllReduce')\n"
+RANK = "host:{pid}:{pid} [{rank}] NCCL INFO "
+INIT = (
+    RANK + "comm 0x{pid} rank {rank} nranks {ranks} cudaDev {rank} busId {rank}000 commId 0x{group} - Init COMPLETE\n"
+)
+CALL = RANK + (
+    "AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 comm 0x{pid} "
+    "[nranks={ranks}] stream 0x3\n"
+)
+NCU = """\
+==PROF== Connected to process 1
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",\
+"Section Name","Metric Name","Metric Unit","Metric Value"
+"""
+ROW = '"0","1","a","h","k","1","7","(1,1,1)","(1,1,1)","0","8.0","Command line profiler metrics","{}","{}","{}"\n'
+METRICS = (
+    ("lts__t_sectors.sum", "sector", "40,000"),
+    ("lts__t_sector_hit_rate.pct", "%", "62.5"),
+    ("smsp__inst_executed.sum", "inst", "100,000"),
+    ("sm__warps_active.avg.pct_of_peak_sustained_active", "%", "48.2"),
+    ("sm__maximum_warps_per_active_cycle_pct", "%", "75"),
+    ("gpu__time_duration.sum", "us", "12.5"),
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with a file of each kind."""
+    (tmp_path / "train.py").write_text(DDP)
+    (tmp_path / "quiet.py").write_text(SILENT)
+    ranks = [{"pid": 10 + rank, "rank": rank, "ranks": 4, "group": "a"} for rank in range(4)]
+    lines = [INIT.format(**rank) for rank in ranks]
+    lines += [CALL.format(**rank, n=n, count=2_560_000) for n in range(200) for rank in ranks]
+    (tmp_path / "nccl.log").write_text("".join(lines))
+    (tmp_path / "ncu.csv").write_text(NCU + "".join(ROW.format(*metric) for metric in METRICS))
+    return tmp_path
+
+
+def read(path: Path) -> dict:
+    return tomllib.loads(path.read_text())
+
+
+def test_scan_as_json(launcher: Launcher, files: Path) -> None:
+    """The document has the calls with file and line, pattern, sensitivity and confidence."""
+    done = launcher.run("profile", "--scan", "train.py", "--json", cwd=files)
+    document = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    api = "torch.nn.parallel.DistributedDataParallel"
+    assert document["calls"] == [{"file": "train.py", "line": 2, "api": api, "pattern": "ring"}]
+    assert [document[key] for key in ("pattern", "sensitive", "confidence")] == ["ring", True, "certain"]
+
+
+def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
+    """Where nothing communicates the calls are empty, and the pattern is none."""
+    document = json.loads(launcher.run("profile", "--scan", "quiet.py", "--json", cwd=files).stdout)
+    assert (document["calls"], document["pattern"], document["sensitive"]) == ([], "none", False)
+
+
+@pytest.mark.parametrize(
+    ("options", "section", "want"),
+    [
+        (("--scan", "train.py"), "communication", {"pattern": "ring", "bandwidth_sensitive": True}),
+        (("--scan-nccl-log", "nccl.log"), "communication", {"pattern": "ring", "message_bytes": 10_240_000}),
+        (
+            ("--import-ncu", "ncu.csv"),
+            "counters",
+            {
+                "llc_accesses_per_kilo_instruction": 400,
+                "llc_hit_rate_percentage": 62.5,
+                "bytes_per_access": 32,
+                "warp_occupancy_percentage": 48.2,
+                "theoretical_warp_occupancy_percentage": 75,
+            },
+        ),
+    ],
+)
+def test_into_a_profile(launcher: Launcher, files: Path, options: tuple[str, ...], section: str, want: dict) -> None:
+    """What was read makes a profile, or changes its own section of one that is there; both can be used at once."""
+    done = launcher.run("profile", *options, "-o", "new.toml", cwd=files)
+    assert (done.returncode, done.stderr) == (0, "gpulaunch: info: written to new.toml\n")
+    (files / "old.toml").write_text('name = "old" # mine\n\n[sharing]\nshare = false\n')
+    assert launcher.run("profile", *options, "-o", "old.toml", "-q", cwd=files).stderr == ""
+    assert (files / "old.toml").read_text().startswith('name = "old" # mine\n\n[sharing]\nshare = false\n')
+    for name in ("new.toml", "old.toml"):
+        found = read(files / name)[section]
+        assert {key: found[key] for key in want} == want
+        assert launcher.run("profiles", "check", name, cwd=files).returncode == 0
+        dry = ("-p", f"./{name}", "-n", "2", "--topology", "dgx1-v100", "--dry-run", "--", "true")
+        assert launcher.run(*dry, cwd=files).returncode == 0
+
+
+def test_several_communicators(launcher: Launcher, tmp_path: Path) -> None:
+    """A log whose ranks talk in two groups makes a profile that can be used: its graph in two parts is left out."""
+    ranks = [{"pid": 10 + r, "rank": r % 2, "ranks": 2, "group": "ab"[r // 2]} for r in range(4)]
+    worlds = [{"pid": 20 + r, "rank": r, "ranks": 4, "group": "c"} for r in range(4)]
+    lines = [INIT.format(**rank) for rank in (*ranks, *worlds)]
+    lines += [CALL.format(**rank, n=n, count=2_560_000) for n in range(200) for rank in ranks]
+    (tmp_path / "nccl.log").write_text("".join(lines))
+    assert launcher.run("profile", "--scan-nccl-log", "nccl.log", "-o", "x.toml", cwd=tmp_path).returncode == 0
+    done = launcher.run("profiles", "check", "x.toml", cwd=tmp_path)
+    assert (done.returncode, "edges" in read(tmp_path / "x.toml")["communication"]) == (0, False), done.stderr
+
+
+def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> None:
+    """What counters and runs have found stays when the source is scanned afterwards, and that is told."""
+    measured = '[communication]\npattern = "chain"\nedges = [[0, 1, 5.0]]\nconfidence = "certain"\nsource = "counted"\n'
+    sensitivity = 'bandwidth_sensitive = false\n[sensitivity]\nslowdown_percentage = 1\nsource = "runs"\n'
+    (files / "job.toml").write_text('name = "job"\n' + measured + sensitivity)
+    done = launcher.run("profile", "--scan", "train.py", "-o", "job.toml", cwd=files)
+    found = read(files / "job.toml")["communication"]
+    assert [found[key] for key in ("pattern", "edges", "bandwidth_sensitive")] == ["chain", [[0, 1, 5.0]], False]
+    assert "job.toml: what was measured of its communication stays" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--scan", "nope"), "nope: no such file or directory"),
+        (("--scan", "ncu.csv"), "ncu.csv: no source file"),
+        (("--scan-nccl-log", "train.py"), "train.py: no lines of NCCL"),
+        (("--import-ncu", "train.py"), "train.py: no table of Nsight Compute"),
+        (("--scan", ".", "--", "true"), "--scan runs no command, but -- is given"),
+        (("--scan", ".", "--runs", "2"), "--scan runs nothing, so --runs has no effect"),
+        (("--scan", ".", "--import-ncu", "x"), "--scan and --import-ncu: one at a time"),
+        (("--scan", ".", "-o", "nccl.log"), "nccl.log:1: "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_read(launcher: Launcher, files: Path, options: tuple[str, ...], message: str) -> None:
+    """A mistake is told in one line that names the file, and nothing is printed or written."""
+    before = sorted(files.iterdir())
+    done = launcher.run("profile", *options, cwd=files)
+    assert (done.returncode, done.stdout, sorted(files.iterdir())) == (2, "", before)
+    assert done.stderr.startswith(f"gpulaunch: error: {message}"), done.stderr
+
+
+# -------------------------------------------------------------------------------------------------------- borrowing
+
+
+def test_a_job_without_pair_data_borrows(launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path) -> None:
+    """A job that nobody measured beside others borrows from the nearest that was, and that is called predicted."""
+    folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
+    folder.mkdir(parents=True)
+    for name, sm, slowdown in (("near", 62, 12.5), ("far", 20, 90)):
+        (folder / f"{name}.toml").write_text(
+            f'name = "{name}"\n[resources]\nsm_utilization_percentage = {sm}\n'
+            f'memory_bandwidth_utilization_percentage = 30\nutilization = "time-active"\nsource = "made up"\n'
+            f'[shared_gpu]\nslowdown_percentage = {{ kripke-1x = {slowdown} }}\nsource = "made up"\n'
+        )
+    dgx1_v100.script(0, "active", 60)
+    dgx1_v100.script(0, "memactive", 30)
+    dgx1_v100.begin_script()
+    path = tmp_path / "job.toml"
+    assert launcher.run("profile", "-o", str(path), "--only", "0", "--", "sleep", "0.6").returncode == 0
+    shared = read(path)["shared_gpu"]
+    assert (shared["predicted_from"], shared["slowdown_percentage"]) == ("near", {"kripke-1x": 12.5})
+    assert shared["source"].startswith("predicted: nearest to 'near'")
+    assert "predicted_from: these slowdowns were not measured" in launcher.run("profiles", "check", str(path)).stderr
+    launcher.run("--record", "--name", "own", "--only", "0", "--", "sleep", "0.6")
+    assert read(folder / "own.toml")["shared_gpu"]["predicted_from"] == "near"
+
+
+def test_pcie_alone_tells_no_peers(launcher: Launcher, nvml: FakeNvml, tmp_path: Path) -> None:
+    """On GPUs without NVLink the totals over PCIe are told, and that they name no peer; no pattern is claimed."""
+    shape = {"name": "Tesla T4", "memory_mib": 15360, "cc": "7.5", "gen": 3, "width": 16}
+    nvml.describe([{"uuid": f"GPU-t4-{i}", "pci": f"ffff:0{i}:00", **shape} for i in range(2)], [])
+    for gpu in range(2):
+        nvml.script(gpu, "pcie_tx", 2)
+        nvml.script(gpu, "pcie_rx", 3)
+    nvml.begin_script()
+    path = tmp_path / "job.toml"
+    done = launcher.run("profile", "-o", str(path), "-n", "2", "--", "sleep", "0.5")
+    assert "PCIe counters tell no peer" in done.stderr
+    assert "communication" not in read(path)
+    assert read(path)["resources"]["pcie_rx_gb_per_s"] == pytest.approx(3, rel=0.02)
