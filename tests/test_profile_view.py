@@ -79,7 +79,7 @@ FULL = {
     "version": 1,
     "name": "resnet50-dgx",
     "description": "ResNet-50, batch 32 per GPU",
-    "base": "resnet50",
+    "base": "gmm",
     "gpus": 4,
     "command": ["python", "train.py", "--note", "two words"],
     "variants": {"batch=1": {"gpus": 2}},
@@ -227,8 +227,7 @@ resnet50-dgx: ResNet-50, batch 32 per GPU
 file             /p/job.toml
 command          python train.py --note 'two words'
 GPUs             4
-base             resnet50
-variants         batch=1, batch=4, batch=64, batch=128
+base             gmm
 variants         batch=1
 measured sizes   size 1: resnet50-1x, 4: resnet50-4x
 warning: incomplete: the job failed, or sampling broke off before its end
