@@ -38,7 +38,7 @@ ALLOWED = {
     "doctor": {"errors", "core", "host", "settings", "prepare", "container", "sharing"},
     "api": {"errors", "core", "host", "look", "acquire", "settings", "prepare"},
     "measure": {"errors", "core", "host", "prepare", "api"},
-    "profiling": {"errors", "core", "host", "look", "acquire", "settings", "prepare", "sharing", "profiling"},
+    "profiling": {"errors", "core", "host", "look", "acquire", "sharing", "profiling"},
     "cli": {"errors", "core", "host", "look", "acquire", "launch", "free", "settings", "prepare", "container", "doctor"}
     | {"measure", "profiling", "job_file", "simulation", "papers", "tasks", "batch"}
     | {"render", "cli", "__init__"},

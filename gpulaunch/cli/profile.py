@@ -89,11 +89,11 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
         raise UsageError("--json: stdout belongs to the job", "see 'gpulaunch profiles show FILE --json'")
     path, name = target(given)
     part, warn, tell = _part(given), tell_of(given), _tell(given)
-    if "share" in given and given["share"].text == "true" and mode != "pair":
+    if _is_on(given, "share") and mode != "pair":
         raise UsageError(
             f"{given['share'].option}: a GPU's counters are those of all jobs on it", "--pair OTHER takes it"
         )
-    if "wait" in given and given["wait"].text == "true" and mode != "use":
+    if _is_on(given, "wait") and mode != "use":
         raise UsageError(f"--wait: {given[mode].option} measures on GPUs that are free now")
     check_own(path)
     job = Job(tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ)))
@@ -107,6 +107,11 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
     elif exit_status(outcome.status) == 0:
         warn(f"nothing could be measured, and nothing is written to {path}")
     return exit_like(outcome.status)
+
+
+def _is_on(given: Mapping[str, Given], name: str) -> bool:
+    """Whether a switch of a launch is set on this command line."""
+    return name in given and given[name].text == "true"
 
 
 def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
@@ -154,7 +159,7 @@ def _measure(mode: str, given: Mapping[str, Given], job: Job) -> Outcome:
     from gpulaunch.profiling.pair import RUNS, find_others, measure_pair
 
     others = find_others(given["pair"].text)
-    shares = "share" in given and given["share"].text == "true"
+    shares = _is_on(given, "share")
     return measure_pair(job, _read(given, job), others, _count(given, RUNS), warn, tell, shares=shares)
 
 

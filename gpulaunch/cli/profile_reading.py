@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
+from gpulaunch.core.workload.measured.runs import rounded
 from gpulaunch.core.workload.pattern import PATTERNS, is_whole
 from gpulaunch.errors import printable
 from gpulaunch.host.document import read_text
@@ -91,7 +92,7 @@ def _scan_nccl_log(path: str) -> Read:
     found = communication(log, name)
     document = nccl_document(log, found, name)
     sections = _communication(document, f"NCCL log {name}")
-    sections["communication"]["message_bytes"] = float(f"{found.message_bytes:.5g}")
+    sections["communication"]["message_bytes"] = rounded(found.message_bytes)
     if found.edges and is_whole(found.edges, found.ranks):
         sections["communication"]["edges"] = [list(edge) for edge in found.edges]
     return Read(document, nccl_lines(document), sections)
@@ -106,7 +107,7 @@ def _import_ncu(path: str) -> Read:
     known = {key: value for key, value in figures.items() if value is not None}
     lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in known.items()]
     warnings = [f"{printable(path)}: no {metric}, so an occupancy is unknown" for metric in missing]
-    section = {key: value if isinstance(value, int) else float(f"{value:.5g}") for key, value in known.items()}
+    section = {key: value if isinstance(value, int) else rounded(value) for key, value in known.items()}
     source = f"Nsight Compute, {kernels} kernels, {printable(path)}"
     return Read(
         {**figures, "kernels": kernels, "missing": list(missing)},

@@ -4,8 +4,7 @@ import shutil
 import sys
 
 from gpulaunch.core.workload.profile import Profile
-from gpulaunch.errors import UsageError
-from gpulaunch.host.catalog import load_described_machine, machine_names
+from gpulaunch.host.catalog import memory_of
 
 
 def show_profile(profile: Profile, path: str, svg: str | None) -> None:
@@ -21,7 +20,7 @@ def show_profile(profile: Profile, path: str, svg: str | None) -> None:
     """
     from gpulaunch.render.profile.words import view_of
 
-    view = view_of(profile, path, _card_memory_bytes(profile))
+    view = view_of(profile, path, memory_of(profile.resources.measured_on or ""))
     if svg is not None:
         from gpulaunch.host.write import write_text
         from gpulaunch.render.profile.picture import profile_svg
@@ -34,17 +33,3 @@ def show_profile(profile: Profile, path: str, svg: str | None) -> None:
     plain = not (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
     # a terminal that wraps by itself lets a path be copied that is longer than a line
     draw(profile_text(view, shutil.get_terminal_size().columns, plain=plain), sys.stdout, fit=False)
-
-
-def _card_memory_bytes(profile: Profile) -> int | None:
-    """Of the GPU that the figures were measured on, if some described machine has that model."""
-    model = profile.resources.measured_on
-    for name in machine_names() if model and profile.memory_bytes else ():
-        try:
-            gpus = load_described_machine(name)[0].gpus
-        except UsageError:  # 'gpulaunch topo' tells of it
-            continue
-        for gpu in gpus:
-            if gpu.model == model and gpu.memory_bytes:
-                return gpu.memory_bytes
-    return None

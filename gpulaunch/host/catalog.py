@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -195,6 +195,16 @@ def load_gpu_models() -> "tuple[GpuModel, ...]":
     names = dict.fromkeys([*_names([own]), *_names(directories)])
     paths = [_find(name, directories, "GPU model", "") for name in names]
     return tuple(parsed(read_document(path), parse_gpu_model) for path in paths)
+
+
+def memory_of(model: str) -> int | None:
+    """Bytes that a GPU with this product name has, if some described machine has one; else None."""
+    for name in machine_names() if model else ():
+        with suppress(UsageError):  # 'gpulaunch topo' tells of a file that is wrong
+            for gpu in load_described_machine(name)[0].gpus:
+                if gpu.model == model and gpu.memory_bytes:
+                    return gpu.memory_bytes
+    return None
 
 
 def own_machine_file(name: str) -> str:

@@ -8,7 +8,7 @@ from gpulaunch.core.hardware.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.core.workload.measured.nearest_profile import Figures, nearest_profile
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError
-from gpulaunch.host.catalog import load_gpu_models, load_profile, profile_names
+from gpulaunch.host.catalog import load_gpu_models, load_profile, memory_of, profile_names
 
 
 def borrowed(document: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -39,11 +39,13 @@ def _lenders() -> Iterator[Profile]:
 def _figures(profile: Profile, models: tuple[GpuModel, ...]) -> Figures:
     used = profile.resources
     model = find_gpu_model(models, used.measured_on or "")
+    card_bytes = None if used.memory_is_reservation else memory_of(used.measured_on or "")
     power = used.power_w / model.power_limit_w if model and used.power_w is not None else None
     return Figures(
         profile.name,
         used.sm_utilization_percentage,
         used.memory_bandwidth_utilization_percentage,
+        memory_share=profile.memory_bytes / card_bytes if profile.memory_bytes and card_bytes else None,
         power_share=power,
         intensity=profile.classification.intensity,
         utilization=used.utilization,

@@ -115,7 +115,7 @@ def measure_pair(
             complete = False
             break
         met_s = percentile_95([timed(each) for each in met])
-        slowdowns[other.name] = rounded("", max(0.0, 100 * (met_s / solo_s - 1)))
+        slowdowns[other.name] = rounded(max(0.0, 100 * (met_s / solo_s - 1)))
         lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {100 * (met_s / solo_s - 1):+.3g} %")
     if not slowdowns:
         return Outcome({}, status)

@@ -85,9 +85,7 @@ def write_run(path: str, run: Run) -> None:
 
 
 def _refuse(launch: Launch) -> None:
-    if launch.machine.key:
-        name = launch.machine.topology.name
-        raise UsageError(f"{name} is only described: there is nothing to measure", "leave out --topology")
+    refuse_described(launch)
     if launch.container:
         command = launch.container.command
         if command.says("-d", "--detach") or command.makes_only or command.starts:
@@ -96,6 +94,17 @@ def _refuse(launch: Launch) -> None:
                 f"'{shown}' does not stay until its container ends, so nothing can be measured",
                 "run it in the foreground, without -d",
             )
+
+
+def refuse_described(launch: Launch) -> None:
+    """On a machine that is only described nothing can be measured.
+
+    Raises:
+        UsageError: it is.
+    """
+    if launch.machine.key:
+        name = launch.machine.topology.name
+        raise UsageError(f"{name} is only described: there is nothing to measure", "leave out --topology")
 
 
 def absolute(path: str) -> str:

@@ -63,12 +63,12 @@ def measure_sensitivity(
     source = f"{SOURCE} --sensitivity on {where}"
     sections = {
         "sensitivity": {
-            "best_gb_per_s": rounded("", fast),
-            "worst_gb_per_s": rounded("", slow),
-            "best_s": rounded("", best_s),
-            "worst_s": rounded("", worst_s),
+            "best_gb_per_s": rounded(fast),
+            "worst_gb_per_s": rounded(slow),
+            "best_s": rounded(best_s),
+            "worst_s": rounded(worst_s),
             **_iterations(done[best] + done[worst]),
-            "slowdown_percentage": rounded("", slowdown),
+            "slowdown_percentage": rounded(slowdown),
             "measured_on": site.gpus[0].model,
             "source": source,
         },

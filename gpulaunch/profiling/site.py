@@ -9,6 +9,7 @@ from gpulaunch.core.hardware.naming import gpu_names
 from gpulaunch.core.placement.place import Candidate, ranking
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.look import Launch, first_look, granted_gpus, table_of
+from gpulaunch.profiling.recording import refuse_described
 from gpulaunch.sharing import what_can_be_shared
 
 
@@ -41,9 +42,7 @@ def find_site(launch: Launch, warn: Callable[[str], None]) -> Site:
         WouldWaitError: the GPUs that it needs are busy.
         UsageError: it can never be, or its machine is only described.
     """
-    if launch.machine.key:
-        name = launch.machine.topology.name
-        raise UsageError(f"{name} is only described: there is nothing to measure", "leave out --topology")
+    refuse_described(launch)
     look = first_look(launch, table_of(launch, warn), None)
     if isinstance(look.decision, Wait):
         raise WouldWaitError(look.decision.reason, "measure when they are free; see 'gpulaunch status'")

@@ -48,7 +48,7 @@ def measure_sweep(
             break
         if done.run and SHARED not in done.run.problems:
             raise FailedError(f"--sweep: {gpus_named(site.gpus)} not shared, so nothing bounds the SMs")
-        points.append(CurvePoint(float(share), rounded("", 1 / timed(done))))
+        points.append(CurvePoint(float(share), rounded(1 / timed(done))))
     if len(points) < 2:
         return Outcome({}, done.over.status)
     sections = _sections(points, site.gpus[0].model, job)

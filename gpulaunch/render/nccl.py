@@ -1,8 +1,7 @@
 """What an NCCL log tells -> rows for a terminal."""
 
 from gpulaunch.render import Document
-
-_SENSITIVE = {True: "yes", False: "no", None: "unknown"}
+from gpulaunch.render.scan import verdict_lines
 
 
 def nccl_lines(document: Document) -> list[str]:
@@ -26,8 +25,5 @@ def nccl_lines(document: Document) -> list[str]:
     return [
         *("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows),
         "",
-        f"pattern:    {document['pattern']} ({document['ranks']} ranks)",
-        f"sensitive:  {_SENSITIVE[document['sensitive']]}",
-        f"confidence: {document['confidence']}",
-        *(f"  {reason}" for reason in document["reasons"]),
+        *verdict_lines(document, f"{document['ranks']} ranks"),
     ]

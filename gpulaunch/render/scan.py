@@ -43,7 +43,19 @@ def scan_lines(document: Document) -> list[str]:
     return [
         *rows,
         *([""] if rows else []),
-        f"pattern:    {document['pattern']} ({calls})",
+        *verdict_lines(document, calls),
+    ]
+
+
+def verdict_lines(document: Document, of_what: str) -> list[str]:
+    """What follows from all that was found.
+
+    Args:
+        document: with pattern, sensitive, confidence and reasons.
+        of_what: what stands behind the pattern.
+    """
+    return [
+        f"pattern:    {document['pattern']} ({of_what})",
         f"sensitive:  {_SENSITIVE[document['sensitive']]}",
         f"confidence: {document['confidence']}",
         *(f"  {reason}" for reason in document["reasons"]),

@@ -1,6 +1,7 @@
 """Every section of a profile but the top: the one table of which files, code, schema and docs/profiles.md are made."""
 
 from gpulaunch.core.fields import Above, RowOf
+from gpulaunch.core.workload.confidence import CONFIDENCES
 from gpulaunch.core.workload.document.section import (
     Number,
     Section,
@@ -41,7 +42,7 @@ class Communication(Section):
     split_slowdown_percentage = percentage(
         "how much longer it takes with its GPUs on several sockets; likewise", most=1e4
     )
-    confidence = word(("certain", "likely", "guess"), "how sure the pattern is")
+    confidence = word(CONFIDENCES, "how sure the pattern is")
     source = text(_SOURCE)
 
 

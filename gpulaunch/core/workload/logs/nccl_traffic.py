@@ -3,16 +3,15 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from math import fsum
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from gpulaunch.core.workload.confidence import Confidence, weakest
 from gpulaunch.core.workload.logs.nccl_log import LARGE_BYTES, Call, Endpoint, NcclLog
 from gpulaunch.core.workload.measured.nearest_pattern import nearest_pattern
 from gpulaunch.core.workload.measured.traffic_graph import NOISE_SHARE
 from gpulaunch.core.workload.pattern import Edge
 from gpulaunch.core.workload.pattern_union import union
 from gpulaunch.errors import UsageError
-
-Confidence = Literal["certain", "likely", "guess"]
 
 FAST_GB_PER_S = 50.0
 SLOW_GB_PER_S = 12.0
@@ -135,7 +134,7 @@ def communication(log: NcclLog, name: str) -> Communication:
         mean,
         rate,
         sensitive,
-        _weaker(sure, certainty),
+        weakest([sure, certainty]),
         sure,
         tuple(reasons),
     )
@@ -349,8 +348,3 @@ def _doubts(log: NcclLog, ranks: int) -> Iterator[str]:
         yield f"the log has the calls of {log.gpus} of {ranks} GPUs"
     if log.damaged:
         yield f"{log.damaged} of {log.damaged + sum(log.calls.values())} calls cannot be read"
-
-
-def _weaker(one: Confidence, other: Confidence) -> Confidence:
-    order: tuple[Confidence, ...] = ("certain", "likely", "guess")
-    return max(one, other, key=order.index)

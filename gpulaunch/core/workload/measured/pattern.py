@@ -5,13 +5,12 @@ from typing import Any, NamedTuple, cast
 
 from gpulaunch.core.workload.measured.nearest_pattern import Nearest, nearest_pattern, nearest_to_totals
 from gpulaunch.core.workload.measured.run import GpuRun, Run
+from gpulaunch.core.workload.measured.runs import rounded
 from gpulaunch.core.workload.measured.traffic_graph import GpuTraffic, LinkTraffic, Remote, TrafficGraph, traffic_graph
 from gpulaunch.core.workload.pattern import is_whole
 
 CERTAIN = 0.97
 """From this similarity on a named pattern is certain; under it, likely. Ours; docs/communication.md."""
-
-_DIGITS = 5  # significant
 
 
 class MeasuredPattern(NamedTuple):
@@ -43,7 +42,7 @@ def communication_of(run: Run, source: str) -> MeasuredPattern:
         section["pattern"] = nearest.name
         section["confidence"] = "certain" if sure else "likely"
     if graph.edges and not graph.hidden and is_whole(graph.edges, graph.ranks):
-        section["edges"] = [[a, b, float(f"{gb:.{_DIGITS}g}")] for a, b, gb in graph.edges]
+        section["edges"] = [[a, b, rounded(gb)] for a, b, gb in graph.edges]
     if section:
         models = ", ".join(sorted({gpu.model for gpu in run.gpus}))
         section["source"] = f"{source}: NVLink counters of {len(run.gpus)} {models}, {run.date}"

@@ -78,20 +78,25 @@ def resources_of(runs: Sequence[Run], source: str) -> Document:
 
 def _combined(key: str, values: Sequence[float]) -> float:
     """The most of the memory, since who shares must not be short of it; of all else the average."""
-    return rounded(key, max(values) if key == "memory_mib" else fsum(values) / len(values))
+    return _shown(key, max(values) if key == "memory_mib" else fsum(values) / len(values))
 
 
-def rounded(key: str, value: float) -> float:
-    """A figure as a profile shows it: whole MiB, five digits of all else."""
-    return int(value) if key in _WHOLE else float(f"{value:.{_DIGITS}g}")
+def rounded(value: float) -> float:
+    """A figure as a profile shows it: five digits."""
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _shown(key: str, value: float) -> float:
+    """The same; of memory whole MiB."""
+    return int(value) if key in _WHOLE else rounded(value)
 
 
 def _runs(found: Sequence[Mapping[str, float]], keys: Sequence[str], gpus: int) -> Document:
     runs: Document = {"count": len(found), "gpus": gpus}
     if len(found) > 1:
         values = {key: [figures[key] for figures in found] for key in keys}
-        runs["spread"] = {key: rounded("", stdev(each)) for key, each in values.items() if key != "memory_mib"}
-        runs["percentile_95"] = {key: rounded("", percentile_95(each)) for key, each in values.items()}
+        runs["spread"] = {key: rounded(stdev(each)) for key, each in values.items() if key != "memory_mib"}
+        runs["percentile_95"] = {key: rounded(percentile_95(each)) for key, each in values.items()}
     return runs
 
 
@@ -164,8 +169,8 @@ def _mixed(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document, 
     for key in before.keys() & now.keys() - _NO_MEANS:
         mean = before[key] + (now[key] - before[key]) / (count + 1)
         squares = spread.get(key, 0.0) ** 2 * (count - 1) + (now[key] - before[key]) * (now[key] - mean)
-        spread[key] = rounded("", sqrt(max(0.0, squares) / count))
-        resources[key] = rounded(key, mean)
+        spread[key] = rounded(sqrt(max(0.0, squares) / count))
+        resources[key] = _shown(key, mean)
     resources["memory_mib"] = max(before.get("memory_mib", 0), now.get("memory_mib", 0))
     if not resources["memory_mib"]:
         del resources["memory_mib"]

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpulaunch.core.workload.scan.record import Confidence, Interface, Traffic
+from gpulaunch.core.workload.confidence import Confidence
+from gpulaunch.core.workload.scan.record import Interface, Traffic
 
 
 class Family(NamedTuple):

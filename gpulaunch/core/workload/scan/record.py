@@ -2,12 +2,10 @@
 
 from typing import Literal, NamedTuple
 
-Confidence = Literal["certain", "likely", "guess"]
+from gpulaunch.core.workload.confidence import Confidence
+
 Traffic = Literal["gradients", "each", "data", "setup", "small"]
 Amount = Literal["large", "small", "unknown"]
-
-CONFIDENCES: tuple[Confidence, ...] = ("certain", "likely", "guess")
-"""From the surest down."""
 
 Doubt = tuple[Confidence, str]
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from gpulaunch.core.workload.confidence import Confidence, weakest
 from gpulaunch.core.workload.pattern_union import union
-from gpulaunch.core.workload.scan.record import CONFIDENCES, Call, Confidence, Doubt, Reading, Scan, Use
+from gpulaunch.core.workload.scan.record import Call, Doubt, Reading, Scan, Use
 
 _ASSUMED = "all_to_all"  # of a job of which nothing is known (mapa-sc21 3.1)
 _MOST_SHOWN = 3
@@ -129,8 +130,7 @@ def _confidence(
         reasons += reading.doubts if found else reading.unseen
     if not found:  # hardly a program imports nothing that is not known
         reasons += _unknown([reading for _, reading in readings])
-    worst = max((CONFIDENCES.index(sure) for sure, _ in reasons), default=0)
-    return CONFIDENCES[worst], list(dict.fromkeys(reason for _, reason in reasons))
+    return weakest(sure for sure, _ in reasons), list(dict.fromkeys(reason for _, reason in reasons))
 
 
 def _unknown(readings: Sequence[Reading]) -> Iterator[Doubt]:
