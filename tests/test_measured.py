@@ -62,6 +62,15 @@ def test_a_counter_that_steps_back_loses_one_interval() -> None:
     assert (figures.power_w, figures.energy_j) == (100, 400)
 
 
+def test_memory_that_was_in_use_before_is_not_the_jobs() -> None:
+    """What is in use when the job begins is left out of the most and of the average."""
+    usage = Usage(Reading(0.0, memory_bytes=GIB))
+    for second in (1.0, 2.0):
+        usage.add(Reading(second, memory_bytes=3 * GIB))
+    figures = usage.figures()
+    assert (figures.memory_bytes, figures.memory_mean_bytes) == (2 * GIB, 1.5 * GIB)
+
+
 def test_what_was_counted_once_is_unknown() -> None:
     """Counters that could be read only before the job tell nothing: that is no traffic of 0."""
     usage = Usage(Reading(0.0, links={0: LinkBytes(7, 7), 1: LinkBytes(7, 7)}))

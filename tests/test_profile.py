@@ -487,8 +487,11 @@ def talk(fake: FakeNvml, a: int, b: int, gb_per_s: float) -> None:
         fake.script(gpu, f"link:{link}:rx", str_of(gb_per_s))
 
 
-def test_a_ring_is_seen(launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lacking", [(), ("field:202", "field:204")], ids=["counts bytes", "counts KiB"])
+def test_a_ring_is_seen(launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path, lacking: tuple[str, ...]) -> None:
     """Four GPUs that exchange along a ring of direct NVLinks have that pattern, with GB for each pair of ranks."""
+    for field in lacking:
+        dgx1_v100.answer(field, 3)
     for gpu in range(8):
         for link in range(6):
             dgx1_v100.script(gpu, f"link:{link}:tx", "0:0")

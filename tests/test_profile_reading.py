@@ -160,6 +160,8 @@ def test_a_job_without_pair_data_borrows(launcher: Launcher, dgx1_v100: FakeNvml
             f'memory_bandwidth_utilization_percentage = 30\nutilization = "time-active"\nsource = "made up"\n'
             f'[shared_gpu]\nslowdown_percentage = {{ kripke-1x = {slowdown} }}\nsource = "made up"\n'
         )
+    lent = (folder / "near.toml").read_text().replace('"near"', '"nearest"').replace("= 62", "= 60")
+    (folder / "nearest.toml").write_text(f'{lent}predicted_from = "far"\n')  # who has borrowed does not lend
     dgx1_v100.script(0, "active", 60)
     dgx1_v100.script(0, "memactive", 30)
     dgx1_v100.begin_script()
