@@ -176,7 +176,7 @@ def print_help() -> None:
         "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it ends.",
         "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n"
         "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
-        "       gpulaunch status|topo|profiles|plan|batch|free|doctor|setup [OPTIONS]",
+        "       gpulaunch status|topo|profiles|profile|plan|batch|simulate|free|doctor|setup [OPTIONS]",
         add_help=False,
         epilog=_COMMANDS,
     )

@@ -233,7 +233,7 @@ def _print_help() -> None:
 
     parser = Parser(
         "gpulaunch profile",
-        "Measure a job, or read its source, for its profile; all options of a launch apply, see 'gpulaunch --help'.",
+        "Measure a job, or read its source, for its profile; options of a launch apply, see 'gpulaunch --help'.",
         "gpulaunch profile [OPTIONS] -o FILE -- COMMAND [ARG...]\n"
         "       gpulaunch profile --scan PATH | --scan-nccl-log FILE | --import-ncu FILE [--json] [-o FILE]",
     )
