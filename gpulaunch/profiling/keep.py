@@ -31,7 +31,6 @@ RESERVATION = (
 _MERGED = ("communication", "collocation", "shared_gpu", "counters")
 """Sections of which a measurement knows a part; of all others it knows the whole."""
 
-
 _WHO_TALKS = ("pattern", "edges", "confidence")
 """Of one measurement: none of them goes with those of another."""
 
@@ -102,7 +101,7 @@ def _merged(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa:
     before = known.get(section)
     if section not in _MERGED or not isinstance(before, Mapping) or before.get("predicted_from"):
         return fresh
-    stale = _WHO_TALKS if fresh.keys() & {"pattern", "edges"} else ()
+    stale = ("incomplete", *(_WHO_TALKS if fresh.keys() & {"pattern", "edges"} else ()))
     merged = {key: value for key, value in before.items() if key not in stale} | fresh
     for key, value in fresh.items():
         if isinstance(value, Mapping) and isinstance(before.get(key), Mapping):
