@@ -118,6 +118,18 @@ def test_a_load_that_fails_is_told(launcher: Launcher, cuda: FakeCuda, tmp_path:
     assert launcher.records() == []
 
 
+@pytest.mark.usefixtures("dgx1_v100")
+def test_a_pair_that_fails_half_way_keeps_its_figures(launcher: Launcher, cuda: FakeCuda, tmp_path: Path) -> None:
+    """A job that fails beside the third load leaves its slowdowns beside two, marked as incomplete, and its status."""
+    launcher.environment = cuda.environment(launcher.environment)
+    path, count = tmp_path / "job.toml", tmp_path / "count"
+    job = f"echo x >> {count}; test $(wc -l < {count}) -lt 4 || exit 9; sleep 0.1"
+    done = launcher.run("profile", "-o", str(path), "--pair", "synthetic", "--runs", "1", "--", "sh", "-c", job)
+    found = tomllib.loads(path.read_text())["collocation"]
+    assert (done.returncode, found["incomplete"]) == (9, True), done.stderr
+    assert sorted(found["slowdown_percentage"]) == ["synthetic-link", "synthetic-memory"]
+
+
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
 def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_path: Path) -> None:
     """A job that fails at the third share leaves a curve of two points, marked as incomplete, and its own status."""
