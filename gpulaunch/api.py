@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from gpulaunch.acquire import Held, Told, acquire
 from gpulaunch.core.decide import Wait
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.leases.lease import Lease
@@ -16,9 +15,10 @@ from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.host.mps_place import inherited_variables
 from gpulaunch.host.system import this_process
 from gpulaunch.host.table import Snapshot, Table, release
-from gpulaunch.look import Launch, granted_gpus, table_of
-from gpulaunch.prepare import read_launch
-from gpulaunch.settings import Given, Settings
+from gpulaunch.launch.acquire import Held, Told, acquire
+from gpulaunch.launch.assess import Launch, granted_gpus, table_of
+from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.settings import Given, Settings
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.graph import Graph

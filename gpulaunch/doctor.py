@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpulaunch.container import choose_way
 from gpulaunch.core.container.command import read_command
 from gpulaunch.core.container.ways import NO_WAY, WAYS
 from gpulaunch.core.hardware.cpuset import format_cpuset
@@ -17,9 +16,10 @@ from gpulaunch.host.docker import Engine, Info
 from gpulaunch.host.docker_socket import find_socket
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.system import owner_of, pids_of_program, user_name
-from gpulaunch.prepare import shown_machine, shown_settings, shown_table
-from gpulaunch.settings import Settings
-from gpulaunch.sharing import what_can_be_shared
+from gpulaunch.launch.read_container import choose_way
+from gpulaunch.launch.read_launch import shown_machine, shown_settings, shown_table
+from gpulaunch.launch.read_sharing import what_can_be_shared
+from gpulaunch.launch.settings import Settings
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.gpu import Gpu

@@ -9,7 +9,7 @@ from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.host.catalog import portable, profile_within
 from gpulaunch.host.document import Document, parse_toml, read_text
-from gpulaunch.settings import SETTINGS
+from gpulaunch.launch.settings import SETTINGS
 
 SETTINGS_OF_A_JOB = (
     "profile",

@@ -13,7 +13,7 @@ from gpulaunch.core.request import visible
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.host.all_reduce import Benchmark, find_benchmark, run
 from gpulaunch.host.system import now
-from gpulaunch.prepare import read_shown
+from gpulaunch.launch.read_launch import read_shown
 
 NAME = "gpulaunch topo --measure"
 

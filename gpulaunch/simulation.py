@@ -13,8 +13,8 @@ from gpulaunch.host.catalog import load_paper, load_profile
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.write import document_text
 from gpulaunch.job_file import Entry, JobFile, Where, load_jobs
-from gpulaunch.prepare import Surroundings, read_request
-from gpulaunch.settings import Given, Settings
+from gpulaunch.launch.read_launch import Surroundings, read_request
+from gpulaunch.launch.settings import Given, Settings
 
 _READ_WITH = "topo_aware_p"  # a policy that goes by all that a job says; which one decides is said by each run
 _APART = ("min_utility",)  # what hardly two jobs have in common

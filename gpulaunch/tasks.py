@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from gpulaunch.core.decide import Refuse, Situation, decide
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.job_file import Entry, JobFile
-from gpulaunch.prepare import read_launch
-from gpulaunch.settings import SETTINGS, Given, Settings
+from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.settings import SETTINGS, Given, Settings
 
 _DIGEST_CHARACTERS = 12
 

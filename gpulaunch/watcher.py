@@ -11,7 +11,7 @@ from gpulaunch.host.ending import end_all
 from gpulaunch.host.record import Draft
 from gpulaunch.host.system import state_of
 from gpulaunch.host.table import Table, release
-from gpulaunch.look import Launch
+from gpulaunch.launch.assess import Launch
 
 _TAKE_OVER = b"w"
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock

@@ -19,7 +19,7 @@ from gpulaunch.cli.batch import _words
 from gpulaunch.cli.options import read_line
 from gpulaunch.core.simulate.engine import Rules, Stay, simulate
 from gpulaunch.job_file import SETTINGS_OF_A_JOB
-from gpulaunch.prepare import shown_machine
+from gpulaunch.launch.read_launch import shown_machine
 from gpulaunch.simulation import read_trace
 
 RESULTS = "jobs.toml.results.jsonl"

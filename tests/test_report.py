@@ -17,7 +17,7 @@ from gpulaunch.core.duration import format_duration
 from gpulaunch.core.placement.policies import POLICIES as KNOWN
 from gpulaunch.core.simulate.engine import Rules, Stay, simulate
 from gpulaunch.core.simulate.measures import Replay, measure, quartiles
-from gpulaunch.prepare import shown_machine
+from gpulaunch.launch.read_launch import shown_machine
 from gpulaunch.render.replay import replays_document
 from gpulaunch.render.replay_rows import all_jobs, sensitive_jobs
 from gpulaunch.render.replay_rows import replayed as replayed_text

@@ -27,8 +27,8 @@ from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError
 from gpulaunch.host.catalog import load_described_machine, load_gpu_models, load_profile
 from gpulaunch.host.machine import Machine
-from gpulaunch.settings import Settings
-from gpulaunch.sharing import capacity_of, read_sharing
+from gpulaunch.launch.read_sharing import capacity_of, read_sharing
+from gpulaunch.launch.settings import Settings
 
 GIB = 1 << 30
 NO_MEMORY = "how much memory it has is unknown"

@@ -19,8 +19,8 @@ from gpulaunch.host.process import end_by
 from gpulaunch.host.results_file import Result, ResultsFile, result_document
 from gpulaunch.host.system import iso
 from gpulaunch.job_file import load_jobs
-from gpulaunch.prepare import read_grace, shown_machine
-from gpulaunch.settings import Given, Settings
+from gpulaunch.launch.read_launch import read_grace, shown_machine
+from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.tasks import Task, read_tasks
 
 if TYPE_CHECKING:

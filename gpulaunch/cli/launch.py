@@ -7,8 +7,6 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gpulaunch import launch as launching
-from gpulaunch.acquire import Held, Told
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.core.decide import Decision, Grant, Situation, Wait
@@ -18,9 +16,11 @@ from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.host.process import exit_like, exit_status
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Snapshot
-from gpulaunch.look import Launch, granted_gpus, preview
-from gpulaunch.prepare import read_launch
-from gpulaunch.settings import Given, Settings
+from gpulaunch.launch.acquire import Held, Told
+from gpulaunch.launch.assess import Launch, granted_gpus, preview
+from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.run import run as launching
+from gpulaunch.launch.settings import Given, Settings
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.cli.json_status import JsonStatus

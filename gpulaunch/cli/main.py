@@ -12,7 +12,7 @@ from gpulaunch.cli.launch import CONTAINER_ENGINES
 from gpulaunch.cli.options import print_help, read_line
 from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
-from gpulaunch.settings import Given
+from gpulaunch.launch.settings import Given
 
 COMMANDS = ("status", "topo", "profiles", "profile", "free", "plan", "batch", "simulate", "doctor", "setup")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.settings import Given
+from gpulaunch.launch.settings import Given
 
 
 class Option(NamedTuple):

@@ -15,12 +15,12 @@ from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.host.foreground import Slice
 from gpulaunch.host.process import exit_like, exit_status
 from gpulaunch.host.profile_file import own_profile_file
-from gpulaunch.look import Launch
-from gpulaunch.prepare import read_grace, read_launch
+from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.read_launch import read_grace, read_launch
+from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.profiling.keep import check_own, keep
 from gpulaunch.profiling.launches import Job, Outcome
 from gpulaunch.profiling.use import measure_use
-from gpulaunch.settings import Given, Settings
 
 SLICE_S = 30.0
 MOST_RUNS = 100
@@ -169,8 +169,8 @@ def _read(given: Mapping[str, Given], job: Job) -> Launch:
     name, warn = given["name"].text if "name" in given else None, tell_of(given)
     if os.path.basename(job.command[0]) not in CONTAINER_ENGINES:
         return read_launch(Settings(given, os.environ), job.command, name=name, warn=warn)
-    from gpulaunch.container import read_container_launch
     from gpulaunch.core.container.command import read_command
+    from gpulaunch.launch.read_container import read_container_launch
 
     found = read_container_launch(given, read_command(job.command), name=name, warn=warn)
     if not isinstance(found, Launch):

@@ -9,9 +9,9 @@ from gpulaunch.core.workload.measured.runs import rounded
 from gpulaunch.core.workload.pattern import PATTERNS, is_whole
 from gpulaunch.errors import printable
 from gpulaunch.host.document import read_text
+from gpulaunch.launch.settings import Given
 from gpulaunch.profiling.keep import check_own, keep
 from gpulaunch.profiling.launches import Outcome, Sections
-from gpulaunch.settings import Given
 
 MOST_CSV_BYTES = 1 << 28
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpulaunch.acquire import Held
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.host.write import check_writable
-from gpulaunch.look import Launch
+from gpulaunch.launch.acquire import Held
+from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.settings import Given
 from gpulaunch.profiling.keep import check_own, learn
 from gpulaunch.profiling.recording import Recording, absolute, write_run
-from gpulaunch.settings import Given
 
 if TYPE_CHECKING:
     from gpulaunch.core.workload.measured.run import Run

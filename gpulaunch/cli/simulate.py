@@ -15,11 +15,11 @@ from gpulaunch.core.simulate.measures import Replay, measure
 from gpulaunch.core.simulate.time_model import MODELS
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.host.machine import Machine
+from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S, shown_machine
+from gpulaunch.launch.settings import SETTINGS, one_of
 from gpulaunch.papers.catalog import PAPERS
 from gpulaunch.papers.document import reproduction_document
-from gpulaunch.prepare import BACKFILL_LIMIT_S, shown_machine
 from gpulaunch.render.replay import replays_document
-from gpulaunch.settings import SETTINGS, one_of
 from gpulaunch.simulation import generated_trace, read_trace
 
 _BANDWIDTH_MODELS = ("cut", "mapa")  # what was measured of a machine is not in its description

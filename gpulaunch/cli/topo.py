@@ -11,7 +11,7 @@ from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import UsageError
 from gpulaunch.host.catalog import load_text_machine
 from gpulaunch.host.write import document_text, write_text
-from gpulaunch.prepare import shown_machine
+from gpulaunch.launch.read_launch import shown_machine
 from gpulaunch.render.documents import topology_document
 
 

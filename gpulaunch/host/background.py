@@ -14,9 +14,9 @@ from typing import Self
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.ending import descendants, end_all, family
-from gpulaunch.host.launches import own_command
 from gpulaunch.host.libc import end_with_parent
 from gpulaunch.host.process import clean_environment
+from gpulaunch.launch.children import own_command
 
 _LOOP = """\
 trap 'kill $job 2>/dev/null; wait $job; exit' TERM

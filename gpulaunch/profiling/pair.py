@@ -12,7 +12,7 @@ from gpulaunch.errors import UsageError, WouldWaitError, quoted
 from gpulaunch.host import synthetic_load
 from gpulaunch.host.background import Background
 from gpulaunch.host.catalog import load_profile
-from gpulaunch.look import Launch
+from gpulaunch.launch.assess import Launch
 from gpulaunch.profiling.launches import SOURCE, Job, Outcome, repeated, timed
 from gpulaunch.profiling.site import Site, check_sharable, find_site, names
 

@@ -5,7 +5,6 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.acquire import Held
 from gpulaunch.core.workload.measured.run import Run, run_document
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.host.machine import driver_version
@@ -13,7 +12,8 @@ from gpulaunch.host.process import Job, exit_status
 from gpulaunch.host.sampler import Sampler
 from gpulaunch.host.system import now
 from gpulaunch.host.write import write_text
-from gpulaunch.look import Launch, granted_gpus
+from gpulaunch.launch.acquire import Held
+from gpulaunch.launch.assess import Launch, granted_gpus
 
 MOMENT_S = 0.05
 STOPPED = "it was stopped"

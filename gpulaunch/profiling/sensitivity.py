@@ -8,7 +8,7 @@ from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.workload.measured.runs import rounded
 from gpulaunch.errors import UsageError
 from gpulaunch.host.foreground import progress_of
-from gpulaunch.look import Launch
+from gpulaunch.launch.assess import Launch
 from gpulaunch.profiling.launches import SOURCE, Job, Launched, Outcome, repeated, timed
 from gpulaunch.profiling.site import extremes, find_site, names
 

@@ -8,9 +8,9 @@ from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.naming import gpu_names
 from gpulaunch.core.placement.place import Candidate, ranking
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
-from gpulaunch.look import Launch, first_look, granted_gpus, table_of
+from gpulaunch.launch.assess import Launch, first_look, granted_gpus, table_of
+from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.profiling.recording import refuse_described
-from gpulaunch.sharing import what_can_be_shared
 
 
 class Site(NamedTuple):

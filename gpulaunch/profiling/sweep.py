@@ -13,7 +13,7 @@ from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN
 from gpulaunch.core.workload.measured.runs import rounded
 from gpulaunch.errors import FailedError
 from gpulaunch.host.catalog import load_gpu_models
-from gpulaunch.look import Launch
+from gpulaunch.launch.assess import Launch
 from gpulaunch.profiling.launches import SOURCE, Job, Outcome, Sections, launch, timed
 from gpulaunch.profiling.recording import SHARED
 from gpulaunch.profiling.site import check_sharable, find_site, names

@@ -13,7 +13,7 @@ from gpulaunch.host.machine import Machine, look_again
 from gpulaunch.host.mps_place import MpsPlace
 from gpulaunch.host.system import is_stopped, seconds_since_boot
 from gpulaunch.host.table import Snapshot, Table
-from gpulaunch.turn import Turn
+from gpulaunch.launch.place_in_queue import Turn
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.container.launch import ContainerLaunch

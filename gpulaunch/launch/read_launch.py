@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpulaunch.asking import request_of
 from gpulaunch.core import request as requests
 from gpulaunch.core.environment import LEASE_VARIABLE
 from gpulaunch.core.hardware.topology import counts_as_cuda
@@ -18,8 +17,9 @@ from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
 from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
-from gpulaunch.look import Launch, Patience
-from gpulaunch.settings import Given, Setting, Settings
+from gpulaunch.launch.assess import Launch, Patience
+from gpulaunch.launch.request_from_settings import request_of
+from gpulaunch.launch.settings import Given, Setting, Settings
 
 MAX_NAME_CHARACTERS = 1000
 
@@ -139,7 +139,7 @@ def _shared(
     warn: Callable[[str], None],
 ) -> requests.Request:
     """The request with what it brings along if it shares; what cannot be shared is taken for the job alone."""
-    from gpulaunch.sharing import read_sharing  # late: few launches need it
+    from gpulaunch.launch.read_sharing import read_sharing  # late: few launches need it
 
     program = os.path.basename(command[0]) if command else "job"
     if profile.resources.memory_is_reservation and settings.get("memory").value is None:

@@ -19,9 +19,9 @@ from gpulaunch.host.docker import Engine, Info
 from gpulaunch.host.docker_socket import find_socket
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.table import Table
-from gpulaunch.look import Launch
-from gpulaunch.prepare import read_launch
-from gpulaunch.settings import Given, Settings
+from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.settings import Given, Settings
 
 _ENDING_S = 3.0  # a watcher takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02

@@ -10,7 +10,7 @@ from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.host.collocation import slowdowns_both_ways
-from gpulaunch.settings import Setting, Settings
+from gpulaunch.launch.settings import Setting, Settings
 
 
 def request_of(

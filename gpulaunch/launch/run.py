@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.acquire import Held, Told, acquire
 from gpulaunch.core.decide import Decision
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.environment import LEASE_VARIABLE, job_environment
@@ -19,7 +18,8 @@ from gpulaunch.host.process import Job, Started, cpus_near
 from gpulaunch.host.record import Draft
 from gpulaunch.host.system import state_of
 from gpulaunch.host.table import Table, release
-from gpulaunch.look import Launch, granted_gpus, table_of
+from gpulaunch.launch.acquire import Held, Told, acquire
+from gpulaunch.launch.assess import Launch, granted_gpus, table_of
 
 if TYPE_CHECKING:
     from gpulaunch.core.sharing.share import Share

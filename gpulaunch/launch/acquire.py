@@ -15,8 +15,8 @@ from gpulaunch.host.machine import look_again
 from gpulaunch.host.record import Draft
 from gpulaunch.host.system import boot_id, now, seconds_since_boot, this_process
 from gpulaunch.host.table import Snapshot, Table
-from gpulaunch.look import Launch, Look, first_look, granted_gpus, look_at, next_look, number_of, see
-from gpulaunch.turn import Turn
+from gpulaunch.launch.assess import Launch, Look, first_look, granted_gpus, look_at, next_look, number_of, see
+from gpulaunch.launch.place_in_queue import Turn
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.share import Share

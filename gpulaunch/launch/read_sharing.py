@@ -14,7 +14,7 @@ from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.host import mps
 from gpulaunch.host.catalog import load_gpu_models, load_profile
 from gpulaunch.host.machine import Machine, driver_version
-from gpulaunch.settings import Settings
+from gpulaunch.launch.settings import Settings
 
 LEAST_DRIVER = 550
 """The first that is known to tell whether an MPS server works; 535 does not."""

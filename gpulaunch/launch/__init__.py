@@ -1,0 +1,1 @@
+"""A launch: settings, request, lease, job, release."""
