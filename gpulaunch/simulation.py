@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
 from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.generate import GENERATORS
 from gpulaunch.core.simulate.job import Job
@@ -12,7 +13,6 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.host.catalog import load_paper, load_profile
 from gpulaunch.host.machine import Machine
 from gpulaunch.host.write import document_text
-from gpulaunch.job_file import Entry, JobFile, Where, load_jobs
 from gpulaunch.launch.read_launch import Surroundings, read_request
 from gpulaunch.launch.settings import Given, Settings
 

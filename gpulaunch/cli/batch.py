@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpulaunch import batch
-from gpulaunch.batch import Counts, Ears, Outcome, Ways
+from gpulaunch.batch.job_file import load_jobs
+from gpulaunch.batch.results_file import Result, ResultsFile, result_document
+from gpulaunch.batch.run import Counts, Ears, Outcome, Ways
+from gpulaunch.batch.run import run as batch
+from gpulaunch.batch.tasks import Task, read_tasks
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.options import OPTIONS
 from gpulaunch.cli.output import print_json, say, warn
@@ -16,12 +19,9 @@ from gpulaunch.core.duration import format_duration
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.host.catalog import profiles_at_hand
 from gpulaunch.host.process import end_by
-from gpulaunch.host.results_file import Result, ResultsFile, result_document
 from gpulaunch.host.system import iso
-from gpulaunch.job_file import load_jobs
 from gpulaunch.launch.read_launch import read_grace, shown_machine
 from gpulaunch.launch.settings import Given, Settings
-from gpulaunch.tasks import Task, read_tasks
 
 if TYPE_CHECKING:
     from gpulaunch.render.terminal import ProgressLine

@@ -7,13 +7,13 @@ results how its job has ended if the batch cannot. So no job is run twice, and n
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from gpulaunch.batch.results_file import Result, ResultsFile
+from gpulaunch.batch.tasks import Task
 from gpulaunch.core.environment import BATCH_VARIABLE
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.host.ending import end_all, marked_by
-from gpulaunch.host.results_file import Result, ResultsFile
 from gpulaunch.host.table import Table
-from gpulaunch.tasks import Task
 
 
 class Left(NamedTuple):

@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from signal import SIGCONT, SIGINT, SIGKILL, SIGTERM
 from typing import Any, NamedTuple
 
+from gpulaunch.batch.results_file import Header, Result, ResultsFile
+from gpulaunch.batch.resume import look_back, processes_of
+from gpulaunch.batch.tasks import Task
 from gpulaunch.core.duration import format_duration
 from gpulaunch.core.environment import BATCH_VARIABLE
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
 from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.results_file import Header, Result, ResultsFile
 from gpulaunch.host.table import Table
 from gpulaunch.launch.children import Event, Launches, Over, Signalled, Told
 from gpulaunch.launch.free import free
-from gpulaunch.resume import look_back, processes_of
-from gpulaunch.tasks import Task
 
 
 class Counts(NamedTuple):

@@ -1,0 +1,1 @@
+"""Batches: a file of jobs, each run by an ordinary launch."""
