@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.core.workload.pattern_union import union
-from gpulaunch.core.workload.scan.peers import pattern_of_peer
-from gpulaunch.core.workload.scan.record import Scan, SourceFile
-from gpulaunch.core.workload.scan.sources import scan_sources
 from gpulaunch.errors import UsageError
-from gpulaunch.host.source_files import MAX_FILE_BYTES, read_sources
 from gpulaunch.render.scan import scan_document, scan_lines
+from gpulaunch.scan.call import Scan, SourceFile
+from gpulaunch.scan.peers import pattern_of_peer
+from gpulaunch.scan.source_files import MAX_FILE_BYTES, read_sources
+from gpulaunch.scan.sources import scan_sources
 
 SET = Path(__file__).parent / "scan_set"
 LABELS = tomllib.loads((SET / "expected.toml").read_text())

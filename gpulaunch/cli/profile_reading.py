@@ -71,9 +71,9 @@ def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
 
 
 def _scan(path: str) -> Read:
-    from gpulaunch.core.workload.scan.sources import scan_sources
-    from gpulaunch.host.source_files import read_sources
     from gpulaunch.render.scan import scan_document, scan_lines
+    from gpulaunch.scan.source_files import read_sources
+    from gpulaunch.scan.sources import scan_sources
 
     sources = read_sources(path)
     scan = scan_sources(sources.files, sources.unread, sys.stdlib_module_names)

@@ -1,8 +1,8 @@
 """What a scan found -> its JSON document, and rows for a terminal."""
 
-from gpulaunch.core.workload.scan.record import Scan
 from gpulaunch.errors import printable
 from gpulaunch.render import Document
+from gpulaunch.scan.call import Scan
 
 _SENSITIVE = {True: "yes", False: "no", None: "unknown"}
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from gpulaunch.core.workload.scan.c_macros import pairs
-from gpulaunch.core.workload.scan.c_tokens import Token
+from gpulaunch.scan.c_macros import pairs
+from gpulaunch.scan.c_tokens import Token
 
 _LONGEST = 2000  # tokens of a statement without brackets
 _HEADER = 60  # tokens before a brace

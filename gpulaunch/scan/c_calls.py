@@ -7,7 +7,7 @@ from functools import cached_property
 from math import prod
 
 from gpulaunch.core.workload.pattern_union import union
-from gpulaunch.core.workload.scan.c_interfaces import (
+from gpulaunch.scan.c_interfaces import (
     CALLERS,
     GRID,
     HINTS,
@@ -15,12 +15,12 @@ from gpulaunch.core.workload.scan.c_interfaces import (
     SUBGROUPS,
     c_interface,
 )
-from gpulaunch.core.workload.scan.c_macros import Macros, arguments, by_name, expand
-from gpulaunch.core.workload.scan.c_shape import Shape, head_of, shape_of, words
-from gpulaunch.core.workload.scan.c_tokens import Macro, Unit
-from gpulaunch.core.workload.scan.peers import pattern_of_choices, pattern_of_peers
-from gpulaunch.core.workload.scan.record import Amount, Doubt, Interface, Reading, Use
-from gpulaunch.core.workload.scan.repeats import repeating
+from gpulaunch.scan.c_macros import Macros, arguments, by_name, expand
+from gpulaunch.scan.c_shape import Shape, head_of, shape_of, words
+from gpulaunch.scan.c_tokens import Macro, Unit
+from gpulaunch.scan.call import Amount, Doubt, Interface, Reading, Use
+from gpulaunch.scan.peers import pattern_of_choices, pattern_of_peers
+from gpulaunch.scan.repeats import repeating
 
 SMALL_BYTES = 100_000
 """What moves less gains nothing from fast links (mapa-sc21 2.3, Figure 2a)."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from gpulaunch.core.workload.scan.c_calls import read_c
-from gpulaunch.core.workload.scan.c_tokens import Macro, Unit, read_unit
-from gpulaunch.core.workload.scan.python_calls import read_python
-from gpulaunch.core.workload.scan.record import PYTHON_ENDINGS, Reading, Scan, SourceFile
-from gpulaunch.core.workload.scan.verdict import verdict
+from gpulaunch.scan.c_calls import read_c
+from gpulaunch.scan.c_tokens import Macro, Unit, read_unit
+from gpulaunch.scan.call import PYTHON_ENDINGS, Reading, Scan, SourceFile
+from gpulaunch.scan.python_calls import read_python
+from gpulaunch.scan.verdict import verdict
 
 _MOST_MACROS = 20_000
 

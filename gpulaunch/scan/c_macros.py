@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from gpulaunch.core.workload.scan.c_tokens import Macro, Token
+from gpulaunch.scan.c_tokens import Macro, Token
 
 Macros = dict[str, list[Macro]]
 """By name; several of one name if branches of the preprocessor define it differently."""

@@ -5,8 +5,8 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpulaunch.core.workload.scan.record import C_ENDINGS, PYTHON_ENDINGS, SourceFile
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.scan.call import C_ENDINGS, PYTHON_ENDINGS, SourceFile
 
 MAX_FILE_BYTES = 4 << 20
 MAX_TOTAL_BYTES = 64 << 20

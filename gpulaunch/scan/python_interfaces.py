@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpulaunch.core.workload.confidence import Confidence
-from gpulaunch.core.workload.scan.record import Interface, Traffic
+from gpulaunch.scan.call import Interface, Traffic
 
 
 class Family(NamedTuple):

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpulaunch.core.workload.pattern_union import union
-from gpulaunch.core.workload.scan.python_expressions import BY_ROOT, Expressions, Facts, Seen
-from gpulaunch.core.workload.scan.python_interfaces import QUIET, ROOTS
-from gpulaunch.core.workload.scan.python_names import NOTHING, Scope, Values
-from gpulaunch.core.workload.scan.record import Reading, Use
-from gpulaunch.core.workload.scan.repeats import repeating
 from gpulaunch.errors import printable
+from gpulaunch.scan.call import Reading, Use
+from gpulaunch.scan.python_expressions import BY_ROOT, Expressions, Facts, Seen
+from gpulaunch.scan.python_interfaces import QUIET, ROOTS
+from gpulaunch.scan.python_names import NOTHING, Scope, Values
+from gpulaunch.scan.repeats import repeating
 
 _MOST_PASSES = 5
 _EACH_ITERATION = {"forward", "backward", "training_step", "train_step", "step"}

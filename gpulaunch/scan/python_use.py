@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 
-from gpulaunch.core.workload.scan.peers import Words, pattern_of_choices
-from gpulaunch.core.workload.scan.record import Amount, Interface
+from gpulaunch.scan.call import Amount, Interface
+from gpulaunch.scan.peers import Words, pattern_of_choices
 
 Settings = Callable[[str], Sequence[ast.expr | None]]
 """Name -> all expressions that it is set to around a call; None among them: something else may set it."""

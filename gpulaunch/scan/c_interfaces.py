@@ -2,7 +2,7 @@
 
 import re
 
-from gpulaunch.core.workload.scan.record import Interface
+from gpulaunch.scan.call import Interface
 
 _PEER = (3,)
 

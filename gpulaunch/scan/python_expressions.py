@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.workload.scan.python_interfaces import STARTERS, SUBGROUPS, find_interface
-from gpulaunch.core.workload.scan.python_names import NOTHING, Scope, Values, limited
-from gpulaunch.core.workload.scan.python_use import amount_of, grid_pattern, peers_pattern
-from gpulaunch.core.workload.scan.record import Amount, Doubt, Interface, Use
+from gpulaunch.scan.call import Amount, Doubt, Interface, Use
+from gpulaunch.scan.python_interfaces import STARTERS, SUBGROUPS, find_interface
+from gpulaunch.scan.python_names import NOTHING, Scope, Values, limited
+from gpulaunch.scan.python_use import amount_of, grid_pattern, peers_pattern
 
 _ASKERS = {
     "isinstance",

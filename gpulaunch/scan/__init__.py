@@ -1,0 +1,1 @@
+"""The communication graph of a job, read from its source code."""
