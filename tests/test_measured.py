@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.core.workload.measured.run import GpuRun, Link, Run, figures_of, is_reservation, run_document, run_of
-from gpulaunch.core.workload.measured.runs import percentile_95, resources_of, updated
-from gpulaunch.core.workload.measured.usage import LinkBytes, Reading, Usage
+from gpulaunch.measure.measured_run import GpuRun, Link, Run, figures_of, is_reservation, run_document, run_of
+from gpulaunch.measure.measured_runs import percentile_95, resources_of, updated
+from gpulaunch.measure.usage import LinkBytes, Reading, Usage
 
 GIB = 1 << 30
 DATE = "2026-11-21T20:00:00Z"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.core.workload.logs.nccl_log import NcclLog, read_nccl_log
-from gpulaunch.core.workload.logs.nccl_traffic import LEAST_GB_PER_S, Communication, communication, nccl_document
 from gpulaunch.errors import UsageError
+from gpulaunch.measure.logs.nccl_log import NcclLog, read_nccl_log
+from gpulaunch.measure.logs.nccl_traffic import LEAST_GB_PER_S, Communication, communication, nccl_document
 
 FLOAT = 7
 MB = 1_000_000

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.core.workload.measured import nearest_profile as module
-from gpulaunch.core.workload.measured.nearest_profile import BOUND, Figures, distance_between, nearest_profile
+from gpulaunch.measure.links import nearest_profile as module
+from gpulaunch.measure.nearest_profile import BOUND, Figures, distance_between, nearest_profile
 
 # mps-sharing-2024 Table II: SM %, memory bandwidth %, MiB of 81,920 (None: a reservation), W of 300
 TABLE_2 = {

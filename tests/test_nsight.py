@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from gpulaunch.core.workload.logs.nsight import METRICS, NcuCounters, read_ncu
 from gpulaunch.errors import UsageError
+from gpulaunch.measure.logs.nsight import METRICS, NcuCounters, read_ncu
 
 SECTORS, HIT, INSTRUCTIONS, ACHIEVED, THEORETICAL, DURATION = METRICS
 HINT = f"ncu --csv --metrics {','.join(METRICS)} COMMAND counts what is needed"

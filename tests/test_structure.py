@@ -47,16 +47,16 @@ ALLOWED = {
 }
 DOORS = {
     "argparse": {"cli/arguments.py"},
-    "ctypes": {"host/libc.py", "host/roster.py", "host/synthetic_load.py"},
+    "ctypes": {"host/libc.py", "host/roster.py", "measure/synthetic_load.py"},
     "filelock": {"host/slow_lock.py"},
     "matplotlib": {"render/report/canvas.py"},
     "networkx": {"core/hardware/graph.py"},
-    "numpy": {"core/placement/measurement.py"},
+    "numpy": {"measure/link_fit.py"},
     "psutil": {"host/ending.py"},
-    "pynvml": {"host/nvml.py", "host/nvml_usage.py"},
+    "pynvml": {"host/nvml.py", "measure/nvml_counters.py"},
     "rich": {"render/terminal.py"},
     "tomlkit": {"host/write.py"},
-    "torch": {"host/torch_all_reduce.py"},
+    "torch": {"measure/torch_all_reduce.py"},
 }
 SEEDED = {"core/simulate/generate.py"}  # draws from a seed that is passed in
 PURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}

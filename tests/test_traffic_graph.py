@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.core.workload.measured.nearest_pattern import (
+from gpulaunch.core.workload.pattern import PATTERNS
+from gpulaunch.core.workload.pattern_union import union
+from gpulaunch.measure.nearest_pattern import (
     LEAST_SIMILARITY,
     compatible_patterns,
     nearest_pattern,
     nearest_to_totals,
 )
-from gpulaunch.core.workload.measured.rank_fit import fit
-from gpulaunch.core.workload.measured.traffic_graph import (
+from gpulaunch.measure.rank_fit import fit
+from gpulaunch.measure.traffic_graph import (
     NOISE_BYTES,
     NOISE_SHARE,
     GpuTraffic,
     LinkTraffic,
     traffic_graph,
 )
-from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.core.workload.pattern_union import union
 
 MACHINES = Path(__file__).parent.parent / "profiles" / "machines"
 WIRES = {(a, b): n for a, b, n in tomllib.loads((MACHINES / "dgx1-v100.toml").read_text())["nvlink"]["links"]}

@@ -12,15 +12,15 @@ from gpulaunch.cli.options import OPTIONS, Option, read_line
 from gpulaunch.cli.output import prepare_stdout, say
 from gpulaunch.core.workload.profile import is_askable
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.host.foreground import Slice
 from gpulaunch.host.process import exit_like, exit_status
 from gpulaunch.host.profile_file import own_profile_file
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.read_launch import read_grace, read_launch
 from gpulaunch.launch.settings import Given, Settings
-from gpulaunch.profiling.keep import check_own, keep
-from gpulaunch.profiling.launches import Job, Outcome
-from gpulaunch.profiling.use import measure_use
+from gpulaunch.measure.foreground import Slice
+from gpulaunch.measure.measured_launch import Job, Outcome
+from gpulaunch.measure.plain_runs import measure_use
+from gpulaunch.measure.update_profile import check_own, keep
 
 SLICE_S = 30.0
 MOST_RUNS = 100
@@ -149,14 +149,14 @@ def _measure(mode: str, given: Mapping[str, Given], job: Job) -> Outcome:
     if mode == "use":
         return measure_use(job, _count(given, 1), tell)
     if mode == "sensitivity":
-        from gpulaunch.profiling.sensitivity import measure_sensitivity
+        from gpulaunch.measure.sensitivity import measure_sensitivity
 
         return measure_sensitivity(job, _read(given, job), _count(given, 1), warn, tell)
     if mode == "sweep":
-        from gpulaunch.profiling.sweep import measure_sweep
+        from gpulaunch.measure.sweep import measure_sweep
 
         return measure_sweep(job, _read(given, job), _shares(given), warn, tell)
-    from gpulaunch.profiling.pair import RUNS, find_others, measure_pair
+    from gpulaunch.measure.pair import RUNS, find_others, measure_pair
 
     others = find_others(given["pair"].text)
     shares = _is_on(given, "share")

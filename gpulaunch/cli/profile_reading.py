@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
-from gpulaunch.core.workload.measured.runs import rounded
 from gpulaunch.core.workload.pattern import PATTERNS, is_whole
 from gpulaunch.errors import printable
 from gpulaunch.host.document import read_text
 from gpulaunch.launch.settings import Given
-from gpulaunch.profiling.keep import check_own, keep
-from gpulaunch.profiling.launches import Outcome, Sections
+from gpulaunch.measure.measured_launch import Outcome, Sections
+from gpulaunch.measure.measured_runs import rounded
+from gpulaunch.measure.update_profile import check_own, keep
 
 MOST_CSV_BYTES = 1 << 28
 
@@ -82,9 +82,9 @@ def _scan(path: str) -> Read:
 
 
 def _scan_nccl_log(path: str) -> Read:
-    from gpulaunch.core.workload.logs.nccl_log import read_nccl_log
-    from gpulaunch.core.workload.logs.nccl_traffic import communication, nccl_document
     from gpulaunch.host.log_file import log_lines
+    from gpulaunch.measure.logs.nccl_log import read_nccl_log
+    from gpulaunch.measure.logs.nccl_traffic import communication, nccl_document
     from gpulaunch.render.nccl import nccl_lines
 
     name = printable(path)
@@ -99,7 +99,7 @@ def _scan_nccl_log(path: str) -> Read:
 
 
 def _import_ncu(path: str) -> Read:
-    from gpulaunch.core.workload.logs.nsight import read_ncu
+    from gpulaunch.measure.logs.nsight import read_ncu
 
     counters = read_ncu(read_text(path, MOST_CSV_BYTES), printable(path))
     figures = counters._asdict()

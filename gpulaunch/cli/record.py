@@ -8,11 +8,11 @@ from gpulaunch.host.write import check_writable
 from gpulaunch.launch.acquire import Held
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.settings import Given
-from gpulaunch.profiling.keep import check_own, learn
-from gpulaunch.profiling.recording import Recording, absolute, write_run
+from gpulaunch.measure.recording import Recording, absolute, write_run
+from gpulaunch.measure.update_profile import check_own, learn
 
 if TYPE_CHECKING:
-    from gpulaunch.core.workload.measured.run import Run
+    from gpulaunch.measure.measured_run import Run
 
 
 def recorder_of(given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]) -> "Recorder | None":

@@ -22,8 +22,8 @@ from gpulaunch.render.share_documents import joining_document, sharing_document,
 
 if TYPE_CHECKING:
     from gpulaunch.core.explain import Alternative, Explanation
-    from gpulaunch.core.placement.measurement import Comparison
     from gpulaunch.core.sharing.share import Share
+    from gpulaunch.measure.link_fit import Comparison
 
 
 def decision_document(
@@ -342,7 +342,7 @@ def topology_document(topology: Topology) -> Document:
 
 def measurement_document(topology: Topology, tool: str, comparisons: "Sequence[Comparison]") -> Document:
     """What `gpulaunch topo --measure --json` prints."""
-    from gpulaunch.core.placement.measurement import model_errors  # late: statistics costs a launch 9 ms
+    from gpulaunch.measure.link_fit import model_errors  # late: statistics costs a launch 9 ms
 
     return {
         "name": topology.name,

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from gpulaunch.core.workload.measured.pattern import communication_of
-from gpulaunch.core.workload.measured.runs import resources_of
-from gpulaunch.profiling.launches import SOURCE, Job, Outcome, repeated
+from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, repeated
+from gpulaunch.measure.measured_pattern import communication_of
+from gpulaunch.measure.measured_runs import resources_of
 
 
 def measure_use(job: Job, count: int, tell: Callable[[str], None]) -> Outcome:

@@ -5,10 +5,10 @@ from contextlib import suppress
 from typing import Any
 
 from gpulaunch.core.hardware.gpu_model import GpuModel, find_gpu_model
-from gpulaunch.core.workload.measured.nearest_profile import Figures, nearest_profile
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError
 from gpulaunch.host.catalog import load_gpu_models, load_profile, memory_of, profile_names
+from gpulaunch.measure.nearest_profile import Figures, nearest_profile
 
 
 def borrowed(document: Mapping[str, Any]) -> dict[str, Any] | None:

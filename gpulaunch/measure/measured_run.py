@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import fsum
 from typing import Any, NamedTuple
 
-from gpulaunch.core.workload.measured.usage import Figures, LinkBytes
+from gpulaunch.measure.usage import Figures, LinkBytes
 
 RESERVATION_STEADY_PERCENTAGE = 95.0
 """Part of the time for which a reservation stands at its most: from when it is made until the job ends. Ours."""

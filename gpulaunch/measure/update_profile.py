@@ -5,9 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.core.workload.measured.pattern import communication_of
-from gpulaunch.core.workload.measured.run import Run
-from gpulaunch.core.workload.measured.runs import updated
 from gpulaunch.core.workload.profile import VERSION
 from gpulaunch.errors import printable
 from gpulaunch.host.profile_file import (
@@ -19,8 +16,11 @@ from gpulaunch.host.profile_file import (
     read_profile_file,
     write_sections,
 )
-from gpulaunch.profiling.borrow import borrowed
-from gpulaunch.profiling.launches import Outcome, Sections
+from gpulaunch.measure.borrow import borrowed
+from gpulaunch.measure.measured_launch import Outcome, Sections
+from gpulaunch.measure.measured_pattern import communication_of
+from gpulaunch.measure.measured_run import Run
+from gpulaunch.measure.measured_runs import updated
 
 RECORDED = "gpulaunch --record"
 RESERVATION = (

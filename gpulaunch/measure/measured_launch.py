@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from gpulaunch.core.workload.measured.run import Run, run_of
 from gpulaunch.errors import UsageError
-from gpulaunch.host.foreground import Over, Slice, rate_of, run_launch
 from gpulaunch.host.process import exit_status
-from gpulaunch.profiling.recording import STOPPED
+from gpulaunch.measure.foreground import Over, Slice, rate_of, run_launch
+from gpulaunch.measure.measured_run import Run, run_of
+from gpulaunch.measure.recording import STOPPED
 
 SOURCE = "gpulaunch profile"
 

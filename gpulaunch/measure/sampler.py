@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.workload.measured.run import GpuRun, Link
-from gpulaunch.core.workload.measured.usage import Usage
 from gpulaunch.errors import FailedError
 from gpulaunch.host import nvml
 from gpulaunch.host.nvml import LostGpuError, PciAddress
-from gpulaunch.host.nvml_usage import GPM_LEAST_S, Meter
+from gpulaunch.measure.measured_run import GpuRun, Link
+from gpulaunch.measure.nvml_counters import GPM_LEAST_S, Meter
+from gpulaunch.measure.usage import Usage
 
 PERIOD_S = GPM_LEAST_S
 """Between two readings, unless they cost more than COST allows."""

@@ -6,7 +6,7 @@ from statistics import quantiles, stdev
 from typing import Any, NamedTuple
 
 from gpulaunch.core.hardware.naming import gpus_text
-from gpulaunch.core.workload.measured.run import SHARE, TIME_ACTIVE, Run, figures_of, is_reservation
+from gpulaunch.measure.measured_run import SHARE, TIME_ACTIVE, Run, figures_of, is_reservation
 
 WITHIN_POINTS = 10.0
 """How far a run's average utilization may be from that of the runs before, in points, and still fit. Ours."""

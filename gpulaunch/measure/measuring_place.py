@@ -10,7 +10,7 @@ from gpulaunch.core.placement.place import Candidate, ranking
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.assess import Launch, first_look, granted_gpus, table_of
 from gpulaunch.launch.read_sharing import what_can_be_shared
-from gpulaunch.profiling.recording import refuse_described
+from gpulaunch.measure.recording import refuse_described
 
 
 class Site(NamedTuple):

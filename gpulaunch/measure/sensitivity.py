@@ -5,12 +5,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.hardware.naming import gpus_text
-from gpulaunch.core.workload.measured.runs import rounded
 from gpulaunch.errors import UsageError
-from gpulaunch.host.foreground import progress_of
 from gpulaunch.launch.assess import Launch
-from gpulaunch.profiling.launches import SOURCE, Job, Launched, Outcome, repeated, timed
-from gpulaunch.profiling.site import extremes, find_site, names
+from gpulaunch.measure.foreground import progress_of
+from gpulaunch.measure.measured_launch import SOURCE, Job, Launched, Outcome, repeated, timed
+from gpulaunch.measure.measured_runs import rounded
+from gpulaunch.measure.measuring_place import extremes, find_site, names
 
 if TYPE_CHECKING:
     from gpulaunch.core.placement.place import Candidate

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.naming import gpus_named, gpus_text
-from gpulaunch.core.workload.measured.runs import percentile_95, rounded
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
-from gpulaunch.host import synthetic_load
-from gpulaunch.host.background import Background
 from gpulaunch.host.catalog import load_profile
 from gpulaunch.launch.assess import Launch
-from gpulaunch.profiling.launches import SOURCE, Job, Outcome, repeated, timed
-from gpulaunch.profiling.site import Site, check_sharable, find_site, names
+from gpulaunch.measure.background import Background
+from gpulaunch.measure.links import synthetic_load
+from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, repeated, timed
+from gpulaunch.measure.measured_runs import percentile_95, rounded
+from gpulaunch.measure.measuring_place import Site, check_sharable, find_site, names
 
 RUNS = 5
 """Of each kind, as in topo-aware-sc17 5.1."""

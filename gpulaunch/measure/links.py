@@ -8,12 +8,12 @@ from gpulaunch.core.decide import leased_uuids
 from gpulaunch.core.hardware.description import machine_document
 from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.core.placement.measurement import Figure, Sample, kinds, others_of_class, samples, slow_links
 from gpulaunch.core.request import visible
 from gpulaunch.errors import UsageError, WouldWaitError
-from gpulaunch.host.all_reduce import Benchmark, find_benchmark, run
 from gpulaunch.host.system import now
 from gpulaunch.launch.read_launch import read_shown
+from gpulaunch.measure.all_reduce import Benchmark, find_benchmark, run
+from gpulaunch.measure.link_fit import Figure, Sample, kinds, others_of_class, samples, slow_links
 
 NAME = "gpulaunch topo --measure"
 

@@ -5,15 +5,15 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.core.workload.measured.run import Run, run_document
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.host.machine import driver_version
 from gpulaunch.host.process import Job, exit_status
-from gpulaunch.host.sampler import Sampler
 from gpulaunch.host.system import now
 from gpulaunch.host.write import write_text
 from gpulaunch.launch.acquire import Held
 from gpulaunch.launch.assess import Launch, granted_gpus
+from gpulaunch.measure.measured_run import Run, run_document
+from gpulaunch.measure.sampler import Sampler
 
 MOMENT_S = 0.05
 STOPPED = "it was stopped"

@@ -10,13 +10,13 @@ from gpulaunch.core.hardware.naming import gpus_named
 from gpulaunch.core.sharing.curve import fewest_sms, percentage_for, saturates
 from gpulaunch.core.sharing.demand import CurvePoint
 from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN
-from gpulaunch.core.workload.measured.runs import rounded
 from gpulaunch.errors import FailedError
 from gpulaunch.host.catalog import load_gpu_models
 from gpulaunch.launch.assess import Launch
-from gpulaunch.profiling.launches import SOURCE, Job, Outcome, Sections, launch, timed
-from gpulaunch.profiling.recording import SHARED
-from gpulaunch.profiling.site import check_sharable, find_site, names
+from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, Sections, launch, timed
+from gpulaunch.measure.measured_runs import rounded
+from gpulaunch.measure.measuring_place import check_sharable, find_site, names
+from gpulaunch.measure.recording import SHARED
 
 
 def measure_sweep(

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from gpulaunch.core.workload.measured.usage import LinkBytes, Reading
 from gpulaunch.host.nvml import LOST, Card, LostGpuError
+from gpulaunch.measure.usage import LinkBytes, Reading
 
 GPM_LEAST_S = 0.1
 """Two GPM samples must lie so far apart (nvml.h)."""

@@ -1,1 +1,0 @@
-"""What other tools write about a job: NCCL's log, Nsight Compute's tables."""

@@ -1,1 +1,0 @@
-"""What was measured of a job -> what its profile says."""

@@ -1,0 +1,1 @@
+"""Logs of other tools: NCCL's log, Nsight Compute's tables."""
