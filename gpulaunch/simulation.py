@@ -10,9 +10,9 @@ from gpulaunch.core.simulate.generate import GENERATORS
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.files.write import document_text
 from gpulaunch.host.catalog import load_paper, load_profile
 from gpulaunch.host.machine import Machine
-from gpulaunch.host.write import document_text
 from gpulaunch.launch.read_launch import Surroundings, read_request
 from gpulaunch.launch.settings import Given, Settings
 

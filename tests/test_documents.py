@@ -17,12 +17,13 @@ from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease, parse_lease
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
 from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
-from gpulaunch.core.size import format_size, parse_size
 from gpulaunch.core.workload.document.section import Part
 from gpulaunch.core.workload.document.sections import Communication, Placement
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable
+from gpulaunch.files.document import MAX_FILE_BYTES
+from gpulaunch.files.size import format_size, parse_size
 from gpulaunch.host.catalog import (
     find_profile,
     load_described_machine,
@@ -30,7 +31,6 @@ from gpulaunch.host.catalog import (
     machine_names,
     profile_names,
 )
-from gpulaunch.host.document import MAX_FILE_BYTES
 
 # ---------------------------------------------------------------------------------------------- profiles
 

@@ -642,7 +642,7 @@ def test_ctrl_c_while_starting_is_no_traceback(launcher: Launcher) -> None:
     environment = {**launcher.environment, "PYTHONPROFILEIMPORTTIME": "1"}
     with launcher.start(*DGX, "--", "sleep", "60", env=environment) as process:
         for line in process.stderr:
-            if line.rstrip().endswith(" gpulaunch.core.fields"):  # in the midst of its imports
+            if line.rstrip().endswith(" gpulaunch.files.fields"):  # in the midst of its imports
                 break
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()

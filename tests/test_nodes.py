@@ -17,8 +17,8 @@ from gpulaunch.core.hardware.levels import Level, distance, machine_tree, to_net
 from gpulaunch.core.hardware.link import Wire, wired
 from gpulaunch.core.hardware.topology import Topology, counts_as_cuda, machines
 from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.write import document_text
 from gpulaunch.host.catalog import load_described_machine, machine_names
-from gpulaunch.host.write import document_text
 from gpulaunch.render.dot import topology_dot
 from gpulaunch.render.machine import topology_lines
 from gpulaunch.render.svg import topology_svg

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.core.workload.pattern import MAX_RANKS, PATTERNS, Edge, Pattern, dimensions, graph_pattern
 from gpulaunch.errors import UsageError
-from gpulaunch.host.document import MAX_FILE_BYTES
+from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.host.pattern_file import GRAPH_ENDINGS, load_pattern
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -955,7 +955,7 @@ def test_list_at_a_terminal(launcher: Launcher) -> None:
 
 @pytest.fixture
 def full(tmp_path: Path) -> str:
-    from gpulaunch.host.write import document_text
+    from gpulaunch.files.write import document_text
 
     path = tmp_path / "full.toml"
     path.write_text(document_text(FULL))

@@ -13,7 +13,6 @@ from conftest import Launcher
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.core.fields import Above, ListOf, RowOf, TableOf
 from gpulaunch.core.sharing.capacity import Capacity
 from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
 from gpulaunch.core.sharing.intensity import is_memory_intensive
@@ -26,6 +25,7 @@ from gpulaunch.core.workload.document.schema import key_table, profile_schema
 from gpulaunch.core.workload.document.section import Part, Section
 from gpulaunch.core.workload.profile import Profile, parse_profile
 from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
 from gpulaunch.host.catalog import load_paper, load_profile, profile_names
 from gpulaunch.host.collocation import slowdowns_both_ways
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide
-from gpulaunch.core.duration import format_duration, parse_duration
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.link import Wire, connect
 from gpulaunch.core.hardware.topology import Topology
@@ -20,6 +19,7 @@ from gpulaunch.core.leases.ticket import Ticket, parse_ticket
 from gpulaunch.core.request import Constraint, Request
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError
+from gpulaunch.files.duration import format_duration, parse_duration
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(8))
 BOX = Topology("box", GPUS, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(GPUS, 2)), "a test")

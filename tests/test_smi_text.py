@@ -21,8 +21,8 @@ from gpulaunch.core.hardware.smi_text import (
 )
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import UsageError
+from gpulaunch.files.write import document_text
 from gpulaunch.host.catalog import load_described_machine, machine_names, read_description
-from gpulaunch.host.write import document_text
 
 LEGEND = """
 Legend:

@@ -48,14 +48,14 @@ ALLOWED = {
 DOORS = {
     "argparse": {"cli/arguments.py"},
     "ctypes": {"host/libc.py", "host/roster.py", "measure/synthetic_load.py"},
-    "filelock": {"host/slow_lock.py"},
+    "filelock": {"files/slow_lock.py"},
     "matplotlib": {"render/report/canvas.py"},
     "networkx": {"core/hardware/graph.py"},
     "numpy": {"measure/link_fit.py"},
     "psutil": {"host/ending.py"},
     "pynvml": {"host/nvml.py", "measure/nvml_counters.py"},
     "rich": {"render/terminal.py"},
-    "tomlkit": {"host/write.py"},
+    "tomlkit": {"files/write.py"},
     "torch": {"measure/torch_all_reduce.py"},
 }
 SEEDED = {"core/simulate/generate.py"}  # draws from a seed that is passed in

@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.core.fields import FieldTable, Path, checked
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, quoted
+from gpulaunch.files.document import Document, parse_toml, read_text
+from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.host.catalog import portable, profile_within
-from gpulaunch.host.document import Document, parse_toml, read_text
 from gpulaunch.launch.settings import SETTINGS
 
 SETTINGS_OF_A_JOB = (

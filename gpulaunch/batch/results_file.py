@@ -14,8 +14,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from gpulaunch.core.fields import FieldTable, checked
 from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
+from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.system import iso
 

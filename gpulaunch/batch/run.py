@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from gpulaunch.batch.results_file import Header, Result, ResultsFile
 from gpulaunch.batch.resume import look_back, processes_of
 from gpulaunch.batch.tasks import Task
-from gpulaunch.core.duration import format_duration
 from gpulaunch.core.environment import BATCH_VARIABLE
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
+from gpulaunch.files.duration import format_duration
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.table import Table
 from gpulaunch.launch.children import Event, Launches, Over, Signalled, Told

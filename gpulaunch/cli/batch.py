@@ -15,8 +15,8 @@ from gpulaunch.batch.tasks import Task, read_tasks
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.options import OPTIONS
 from gpulaunch.cli.output import print_json, say, warn
-from gpulaunch.core.duration import format_duration
 from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.files.duration import format_duration
 from gpulaunch.host.catalog import profiles_at_hand
 from gpulaunch.host.process import end_by
 from gpulaunch.host.system import iso

@@ -148,7 +148,7 @@ def _say_granted(launch: Launch, held: Held[Any]) -> None:
     gpus = held.grant.choice.named(held.grant.placement.gpus)
     share = ""
     if held.lease.share:
-        from gpulaunch.core.size import format_size  # late: few launches share
+        from gpulaunch.files.size import format_size  # late: few launches share
 
         memory = format_size(held.lease.share.client.demand.memory_bytes)
         share = f"; to be shared: {held.lease.share.sm_percentage} % of the SMs, {memory} on each"

@@ -220,7 +220,7 @@ def _part(given: Mapping[str, Given]) -> Slice | None:
 
 
 def _duration(value: Given) -> float:
-    from gpulaunch.core.duration import parse_duration
+    from gpulaunch.files.duration import parse_duration
 
     try:
         return parse_duration(value.text)

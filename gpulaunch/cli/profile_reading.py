@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
 from gpulaunch.core.workload.pattern import PATTERNS, is_whole
 from gpulaunch.errors import printable
-from gpulaunch.host.document import read_text
+from gpulaunch.files.document import read_text
 from gpulaunch.launch.settings import Given
 from gpulaunch.measure.measured_launch import Outcome, Sections
 from gpulaunch.measure.measured_runs import rounded
@@ -82,7 +82,7 @@ def _scan(path: str) -> Read:
 
 
 def _scan_nccl_log(path: str) -> Read:
-    from gpulaunch.host.log_file import log_lines
+    from gpulaunch.files.log_file import log_lines
     from gpulaunch.measure.logs.nccl_log import read_nccl_log
     from gpulaunch.measure.logs.nccl_traffic import communication, nccl_document
     from gpulaunch.render.nccl import nccl_lines

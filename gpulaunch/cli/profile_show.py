@@ -22,7 +22,7 @@ def show_profile(profile: Profile, path: str, svg: str | None) -> None:
 
     view = view_of(profile, path, memory_of(profile.resources.measured_on or ""))
     if svg is not None:
-        from gpulaunch.host.write import write_text
+        from gpulaunch.files.write import write_text
         from gpulaunch.render.profile.picture import profile_svg
 
         write_text(svg, profile_svg(view))

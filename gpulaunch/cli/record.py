@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import GpulaunchError, UsageError
-from gpulaunch.host.write import check_writable
+from gpulaunch.files.write import check_writable
 from gpulaunch.launch.acquire import Held
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.settings import Given

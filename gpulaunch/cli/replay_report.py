@@ -7,7 +7,7 @@ from shutil import rmtree
 
 from gpulaunch.core.simulate.measures import Replay
 from gpulaunch.errors import FailedError
-from gpulaunch.host.write import make_directory, write_bytes
+from gpulaunch.files.write import make_directory, write_bytes
 
 
 def prepare_report(directory: str) -> None:

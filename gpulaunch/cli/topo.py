@@ -9,8 +9,8 @@ from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import UsageError
+from gpulaunch.files.write import document_text, write_text
 from gpulaunch.host.catalog import load_text_machine
-from gpulaunch.host.write import document_text, write_text
 from gpulaunch.launch.read_launch import shown_machine
 from gpulaunch.render.documents import topology_document
 

@@ -1,8 +1,8 @@
 """`gpulaunch topo --svg FILE`: a picture of a machine, and of who has its GPUs."""
 
 from gpulaunch.cli.output import warn
+from gpulaunch.files.write import write_text
 from gpulaunch.host.system import user_name
-from gpulaunch.host.write import write_text
 from gpulaunch.launch.read_launch import read_shown
 from gpulaunch.render.documents import status_document
 from gpulaunch.render.legend import GpuState

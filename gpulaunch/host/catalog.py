@@ -13,7 +13,7 @@ from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.core.workload.document.inherit import read_reference
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.host.document import Document, parse_toml, parsed, read_document, read_text
+from gpulaunch.files.document import Document, parse_toml, parsed, read_document, read_text
 from gpulaunch.host.profile_chain import read_chain
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def profiles_at_hand(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
         return
     from tempfile import TemporaryDirectory  # late: it costs 4 ms
 
-    from gpulaunch.host.write import document_text, write_text
+    from gpulaunch.files.write import document_text, write_text
 
     before = os.environ.get(PROFILES_VARIABLE)
     with TemporaryDirectory(prefix="gpulaunch-profiles-") as directory:

@@ -15,7 +15,7 @@ from gpulaunch.core.workload.document.inherit import (
 )
 from gpulaunch.core.workload.profile import Profile, check_profile, check_whole, is_size
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.host.document import Document, parse_toml, read_text
+from gpulaunch.files.document import Document, parse_toml, read_text
 
 Find = Callable[[str, str], str]
 """Path of the profile that a file asks for: its name or path, and the path of the file that asks."""

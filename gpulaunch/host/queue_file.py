@@ -4,18 +4,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpulaunch.core.fields import FieldTable, Path, checked
 from gpulaunch.core.hardware.gpu_model import GpuModel
 from gpulaunch.core.sharing import OBJECTIVES
 from gpulaunch.core.sharing.capacity import capacity_by
 from gpulaunch.core.sharing.interference import Client, Objective, judge
 from gpulaunch.core.sharing.plan import Job, Site, circle
 from gpulaunch.core.sharing.prediction import idle_power
-from gpulaunch.core.size import parse_size
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
+from gpulaunch.files.document import read_document
+from gpulaunch.files.fields import FieldTable, Path, checked
+from gpulaunch.files.size import parse_size
 from gpulaunch.host.catalog import load_gpu_models, load_profile
-from gpulaunch.host.document import read_document
 
 _QUEUE: FieldTable = {
     "gpu": str,

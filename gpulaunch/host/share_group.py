@@ -13,7 +13,7 @@ from zlib import crc32
 
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError
-from gpulaunch.host import slow_lock
+from gpulaunch.files import slow_lock
 from gpulaunch.host.companion import DISMISSED, Companion
 from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.mps import Daemon, MpsError, pipe_directory_of

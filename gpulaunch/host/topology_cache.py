@@ -17,7 +17,7 @@ from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.core.hardware.gpu import Gpu, Mig
 from gpulaunch.core.hardware.link import Link
 from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.host import slow_lock
+from gpulaunch.files import slow_lock
 from gpulaunch.host.roster import Roster
 from gpulaunch.host.system import boot_id
 

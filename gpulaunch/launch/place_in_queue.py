@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 
-from gpulaunch.core.duration import format_duration
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.errors import TimedOutError
+from gpulaunch.files.duration import format_duration
 from gpulaunch.host.record import is_alive, record_name
 from gpulaunch.host.system import is_stopped
 from gpulaunch.host.table import LockedTable, Table, release

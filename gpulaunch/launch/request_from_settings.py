@@ -6,9 +6,9 @@ from gpulaunch.core import request as requests
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.policies import USUAL_MODEL
 from gpulaunch.core.placement.utility import Weights
-from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 from gpulaunch.core.workload.profile import Profile
+from gpulaunch.files.size import format_size
 from gpulaunch.host.collocation import slowdowns_both_ways
 from gpulaunch.launch.settings import Setting, Settings
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.decide import Decision
-from gpulaunch.core.duration import format_duration
 from gpulaunch.core.environment import LEASE_VARIABLE, job_environment
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError, TimedOutError
+from gpulaunch.files.duration import format_duration
 from gpulaunch.host.companion import DISMISSED, Companion
 from gpulaunch.host.ending import descendants, end_all, family, guard, holders_of
 from gpulaunch.host.machine import left_on

@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.files.write import write_text
 from gpulaunch.host.machine import driver_version
 from gpulaunch.host.process import Job, exit_status
 from gpulaunch.host.system import now
-from gpulaunch.host.write import write_text
 from gpulaunch.launch.acquire import Held
 from gpulaunch.launch.assess import Launch, granted_gpus
 from gpulaunch.measure.measured_run import Run, run_document

@@ -14,8 +14,8 @@ from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.levels import Level, machine_tree
 from gpulaunch.core.hardware.link import Link
 from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.core.size import format_size
 from gpulaunch.errors import printable
+from gpulaunch.files.size import format_size
 
 _MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
 _MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.core.duration import format_duration
 from gpulaunch.errors import printable
+from gpulaunch.files.duration import format_duration
 from gpulaunch.render import Document
 from gpulaunch.render.terminal import Group, Table, Text, figure, table_of
 

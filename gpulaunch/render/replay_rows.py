@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from gpulaunch.core.duration import format_duration
 from gpulaunch.errors import printable
+from gpulaunch.files.duration import format_duration
 from gpulaunch.render import Document
 from gpulaunch.render.terminal import figure
 

@@ -9,8 +9,8 @@ from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.hardware.levels import Level
 from gpulaunch.core.hardware.link import Link
 from gpulaunch.core.hardware.topology import Topology, machines
-from gpulaunch.core.size import format_size
 from gpulaunch.errors import printable
+from gpulaunch.files.size import format_size
 from gpulaunch.render.element import PALE, add_element, add_text, as_number
 from gpulaunch.render.layout import (
     CELL,

@@ -11,10 +11,10 @@ from gpulaunch.core.hardware.cpuset import format_cpuset
 from gpulaunch.core.hardware.naming import gpus_named
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
-from gpulaunch.core.size import format_size
 from gpulaunch.core.workload.document.inherit import variants_of
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
+from gpulaunch.files.size import format_size
 from gpulaunch.measure.link_fit import Comparison, kinds, model_errors
 from gpulaunch.render import Document
 from gpulaunch.render.documents import age

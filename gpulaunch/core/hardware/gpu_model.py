@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.core.fields import FieldTable, Path, checked
 from gpulaunch.errors import FieldError
+from gpulaunch.files.fields import FieldTable, Path, checked
 
 _FIGURES: FieldTable = {
     "compute_capability": str,

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Protocol
 
-from gpulaunch.core.fields import FieldTable, checked
 from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.fields import FieldTable, checked
 
 Attributes = Mapping[str, Any]
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulaunch.core.fields import FieldTable, checked
 from gpulaunch.core.leases.record import (
     VERSION,
     Process,
@@ -17,6 +16,7 @@ from gpulaunch.core.leases.record import (
     without_none,
 )
 from gpulaunch.errors import FieldError
+from gpulaunch.files.fields import FieldTable, checked
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.share import Share

@@ -6,9 +6,9 @@ from itertools import combinations
 from math import fsum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulaunch.core.fields import FieldTable, checked
 from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.errors import FieldError, UsageError, printable
+from gpulaunch.files.fields import FieldTable, checked
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.graph import Graph

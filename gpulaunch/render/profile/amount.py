@@ -2,8 +2,8 @@
 
 from math import floor, log10
 
-from gpulaunch.core.duration import format_duration
-from gpulaunch.core.size import format_size, parse_size
+from gpulaunch.files.duration import format_duration
+from gpulaunch.files.size import format_size, parse_size
 from gpulaunch.render.terminal import figure
 
 _UNITS = {"_percentage": "%", "_gb_per_s": "GB/s", "_w": "W"}

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.duration import format_duration
+from gpulaunch.files.duration import format_duration
 from gpulaunch.render.report.canvas import Axes, FuncFormatter, MaxNLocator
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.core.fields import Above, ListOf, OneOrEach, RowOf, TableOf
 from gpulaunch.core.workload.document.section import Key, Part, Section
 from gpulaunch.core.workload.profile import Profile, Variant
+from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -60,7 +60,7 @@ def _key_schema(key: Key[Any]) -> dict[str, Any]:
 
 
 def _rule_schema(rule: Any) -> dict[str, Any]:  # noqa: ANN401  see AnyRule
-    """What a rule of gpulaunch.core.fields is as a schema."""
+    """What a rule of gpulaunch.files.fields is as a schema."""
     return _FORMS[type(rule)].schema(rule)
 
 

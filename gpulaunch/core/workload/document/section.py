@@ -14,9 +14,9 @@ from __future__ import annotations  # which costs every launch 0.5 ms less than 
 
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
-from gpulaunch.core.fields import AnyRule, ListOf, TableOf, checked
-from gpulaunch.core.fields import Path as Where
 from gpulaunch.errors import FieldError
+from gpulaunch.files.fields import AnyRule, ListOf, TableOf, checked
+from gpulaunch.files.fields import Path as Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,5 @@
 """Every section of a profile but the top: the one table of which files, code, schema and docs/profiles.md are made."""
 
-from gpulaunch.core.fields import Above, RowOf
 from gpulaunch.core.workload.confidence import CONFIDENCES
 from gpulaunch.core.workload.document.section import (
     Number,
@@ -15,6 +14,7 @@ from gpulaunch.core.workload.document.section import (
     word,
 )
 from gpulaunch.core.workload.pattern import MAX_RANKS, PATTERNS
+from gpulaunch.files.fields import Above, RowOf
 
 _ANY_GB_PER_S = (0.0, 1e6)
 _SLOWDOWN = (0.0, 1e4)

@@ -1,0 +1,1 @@
+"""Files that people write: reading, checking and writing them; sizes and durations."""
