@@ -13,12 +13,12 @@ from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.workload.pattern import graph_pattern
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.host.mps_place import inherited_variables
-from gpulaunch.host.system import this_process
 from gpulaunch.host.table import Snapshot, Table, release
 from gpulaunch.launch.acquire import Held, Told, acquire
 from gpulaunch.launch.assess import Launch, granted_gpus, table_of
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.process.system import this_process
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.graph import Graph

@@ -15,11 +15,11 @@ from gpulaunch.host.containers import QUESTION_S
 from gpulaunch.host.docker import Engine, Info
 from gpulaunch.host.docker_socket import find_socket
 from gpulaunch.host.machine import Machine
-from gpulaunch.host.system import owner_of, pids_of_program, user_name
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_launch import shown_machine, shown_settings, shown_table
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.settings import Settings
+from gpulaunch.process.system import owner_of, pids_of_program, user_name
 
 if TYPE_CHECKING:
     from gpulaunch.core.hardware.gpu import Gpu

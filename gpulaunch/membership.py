@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from gpulaunch.core.request import Request
 from gpulaunch.core.sharing.joining import Joining, share_of
 from gpulaunch.core.sharing.share import Share
-from gpulaunch.host.companion import DISMISSED
-from gpulaunch.host.ending import family
 from gpulaunch.host.machine import pids_at_work
 from gpulaunch.host.mps import MpsError
 from gpulaunch.host.mps_place import MpsPlace
-from gpulaunch.host.process import Job
 from gpulaunch.host.record import Draft
 from gpulaunch.host.share_group import ShareGroup, group_directory, serves_a_group
 from gpulaunch.host.table import Table
+from gpulaunch.process.companion import DISMISSED
+from gpulaunch.process.ending import family
+from gpulaunch.process.job import Job
 
 FIRST_LOOK_S = 1.0
 """Then it is looked whether the job has become a client of its MPS server, and later ever more rarely."""

@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable
 
 from gpulaunch.core.leases.record import Process
-from gpulaunch.host.companion import DISMISSED, Companion
 from gpulaunch.host.containers import Followed
 from gpulaunch.host.docker import Engine
-from gpulaunch.host.ending import end_all
 from gpulaunch.host.record import Draft
-from gpulaunch.host.system import state_of
 from gpulaunch.host.table import Table, release
 from gpulaunch.launch.assess import Launch
+from gpulaunch.process.companion import DISMISSED, Companion
+from gpulaunch.process.ending import end_all
+from gpulaunch.process.system import state_of
 
 _TAKE_OVER = b"w"
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock

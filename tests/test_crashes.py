@@ -18,9 +18,9 @@ from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
 from test_table import put
 
 from gpulaunch.core.leases.record import Process
-from gpulaunch.host.ending import marked
 from gpulaunch.host.record import MAX_RECORD_BYTES
-from gpulaunch.host.system import identify, seconds_since_boot
+from gpulaunch.process.ending import marked
+from gpulaunch.process.system import identify, seconds_since_boot
 
 AT_STEP = Path(__file__).parent / "jobs" / "at_step"
 WAIT = ("--wait", "--wait-timeout", "20")

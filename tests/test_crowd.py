@@ -27,7 +27,7 @@ from typing import NamedTuple
 import pytest
 from conftest import DGX, Launcher, held
 
-from gpulaunch.host import libc
+from gpulaunch.process import libc
 
 LAUNCHES, AT_ONCE, SEED = 200, 32, 20211114
 LIMIT_S = 100.0

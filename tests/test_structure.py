@@ -47,12 +47,12 @@ ALLOWED = {
 }
 DOORS = {
     "argparse": {"cli/arguments.py"},
-    "ctypes": {"host/libc.py", "host/roster.py", "measure/synthetic_load.py"},
+    "ctypes": {"process/libc.py", "host/roster.py", "measure/synthetic_load.py"},
     "filelock": {"files/slow_lock.py"},
     "matplotlib": {"render/report/canvas.py"},
     "networkx": {"core/hardware/graph.py"},
     "numpy": {"measure/link_fit.py"},
-    "psutil": {"host/ending.py"},
+    "psutil": {"process/ending.py"},
     "pynvml": {"host/nvml.py", "measure/nvml_counters.py"},
     "rich": {"render/terminal.py"},
     "tomlkit": {"files/write.py"},

@@ -19,7 +19,7 @@ import pexpect
 import pytest
 from conftest import DGX, SHOW, Held, Launcher, ending_in_time, held
 
-from gpulaunch.host import libc
+from gpulaunch.process import libc
 
 pytest_plugins = ("fake_nvml",)
 

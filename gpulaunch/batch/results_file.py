@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
 from gpulaunch.files.fields import FieldTable, checked
-from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.system import iso
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.system import iso
 
 _LONGEST_S = 1e12
 _TIME = (-_LONGEST_S, _LONGEST_S)

@@ -12,8 +12,8 @@ from gpulaunch.batch.tasks import Task
 from gpulaunch.core.environment import BATCH_VARIABLE
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import WouldWaitError
-from gpulaunch.host.ending import end_all, marked_by
 from gpulaunch.host.table import Table
+from gpulaunch.process.ending import end_all, marked_by
 
 
 class Left(NamedTuple):

@@ -20,10 +20,10 @@ from gpulaunch.core.environment import BATCH_VARIABLE
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
 from gpulaunch.files.duration import format_duration
-from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.table import Table
 from gpulaunch.launch.children import Event, Launches, Over, Signalled, Told
 from gpulaunch.launch.free import free
+from gpulaunch.process.descriptor import out_of_the_way
 
 
 class Counts(NamedTuple):

@@ -18,10 +18,10 @@ from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.host.catalog import profiles_at_hand
-from gpulaunch.host.process import end_by
-from gpulaunch.host.system import iso
 from gpulaunch.launch.read_launch import read_grace, shown_machine
 from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.process.job import end_by
+from gpulaunch.process.system import iso
 
 if TYPE_CHECKING:
     from gpulaunch.render.terminal import ProgressLine

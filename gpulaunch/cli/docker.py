@@ -6,10 +6,10 @@ from gpulaunch.cli.launch import carry_out, tell_of
 from gpulaunch.core.container.command import read_command
 from gpulaunch.core.container.launch import HOST_VARIABLES
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.host.process import become
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.read_container import read_container_launch
 from gpulaunch.launch.settings import Given
+from gpulaunch.process.job import become
 
 
 def main(given: Mapping[str, Given], argv: Sequence[str]) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpulaunch.core.environment import BATCH_VARIABLE
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.system import iso
 from gpulaunch.launch.acquire import Held
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.system import iso
 
 _OPTION = "--json-status-fd"
 _MOST_DIGITS = 6  # no process has a million descriptors

@@ -13,14 +13,14 @@ from gpulaunch.core.decide import Decision, Grant, Situation, Wait
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
-from gpulaunch.host.process import exit_like, exit_status
-from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Snapshot
 from gpulaunch.launch.acquire import Held, Told
 from gpulaunch.launch.assess import Launch, granted_gpus, preview
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run as launching
 from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.process.job import exit_like, exit_status
+from gpulaunch.process.system import user_name
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.cli.json_status import JsonStatus

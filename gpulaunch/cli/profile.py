@@ -12,7 +12,6 @@ from gpulaunch.cli.options import OPTIONS, Option, read_line
 from gpulaunch.cli.output import prepare_stdout, say
 from gpulaunch.core.workload.profile import is_askable
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.host.process import exit_like, exit_status
 from gpulaunch.host.profile_file import own_profile_file
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.read_launch import read_grace, read_launch
@@ -21,6 +20,7 @@ from gpulaunch.measure.foreground import Slice
 from gpulaunch.measure.measured_launch import Job, Outcome
 from gpulaunch.measure.plain_runs import measure_use
 from gpulaunch.measure.update_profile import check_own, keep
+from gpulaunch.process.job import exit_like, exit_status
 
 SLICE_S = 30.0
 MOST_RUNS = 100

@@ -2,8 +2,8 @@
 
 from gpulaunch.cli.output import warn
 from gpulaunch.files.write import write_text
-from gpulaunch.host.system import user_name
 from gpulaunch.launch.read_launch import read_shown
+from gpulaunch.process.system import user_name
 from gpulaunch.render.documents import status_document
 from gpulaunch.render.legend import GpuState
 from gpulaunch.render.svg import topology_svg

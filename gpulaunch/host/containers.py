@@ -17,7 +17,7 @@ from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError
 from gpulaunch.host.docker import ANSWER_S, Engine, Events, ForbiddenError, NoAnswerError
 from gpulaunch.host.docker_socket import known_sockets
-from gpulaunch.host.system import state_of
+from gpulaunch.process.system import state_of
 
 STOP_FOLLOWS_S = 0.25
 """After a container was killed through the engine: "stop" follows if it was docker stop or docker restart."""

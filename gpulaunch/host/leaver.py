@@ -9,10 +9,10 @@ import sys
 from contextlib import suppress
 
 from gpulaunch.core.leases.lease import Lease
-from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.record import wait_until_unlocked
 from gpulaunch.host.share_group import ShareGroup
 from gpulaunch.host.table import Table
+from gpulaunch.process.descriptor import out_of_the_way
 
 _DONE = b"."
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from gpulaunch.errors import printable
-from gpulaunch.host.ending import wait_for_one
-from gpulaunch.host.system import arguments_of, group_id, owner_of, pids_of_program, program_of, user_of
+from gpulaunch.process.ending import wait_for_one
+from gpulaunch.process.system import arguments_of, group_id, owner_of, pids_of_program, program_of, user_of
 
 CONTROL = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"

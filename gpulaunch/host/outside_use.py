@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from gpulaunch.core.decide import OutsideUse
 from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.host import nvml
-from gpulaunch.host.system import owner_of, program_of
+from gpulaunch.process.system import owner_of, program_of
 
 IDLE_MEMORY_BYTES = 128 << 20
 """More in use than this, beyond what the driver reserves, and some process must be there: a CUDA context takes more."""

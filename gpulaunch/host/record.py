@@ -16,8 +16,8 @@ from typing import NamedTuple
 from gpulaunch.core.leases.lease import Lease, parse_lease
 from gpulaunch.core.leases.ticket import Ticket, parse_ticket
 from gpulaunch.errors import FailedError, FieldError
-from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.system import user_name
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.system import user_name
 
 LEASE_PREFIX = "gpulaunch.lease."
 TICKET_PREFIX = "gpulaunch.ticket."

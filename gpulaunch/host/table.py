@@ -17,7 +17,6 @@ from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import TableKey, same_table
 from gpulaunch.core.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.errors import FailedError
-from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.record import (
     LEASE_PREFIX,
     Draft,
@@ -30,7 +29,8 @@ from gpulaunch.host.record import (
     ticket_number,
 )
 from gpulaunch.host.state_directory import preferred_directory, state_directory
-from gpulaunch.host.system import user_name
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.system import user_name
 
 LOCK_TIMEOUT_S = 10.0
 

@@ -19,7 +19,7 @@ from gpulaunch.core.hardware.link import Link
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.files import slow_lock
 from gpulaunch.host.roster import Roster
-from gpulaunch.host.system import boot_id
+from gpulaunch.process.system import boot_id
 
 MAX_AGE_S = 900.0
 LOCK_TIMEOUT_S = 10.0

@@ -5,9 +5,9 @@ import select
 import time
 from collections.abc import Callable, Collection, Iterable
 
-from gpulaunch.host import libc
-from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.record import is_alive
+from gpulaunch.process import libc
+from gpulaunch.process.descriptor import out_of_the_way
 
 _ENDED = libc.IN_ATTRIB | libc.IN_CLOSE_WRITE | libc.IN_DELETE_SELF
 """What the end of a record looks like: its name is removed, or the last descriptor that could write to it is closed."""

@@ -13,10 +13,10 @@ from gpulaunch.core.leases.record import Process
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.host.machine import look_again
 from gpulaunch.host.record import Draft
-from gpulaunch.host.system import boot_id, now, seconds_since_boot, this_process
 from gpulaunch.host.table import Snapshot, Table
 from gpulaunch.launch.assess import Launch, Look, first_look, granted_gpus, look_at, next_look, number_of, see
 from gpulaunch.launch.place_in_queue import Turn
+from gpulaunch.process.system import boot_id, now, seconds_since_boot, this_process
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.share import Share

@@ -11,9 +11,9 @@ from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Request
 from gpulaunch.host.machine import Machine, look_again
 from gpulaunch.host.mps_place import MpsPlace
-from gpulaunch.host.system import is_stopped, seconds_since_boot
 from gpulaunch.host.table import Snapshot, Table
 from gpulaunch.launch.place_in_queue import Turn
+from gpulaunch.process.system import is_stopped, seconds_since_boot
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.container.launch import ContainerLaunch

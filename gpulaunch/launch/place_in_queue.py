@@ -8,8 +8,8 @@ from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
 from gpulaunch.host.record import is_alive, record_name
-from gpulaunch.host.system import is_stopped
 from gpulaunch.host.table import LockedTable, Table, release
+from gpulaunch.process.system import is_stopped
 
 LOOK_EVERY_S = 5.0
 """What no event tells, such as use outside gpulaunch, is looked at so often at least."""

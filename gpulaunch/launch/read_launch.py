@@ -15,11 +15,11 @@ from gpulaunch.errors import UsageError, printable
 from gpulaunch.host.catalog import Label, labelled_profile, load_measurements, load_profile
 from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
-from gpulaunch.host.system import user_name
 from gpulaunch.host.table import Table
 from gpulaunch.launch.assess import Launch, Patience
 from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.settings import Given, Setting, Settings
+from gpulaunch.process.system import user_name
 
 MAX_NAME_CHARACTERS = 1000
 

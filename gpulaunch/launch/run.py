@@ -10,16 +10,16 @@ from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.duration import format_duration
-from gpulaunch.host.companion import DISMISSED, Companion
-from gpulaunch.host.ending import descendants, end_all, family, guard, holders_of
 from gpulaunch.host.machine import left_on
 from gpulaunch.host.mps_place import inherited_variables
-from gpulaunch.host.process import Job, Started, cpus_near
 from gpulaunch.host.record import Draft
-from gpulaunch.host.system import state_of
 from gpulaunch.host.table import Table, release
 from gpulaunch.launch.acquire import Held, Told, acquire
 from gpulaunch.launch.assess import Launch, granted_gpus, table_of
+from gpulaunch.process.companion import DISMISSED, Companion
+from gpulaunch.process.ending import descendants, end_all, family, guard, holders_of
+from gpulaunch.process.job import Job, Started, cpus_near
+from gpulaunch.process.system import state_of
 
 if TYPE_CHECKING:
     from gpulaunch.core.sharing.share import Share

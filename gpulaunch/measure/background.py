@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Self
 
 from gpulaunch.errors import FailedError, TimedOutError
-from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.ending import descendants, end_all, family
-from gpulaunch.host.libc import end_with_parent
-from gpulaunch.host.process import clean_environment
 from gpulaunch.launch.children import own_command
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.ending import descendants, end_all, family
+from gpulaunch.process.job import clean_environment
+from gpulaunch.process.libc import end_with_parent
 
 _LOOP = """\
 trap 'kill $job 2>/dev/null; wait $job; exit' TERM

@@ -14,10 +14,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gpulaunch.core.environment import LEASE_VARIABLE
-from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.ending import descendants, end_all, family, marked_by
-from gpulaunch.host.process import Job, Started
 from gpulaunch.launch.children import own_command
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.ending import descendants, end_all, family, marked_by
+from gpulaunch.process.job import Job, Started
 
 LOOK_S = 0.2
 """How soon it is noticed that a job whose progress is read has begun to tell of it."""

@@ -10,10 +10,10 @@ from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.request import visible
 from gpulaunch.errors import UsageError, WouldWaitError
-from gpulaunch.host.system import now
 from gpulaunch.launch.read_launch import read_shown
 from gpulaunch.measure.all_reduce import Benchmark, find_benchmark, run
 from gpulaunch.measure.link_fit import Figure, Sample, kinds, others_of_class, samples, slow_links
+from gpulaunch.process.system import now
 
 NAME = "gpulaunch topo --measure"
 

@@ -7,10 +7,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from gpulaunch.errors import UsageError
-from gpulaunch.host.process import exit_status
 from gpulaunch.measure.foreground import Over, Slice, rate_of, run_launch
 from gpulaunch.measure.measured_run import Run, run_of
 from gpulaunch.measure.recording import STOPPED
+from gpulaunch.process.job import exit_status
 
 SOURCE = "gpulaunch profile"
 

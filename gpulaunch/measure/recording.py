@@ -8,12 +8,12 @@ from typing import Any
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import write_text
 from gpulaunch.host.machine import driver_version
-from gpulaunch.host.process import Job, exit_status
-from gpulaunch.host.system import now
 from gpulaunch.launch.acquire import Held
 from gpulaunch.launch.assess import Launch, granted_gpus
 from gpulaunch.measure.measured_run import Run, run_document
 from gpulaunch.measure.sampler import Sampler
+from gpulaunch.process.job import Job, exit_status
+from gpulaunch.process.system import now
 
 MOMENT_S = 0.05
 STOPPED = "it was stopped"

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpulaunch.host.descriptor import out_of_the_way
+from gpulaunch.process.descriptor import out_of_the_way
 
 DISMISSED = b"."
 

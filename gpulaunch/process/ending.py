@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from gpulaunch.host.companion import Companion
-from gpulaunch.host.descriptor import out_of_the_way
 from gpulaunch.host.record import open_record
-from gpulaunch.host.system import stat_fields, user_of
+from gpulaunch.process.companion import Companion
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.system import stat_fields, user_of
 
 KILL_S = 2.0
 """What the kernel gets to put killed processes away; one that hangs in a driver may not go at all."""

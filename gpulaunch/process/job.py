@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, printable
-from gpulaunch.host.descriptor import out_of_the_way
-from gpulaunch.host.libc import adopt_orphans, end_with_parent
-from gpulaunch.host.system import identify, stat_fields
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.libc import adopt_orphans, end_with_parent
+from gpulaunch.process.system import identify, stat_fields
 
 _SI_USER = 0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
 _TERMINAL_SIGNALS = frozenset(

@@ -1,0 +1,1 @@
+"""Processes: the job, signals, endings, companions, and what identifies a process."""
