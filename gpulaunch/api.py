@@ -21,8 +21,8 @@ from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.process.system import this_process
 
 if TYPE_CHECKING:
-    from gpulaunch.core.hardware.graph import Graph
     from gpulaunch.host.leaver import Leaver
+    from gpulaunch.machine.graph import Graph
 
 _log = logging.getLogger("gpulaunch")
 

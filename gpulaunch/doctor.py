@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gpulaunch.core.container.command import read_command
 from gpulaunch.core.container.ways import NO_WAY, WAYS
-from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.naming import gpus_named, gpus_text
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.host import mps
 from gpulaunch.host.container_ways import offer_of
 from gpulaunch.host.containers import QUESTION_S
 from gpulaunch.host.docker import Engine, Info
 from gpulaunch.host.docker_socket import find_socket
-from gpulaunch.host.machine import Machine
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_launch import shown_machine, shown_settings, shown_table
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.settings import Settings
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.find import Machine
+from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 
 if TYPE_CHECKING:
-    from gpulaunch.core.hardware.gpu import Gpu
-    from gpulaunch.host.probe import Reading
+    from gpulaunch.machine.gpu import Gpu
+    from gpulaunch.machine.nvidia.probe import Reading
 
 
 class Finding(NamedTuple):
@@ -93,7 +93,7 @@ def _gpus(topology: str | None, machine: list[Machine]) -> list[Finding]:
 
 def _driver() -> list[Finding]:
     """What NVML tells when everything is asked anew, and what it does not."""
-    from gpulaunch.host.probe import probe  # late: described machines do without
+    from gpulaunch.machine.nvidia.probe import probe  # late: described machines do without
 
     reading = probe()
     found = [Finding("driver", "ok", reading.driver or "its version is unknown")]

@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.request import Constraint, Request
 from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Moment, Rules, Stay, simulate
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.topology import Topology
 
 
 def machine(name: str) -> Topology:

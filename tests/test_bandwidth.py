@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulaunch.core.hardware.bandwidth import PathType
-from gpulaunch.core.hardware.gpu import Gpu, Mig
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement import effective
 from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.topology import Topology
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "bandwidth.md"
 

@@ -6,15 +6,15 @@ from itertools import combinations
 import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, decide
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.link import Wire, connect
-from gpulaunch.core.hardware.naming import gpus_text
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.request import Constraint, Request
 from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.link import Wire, connect
+from gpulaunch.machine.topology import Topology
 
 
 def box(count: int = 8) -> Topology:

@@ -27,7 +27,7 @@ from conftest import DGX, Launcher, held, holders, wait_for_end
 from engine import IMAGE, Engine
 from test_docker_faults import BUSY, FOREVER, FREE, RUN, Containers, await_true, marked, watcher_of
 
-from gpulaunch.host.machine import find_machine
+from gpulaunch.machine.find import find_machine
 
 MACHINE = find_machine("dgx1-v100", print)
 UUIDS = [gpu.uuid for gpu in MACHINE.topology.gpus]

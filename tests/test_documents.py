@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease, parse_lease
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
 from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
@@ -24,13 +21,16 @@ from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.files.size import format_size, parse_size
-from gpulaunch.host.catalog import (
+from gpulaunch.machine.catalog import (
     find_profile,
     load_described_machine,
     load_profile,
     machine_names,
     profile_names,
 )
+from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.topology import Topology
 
 # ---------------------------------------------------------------------------------------------- profiles
 

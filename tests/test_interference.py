@@ -25,7 +25,7 @@ from gpulaunch.core.sharing.prediction import (
     steady_gain,
     system_throughput,
 )
-from gpulaunch.host.catalog import load_gpu_models, load_profile
+from gpulaunch.machine.catalog import load_gpu_models, load_profile
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
 

@@ -8,12 +8,12 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
-from gpulaunch.core.hardware.levels import Level, distance, machine_tree, to_networkx
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import UsageError
-from gpulaunch.host.catalog import load_described_machine, machine_names
+from gpulaunch.machine.catalog import load_described_machine, machine_names
+from gpulaunch.machine.gpu import Gpu, Mig, mig_index
+from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.topology import Topology
 
 MACHINES = {name: load_described_machine(name)[0] for name in machine_names()}
 

@@ -12,13 +12,13 @@ import networkx as nx
 import pytest
 from conftest import Launcher
 
-from gpulaunch.core.hardware.described import described_topology
-from gpulaunch.core.hardware.description import machine_document
-from gpulaunch.core.hardware.gpu_model import GpuModel, find_gpu_model, parse_gpu_model
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.document import read_document
-from gpulaunch.host.catalog import load_described_machine, load_gpu_models, machine_names
+from gpulaunch.machine.catalog import load_described_machine, load_gpu_models, machine_names
+from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.description import machine_document
+from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model, parse_gpu_model
+from gpulaunch.machine.topology import Topology
 
 ROOT = Path(__file__).parent.parent
 GPU_FILES = sorted((ROOT / "profiles" / "gpus").glob("*.toml"))

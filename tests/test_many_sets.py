@@ -8,10 +8,6 @@ import pytest
 
 from gpulaunch.core.decide import Grant, Situation, decide
 from gpulaunch.core.explain import explain
-from gpulaunch.core.hardware.bandwidth import PathType
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement import candidates, mapping, search
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.place import Placement, place
@@ -19,6 +15,10 @@ from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.request import Request
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FailedError
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.topology import Topology
 
 NONE = Needs()
 

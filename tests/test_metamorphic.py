@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from test_policies import Case, Machine, random_needs, random_pattern, random_topology
 
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.place import place, ranking
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
+from gpulaunch.machine.topology import Topology
 
 BY_LINKS = ["greedy", "preserve", "preserve_paper"]
 POLICIES = ["baseline", "fcfs", "best_fit", *BY_LINKS]

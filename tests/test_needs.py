@@ -7,7 +7,6 @@ from itertools import combinations, product
 import pytest
 
 from gpulaunch.core.decide import Decision, Grant, Refuse, Situation, Wait, decide
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.needs import expected_slowdown, kept_apart, needs_of
@@ -15,7 +14,8 @@ from gpulaunch.core.placement.choice import Needs
 from gpulaunch.core.request import Request, UtilityTerms, Wishes, check_wishes, exclude, only
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import UsageError
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.topology import Topology
 
 DGX1, MINSKY, CLUSTER, PCIE8 = (
     load_described_machine(name)[0]

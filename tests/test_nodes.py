@@ -10,15 +10,15 @@ from xml.etree import ElementTree as ET
 import networkx as nx
 import pytest
 
-from gpulaunch.core.hardware.described import MAX_GPUS, described_topology
-from gpulaunch.core.hardware.description import machine_document
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.levels import Level, distance, machine_tree, to_networkx
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Topology, counts_as_cuda, machines
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.write import document_text
-from gpulaunch.host.catalog import load_described_machine, machine_names
+from gpulaunch.machine.catalog import load_described_machine, machine_names
+from gpulaunch.machine.described import MAX_GPUS, described_topology
+from gpulaunch.machine.description import machine_document
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.topology import Topology, counts_as_cuda, machines
 from gpulaunch.render.dot import topology_dot
 from gpulaunch.render.machine import topology_lines
 from gpulaunch.render.svg import topology_svg

@@ -8,11 +8,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gpulaunch.core.hardware.described import described_topology
-from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.host.catalog import load_described_machine, machine_names
+from gpulaunch.machine.catalog import load_described_machine, machine_names
+from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.gpu import Gpu, Mig, mig_index
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.topology import Topology
 from gpulaunch.render.dot import topology_dot
 from gpulaunch.render.legend import GpuState
 from gpulaunch.render.machine import topology_lines

@@ -17,7 +17,7 @@ from gpulaunch.core.sharing.interference import BOUNDS, Client, Objective, judge
 from gpulaunch.core.sharing.partition import partition
 from gpulaunch.core.sharing.plan import Group, Job, Plan, Site, Workflow, circle, configurations, make_plan
 from gpulaunch.core.sharing.prediction import Solo, run_together
-from gpulaunch.host.catalog import load_profile, profile_names
+from gpulaunch.machine.catalog import load_profile, profile_names
 from gpulaunch.render.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.levels import distance, machine_tree
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.place import Candidate, Placement, place, ranking
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.workload.pattern import PATTERNS, Edge, Pattern
-from gpulaunch.host.catalog import load_described_machine, load_profile
+from gpulaunch.machine.catalog import load_described_machine, load_profile
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.levels import distance, machine_tree
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.topology import Measured, Topology
 
 Gpus = tuple[int, ...]
 MICRO = 1_000_000

@@ -16,9 +16,9 @@ import pytest
 import tomlkit
 from conftest import Launcher
 
-from gpulaunch.core.hardware.described import described_topology
-from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.host.catalog import machine_names
+from gpulaunch.machine.catalog import machine_names
+from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:
     from fake_nvml import FakeNvml
@@ -527,8 +527,9 @@ def test_passing_failure_is_not_remembered(launcher: Launcher, nvml: "FakeNvml")
 AS_ANOTHER_USER = """
 import os, sys, time
 import filelock
-from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.host import roster, topology_cache
+from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.nvidia import roster
+from gpulaunch.machine import topology_cache
 
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))

@@ -26,8 +26,8 @@ from gpulaunch.core.workload.document.section import Part, Section
 from gpulaunch.core.workload.profile import Profile, parse_profile
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
-from gpulaunch.host.catalog import load_paper, load_profile, profile_names
 from gpulaunch.host.collocation import slowdowns_both_ways
+from gpulaunch.machine.catalog import load_paper, load_profile, profile_names
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = sorted((ROOT / "profiles" / "workloads").glob("*.toml"))

@@ -7,9 +7,6 @@ from itertools import combinations, pairwise, permutations
 import networkx as nx
 import pytest
 
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.link import Wire, connect, wired
-from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.core.placement.candidates import mask_of
 from gpulaunch.core.placement.effective import BANDWIDTH_MODELS, cut, mapa, mapa_equation, measured, ring_bandwidth
 from gpulaunch.core.placement.fabric import UNIT, Fabric
@@ -18,7 +15,10 @@ from gpulaunch.core.placement.mapping import Mapping as Mapped
 from gpulaunch.core.placement.scores import Scale, Scores
 from gpulaunch.core.placement.traffic import Traffic
 from gpulaunch.core.workload.pattern import PATTERNS, Edge
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link import Wire, connect, wired
+from gpulaunch.machine.topology import Measured, Topology
 
 Pair = tuple[int, int]
 

@@ -10,10 +10,6 @@ import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
 from gpulaunch.core.explain import explain
-from gpulaunch.core.hardware.gpu import Gpu, Mig
-from gpulaunch.core.hardware.gpu_model import find_gpu_model
-from gpulaunch.core.hardware.link import Wire, connect
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease, parse_lease
 from gpulaunch.core.leases.record import Process, TableKey
 from gpulaunch.core.leases.ticket import Ticket
@@ -25,10 +21,14 @@ from gpulaunch.core.sharing.joining import share_of
 from gpulaunch.core.sharing.share import Share
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError
-from gpulaunch.host.catalog import load_described_machine, load_gpu_models, load_profile
-from gpulaunch.host.machine import Machine
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
 from gpulaunch.launch.settings import Settings
+from gpulaunch.machine.catalog import load_described_machine, load_gpu_models, load_profile
+from gpulaunch.machine.find import Machine
+from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.gpu_model import find_gpu_model
+from gpulaunch.machine.link import Wire, connect
+from gpulaunch.machine.topology import Topology
 
 GIB = 1 << 30
 NO_MEMORY = "how much memory it has is unknown"

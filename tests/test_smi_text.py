@@ -10,19 +10,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
-from gpulaunch.core.hardware.described import described_topology
-from gpulaunch.core.hardware.smi_text import (
+from gpulaunch.errors import UsageError
+from gpulaunch.files.write import document_text
+from gpulaunch.machine.catalog import load_described_machine, machine_names, read_description
+from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.smi_text import (
     SmiMatrix,
     TextError,
     looks_like_topology_text,
     parse_topology_text,
     text_document,
 )
-from gpulaunch.core.hardware.topology import Topology
-from gpulaunch.errors import UsageError
-from gpulaunch.files.write import document_text
-from gpulaunch.host.catalog import load_described_machine, machine_names, read_description
+from gpulaunch.machine.topology import Topology
 
 LEGEND = """
 Legend:

@@ -47,13 +47,13 @@ ALLOWED = {
 }
 DOORS = {
     "argparse": {"cli/arguments.py"},
-    "ctypes": {"process/libc.py", "host/roster.py", "measure/synthetic_load.py"},
+    "ctypes": {"process/libc.py", "machine/nvidia/roster.py", "measure/synthetic_load.py"},
     "filelock": {"files/slow_lock.py"},
     "matplotlib": {"render/report/canvas.py"},
-    "networkx": {"core/hardware/graph.py"},
+    "networkx": {"machine/graph.py"},
     "numpy": {"measure/link_fit.py"},
     "psutil": {"process/ending.py"},
-    "pynvml": {"host/nvml.py", "measure/nvml_counters.py"},
+    "pynvml": {"machine/nvidia/nvml.py", "measure/nvml_counters.py"},
     "rich": {"render/terminal.py"},
     "tomlkit": {"files/write.py"},
     "torch": {"measure/torch_all_reduce.py"},

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulaunch.core.hardware.levels import distance, machine_tree
 from gpulaunch.core.placement.bipartition import bipartition
 from gpulaunch.core.placement.topo_aware import place_tasks, placement_costs
 from gpulaunch.core.placement.utility import (
@@ -28,7 +27,8 @@ from gpulaunch.core.placement.utility import (
     worst_slowdown,
 )
 from gpulaunch.errors import UsageError
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.levels import distance, machine_tree
 
 
 class Machine(NamedTuple):

@@ -8,8 +8,8 @@ from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_toml, read_text
 from gpulaunch.files.fields import FieldTable, Path, checked
-from gpulaunch.host.catalog import portable, profile_within
 from gpulaunch.launch.settings import SETTINGS
+from gpulaunch.machine.catalog import portable, profile_within
 
 SETTINGS_OF_A_JOB = (
     "profile",

@@ -7,11 +7,11 @@ from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import report, warn
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.host.machine import Machine
 from gpulaunch.host.table import Table
 from gpulaunch.launch.free import free
 from gpulaunch.launch.read_launch import read_grace, shown_machine
 from gpulaunch.launch.settings import Settings
+from gpulaunch.machine.find import Machine
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,7 +11,6 @@ from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.core.decide import Decision, Grant, Situation, Wait
 from gpulaunch.core.environment import job_environment
-from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.host.table import Snapshot
 from gpulaunch.launch.acquire import Held, Told
@@ -19,6 +18,7 @@ from gpulaunch.launch.assess import Launch, granted_gpus, preview
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run as launching
 from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.process.system import user_name
 

@@ -4,7 +4,7 @@ import shutil
 import sys
 
 from gpulaunch.core.workload.profile import Profile
-from gpulaunch.host.catalog import memory_of
+from gpulaunch.machine.catalog import memory_of
 
 
 def show_profile(profile: Profile, path: str, svg: str | None) -> None:

@@ -12,7 +12,7 @@ from gpulaunch.core.workload.document.suspicion import suspicions
 from gpulaunch.core.workload.profile import Profile, profile_mistakes
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.document import Document, read_document
-from gpulaunch.host.catalog import find_profile, load_profile, name_in_reach, profile_names
+from gpulaunch.machine.catalog import find_profile, load_profile, name_in_reach, profile_names
 from gpulaunch.render.profile.document import profile_document
 
 _ACTIONS = ("show", "check", "schema")

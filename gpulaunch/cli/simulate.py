@@ -14,9 +14,9 @@ from gpulaunch.core.simulate.generate import GENERATORS
 from gpulaunch.core.simulate.measures import Replay, measure
 from gpulaunch.core.simulate.time_model import MODELS
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.host.machine import Machine
 from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S, shown_machine
 from gpulaunch.launch.settings import SETTINGS, one_of
+from gpulaunch.machine.find import Machine
 from gpulaunch.papers.catalog import PAPERS
 from gpulaunch.papers.document import reproduction_document
 from gpulaunch.render.replay import replays_document

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text, write_text
-from gpulaunch.host.catalog import load_text_machine
 from gpulaunch.launch.read_launch import shown_machine
+from gpulaunch.machine.catalog import load_text_machine
+from gpulaunch.machine.topology import Topology
 from gpulaunch.render.documents import topology_document
 
 
@@ -91,7 +91,7 @@ def _machine(name: str | None, text: str | None, output: str | None) -> Topology
 
 
 def _write_machine(topology: Topology, path: str | None) -> None:
-    from gpulaunch.core.hardware.description import machine_document
+    from gpulaunch.machine.description import machine_document
 
     write_text(path or "-", document_text(machine_document(topology)))
 

@@ -8,7 +8,7 @@ from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.errors import UsageError
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
-from gpulaunch.host.catalog import own_machine_file
+from gpulaunch.machine.catalog import own_machine_file
 from gpulaunch.measure.link_fit import compare, slow_links
 from gpulaunch.measure.links import measure, measured_document
 from gpulaunch.render.documents import measurement_document

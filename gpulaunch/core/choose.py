@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_text
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.needs import begun_beside, expected_slowdown, needs_of, unmet
 from gpulaunch.core.placement.choice import Choice, UtilitySetting
 from gpulaunch.core.placement.place import Placement, place
 from gpulaunch.core.request import GOES_BY_UTILITY, Request
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.topology import Topology
 
 
 def choose(

@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.choose import best_of, choose
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_text
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.queue import barring, competing
 from gpulaunch.core.leases.ticket import Ticket
@@ -14,6 +11,9 @@ from gpulaunch.core.needs import kept_apart
 from gpulaunch.core.placement.choice import Choice
 from gpulaunch.core.placement.place import Placement
 from gpulaunch.core.request import Request
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.join import Place

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.share import Share

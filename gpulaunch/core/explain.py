@@ -14,13 +14,13 @@ from gpulaunch.core.decide import (
     share_groups,
     used_outside,
 )
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_named, gpus_text
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.needs import kept_apart, to_avoid
 from gpulaunch.core.placement.fabric import UNIT
 from gpulaunch.core.placement.place import Candidate, ranking
 from gpulaunch.core.request import Request, UtilityTerms, Wishes
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.joining import Joining

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_text
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.utility import interference
 from gpulaunch.core.request import Request
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.topology import Topology
 
 _ROUNDING = 1e-9  # three times a third fits
 

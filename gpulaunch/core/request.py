@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_named
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.utility import Weights
 from gpulaunch.core.workload.pattern import Pattern
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.capacity import Capacity

@@ -4,8 +4,8 @@ import os
 
 from gpulaunch.core.container.gpus import CDI_KIND
 from gpulaunch.core.container.ways import Offer
-from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.host.docker import Info
+from gpulaunch.machine.gpu import Gpu
 
 _HOOK = "nvidia-container-runtime-hook"
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

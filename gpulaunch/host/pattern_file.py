@@ -42,7 +42,7 @@ def load_pattern(text: str) -> Pattern:
 def _graph(path: str, name: str, content: str) -> Pattern:
     if not content.lstrip().startswith("<") and not path.lower().endswith(".graphml"):
         return _edge_list(path, name, content)
-    from gpulaunch.core.hardware.graph import read_graphml
+    from gpulaunch.machine.graph import read_graphml
 
     return graph_pattern(read_graphml(content, path), name, path)
 

@@ -10,7 +10,7 @@ from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.document import MAX_FILE_BYTES, parse_toml, parsed, read_text
 from gpulaunch.files.slow_lock import held
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
-from gpulaunch.host.catalog import config_directory, profile_names
+from gpulaunch.machine.catalog import config_directory, profile_names
 
 LOCK_S = 3.0
 _LOCK = "profiles.lock"

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpulaunch.core.hardware.gpu_model import GpuModel
 from gpulaunch.core.sharing import OBJECTIVES
 from gpulaunch.core.sharing.capacity import capacity_by
 from gpulaunch.core.sharing.interference import Client, Objective, judge
@@ -15,7 +14,8 @@ from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.files.size import parse_size
-from gpulaunch.host.catalog import load_gpu_models, load_profile
+from gpulaunch.machine.catalog import load_gpu_models, load_profile
+from gpulaunch.machine.gpu_model import GpuModel
 
 _QUEUE: FieldTable = {
     "gpu": str,

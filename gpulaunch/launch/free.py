@@ -11,7 +11,6 @@ from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process, same_table
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.host.machine import Machine
 from gpulaunch.host.record import (
     LEASE_PREFIX,
     id_in,
@@ -22,6 +21,7 @@ from gpulaunch.host.record import (
     ticket_number,
 )
 from gpulaunch.host.table import Table
+from gpulaunch.machine.find import Machine
 from gpulaunch.process.ending import KILL_S, end_all, holders, holders_of, wait_for_one
 from gpulaunch.process.system import is_same, state_of, user_name, user_of
 

@@ -10,18 +10,18 @@ from gpulaunch.core.container.gpus import CDI_KIND, PROFILE_LABEL, VISIBLE, Aske
 from gpulaunch.core.container.launch import ContainerLaunch
 from gpulaunch.core.container.life import Container
 from gpulaunch.core.container.ways import NO_WAY, WAYS
-from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.host.catalog import Label
 from gpulaunch.host.container_ways import offer_of
 from gpulaunch.host.docker import Engine, Info
 from gpulaunch.host.docker_socket import find_socket
-from gpulaunch.host.machine import Machine
 from gpulaunch.host.table import Table
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.machine.catalog import Label
+from gpulaunch.machine.find import Machine
+from gpulaunch.machine.gpu_names import gpus_text
 
 _ENDING_S = 3.0  # a watcher takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02

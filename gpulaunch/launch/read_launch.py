@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 from gpulaunch.core import request as requests
 from gpulaunch.core.environment import LEASE_VARIABLE
-from gpulaunch.core.hardware.topology import counts_as_cuda
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import same_table
 from gpulaunch.core.workload.pattern import Pattern
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.host.catalog import Label, labelled_profile, load_measurements, load_profile
-from gpulaunch.host.machine import Machine, find_machine
 from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
 from gpulaunch.host.table import Table
 from gpulaunch.launch.assess import Launch, Patience
 from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.settings import Given, Setting, Settings
+from gpulaunch.machine.catalog import Label, labelled_profile, load_measurements, load_profile
+from gpulaunch.machine.find import Machine, find_machine
+from gpulaunch.machine.topology import counts_as_cuda
 from gpulaunch.process.system import user_name
 
 MAX_NAME_CHARACTERS = 1000

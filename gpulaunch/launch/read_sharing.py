@@ -3,8 +3,6 @@
 import os
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.core.request import Sharing
 from gpulaunch.core.sharing.capacity import Capacity, capacity_by
 from gpulaunch.core.sharing.demand import Demand
@@ -12,9 +10,11 @@ from gpulaunch.core.sharing.interference import Bounds, Client, Objective
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.host import mps
-from gpulaunch.host.catalog import load_gpu_models, load_profile
-from gpulaunch.host.machine import Machine, driver_version
 from gpulaunch.launch.settings import Settings
+from gpulaunch.machine.catalog import load_gpu_models, load_profile
+from gpulaunch.machine.find import Machine, driver_version
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
 
 LEAST_DRIVER = 550
 """The first that is known to tell whether an MPS server works; 535 does not."""

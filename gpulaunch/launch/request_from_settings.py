@@ -3,7 +3,6 @@
 from typing import Any
 
 from gpulaunch.core import request as requests
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.policies import USUAL_MODEL
 from gpulaunch.core.placement.utility import Weights
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
@@ -11,6 +10,7 @@ from gpulaunch.core.workload.profile import Profile
 from gpulaunch.files.size import format_size
 from gpulaunch.host.collocation import slowdowns_both_ways
 from gpulaunch.launch.settings import Setting, Settings
+from gpulaunch.machine.topology import Topology
 
 
 def request_of(

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.decide import Decision
 from gpulaunch.core.environment import LEASE_VARIABLE, job_environment
-from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.duration import format_duration
-from gpulaunch.host.machine import left_on
 from gpulaunch.host.mps_place import inherited_variables
 from gpulaunch.host.record import Draft
 from gpulaunch.host.table import Table, release
 from gpulaunch.launch.acquire import Held, Told, acquire
 from gpulaunch.launch.assess import Launch, granted_gpus, table_of
+from gpulaunch.machine.find import left_on
+from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import descendants, end_all, family, guard, holders_of
 from gpulaunch.process.job import Job, Started, cpus_near

@@ -11,9 +11,9 @@ from math import comb, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.effective import cut, mapa_equation, mapa_terms, ring_counts, ring_links
 from gpulaunch.core.placement.fabric import UNIT, Fabric
+from gpulaunch.machine.topology import Topology
 
 MOST_GPUS = 5
 """Of a set that is measured: up to so many mapa-sc21 goes."""

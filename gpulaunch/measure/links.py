@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 from gpulaunch.api import allocate
 from gpulaunch.core.decide import leased_uuids
-from gpulaunch.core.hardware.description import machine_document
-from gpulaunch.core.hardware.naming import gpus_text
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.request import visible
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.launch.read_launch import read_shown
+from gpulaunch.machine.description import machine_document
+from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.topology import Topology
 from gpulaunch.measure.all_reduce import Benchmark, find_benchmark, run
 from gpulaunch.measure.link_fit import Figure, Sample, kinds, others_of_class, samples, slow_links
 from gpulaunch.process.system import now

@@ -5,7 +5,7 @@ from math import fsum, sqrt
 from statistics import quantiles, stdev
 from typing import Any, NamedTuple
 
-from gpulaunch.core.hardware.naming import gpus_text
+from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.measure.measured_run import SHARE, TIME_ACTIVE, Run, figures_of, is_reservation
 
 WITHIN_POINTS = 10.0

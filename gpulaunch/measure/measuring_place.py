@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gpulaunch.core.decide import Grant, Situation, Wait, leased_uuids, used_outside
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpu_names
 from gpulaunch.core.placement.place import Candidate, ranking
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.assess import Launch, first_look, granted_gpus, table_of
 from gpulaunch.launch.read_sharing import what_can_be_shared
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.measure.recording import refuse_described
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from gpulaunch.host.nvml import LOST, Card, LostGpuError
+from gpulaunch.machine.nvidia.nvml import LOST, Card, LostGpuError
 from gpulaunch.measure.usage import LinkBytes, Reading
 
 GPM_LEAST_S = 0.1

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_named, gpus_text
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
-from gpulaunch.host.catalog import load_profile
 from gpulaunch.launch.assess import Launch
+from gpulaunch.machine.catalog import load_profile
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.measure.background import Background
 from gpulaunch.measure.links import synthetic_load
 from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, repeated, timed

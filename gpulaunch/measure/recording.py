@@ -7,9 +7,9 @@ from typing import Any
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import write_text
-from gpulaunch.host.machine import driver_version
 from gpulaunch.launch.acquire import Held
 from gpulaunch.launch.assess import Launch, granted_gpus
+from gpulaunch.machine.find import driver_version
 from gpulaunch.measure.measured_run import Run, run_document
 from gpulaunch.measure.sampler import Sampler
 from gpulaunch.process.job import Job, exit_status

@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.errors import FailedError
-from gpulaunch.host import nvml
-from gpulaunch.host.nvml import LostGpuError, PciAddress
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.nvidia import nvml
+from gpulaunch.machine.nvidia.nvml import LostGpuError, PciAddress
 from gpulaunch.measure.measured_run import GpuRun, Link
 from gpulaunch.measure.nvml_counters import GPM_LEAST_S, Meter
 from gpulaunch.measure.usage import Usage

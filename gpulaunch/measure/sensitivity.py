@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.errors import UsageError
 from gpulaunch.launch.assess import Launch
+from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.measure.foreground import progress_of
 from gpulaunch.measure.measured_launch import SOURCE, Job, Launched, Outcome, repeated, timed
 from gpulaunch.measure.measured_runs import rounded

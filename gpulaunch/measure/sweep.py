@@ -5,14 +5,14 @@ Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
 
 from collections.abc import Callable, Sequence
 
-from gpulaunch.core.hardware.gpu_model import find_gpu_model
-from gpulaunch.core.hardware.naming import gpus_named
 from gpulaunch.core.sharing.curve import fewest_sms, percentage_for, saturates
 from gpulaunch.core.sharing.demand import CurvePoint
 from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN
 from gpulaunch.errors import FailedError
-from gpulaunch.host.catalog import load_gpu_models
 from gpulaunch.launch.assess import Launch
+from gpulaunch.machine.catalog import load_gpu_models
+from gpulaunch.machine.gpu_model import find_gpu_model
+from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, Sections, launch, timed
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.measuring_place import check_sharable, find_site, names

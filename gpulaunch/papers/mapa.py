@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from statistics import fmean, stdev
 
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.effective import mapa_equation, ring_counts
 from gpulaunch.core.placement.fabric import Fabric
 from gpulaunch.core.placement.policies import USUAL_MODEL
@@ -16,7 +15,8 @@ from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.measures import Measured, Quartiles, Replay, measure, quartiles
 from gpulaunch.core.simulate.time_model import COMMUNICATION_SHARE, ENOUGH_GB_PER_S
 from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.host.catalog import load_described_machine, load_paper
+from gpulaunch.machine.catalog import load_described_machine, load_paper
+from gpulaunch.machine.topology import Topology
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
 
 RANDOM_SETS = 40

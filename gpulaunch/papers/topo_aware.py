@@ -6,7 +6,6 @@ from functools import lru_cache
 from statistics import fmean
 from time import perf_counter
 
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.request import Request, UtilityTerms
 from gpulaunch.core.simulate.engine import Rules, simulate
 from gpulaunch.core.simulate.generate import poisson_batches
@@ -15,7 +14,8 @@ from gpulaunch.core.simulate.measures import Replay, measure
 from gpulaunch.core.simulate.yardstick import Yardstick
 from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.core.workload.profile import Profile, parse_profile
-from gpulaunch.host.catalog import load_described_machine, load_paper
+from gpulaunch.machine.catalog import load_described_machine, load_paper
+from gpulaunch.machine.topology import Topology
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
 
 TICK_S = 1.1

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.core.container.life import Standing
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait
-from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_named, gpus_text
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_named, gpus_text
+from gpulaunch.machine.topology import Topology
 from gpulaunch.render import Document
 from gpulaunch.render.share_documents import joining_document, sharing_document, sharing_lines
 

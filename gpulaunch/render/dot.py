@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from gpulaunch.core.hardware.cards import Card, card_links, cards
-from gpulaunch.core.hardware.levels import Level, machine_tree
-from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology, machines
 from gpulaunch.errors import printable
+from gpulaunch.machine.cards import Card, card_links, cards
+from gpulaunch.machine.levels import Level, machine_tree
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.render.machine import link_classes, link_name, socket_name, title
 
 _PCIE = 'color="#8b93a0"'

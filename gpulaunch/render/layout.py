@@ -6,10 +6,10 @@ NVLinks have the space between two rows that face each other, PCIe that on the o
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.cards import Card, card_links, cards, several_models
-from gpulaunch.core.hardware.levels import Level, machine_tree
-from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.machine.cards import Card, card_links, cards, several_models
+from gpulaunch.machine.levels import Level, machine_tree
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.topology import Topology
 from gpulaunch.render.machine import socket_name
 
 MARGIN = 28

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
-from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PathType
-from gpulaunch.core.hardware.cards import Card
-from gpulaunch.core.hardware.link import Link
+from gpulaunch.machine.cards import Card
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType
 from gpulaunch.render.element import add_element, add_text
 from gpulaunch.render.layout import MARGIN
 from gpulaunch.render.machine import MEANINGS, link_classes

@@ -7,15 +7,15 @@ and never replaces them.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PathType
-from gpulaunch.core.hardware.cards import Card, card_links, cards, several_models
-from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.levels import Level, machine_tree
-from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
+from gpulaunch.machine.cards import Card, card_links, cards, several_models
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.levels import Level, machine_tree
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType
+from gpulaunch.machine.topology import Topology
 
 _MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
 _MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from gpulaunch.core.hardware.cards import Card, card_links, cards, several_models
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.levels import Level
-from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology, machines
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
+from gpulaunch.machine.cards import Card, card_links, cards, several_models
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.levels import Level
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.render.element import PALE, add_element, add_text, as_number
 from gpulaunch.render.layout import (
     CELL,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.core.decide import Decision, Grant
 from gpulaunch.core.explain import Explanation
-from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.naming import gpus_named
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
 from gpulaunch.core.workload.document.inherit import variants_of
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.measure.link_fit import Comparison, kinds, model_errors
 from gpulaunch.render import Document
 from gpulaunch.render.documents import age
@@ -22,9 +22,9 @@ from gpulaunch.render.machine import wrapped
 from gpulaunch.render.terminal import Fitted, Group, Table, Text, cut, figure, table_of
 
 if TYPE_CHECKING:
-    from gpulaunch.core.hardware.gpu import Gpu
     from gpulaunch.core.sharing.joining import Joining
     from gpulaunch.core.sharing.partition import Partition
+    from gpulaunch.machine.gpu import Gpu
 
 
 def status_table(document: Document, now: datetime) -> Group:

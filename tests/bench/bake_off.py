@@ -26,7 +26,7 @@ from gpulaunch.core.simulate.generate import loaded_mix
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.measures import measure, quartiles
 from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.host.machine import find_machine
+from gpulaunch.machine.find import find_machine
 
 MACHINES = (
     "dgx1-v100",

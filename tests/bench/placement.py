@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement import candidates, mapping
 from gpulaunch.core.placement.choice import Choice
 from gpulaunch.core.placement.fabric import Fabric
@@ -31,10 +29,12 @@ from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.placement.scores import Scale
 from gpulaunch.core.placement.traffic import Mapping, Traffic
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:
-    from gpulaunch.core.hardware.bandwidth import PathType
+    from gpulaunch.machine.link_bandwidth import PathType
 
 QUICK = "--quick" in sys.argv[1:]
 RUNS = 1 if QUICK else 3

@@ -12,7 +12,7 @@ import sys
 import time
 
 from gpulaunch.core.simulate.engine import Rules, simulate
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.papers.topo_aware import generated
 
 CASES = [(100, 10), (1_000, 10), (1_000, 100), (10_000, 100), (10_000, 1_000), (100_000, 1_000), (100_000, 10_000)]

@@ -20,7 +20,7 @@ sys.path.insert(0, str(TESTS))
 from compiled import compiled  # noqa: E402
 from fake_nvml import FakeNvml  # noqa: E402
 
-from gpulaunch.host.catalog import load_described_machine  # noqa: E402
+from gpulaunch.machine.catalog import load_described_machine  # noqa: E402
 
 SCRIPT = Path(sysconfig.get_path("scripts")) / "gpulaunch"
 CACHE = "gpulaunch.topology.json"

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 from compiled import compiled
 
-from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.topology import Topology
 
 _SOURCE = Path(__file__).with_name("nvml.c")
 

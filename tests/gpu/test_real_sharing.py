@@ -25,8 +25,8 @@ from conftest import Launcher
 from gpulaunch.core.sharing.capacity import Capacity
 from gpulaunch.core.sharing.partition import Partition, partition
 from gpulaunch.core.sharing.prediction import normalized_turnaround, system_throughput
-from gpulaunch.host import nvml
-from gpulaunch.host.catalog import load_profile
+from gpulaunch.machine.catalog import load_profile
+from gpulaunch.machine.nvidia import nvml
 
 REPORT = os.environ.get("GPULAUNCH_GPU_REPORT")
 """File for the figures, as Markdown. Read now: no test sees such a variable."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.ways import WAYS
 from gpulaunch.core.environment import LEASE_VARIABLE
-from gpulaunch.core.hardware.gpu import Gpu
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.share import Share

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.gpus import Asked, with_gpus
 from gpulaunch.core.container.ways import NO_WAY
-from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.share import Share

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
 
-from gpulaunch.core.hardware.bandwidth import PathType
-from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import FailedError
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.topology import Topology
 
 MOST_GPUS = 16
 """Of more than that the partitions are too many."""

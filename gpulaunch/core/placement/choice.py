@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.naming import gpu_names
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.candidates import Limits, how_many, is_allowed, mask_of, sets
 from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.scores import Scale, ScoreName
 from gpulaunch.core.placement.search import Ranked, climbed, ranked
 from gpulaunch.core.placement.utility import Weights
 from gpulaunch.core.workload.pattern import Pattern
+from gpulaunch.machine.gpu_names import gpu_names
+from gpulaunch.machine.topology import Topology
 
 _SEEDS = 8
 

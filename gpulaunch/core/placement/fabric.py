@@ -3,11 +3,11 @@
 from functools import cached_property
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.bandwidth import nvls_efficiency
-from gpulaunch.core.hardware.levels import Level, machine_tree
-from gpulaunch.core.hardware.levels import distance as length
-from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.machine.levels import Level, machine_tree
+from gpulaunch.machine.levels import distance as length
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.link_bandwidth import nvls_efficiency
+from gpulaunch.machine.topology import Topology
 
 UNIT = 1_000_000
 """Bandwidths are compared as whole numbers of 1e-6 GB/s, so that the order of a sum makes no difference."""

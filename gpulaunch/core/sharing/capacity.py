@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.gpu_model import GpuModel
+from gpulaunch.machine.gpu_model import GpuModel
 
 
 class Capacity(NamedTuple):

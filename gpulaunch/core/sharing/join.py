@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from gpulaunch.core.choose import best_of, choose
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.naming import gpus_named
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.placement.choice import Choice
 from gpulaunch.core.placement.place import Placement
 from gpulaunch.core.request import Request
 from gpulaunch.core.sharing.joining import Joining, joining, joinings
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.topology import Topology
 
 
 class Joined(NamedTuple):

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from gpulaunch.core.choose import choose
 from gpulaunch.core.decide import Grant, Refuse, Situation, admitted_gpus, decide
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.placement.fabric import UNIT, Fabric
@@ -20,6 +19,7 @@ from gpulaunch.core.request import GOES_BY_UTILITY, Request
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import lease_of, signature
 from gpulaunch.core.simulate.yardstick import Yardstick
+from gpulaunch.machine.topology import Topology
 
 State = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter: how many there are of each, or in the order in which they began."""

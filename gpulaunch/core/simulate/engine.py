@@ -5,13 +5,13 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.simulate.cluster import Ahead, Cluster, Found, Remembered
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import ticket_of
 from gpulaunch.core.simulate.time_model import TimeModel
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:
     from gpulaunch.core.leases.ticket import Ticket

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.placement.choice import Choice
 from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.mapping import Mapper
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.placement.traffic import Traffic
 from gpulaunch.core.workload.pattern import PATTERNS, Pattern
+from gpulaunch.machine.topology import Topology
 
 
 class Best(NamedTuple):

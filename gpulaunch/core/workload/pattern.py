@@ -6,12 +6,12 @@ from itertools import combinations
 from math import fsum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulaunch.core.hardware.naming import gpus_text
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.machine.gpu_names import gpus_text
 
 if TYPE_CHECKING:
-    from gpulaunch.core.hardware.graph import Graph
+    from gpulaunch.machine.graph import Graph
 
 Edge = tuple[int, int, float]
 """Two ranks, the lower first, and the weight of what they exchange: more than 0."""
@@ -223,7 +223,7 @@ def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Patte
     Raises:
         UsageError: it is no pattern, as given_pattern says, or a node is no rank.
     """
-    from gpulaunch.core.hardware.graph import read_weights
+    from gpulaunch.machine.graph import read_weights
 
     subject = origin or f"pattern {printable(name)}"
     if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.topology import Topology, machines
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
+from gpulaunch.machine.topology import Topology, machines
 
 if TYPE_CHECKING:
-    from gpulaunch.core.hardware.graph import Attributes, Graph
+    from gpulaunch.machine.graph import Attributes, Graph
 
 T = TypeVar("T")
 
@@ -192,7 +192,7 @@ def to_networkx(tree: Level) -> "Graph":
     `numa_node`, and below a network `node`, the number of its machine. Edges have `kind`
     ("level" or "nvlink") and `weight`: their length, as distance() counts it.
     """
-    from gpulaunch.core.hardware.graph import make_graph
+    from gpulaunch.machine.graph import make_graph
 
     several = tree.kind == "network"
     edges: list[tuple[int | str, int | str, Attributes]] = [

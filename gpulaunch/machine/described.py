@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 from typing import Any, NamedTuple
 
-from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
-from gpulaunch.core.hardware.cpuset import parse_cpuset
-from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, OneOrEach, Path, checked, each
+from gpulaunch.machine.cpuset import parse_cpuset
+from gpulaunch.machine.gpu import Gpu, Mig, mig_index
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
+from gpulaunch.machine.topology import Measured, Topology
 
 MAX_GPUS = 1024
 """In all machines of a description together."""

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
-from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, pcie_bandwidth
-from gpulaunch.core.hardware.cards import Card, card_links, cards
-from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology, machines
 from gpulaunch.errors import UsageError
+from gpulaunch.machine.cards import Card, card_links, cards
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.link_bandwidth import PCIE_PATHS, pcie_bandwidth
+from gpulaunch.machine.topology import Topology, machines
 
 
 def machine_document(topology: Topology) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, TypeVar
 
-from gpulaunch.core.hardware.gpu import Gpu, Mig, mig_index
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import FailedError
-from gpulaunch.host import nvml
-from gpulaunch.host.nvml import Card, NvlinkEnd, PciAddress, Unanswered
+from gpulaunch.machine.gpu import Gpu, Mig, mig_index
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.nvidia import nvml
+from gpulaunch.machine.nvidia.nvml import Card, NvlinkEnd, PciAddress, Unanswered
+from gpulaunch.machine.topology import Topology
 
 T = TypeVar("T")
 

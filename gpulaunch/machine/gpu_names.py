@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from gpulaunch.core.hardware.cpuset import format_cpuset
-from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu import Gpu
 
 
 def gpu_names(gpus: Iterable[Gpu]) -> str:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from gpulaunch.core.hardware.bandwidth import PathType
 from gpulaunch.errors import FailedError
+from gpulaunch.machine.link_bandwidth import PathType
 
 HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 

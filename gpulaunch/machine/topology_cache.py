@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
-from gpulaunch.core.hardware.gpu import Gpu, Mig
-from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.files import slow_lock
-from gpulaunch.host.roster import Roster
+from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.nvidia.roster import Roster
+from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import boot_id
 
 MAX_AGE_S = 900.0

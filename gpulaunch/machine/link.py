@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PathType, nvlink_figures, pcie_bandwidth
-from gpulaunch.core.hardware.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType, nvlink_figures, pcie_bandwidth
 
 LinkKind = Literal["nvlink", "nvswitch", "pcie", "network"]
 

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.link import Link
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link import Link
 
 if TYPE_CHECKING:
-    from gpulaunch.core.hardware.graph import Graph
+    from gpulaunch.machine.graph import Graph
 
 
 class Measured(NamedTuple):
@@ -56,7 +56,7 @@ class Topology(NamedTuple):
             >>> Topology.from_networkx(machine.to_networkx()) == machine
             True
         """
-        from gpulaunch.core.hardware.network import Network, write_network
+        from gpulaunch.machine.network import Network, write_network
 
         return write_network(Network(self.name, self.gpus, self.links, self.source, self.digest))
 
@@ -76,7 +76,7 @@ class Topology(NamedTuple):
         Raises:
             UsageError: names the node or edge, and its attribute that is wrong, unknown, or contradicts another.
         """
-        from gpulaunch.core.hardware.network import read_network
+        from gpulaunch.machine.network import read_network
 
         return cls(*read_network(graph))
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.decide import OutsideUse
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.core.leases.record import TableKey
 from gpulaunch.errors import UsageError
-from gpulaunch.host.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:
-    from gpulaunch.host.probe import Reading
+    from gpulaunch.machine.nvidia.probe import Reading
 
 
 class Machine(NamedTuple):
@@ -56,14 +56,14 @@ def find_machine(
             return machine
         machine = look_again(machine)
         if any(use.lost for use in machine.outside):  # what is remembered is no more
-            from gpulaunch.host import topology_cache
+            from gpulaunch.machine import topology_cache
 
             topology_cache.forget()
             machine = look_again(machine._replace(topology=_this_machine(warn)))
         return machine
     topology, path = load_described_machine(described)
     if origin:
-        from gpulaunch.host import nvml
+        from gpulaunch.machine.nvidia import nvml
 
         if nvml.is_present():
             raise UsageError(
@@ -78,7 +78,8 @@ def _this_machine(warn: Callable[[str], None]) -> Topology:
 
     With a GPU left out it is read, and told, every time.
     """
-    from gpulaunch.host import roster, topology_cache  # late: described machines do without
+    from gpulaunch.machine import topology_cache  # late: described machines do without
+    from gpulaunch.machine.nvidia import roster  # late: described machines do without
 
     listed = roster.read_roster()
     known = topology_cache.load(listed) if listed else None
@@ -97,7 +98,7 @@ def _this_machine(warn: Callable[[str], None]) -> Topology:
 
 
 def _probed(warn: Callable[[str], None]) -> "Reading":
-    from gpulaunch.host.probe import probe  # late: pynvml costs as much as the rest of the launch
+    from gpulaunch.machine.nvidia.probe import probe  # late: pynvml costs as much as the rest of the launch
 
     reading = probe()
     for problem in reading.problems:
@@ -109,7 +110,7 @@ def look_again(machine: Machine) -> Machine:
     """The machine with its outside use read anew: what was seen before the table was read may have ended since."""
     if machine.key:
         return machine
-    from gpulaunch.host.outside_use import read_use
+    from gpulaunch.machine.nvidia.outside_use import read_use
 
     return machine._replace(outside=read_use(machine.topology.gpus, machine.ignored))
 
@@ -127,7 +128,7 @@ def left_on(machine: Machine, uuids: Sequence[str], pids: set[int]) -> set[int]:
 
 def pids_at_work(uuids: Sequence[str]) -> set[int]:
     """Processes at work on the GPUs of these UUIDs, as far as NVML tells."""
-    from gpulaunch.host.outside_use import compute_pids  # late: few launches need it
+    from gpulaunch.machine.nvidia.outside_use import compute_pids  # late: few launches need it
 
     return compute_pids(uuids)
 
@@ -138,7 +139,7 @@ def driver_version() -> str | None:
     Raises:
         FailedError: there is no NVML or no driver.
     """
-    from gpulaunch.host import nvml  # late: few launches need it
+    from gpulaunch.machine.nvidia import nvml  # late: few launches need it
 
     nvml.open_nvml()
     return nvml.driver_version()

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.link import Link
-from gpulaunch.core.hardware.topology import Topology
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link import Link
+from gpulaunch.machine.topology import Topology
 
 
 class Card(NamedTuple):

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable
 
 from gpulaunch.core.decide import OutsideUse
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.host import nvml
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.nvidia import nvml
 from gpulaunch.process.system import owner_of, program_of
 
 IDLE_MEMORY_BYTES = 128 << 20

@@ -8,16 +8,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from gpulaunch.core.hardware.described import described_topology, measurements
-from gpulaunch.core.hardware.topology import Measured, Topology
 from gpulaunch.core.workload.document.inherit import read_reference
 from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.document import Document, parse_toml, parsed, read_document, read_text
 from gpulaunch.host.profile_chain import read_chain
+from gpulaunch.machine.described import described_topology, measurements
+from gpulaunch.machine.topology import Measured, Topology
 
 if TYPE_CHECKING:
-    from gpulaunch.core.hardware.gpu_model import GpuModel
+    from gpulaunch.machine.gpu_model import GpuModel
 
 PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
 """Where profiles are looked for first: a batch has those there that its file of jobs brings along."""
@@ -188,7 +188,7 @@ def load_gpu_models() -> "tuple[GpuModel, ...]":
     Raises:
         UsageError: a file is wrong.
     """
-    from gpulaunch.core.hardware.gpu_model import parse_gpu_model
+    from gpulaunch.machine.gpu_model import parse_gpu_model
 
     own = os.path.join(config_directory(), "gpus")
     directories = [own, _shipped("gpus")]
@@ -311,7 +311,7 @@ def read_description(path: str) -> Document:
     try:
         return parse_toml(path, text)
     except UsageError:
-        from gpulaunch.core.hardware.smi_text import looks_like_topology_text
+        from gpulaunch.machine.smi_text import looks_like_topology_text
 
         if not looks_like_topology_text(text):
             raise
@@ -333,7 +333,7 @@ def load_text_machine(path: str, called: str | None = None) -> Topology:
 
 
 def _text_machine(path: str, text: str, called: str | None = None) -> dict[str, Any]:
-    from gpulaunch.core.hardware.smi_text import TextError, parse_topology_text, text_document
+    from gpulaunch.machine.smi_text import TextError, parse_topology_text, text_document
 
     file = os.path.basename(path)
     name = re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(os.path.basename(called or path))[0]) or "machine"

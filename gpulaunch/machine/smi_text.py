@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice, pairwise, takewhile
 from typing import Any, NamedTuple
 
-from gpulaunch.core.hardware.bandwidth import PCIE_PATHS, PathType
-from gpulaunch.core.hardware.cpuset import parse_cpuset
-from gpulaunch.core.hardware.description import machine_document
-from gpulaunch.core.hardware.gpu import Gpu
-from gpulaunch.core.hardware.link import Wire, wired
-from gpulaunch.core.hardware.topology import Topology
 from gpulaunch.errors import quoted
+from gpulaunch.machine.cpuset import parse_cpuset
+from gpulaunch.machine.description import machine_document
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType
+from gpulaunch.machine.topology import Topology
 
 MAX_NVLINKS = 18
 """NVLinks of the best connected GPU so far (H100, B200): more in one row end in a switch that all share."""

@@ -6,13 +6,13 @@ from math import isclose
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from gpulaunch.core.hardware.bandwidth import NETWORK_PATH, PCIE_PATHS
-from gpulaunch.core.hardware.cpuset import format_cpuset, parse_cpuset
-from gpulaunch.core.hardware.gpu import Gpu, Mig
-from gpulaunch.core.hardware.graph import Attributes, Graph, make_graph, read_attributes, read_edges, read_nodes
-from gpulaunch.core.hardware.link import Link, Wire, connect
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.fields import FieldTable
+from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.graph import Attributes, Graph, make_graph, read_attributes, read_edges, read_nodes
+from gpulaunch.machine.link import Link, Wire, connect
+from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS
 
 
 class Network(NamedTuple):

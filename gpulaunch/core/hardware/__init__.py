@@ -1,1 +1,0 @@
-"""The machine: GPUs, links and what the links carry."""

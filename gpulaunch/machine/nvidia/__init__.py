@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: what NVML tells of them."""
