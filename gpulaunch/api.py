@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Self
 from gpulaunch.core.decide import Wait
 from gpulaunch.core.environment import job_environment
 from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.workload.pattern import graph_pattern
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.host.mps_place import inherited_variables
 from gpulaunch.host.table import Snapshot, Table, release
@@ -19,6 +18,7 @@ from gpulaunch.launch.assess import Launch, granted_gpus, table_of
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.process.system import this_process
+from gpulaunch.profiles.pattern import graph_pattern
 
 if TYPE_CHECKING:
     from gpulaunch.host.leaver import Leaver

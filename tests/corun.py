@@ -22,7 +22,7 @@ were not used.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.sharing.demand import CurvePoint, Demand
+from gpulaunch.profiles.demand import CurvePoint, Demand
 
 SPILL = 0.04
 """LLC traffic of all that goes to DRAM instead, in DRAM units, for each SM of a job that thrashes the cache."""

@@ -7,9 +7,9 @@ from gpulaunch.core.request import Constraint, Request
 from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Moment, Rules, Stay, simulate
 from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
 
 
 def machine(name: str) -> Topology:

@@ -10,10 +10,10 @@ from test_policies import random_topology
 from gpulaunch.core.placement.best_effort import best_of_partition, points
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.place import place
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
 
 Gpus = tuple[int, ...]
 

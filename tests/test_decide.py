@@ -9,12 +9,12 @@ from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import Process
 from gpulaunch.core.request import Constraint, Request
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.link import Wire, connect
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
 
 
 def box(count: int = 8) -> Topology:

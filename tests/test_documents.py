@@ -13,11 +13,6 @@ import pytest
 
 from gpulaunch.core.leases.lease import Lease, parse_lease
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
-from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
-from gpulaunch.core.workload.document.section import Part
-from gpulaunch.core.workload.document.sections import Communication, Placement
-from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.files.size import format_size, parse_size
@@ -31,6 +26,11 @@ from gpulaunch.machine.catalog import (
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.document.section import Part
+from gpulaunch.profiles.document.sections import Communication, Placement
+from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.profile import Profile
 
 # ---------------------------------------------------------------------------------------------- profiles
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.demand import CurvePoint, Demand
 from gpulaunch.core.sharing.interference import Bounds, Client, Objective, judge, preference
 from gpulaunch.core.sharing.prediction import (
     IDLE_SHARE,
@@ -26,6 +25,7 @@ from gpulaunch.core.sharing.prediction import (
     system_throughput,
 )
 from gpulaunch.machine.catalog import load_gpu_models, load_profile
+from gpulaunch.profiles.demand import CurvePoint, Demand
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
 

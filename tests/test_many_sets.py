@@ -13,12 +13,12 @@ from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.place import Placement, place
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.request import Request
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
 
 NONE = Needs()
 

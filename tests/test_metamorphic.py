@@ -9,8 +9,8 @@ from test_policies import Case, Machine, random_needs, random_pattern, random_to
 
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.place import place, ranking
-from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
 BY_LINKS = ["greedy", "preserve", "preserve_paper"]
 POLICIES = ["baseline", "fcfs", "best_fit", *BY_LINKS]

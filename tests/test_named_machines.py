@@ -7,8 +7,8 @@ import pytest
 
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.place import place
-from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
 HEAVY_MIDDLE = Pattern("heavy", collective=False, ranks=4, given=((0, 1, 1.0), (1, 2, 10.0), (2, 3, 1.0)))
 

@@ -12,10 +12,10 @@ from gpulaunch.core.leases.record import Process
 from gpulaunch.core.needs import expected_slowdown, kept_apart, needs_of
 from gpulaunch.core.placement.choice import Needs
 from gpulaunch.core.request import Request, UtilityTerms, Wishes, check_wishes, exclude, only
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
 
 DGX1, MINSKY, CLUSTER, PCIE8 = (
     load_described_machine(name)[0]

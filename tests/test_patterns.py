@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.core.workload.pattern import MAX_RANKS, PATTERNS, Edge, Pattern, dimensions, graph_pattern
 from gpulaunch.errors import UsageError
 from gpulaunch.files.document import MAX_FILE_BYTES
-from gpulaunch.host.pattern_file import GRAPH_ENDINGS, load_pattern
+from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS, Edge, Pattern, dimensions, graph_pattern
+from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, load_pattern
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -189,7 +189,7 @@ def test_patterns_are_values() -> None:
 
 def test_import_is_cheap() -> None:
     """Patterns, and the door to their files, are imported without networkx, dataclasses or an XML parser."""
-    code = "import sys, gpulaunch.host.pattern_file; print([m for m in sys.argv[1:] if m in sys.modules])"
+    code = "import sys, gpulaunch.profiles.pattern_file; print([m for m in sys.argv[1:] if m in sys.modules])"
     heavy = ["networkx", "numpy", "dataclasses", "statistics", "argparse", "xml.etree.ElementTree", "random"]
     done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -19,12 +19,12 @@ import pytest
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.place import Candidate, Placement, place, ranking
 from gpulaunch.core.placement.scores import Scores
-from gpulaunch.core.workload.pattern import PATTERNS, Edge, Pattern
 from gpulaunch.machine.catalog import load_described_machine, load_profile
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import distance, machine_tree
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Measured, Topology
+from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern
 
 Gpus = tuple[int, ...]
 MICRO = 1_000_000

@@ -15,11 +15,11 @@ import pytest
 from conftest import SCRIPT, Launcher
 from rich.console import Console
 
-from gpulaunch.core.sharing.demand import CurvePoint
-from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.core.workload.profile import Profile, parse_profile
 from gpulaunch.errors import printable
 from gpulaunch.machine.catalog import find_profile, load_profile, profile_names
+from gpulaunch.profiles.demand import CurvePoint
+from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.profile import Profile, parse_profile
 from gpulaunch.render.profile.amount import amount, amount_between_runs, said
 from gpulaunch.render.profile.picture import profile_svg
 from gpulaunch.render.profile.svg_width import cut_to, lines_of, width_of

@@ -14,20 +14,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
 from gpulaunch.core.sharing.intensity import is_memory_intensive
 from gpulaunch.core.sharing.interference import Client, Objective, judge
 from gpulaunch.core.sharing.partition import partition
 from gpulaunch.core.sharing.share import Share, parse_share, share_document
-from gpulaunch.core.workload.document.inherit import read_reference
-from gpulaunch.core.workload.document.override import overridden
-from gpulaunch.core.workload.document.schema import key_table, profile_schema
-from gpulaunch.core.workload.document.section import Part, Section
-from gpulaunch.core.workload.profile import Profile, parse_profile
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
-from gpulaunch.host.collocation import slowdowns_both_ways
 from gpulaunch.machine.catalog import load_paper, load_profile, profile_names
+from gpulaunch.profiles.collocation import slowdowns_both_ways
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.document.inherit import read_reference
+from gpulaunch.profiles.document.override import overridden
+from gpulaunch.profiles.document.schema import key_table, profile_schema
+from gpulaunch.profiles.document.section import Part, Section
+from gpulaunch.profiles.profile import Profile, parse_profile
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = sorted((ROOT / "profiles" / "workloads").glob("*.toml"))

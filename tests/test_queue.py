@@ -14,12 +14,12 @@ from gpulaunch.core.leases.queue import barring, competing
 from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey
 from gpulaunch.core.leases.ticket import Ticket, parse_ticket
 from gpulaunch.core.request import Constraint, Request
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError
 from gpulaunch.files.duration import format_duration, parse_duration
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(8))
 BOX = Topology("box", GPUS, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(GPUS, 2)), "a test")

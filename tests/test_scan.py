@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.core.workload.pattern_union import union
 from gpulaunch.errors import UsageError
+from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.pattern_union import union
 from gpulaunch.render.scan import scan_document, scan_lines
 from gpulaunch.scan.call import Scan, SourceFile
 from gpulaunch.scan.peers import pattern_of_peer

@@ -14,11 +14,11 @@ from gpulaunch.core.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.core.placement.mapping import Mapping as Mapped
 from gpulaunch.core.placement.scores import Scale, Scores
 from gpulaunch.core.placement.traffic import Traffic
-from gpulaunch.core.workload.pattern import PATTERNS, Edge
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect, wired
 from gpulaunch.machine.topology import Measured, Topology
+from gpulaunch.profiles.pattern import PATTERNS, Edge
 
 Pair = tuple[int, int]
 

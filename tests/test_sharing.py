@@ -15,11 +15,9 @@ from gpulaunch.core.leases.record import Process, TableKey
 from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Constraint, Request, Sharing, Wishes
 from gpulaunch.core.sharing.capacity import Capacity, least
-from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
 from gpulaunch.core.sharing.interference import Bounds, Client, Objective
 from gpulaunch.core.sharing.joining import share_of
 from gpulaunch.core.sharing.share import Share
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import FieldError
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
 from gpulaunch.launch.settings import Settings
@@ -29,6 +27,8 @@ from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.gpu_model import find_gpu_model
 from gpulaunch.machine.link import Wire, connect
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.pattern import PATTERNS
 
 GIB = 1 << 30
 NO_MEMORY = "how much memory it has is unknown"

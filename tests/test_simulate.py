@@ -10,7 +10,6 @@ from gpulaunch.core.decide import Grant, Situation, admitted_gpus, decide
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.request import Request, Sharing, UtilityTerms
 from gpulaunch.core.sharing.capacity import capacity_by
-from gpulaunch.core.sharing.demand import Demand
 from gpulaunch.core.sharing.interference import Bounds, Client, Objective
 from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Moment, Rules, simulate
@@ -18,9 +17,10 @@ from gpulaunch.core.simulate.generate import loaded_mix, poisson_batches, unifor
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import lease_of, ticket_of
 from gpulaunch.core.simulate.measures import measure, quartiles
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.errors import UsageError
 from gpulaunch.papers.topo_aware import generated
+from gpulaunch.profiles.demand import Demand
+from gpulaunch.profiles.pattern import PATTERNS
 
 DGX = machine("dgx1-v100")
 MINSKY = machine("power8-minsky")

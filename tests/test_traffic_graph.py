@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.core.workload.pattern_union import union
 from gpulaunch.measure.nearest_pattern import (
     LEAST_SIMILARITY,
     compatible_patterns,
@@ -26,6 +24,8 @@ from gpulaunch.measure.traffic_graph import (
     LinkTraffic,
     traffic_graph,
 )
+from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.pattern_union import union
 
 MACHINES = Path(__file__).parent.parent / "profiles" / "machines"
 WIRES = {(a, b): n for a, b, n in tomllib.loads((MACHINES / "dgx1-v100.toml").read_text())["nvlink"]["links"]}

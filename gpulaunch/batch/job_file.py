@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_toml, read_text
 from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.machine.catalog import portable, profile_within
+from gpulaunch.profiles.profile import Profile
 
 SETTINGS_OF_A_JOB = (
     "profile",

@@ -10,9 +10,7 @@ from gpulaunch.cli import profile_reading
 from gpulaunch.cli.launch import CONTAINER_ENGINES, tell_of
 from gpulaunch.cli.options import OPTIONS, Option, read_line
 from gpulaunch.cli.output import prepare_stdout, say
-from gpulaunch.core.workload.profile import is_askable
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.host.profile_file import own_profile_file
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.read_launch import read_grace, read_launch
 from gpulaunch.launch.settings import Given, Settings
@@ -21,6 +19,8 @@ from gpulaunch.measure.measured_launch import Job, Outcome
 from gpulaunch.measure.plain_runs import measure_use
 from gpulaunch.measure.update_profile import check_own, keep
 from gpulaunch.process.job import exit_like, exit_status
+from gpulaunch.profiles.profile import is_askable
+from gpulaunch.profiles.profile_file import own_profile_file
 
 SLICE_S = 30.0
 MOST_RUNS = 100

@@ -3,8 +3,8 @@
 import shutil
 import sys
 
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.machine.catalog import memory_of
+from gpulaunch.profiles.profile import Profile
 
 
 def show_profile(profile: Profile, path: str, svg: str | None) -> None:

@@ -7,12 +7,12 @@ from datetime import datetime
 
 from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import print_json, report, warn
-from gpulaunch.core.workload.document.inherit import read_reference, variants_of
-from gpulaunch.core.workload.document.suspicion import suspicions
-from gpulaunch.core.workload.profile import Profile, profile_mistakes
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.machine.catalog import find_profile, load_profile, name_in_reach, profile_names
+from gpulaunch.profiles.document.inherit import read_reference, variants_of
+from gpulaunch.profiles.document.suspicion import suspicions
+from gpulaunch.profiles.profile import Profile, profile_mistakes
 from gpulaunch.render.profile.document import profile_document
 
 _ACTIONS = ("show", "check", "schema")
@@ -60,7 +60,7 @@ def _show(name: str, svg: str | None, *, as_json: bool) -> int:
 def _schema(profiles: Sequence[str]) -> int:
     if profiles:
         raise UsageError("'gpulaunch profiles schema' takes no profile")
-    from gpulaunch.core.workload.document.schema import profile_schema
+    from gpulaunch.profiles.document.schema import profile_schema
 
     print_json(profile_schema())
     return 0

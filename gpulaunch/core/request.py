@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.placement.utility import Weights
-from gpulaunch.core.workload.pattern import Pattern
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import Pattern
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.sharing.capacity import Capacity
-    from gpulaunch.core.sharing.demand import Demand
     from gpulaunch.core.sharing.interference import Bounds, Client
+    from gpulaunch.profiles.demand import Demand
 
 GOES_BY_UTILITY = ("topo_aware", "topo_aware_p")
 """The policies of topo-aware-sc17: neighbours matter to them, and in which order those began."""

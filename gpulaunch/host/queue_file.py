@@ -9,13 +9,13 @@ from gpulaunch.core.sharing.capacity import capacity_by
 from gpulaunch.core.sharing.interference import Client, Objective, judge
 from gpulaunch.core.sharing.plan import Job, Site, circle
 from gpulaunch.core.sharing.prediction import idle_power
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.files.size import parse_size
 from gpulaunch.machine.catalog import load_gpu_models, load_profile
 from gpulaunch.machine.gpu_model import GpuModel
+from gpulaunch.profiles.profile import Profile
 
 _QUEUE: FieldTable = {
     "gpu": str,

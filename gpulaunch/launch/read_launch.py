@@ -8,8 +8,6 @@ from gpulaunch.core import request as requests
 from gpulaunch.core.environment import LEASE_VARIABLE
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.leases.record import same_table
-from gpulaunch.core.workload.pattern import Pattern
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
 from gpulaunch.host.table import Table
@@ -20,6 +18,8 @@ from gpulaunch.machine.catalog import Label, labelled_profile, load_measurements
 from gpulaunch.machine.find import Machine, find_machine
 from gpulaunch.machine.topology import counts_as_cuda
 from gpulaunch.process.system import user_name
+from gpulaunch.profiles.pattern import Pattern
+from gpulaunch.profiles.profile import Profile
 
 MAX_NAME_CHARACTERS = 1000
 
@@ -157,7 +157,7 @@ def _recorded_in(settings: Settings, machine: Machine, name: str | None) -> str 
     record = settings.get("record")
     if not record.value or (machine.key and settings.distance("record")):
         return None
-    from gpulaunch.host.profile_file import is_own_name, own_profile_file  # late: few launches are recorded
+    from gpulaunch.profiles.profile_file import is_own_name, own_profile_file  # late: few launches are recorded
 
     profile: str | None = settings.get("profile").value
     if settings.distance("record"):
@@ -187,7 +187,7 @@ def _profile(settings: Settings, label: Label | None) -> Profile:
     instead = settings.given("set")
     if not instead:
         return profile
-    from gpulaunch.core.workload.document.override import overridden  # late: few launches need it
+    from gpulaunch.profiles.document.override import overridden  # late: few launches need it
 
     return overridden(profile, instead)
 

@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 from gpulaunch.core.request import Sharing
 from gpulaunch.core.sharing.capacity import Capacity, capacity_by
-from gpulaunch.core.sharing.demand import Demand
 from gpulaunch.core.sharing.interference import Bounds, Client, Objective
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.host import mps
 from gpulaunch.launch.settings import Settings
@@ -15,6 +13,8 @@ from gpulaunch.machine.catalog import load_gpu_models, load_profile
 from gpulaunch.machine.find import Machine, driver_version
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
+from gpulaunch.profiles.demand import Demand
+from gpulaunch.profiles.profile import Profile
 
 LEAST_DRIVER = 550
 """The first that is known to tell whether an MPS server works; 535 does not."""

@@ -5,12 +5,12 @@ from typing import Any
 from gpulaunch.core import request as requests
 from gpulaunch.core.placement.policies import USUAL_MODEL
 from gpulaunch.core.placement.utility import Weights
-from gpulaunch.core.workload.pattern import PATTERNS, Pattern
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.files.size import format_size
-from gpulaunch.host.collocation import slowdowns_both_ways
 from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.collocation import slowdowns_both_ways
+from gpulaunch.profiles.pattern import PATTERNS, Pattern
+from gpulaunch.profiles.profile import Profile
 
 
 def request_of(

@@ -15,8 +15,8 @@ from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.size import parse_size
-from gpulaunch.host.pattern_file import load_pattern
 from gpulaunch.machine.catalog import config_directory
+from gpulaunch.profiles.pattern_file import load_pattern
 
 _LEAST_MEMORY_BYTES = 1 << 20  # less would be a number without its unit
 

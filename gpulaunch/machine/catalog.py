@@ -8,13 +8,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from gpulaunch.core.workload.document.inherit import read_reference
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.document import Document, parse_toml, parsed, read_document, read_text
-from gpulaunch.host.profile_chain import read_chain
 from gpulaunch.machine.described import described_topology, measurements
 from gpulaunch.machine.topology import Measured, Topology
+from gpulaunch.profiles.chain import read_chain
+from gpulaunch.profiles.document.inherit import read_reference
+from gpulaunch.profiles.profile import Profile
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu_model import GpuModel

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_gpu_models, load_profile, memory_of, profile_names
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.measure.nearest_profile import Figures, nearest_profile
+from gpulaunch.profiles.profile import Profile
 
 
 def borrowed(document: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
-from gpulaunch.core.workload.pattern import is_whole
 from gpulaunch.measure.measured_run import GpuRun, Run
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.nearest_pattern import Nearest, nearest_pattern, nearest_to_totals
 from gpulaunch.measure.traffic_graph import GpuTraffic, LinkTraffic, Remote, TrafficGraph, traffic_graph
+from gpulaunch.profiles.pattern import is_whole
 
 CERTAIN = 0.97
 """From this similarity on a named pattern is certain; under it, likely. Ours; docs/communication.md."""

@@ -10,8 +10,8 @@ from itertools import combinations, pairwise
 from math import fsum, sqrt
 from typing import NamedTuple
 
-from gpulaunch.core.workload.pattern import PATTERNS, Edge
 from gpulaunch.measure.rank_fit import fit, most
+from gpulaunch.profiles.pattern import PATTERNS, Edge
 
 LEAST_SIMILARITY = 0.9
 """What is less similar gets no name. Ours; docs/communication.md has the experiment."""

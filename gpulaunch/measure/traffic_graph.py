@@ -5,7 +5,7 @@ from itertools import combinations
 from math import fsum
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.workload.pattern import Edge
+from gpulaunch.profiles.pattern import Edge
 
 NOISE_SHARE = 0.01
 """Pairs that exchanged less than this part of what the busiest pair did have no edge.

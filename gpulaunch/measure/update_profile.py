@@ -5,9 +5,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.core.workload.profile import VERSION
 from gpulaunch.errors import printable
-from gpulaunch.host.profile_file import (
+from gpulaunch.measure.borrow import borrowed
+from gpulaunch.measure.measured_launch import Outcome, Sections
+from gpulaunch.measure.measured_pattern import communication_of
+from gpulaunch.measure.measured_run import Run
+from gpulaunch.measure.measured_runs import updated
+from gpulaunch.profiles.profile import VERSION
+from gpulaunch.profiles.profile_file import (
     alone,
     check_profile_path,
     is_text,
@@ -16,11 +21,6 @@ from gpulaunch.host.profile_file import (
     read_profile_file,
     write_sections,
 )
-from gpulaunch.measure.borrow import borrowed
-from gpulaunch.measure.measured_launch import Outcome, Sections
-from gpulaunch.measure.measured_pattern import communication_of
-from gpulaunch.measure.measured_run import Run
-from gpulaunch.measure.measured_runs import updated
 
 RECORDED = "gpulaunch --record"
 RESERVATION = (

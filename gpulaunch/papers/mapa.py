@@ -14,10 +14,10 @@ from gpulaunch.core.simulate.generate import NETWORKS, uniform_mix
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.measures import Measured, Quartiles, Replay, measure, quartiles
 from gpulaunch.core.simulate.time_model import COMMUNICATION_SHARE, ENOUGH_GB_PER_S
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.machine.catalog import load_described_machine, load_paper
 from gpulaunch.machine.topology import Topology
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
+from gpulaunch.profiles.pattern import PATTERNS
 
 RANDOM_SETS = 40
 _QUANTILES = ("min", "25 %", "50 %", "75 %", "max")

@@ -13,9 +13,9 @@ from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.time_model import ENOUGH_GB_PER_S, TimeModel
 from gpulaunch.core.simulate.yardstick import Yardstick
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.papers.mapa import as_coded, fabric_of, machine_of
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row
+from gpulaunch.profiles.pattern import PATTERNS
 
 
 def figure_11() -> Reproduction:

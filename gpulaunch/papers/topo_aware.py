@@ -12,11 +12,11 @@ from gpulaunch.core.simulate.generate import poisson_batches
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.measures import Replay, measure
 from gpulaunch.core.simulate.yardstick import Yardstick
-from gpulaunch.core.workload.pattern import PATTERNS
-from gpulaunch.core.workload.profile import Profile, parse_profile
 from gpulaunch.machine.catalog import load_described_machine, load_paper
 from gpulaunch.machine.topology import Topology
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
+from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.profile import Profile, parse_profile
 
 TICK_S = 1.1
 """Period of the published simulator."""

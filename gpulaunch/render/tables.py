@@ -9,13 +9,13 @@ from gpulaunch.core.decide import Decision, Grant
 from gpulaunch.core.explain import Explanation
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
-from gpulaunch.core.workload.document.inherit import variants_of
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.measure.link_fit import Comparison, kinds, model_errors
+from gpulaunch.profiles.document.inherit import variants_of
+from gpulaunch.profiles.profile import Profile
 from gpulaunch.render import Document
 from gpulaunch.render.documents import age
 from gpulaunch.render.machine import wrapped

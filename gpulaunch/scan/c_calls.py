@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from math import prod
 
-from gpulaunch.core.workload.pattern_union import union
+from gpulaunch.profiles.pattern_union import union
 from gpulaunch.scan.c_interfaces import (
     CALLERS,
     GRID,

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.workload.confidence import Confidence
+from gpulaunch.profiles.confidence import Confidence
 
 Traffic = Literal["gradients", "each", "data", "setup", "small"]
 Amount = Literal["large", "small", "unknown"]

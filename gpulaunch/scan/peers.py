@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from gpulaunch.core.workload.pattern_union import union
+from gpulaunch.profiles.pattern_union import union
 
 Words = Sequence[str]
 """An expression as tokens, in the notation of C or of Python."""

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gpulaunch.core.workload.pattern_union import union
 from gpulaunch.errors import printable
+from gpulaunch.profiles.pattern_union import union
 from gpulaunch.scan.call import Reading, Use
 from gpulaunch.scan.python_expressions import BY_ROOT, Expressions, Facts, Seen
 from gpulaunch.scan.python_interfaces import QUIET, ROOTS

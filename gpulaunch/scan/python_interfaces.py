@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpulaunch.core.workload.confidence import Confidence
+from gpulaunch.profiles.confidence import Confidence
 from gpulaunch.scan.call import Interface, Traffic
 
 

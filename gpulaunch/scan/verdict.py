@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from gpulaunch.core.workload.confidence import Confidence, weakest
-from gpulaunch.core.workload.pattern_union import union
+from gpulaunch.profiles.confidence import Confidence, weakest
+from gpulaunch.profiles.pattern_union import union
 from gpulaunch.scan.call import Call, Doubt, Reading, Scan, Use
 
 _ASSUMED = "all_to_all"  # of a job of which nothing is known (mapa-sc21 3.1)

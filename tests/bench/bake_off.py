@@ -25,8 +25,8 @@ from gpulaunch.core.simulate.engine import Rules, simulate
 from gpulaunch.core.simulate.generate import loaded_mix
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.measures import measure, quartiles
-from gpulaunch.core.workload.pattern import PATTERNS
 from gpulaunch.machine.find import find_machine
+from gpulaunch.profiles.pattern import PATTERNS
 
 MACHINES = (
     "dgx1-v100",

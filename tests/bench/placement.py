@@ -28,10 +28,10 @@ from gpulaunch.core.placement.place import MAPPING_EFFORT, place
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.placement.scores import Scale
 from gpulaunch.core.placement.traffic import Mapping, Traffic
-from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
 if TYPE_CHECKING:
     from gpulaunch.machine.link_bandwidth import PathType

@@ -9,9 +9,9 @@ from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.scores import Scale, ScoreName
 from gpulaunch.core.placement.search import Ranked, climbed, ranked
 from gpulaunch.core.placement.utility import Weights
-from gpulaunch.core.workload.pattern import Pattern
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import Pattern
 
 _SEEDS = 8
 

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.mapping import Mapper
 from gpulaunch.core.placement.traffic import Traffic
-from gpulaunch.core.workload.pattern import PATTERNS
+from gpulaunch.profiles.pattern import PATTERNS
 
 THETA = (
     16.396, 4.536, 1.556, -20.694, -9.467, 7.615, -7.973, 12.733, -4.195, -8.413, 62.851, 27.418, -5.114, -46.973,

@@ -17,7 +17,7 @@ from gpulaunch.core.placement.histogram import Histogram
 from gpulaunch.core.placement.mapping import Mapper
 from gpulaunch.core.placement.traffic import Mapping, Traffic
 from gpulaunch.core.placement.utility import communication_cost, fragmentation
-from gpulaunch.core.workload.pattern import PATTERNS, Pattern
+from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
 ScoreName = Literal[
     "nvlink",

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gpulaunch.core.placement.fabric import Fabric
-from gpulaunch.core.workload.pattern import Edge
+from gpulaunch.profiles.pattern import Edge
 
 
 class Mapping(NamedTuple):

@@ -7,7 +7,7 @@ their own data out of the cache (cd-search-ics18 3.2).
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from gpulaunch.core.sharing.demand import CurvePoint
+from gpulaunch.profiles.demand import CurvePoint
 
 KEPT = 0.95
 """Part of its performance that a job must keep where SMs are taken from it: the 5 % of cd-search-ics18 4.2 and 4.3."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpulaunch.core.sharing.capacity import Capacity
 from gpulaunch.core.sharing.curve import fewest_sms, percentage_for, saturates
-from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 
 DRAM_EFFICIENCY = 0.5
 """Part of DRAM bandwidth that a job can get: the BW_Util of Eq. 2, assumed by the paper "for simplicity"."""

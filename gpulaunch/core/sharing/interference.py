@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 
 from gpulaunch.core.placement.utility import interference
 from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.demand import Demand
 from gpulaunch.core.sharing.prediction import drawn_power, idle_power, rates, steady_gain
 from gpulaunch.errors import printable
+from gpulaunch.profiles.demand import Demand
 
 MOST_FOR_THROUGHPUT = 2
 """Clients beside which throughput is best (IV.B criterion 4)."""

@@ -6,10 +6,10 @@ from typing import NamedTuple
 from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.request import Request, Sharing
 from gpulaunch.core.sharing.capacity import Capacity, least
-from gpulaunch.core.sharing.demand import Demand
 from gpulaunch.core.sharing.interference import Client, Verdict, judge, preference
 from gpulaunch.core.sharing.partition import Part, Prediction, for_newcomer, predict
 from gpulaunch.core.sharing.share import Share
+from gpulaunch.profiles.demand import Demand
 
 
 class Joining(NamedTuple):

@@ -10,7 +10,6 @@ from math import fsum, isqrt
 from typing import NamedTuple
 
 from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.demand import Demand
 from gpulaunch.core.sharing.interference import BOUNDS, Bounds, Client, Objective, judge, partner_preference
 from gpulaunch.core.sharing.partition import partition
 from gpulaunch.core.sharing.prediction import (
@@ -21,6 +20,7 @@ from gpulaunch.core.sharing.prediction import (
     system_throughput,
 )
 from gpulaunch.errors import printable
+from gpulaunch.profiles.demand import Demand
 
 
 class Job(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gpulaunch.core.sharing.capacity import Capacity
 from gpulaunch.core.sharing.curve import throughput_at
-from gpulaunch.core.sharing.demand import CurvePoint, Demand
+from gpulaunch.profiles.demand import CurvePoint, Demand
 
 IDLE_SHARE = 0.19
 """Power of a GPU that jobs hold and that runs no kernel, as a share of its limit, where nobody has measured it.

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from gpulaunch.core.leases.record import texts_of
 from gpulaunch.core.sharing import OBJECTIVES
-from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
 from gpulaunch.core.sharing.interference import Client, Objective
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 
 
 class Share(NamedTuple):

@@ -10,8 +10,8 @@ from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.mapping import Mapper
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.placement.traffic import Traffic
-from gpulaunch.core.workload.pattern import PATTERNS, Pattern
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
 
 class Best(NamedTuple):

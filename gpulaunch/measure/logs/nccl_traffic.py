@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from math import fsum
 from typing import Any, NamedTuple
 
-from gpulaunch.core.workload.confidence import Confidence, weakest
-from gpulaunch.core.workload.pattern import Edge
-from gpulaunch.core.workload.pattern_union import union
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import LARGE_BYTES, Call, Endpoint, NcclLog
 from gpulaunch.measure.nearest_pattern import nearest_pattern
 from gpulaunch.measure.traffic_graph import NOISE_SHARE
+from gpulaunch.profiles.confidence import Confidence, weakest
+from gpulaunch.profiles.pattern import Edge
+from gpulaunch.profiles.pattern_union import union
 
 FAST_GB_PER_S = 50.0
 SLOW_GB_PER_S = 12.0

@@ -1,7 +1,7 @@
 """A profile as a document of JSON."""
 
-from gpulaunch.core.workload.document.inherit import variants_of
-from gpulaunch.core.workload.profile import Profile
+from gpulaunch.profiles.document.inherit import variants_of
+from gpulaunch.profiles.profile import Profile
 from gpulaunch.render import Document
 
 _COMMUNICATION = ("pattern", "bandwidth_sensitive", "collective_calls_per_iteration")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from gpulaunch.core.workload.document.sections import Resources
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
+from gpulaunch.profiles.document.sections import Resources
+from gpulaunch.profiles.profile import Profile
 from gpulaunch.render.profile.amount import amount, amount_between_runs
 from gpulaunch.render.profile.view import Bar, Fact, Section
 from gpulaunch.render.terminal import figure

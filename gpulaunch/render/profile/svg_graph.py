@@ -3,7 +3,7 @@
 from math import cos, pi, sin, sqrt
 from xml.etree import ElementTree as ET
 
-from gpulaunch.core.workload.pattern import dimensions
+from gpulaunch.profiles.pattern import dimensions
 from gpulaunch.render.element import PALE, add_element, add_text
 from gpulaunch.render.layout import fits
 from gpulaunch.render.profile.svg_ink import BLUE, LIGHT, RULE

@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree as ET
 
-from gpulaunch.core.sharing.demand import CurvePoint
+from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.render.element import PALE, add_element, add_text, as_number
 from gpulaunch.render.profile.svg_ink import BLUE, ORANGE, RULE
 from gpulaunch.render.profile.svg_width import cut_to

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from gpulaunch.core.sharing.demand import CurvePoint
+from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.render.machine import wrapped
 from gpulaunch.render.profile.view import Plot
 from gpulaunch.render.terminal import Text, figure

@@ -9,8 +9,8 @@ from itertools import pairwise
 from math import floor, log10
 from typing import NamedTuple
 
-from gpulaunch.core.sharing.demand import CurvePoint
-from gpulaunch.core.workload.pattern import Edge, dimensions
+from gpulaunch.profiles.demand import CurvePoint
+from gpulaunch.profiles.pattern import Edge, dimensions
 
 _TOPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)  # halves of them are short, too
 _AXES = {"grid": 2, "block": 3}

@@ -3,10 +3,10 @@
 import shlex
 from collections.abc import Iterator, Mapping
 
-from gpulaunch.core.workload.document.sections import Communication
-from gpulaunch.core.workload.pattern import PATTERNS, given_pattern
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import printable
+from gpulaunch.profiles.document.sections import Communication
+from gpulaunch.profiles.pattern import PATTERNS, given_pattern
+from gpulaunch.profiles.profile import Profile
 from gpulaunch.render.profile.amount import amount
 from gpulaunch.render.profile.resource_words import resources_section
 from gpulaunch.render.profile.view import Bar, Fact, Graph, Plot, ProfileView, Section, sketch

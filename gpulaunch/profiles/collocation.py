@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from contextlib import suppress
 
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import UsageError
 from gpulaunch.files.document import read_text
 from gpulaunch.machine.catalog import find_profile, load_profile, profile_names
+from gpulaunch.profiles.profile import Profile
 
 
 def slowdowns_both_ways(profile: Profile) -> dict[str, tuple[float, float]]:

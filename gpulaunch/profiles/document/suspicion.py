@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from gpulaunch.core.workload.document.sections import Sensitivity
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.files.fields import Path
+from gpulaunch.profiles.document.sections import Sensitivity
+from gpulaunch.profiles.profile import Profile
 
 _MAXIMA = (
     ("memory_mean_mib", "memory_mib"),

@@ -1,7 +1,8 @@
 """Every section of a profile but the top: the one table of which files, code, schema and docs/profiles.md are made."""
 
-from gpulaunch.core.workload.confidence import CONFIDENCES
-from gpulaunch.core.workload.document.section import (
+from gpulaunch.files.fields import Above, RowOf
+from gpulaunch.profiles.confidence import CONFIDENCES
+from gpulaunch.profiles.document.section import (
     Number,
     Section,
     flag,
@@ -13,8 +14,7 @@ from gpulaunch.core.workload.document.section import (
     whole,
     word,
 )
-from gpulaunch.core.workload.pattern import MAX_RANKS, PATTERNS
-from gpulaunch.files.fields import Above, RowOf
+from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS
 
 _ANY_GB_PER_S = (0.0, 1e6)
 _SLOWDOWN = (0.0, 1e4)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.core.workload.document.section import Key, Part, Section
-from gpulaunch.core.workload.profile import Profile, Variant
 from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
+from gpulaunch.profiles.document.section import Key, Part, Section
+from gpulaunch.profiles.profile import Profile, Variant
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

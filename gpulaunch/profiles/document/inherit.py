@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpulaunch.core.workload.document.section import Part, Section
-from gpulaunch.core.workload.profile import Profile
+from gpulaunch.profiles.document.section import Part, Section
+from gpulaunch.profiles.profile import Profile
 
 MOST_BASES = 16
 """So many profiles may stand on each other."""

@@ -2,9 +2,9 @@
 
 import os
 
-from gpulaunch.core.workload.pattern import PATTERNS, Pattern, given_pattern, graph_pattern
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import read_text
+from gpulaunch.profiles.pattern import PATTERNS, Pattern, given_pattern, graph_pattern
 
 GRAPH_ENDINGS = (".txt", ".edges", ".edgelist", ".csv", ".tsv", ".graphml")
 """What the name of a graph's file ends in; anything with a slash in it is a file, too."""

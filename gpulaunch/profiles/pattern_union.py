@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import cache
 
-from gpulaunch.core.workload.pattern import PATTERNS
+from gpulaunch.profiles.pattern import PATTERNS
 
 _RANKS = range(2, 17)
 """Numbers of ranks on which one pattern must hold another. Ours: a machine's."""

@@ -5,12 +5,12 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from gpulaunch.core.workload.document.inherit import merged
-from gpulaunch.core.workload.document.section import Key, Part
-from gpulaunch.core.workload.profile import Profile, Variant, parse_profile
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.fields import checked, unknown
 from gpulaunch.files.size import parse_size
+from gpulaunch.profiles.document.inherit import merged
+from gpulaunch.profiles.document.section import Key, Part
+from gpulaunch.profiles.profile import Profile, Variant, parse_profile
 
 _ANY_NAME = "job"  # stands for one with a variant, which no file may have
 

@@ -4,7 +4,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpulaunch.core.workload.document.inherit import (
+from gpulaunch.errors import FieldError, UsageError, printable, quoted
+from gpulaunch.files.document import Document, parse_toml, read_text
+from gpulaunch.profiles.document.inherit import (
     MOST_BASES,
     Reference,
     chain_text,
@@ -13,9 +15,7 @@ from gpulaunch.core.workload.document.inherit import (
     variants_of,
     with_variant,
 )
-from gpulaunch.core.workload.profile import Profile, check_profile, check_whole, is_size
-from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.files.document import Document, parse_toml, read_text
+from gpulaunch.profiles.profile import Profile, check_profile, check_whole, is_size
 
 Find = Callable[[str, str], str]
 """Path of the profile that a file asks for: its name or path, and the path of the file that asks."""
@@ -115,7 +115,7 @@ class _Chain:
 
     def _scaled(self, document: Document, profile: Profile, size: float) -> Mapping[str, Any]:
         """What is predicted of a size, or was measured of it."""
-        from gpulaunch.core.workload.document.scaling import scaled  # late: few launches need it
+        from gpulaunch.profiles.document.scaling import scaled  # late: few launches need it
 
         points = {}
         for text, name in profile.scaling.profiles.items():

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
-from gpulaunch.core.sharing.demand import Counters, CurvePoint, Demand
-from gpulaunch.core.workload.document import sections
-from gpulaunch.core.workload.document.section import Key, Section, items, part, section_mistakes, table, text, whole
-from gpulaunch.core.workload.pattern import Pattern, given_pattern
 from gpulaunch.errors import FieldError
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.document import sections
+from gpulaunch.profiles.document.section import Key, Section, items, part, section_mistakes, table, text, whole
+from gpulaunch.profiles.pattern import Pattern, given_pattern
 
 VERSION = 1
 """Of the format; a file that names none is of this one."""

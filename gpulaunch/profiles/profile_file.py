@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpulaunch.core.workload.profile import VERSION, check_profile, is_askable, parse_profile
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.document import MAX_FILE_BYTES, parse_toml, parsed, read_text
 from gpulaunch.files.slow_lock import held
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
 from gpulaunch.machine.catalog import config_directory, profile_names
+from gpulaunch.profiles.profile import VERSION, check_profile, is_askable, parse_profile
 
 LOCK_S = 3.0
 _LOCK = "profiles.lock"

@@ -5,9 +5,9 @@ from itertools import pairwise
 from math import ceil, log
 from typing import Any
 
-from gpulaunch.core.workload.document.section import Key, Number, Part
-from gpulaunch.core.workload.profile import Profile
 from gpulaunch.errors import FieldError
+from gpulaunch.profiles.document.section import Key, Number, Part
+from gpulaunch.profiles.profile import Profile
 
 _SCALED = ("communication", "resources", "counters")
 """Sections whose figures grow with the problem."""

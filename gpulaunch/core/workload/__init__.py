@@ -1,1 +1,0 @@
-"""The job: profile and communication pattern."""

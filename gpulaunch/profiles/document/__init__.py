@@ -1,0 +1,1 @@
+"""The file format of profiles: sections, inheritance, scaling, schema."""
