@@ -8,15 +8,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from gpulaunch.core.decide import Wait
-from gpulaunch.core.environment import job_environment
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.host.mps_place import inherited_variables
-from gpulaunch.host.table import Snapshot, Table, release
 from gpulaunch.launch.acquire import Held, Told, acquire
 from gpulaunch.launch.assess import Launch, granted_gpus, table_of
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.leases.environment import job_environment
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.table import Snapshot, Table, release
 from gpulaunch.process.system import this_process
 from gpulaunch.profiles.pattern import graph_pattern
 

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 from gpulaunch.core.request import Request
 from gpulaunch.core.sharing.joining import Joining, share_of
-from gpulaunch.core.sharing.share import Share
 from gpulaunch.host.mps import MpsError
 from gpulaunch.host.mps_place import MpsPlace
-from gpulaunch.host.record import Draft
 from gpulaunch.host.share_group import ShareGroup, group_directory, serves_a_group
-from gpulaunch.host.table import Table
+from gpulaunch.leases.record_file import Draft
+from gpulaunch.leases.share import Share
+from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import pids_at_work
 from gpulaunch.process.companion import DISMISSED
 from gpulaunch.process.ending import family

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 
-from gpulaunch.core.leases.record import Process
 from gpulaunch.host.containers import Followed
 from gpulaunch.host.docker import Engine
-from gpulaunch.host.record import Draft
-from gpulaunch.host.table import Table, release
 from gpulaunch.launch.assess import Launch
+from gpulaunch.leases.record_fields import Process
+from gpulaunch.leases.record_file import Draft
+from gpulaunch.leases.table import Table, release
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import end_all
 from gpulaunch.process.system import state_of

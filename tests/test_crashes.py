@@ -17,8 +17,8 @@ import pytest
 from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
 from test_table import put
 
-from gpulaunch.core.leases.record import Process
-from gpulaunch.host.record import MAX_RECORD_BYTES
+from gpulaunch.leases.record_fields import Process
+from gpulaunch.leases.record_file import MAX_RECORD_BYTES
 from gpulaunch.process.ending import marked
 from gpulaunch.process.system import identify, seconds_since_boot
 
@@ -303,7 +303,7 @@ def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path) -> None:
 
 INNOCENT = """
 import sys
-from gpulaunch.host.record import Draft
+from gpulaunch.leases.record_file import Draft
 drafts = [Draft(sys.argv[1]) for _ in range(100)]
 print("has records", flush=True)
 sys.stdin.read()
@@ -382,7 +382,7 @@ def test_a_launcher_stopped_with_the_host_lock(tmp_path: Path) -> None:
     launcher = launcher_in(tmp_path)
     with start(launcher, *VGG, *SHOW, before=at_step("STOP", "host.record.Draft.publish:os.link#1")) as stopped:
         wait_for_stop(stopped.pid)
-        impatient = patched("from gpulaunch.host import table; table.LOCK_TIMEOUT_S = 0.5")
+        impatient = patched("from gpulaunch.leases import table; table.LOCK_TIMEOUT_S = 0.5")
         with start(launcher, *VGG, *SHOW, before=impatient) as other:
             error = f"{launcher.state}: the host-wide lock is held for 0.5 s by pid {stopped.pid}"
             assert ends(other) == (125, "", f"gpulaunch: error: {error}\n")

@@ -345,8 +345,8 @@ import socket, sys
 from contextlib import suppress
 from gpulaunch.__main__ import main
 from gpulaunch.core import decide
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.host import table
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases import table
 
 broken, place = sys.argv[1:3]
 del sys.argv[1:3]

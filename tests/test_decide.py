@@ -6,9 +6,9 @@ from itertools import combinations
 import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, decide
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.record import Process
 from gpulaunch.core.request import Constraint, Request
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_fields import Process
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text

@@ -35,8 +35,8 @@ from gpulaunch.core.container.share import Surroundings, check_sharing
 from gpulaunch.core.container.ways import NO_WAY, WAYS, Offer
 from gpulaunch.core.sharing.interference import Client as MpsClient
 from gpulaunch.core.sharing.interference import Objective
-from gpulaunch.core.sharing.share import Share
 from gpulaunch.errors import UsageError
+from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.demand import Demand
 

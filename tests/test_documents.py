@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.core.leases.lease import Lease, parse_lease
-from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.files.size import format_size, parse_size
+from gpulaunch.leases.lease import Lease, parse_lease
+from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
 from gpulaunch.machine.catalog import (
     find_profile,
     load_described_machine,

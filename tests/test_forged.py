@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import DGX, SHOW, VGG, Launcher, held
 
-from gpulaunch.host import record as records
+from gpulaunch.leases import record_file as records
 
 ALL_GPUS = (*DGX, "-n", "8")
 

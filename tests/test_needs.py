@@ -7,12 +7,12 @@ from itertools import combinations, product
 import pytest
 
 from gpulaunch.core.decide import Decision, Grant, Refuse, Situation, Wait, decide
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.record import Process
 from gpulaunch.core.needs import expected_slowdown, kept_apart, needs_of
 from gpulaunch.core.placement.choice import Needs
 from gpulaunch.core.request import Request, UtilityTerms, Wishes, check_wishes, exclude, only
 from gpulaunch.errors import UsageError
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_fields import Process
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS

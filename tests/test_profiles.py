@@ -17,9 +17,9 @@ from gpulaunch.core.sharing.capacity import Capacity
 from gpulaunch.core.sharing.intensity import is_memory_intensive
 from gpulaunch.core.sharing.interference import Client, Objective, judge
 from gpulaunch.core.sharing.partition import partition
-from gpulaunch.core.sharing.share import Share, parse_share, share_document
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
+from gpulaunch.leases.share import Share, parse_share, share_document
 from gpulaunch.machine.catalog import load_paper, load_profile, profile_names
 from gpulaunch.profiles.collocation import slowdowns_both_ways
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand

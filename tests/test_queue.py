@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.queue import barring, competing
-from gpulaunch.core.leases.record import MAX_COMMAND_CHARACTERS, Process, TableKey
-from gpulaunch.core.leases.ticket import Ticket, parse_ticket
 from gpulaunch.core.request import Constraint, Request
 from gpulaunch.errors import FieldError
 from gpulaunch.files.duration import format_duration, parse_duration
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.queue import barring, competing
+from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS, Process, TableKey
+from gpulaunch.leases.ticket import Ticket, parse_ticket
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect
 from gpulaunch.machine.topology import Topology

@@ -10,17 +10,17 @@ import pytest
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
 from gpulaunch.core.explain import explain
-from gpulaunch.core.leases.lease import Lease, parse_lease
-from gpulaunch.core.leases.record import Process, TableKey
-from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Constraint, Request, Sharing, Wishes
 from gpulaunch.core.sharing.capacity import Capacity, least
 from gpulaunch.core.sharing.interference import Bounds, Client, Objective
 from gpulaunch.core.sharing.joining import share_of
-from gpulaunch.core.sharing.share import Share
 from gpulaunch.errors import FieldError
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
 from gpulaunch.launch.settings import Settings
+from gpulaunch.leases.lease import Lease, parse_lease
+from gpulaunch.leases.record_fields import Process, TableKey
+from gpulaunch.leases.share import Share
+from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.catalog import load_described_machine, load_gpu_models, load_profile
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Gpu, Mig

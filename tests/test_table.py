@@ -12,9 +12,9 @@ import pytest
 from conftest import SHOW, VGG, Launcher, held, in_container
 
 from gpulaunch.errors import FailedError
-from gpulaunch.host import record as records
-from gpulaunch.host import table as tables
-from gpulaunch.host.table import Table
+from gpulaunch.leases import record_file as records
+from gpulaunch.leases import table as tables
+from gpulaunch.leases.table import Table
 
 
 def put(launcher: Launcher, name: str, content: bytes, *, live: bool) -> int:

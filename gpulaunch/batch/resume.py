@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.tasks import Task
-from gpulaunch.core.environment import BATCH_VARIABLE
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import WouldWaitError
-from gpulaunch.host.table import Table
+from gpulaunch.leases.environment import BATCH_VARIABLE
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.table import Table
 from gpulaunch.process.ending import end_all, marked_by
 
 

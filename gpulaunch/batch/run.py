@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from gpulaunch.batch.results_file import Header, Result, ResultsFile
 from gpulaunch.batch.resume import look_back, processes_of
 from gpulaunch.batch.tasks import Task
-from gpulaunch.core.environment import BATCH_VARIABLE
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
 from gpulaunch.files.duration import format_duration
-from gpulaunch.host.table import Table
 from gpulaunch.launch.children import Event, Launches, Over, Signalled, Told
 from gpulaunch.launch.free import free
+from gpulaunch.leases.environment import BATCH_VARIABLE
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.table import Table
 from gpulaunch.process.descriptor import out_of_the_way
 
 

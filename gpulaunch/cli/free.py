@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import report, warn
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.host.table import Table
 from gpulaunch.launch.free import free
 from gpulaunch.launch.read_launch import read_grace, shown_machine
 from gpulaunch.launch.settings import Settings
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 
 

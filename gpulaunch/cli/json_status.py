@@ -7,9 +7,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.core.environment import BATCH_VARIABLE
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.acquire import Held
+from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
 

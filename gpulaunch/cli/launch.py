@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.core.decide import Decision, Grant, Situation, Wait
-from gpulaunch.core.environment import job_environment
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
-from gpulaunch.host.table import Snapshot
 from gpulaunch.launch.acquire import Held, Told
 from gpulaunch.launch.assess import Launch, granted_gpus, preview
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run as launching
 from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.leases.environment import job_environment
+from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.process.system import user_name
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.cli.json_status import JsonStatus
     from gpulaunch.cli.record import Recorder
     from gpulaunch.core.explain import Explanation
-    from gpulaunch.core.sharing.share import Share
+    from gpulaunch.leases.share import Share
 
 CONTAINER_ENGINES = ("docker", "nvidia-docker", "podman", "nerdctl", "docker-compose", "podman-compose")
 """Programs whose jobs are not their children, so that a launch of theirs is one of its own kind."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser
 from gpulaunch.cli.output import warn
-from gpulaunch.host.setup import TMPFILES, set_up
-from gpulaunch.host.state_directory import SET_UP
+from gpulaunch.leases.setup import TMPFILES, set_up
+from gpulaunch.leases.state_directory import SET_UP
 
 
 def main(arguments: Sequence[str]) -> int:

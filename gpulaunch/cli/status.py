@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.core.container.life import Standing
-from gpulaunch.host.table import Snapshot
 from gpulaunch.launch.free import left_over_holders
 from gpulaunch.launch.read_launch import read_shown
+from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.render.documents import status_document
 

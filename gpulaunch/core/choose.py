@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.needs import begun_beside, expected_slowdown, needs_of, unmet
 from gpulaunch.core.placement.choice import Choice, UtilitySetting
 from gpulaunch.core.placement.place import Placement, place
 from gpulaunch.core.request import GOES_BY_UTILITY, Request
+from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology

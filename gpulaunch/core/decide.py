@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.choose import best_of, choose
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.queue import barring, competing
-from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.needs import kept_apart
 from gpulaunch.core.placement.choice import Choice
 from gpulaunch.core.placement.place import Placement
 from gpulaunch.core.request import Request
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.queue import barring, competing
+from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology

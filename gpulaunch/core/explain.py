@@ -14,11 +14,11 @@ from gpulaunch.core.decide import (
     share_groups,
     used_outside,
 )
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.needs import kept_apart, to_avoid
 from gpulaunch.core.placement.fabric import UNIT
 from gpulaunch.core.placement.place import Candidate, ranking
 from gpulaunch.core.request import Request, UtilityTerms, Wishes
+from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 

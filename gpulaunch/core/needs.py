@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.placement.choice import Choice, Needs
 from gpulaunch.core.placement.utility import interference
 from gpulaunch.core.request import Request
+from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology

@@ -12,11 +12,11 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 from gpulaunch.core.container.life import Container, Standing
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError
 from gpulaunch.host.docker import ANSWER_S, Engine, Events, ForbiddenError, NoAnswerError
 from gpulaunch.host.docker_socket import known_sockets
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_fields import Process
 from gpulaunch.process.system import state_of
 
 STOP_FOLLOWS_S = 0.25

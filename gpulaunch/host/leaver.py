@@ -8,10 +8,10 @@ import os
 import sys
 from contextlib import suppress
 
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.host.record import wait_until_unlocked
 from gpulaunch.host.share_group import ShareGroup
-from gpulaunch.host.table import Table
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_file import wait_until_unlocked
+from gpulaunch.leases.table import Table
 from gpulaunch.process.descriptor import out_of_the_way
 
 _DONE = b"."

@@ -6,7 +6,7 @@ import stat
 from contextlib import suppress
 from typing import NamedTuple
 
-from gpulaunch.core.environment import MPS_VARIABLES
+from gpulaunch.leases.environment import MPS_VARIABLES
 
 PATIENCE_S = 30.0
 """What a server gets to become ACTIVE in: it opens every GPU of the group, slowly without the persistence daemon."""

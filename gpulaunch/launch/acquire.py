@@ -6,20 +6,20 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from gpulaunch.core.decide import Decision, Grant, Refuse, Situation, Wait, admitted_gpus
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.queue import CHOOSY_S
-from gpulaunch.core.leases.record import Process
-from gpulaunch.core.leases.ticket import Ticket
-from gpulaunch.host.record import Draft
-from gpulaunch.host.table import Snapshot, Table
 from gpulaunch.launch.assess import Launch, Look, first_look, granted_gpus, look_at, next_look, number_of, see
 from gpulaunch.launch.place_in_queue import Turn
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.queue import CHOOSY_S
+from gpulaunch.leases.record_fields import Process
+from gpulaunch.leases.record_file import Draft
+from gpulaunch.leases.table import Snapshot, Table
+from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.process.system import boot_id, now, seconds_since_boot, this_process
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.core.sharing.share import Share
+    from gpulaunch.leases.share import Share
 
 MOST_LOST_RACES = 5
 """Who does not wait gives up then."""

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Request
 from gpulaunch.host.mps_place import MpsPlace
-from gpulaunch.host.table import Snapshot, Table
 from gpulaunch.launch.place_in_queue import Turn
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.table import Snapshot, Table
+from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine, look_again
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import is_stopped, seconds_since_boot

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.record import Process, same_table
-from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.host.record import (
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_fields import Process, same_table
+from gpulaunch.leases.record_file import (
     LEASE_PREFIX,
     id_in,
     is_locked,
@@ -20,7 +19,8 @@ from gpulaunch.host.record import (
     parse_unlocked,
     ticket_number,
 )
-from gpulaunch.host.table import Table
+from gpulaunch.leases.table import Table
+from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.ending import KILL_S, end_all, holders, holders_of, wait_for_one
 from gpulaunch.process.system import is_same, state_of, user_name, user_of

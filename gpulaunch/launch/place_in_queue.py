@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Sequence
 
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
-from gpulaunch.host.record import is_alive, record_name
-from gpulaunch.host.table import LockedTable, Table, release
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_file import is_alive, record_name
+from gpulaunch.leases.table import LockedTable, Table, release
+from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.system import is_stopped
 
 LOOK_EVERY_S = 5.0
@@ -42,7 +42,7 @@ class Turn:
         timeout_s: float | None,
         warn: Callable[[str], None],
     ) -> None:
-        from gpulaunch.host.watch import Watch  # late: only those who wait need it
+        from gpulaunch.leases.watch import Watch  # late: only those who wait need it
 
         self._table = table
         self._timeout_s = timeout_s

@@ -10,15 +10,15 @@ from gpulaunch.core.container.gpus import CDI_KIND, PROFILE_LABEL, VISIBLE, Aske
 from gpulaunch.core.container.launch import ContainerLaunch
 from gpulaunch.core.container.life import Container
 from gpulaunch.core.container.ways import NO_WAY, WAYS
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.host.container_ways import offer_of
 from gpulaunch.host.docker import Engine, Info
 from gpulaunch.host.docker_socket import find_socket
-from gpulaunch.host.table import Table
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.table import Table
 from gpulaunch.machine.catalog import Label
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu_names import gpus_text

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpulaunch.core import request as requests
-from gpulaunch.core.environment import LEASE_VARIABLE
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.record import same_table
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
-from gpulaunch.host.table import Table
 from gpulaunch.launch.assess import Launch, Patience
 from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.settings import Given, Setting, Settings
+from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_fields import same_table
+from gpulaunch.leases.table import Table
 from gpulaunch.machine.catalog import Label, labelled_profile, load_measurements, load_profile
 from gpulaunch.machine.find import Machine, find_machine
 from gpulaunch.machine.topology import counts_as_cuda

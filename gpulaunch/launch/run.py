@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.decide import Decision
-from gpulaunch.core.environment import LEASE_VARIABLE, job_environment
-from gpulaunch.core.leases.record import Process
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.duration import format_duration
 from gpulaunch.host.mps_place import inherited_variables
-from gpulaunch.host.record import Draft
-from gpulaunch.host.table import Table, release
 from gpulaunch.launch.acquire import Held, Told, acquire
 from gpulaunch.launch.assess import Launch, granted_gpus, table_of
+from gpulaunch.leases.environment import LEASE_VARIABLE, job_environment
+from gpulaunch.leases.record_fields import Process
+from gpulaunch.leases.record_file import Draft
+from gpulaunch.leases.table import Table, release
 from gpulaunch.machine.find import left_on
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import DISMISSED, Companion
@@ -22,7 +22,7 @@ from gpulaunch.process.job import Job, Started, cpus_near
 from gpulaunch.process.system import state_of
 
 if TYPE_CHECKING:
-    from gpulaunch.core.sharing.share import Share
+    from gpulaunch.leases.share import Share
     from gpulaunch.membership import Membership
     from gpulaunch.watcher import Watcher
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.decide import OutsideUse
-from gpulaunch.core.leases.record import TableKey
 from gpulaunch.errors import UsageError
+from gpulaunch.leases.record_fields import TableKey
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
-from gpulaunch.core.environment import LEASE_VARIABLE
 from gpulaunch.launch.children import own_command
+from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import descendants, end_all, family, marked_by
 from gpulaunch.process.job import Job, Started

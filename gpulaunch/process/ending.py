@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from gpulaunch.host.record import open_record
+from gpulaunch.leases.record_file import open_record
 from gpulaunch.process.companion import Companion
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import stat_fields, user_of

@@ -4,7 +4,7 @@ import os
 import pwd
 import time
 
-from gpulaunch.core.leases.record import Process
+from gpulaunch.leases.record_fields import Process
 
 
 def user_name(user_id: int) -> str:

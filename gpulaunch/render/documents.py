@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.core.container.life import Standing
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.placement.scores import Scores
 from gpulaunch.core.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
@@ -22,7 +22,7 @@ from gpulaunch.render.share_documents import joining_document, sharing_document,
 
 if TYPE_CHECKING:
     from gpulaunch.core.explain import Alternative, Explanation
-    from gpulaunch.core.sharing.share import Share
+    from gpulaunch.leases.share import Share
     from gpulaunch.measure.link_fit import Comparison
 
 

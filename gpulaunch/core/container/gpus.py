@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.container.command import DockerCommand
 from gpulaunch.core.container.ways import WAYS
-from gpulaunch.core.environment import LEASE_VARIABLE
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.core.sharing.share import Share
+    from gpulaunch.leases.share import Share
 
 CDI_KIND = "nvidia.com/gpu="
 """How GPUs are called in the Container Device Interface, before their name."""

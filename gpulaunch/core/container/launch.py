@@ -9,7 +9,7 @@ from gpulaunch.core.container.ways import NO_WAY
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.core.sharing.share import Share
+    from gpulaunch.leases.share import Share
 
 HOST_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
 """What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where GPUs are counted anew."""

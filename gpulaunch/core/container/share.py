@@ -5,9 +5,9 @@ from posixpath import normpath
 from typing import NamedTuple
 
 from gpulaunch.core.container.command import DockerCommand
-from gpulaunch.core.environment import mps_environment
-from gpulaunch.core.sharing.share import Share
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.leases.environment import mps_environment
+from gpulaunch.leases.share import Share
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  no file of ours is made there
 """Where an MPS daemon and its clients meet besides the pipe directory; both must see the same."""

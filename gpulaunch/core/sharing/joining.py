@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.request import Request, Sharing
 from gpulaunch.core.sharing.capacity import Capacity, least
 from gpulaunch.core.sharing.interference import Client, Verdict, judge, preference
 from gpulaunch.core.sharing.partition import Part, Prediction, for_newcomer, predict
-from gpulaunch.core.sharing.share import Share
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.share import Share
 from gpulaunch.profiles.demand import Demand
 
 

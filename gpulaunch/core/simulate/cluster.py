@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from gpulaunch.core.choose import choose
 from gpulaunch.core.decide import Grant, Refuse, Situation, admitted_gpus, decide
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.placement.fabric import UNIT, Fabric
 from gpulaunch.core.placement.policies import utility_of
 from gpulaunch.core.request import GOES_BY_UTILITY, Request
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import lease_of, signature
 from gpulaunch.core.simulate.yardstick import Yardstick
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
 
 State = frozenset[object] | tuple[object, ...]

@@ -5,16 +5,16 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.leases.lease import Lease
 from gpulaunch.core.simulate.cluster import Ahead, Cluster, Found, Remembered
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import ticket_of
 from gpulaunch.core.simulate.time_model import TimeModel
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:
-    from gpulaunch.core.leases.ticket import Ticket
+    from gpulaunch.leases.ticket import Ticket
 
 _NONE = -1  # number of no event
 _DIGITS = 9  # of a time: two that differ by rounding only are the same

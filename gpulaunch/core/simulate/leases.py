@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gpulaunch.core.decide import Grant
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.queue import CHOOSY_S
-from gpulaunch.core.leases.record import Process
-from gpulaunch.core.leases.ticket import Ticket
 from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.job import Job
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.queue import CHOOSY_S
+from gpulaunch.leases.record_fields import Process
+from gpulaunch.leases.ticket import Ticket
 
 _NOBODY = Process(0, 0)
 _EPOCH = "1970-01-01T00:00:00Z"

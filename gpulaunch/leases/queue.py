@@ -6,8 +6,8 @@ agree without a counter that they would have to share.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.ticket import Ticket
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.ticket import Ticket
 
 CHOOSY_S = 1800.0
 """So long others pass who waits for better GPUs than those that are free; then nobody does."""

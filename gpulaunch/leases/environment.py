@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.core.sharing.share import Share
+    from gpulaunch.leases.share import Share
 
 LEASE_VARIABLE = "GPULAUNCH_LEASE"
 """Names the lease to the job, so that a launch inside it takes its GPUs from there."""

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 
 from gpulaunch.errors import FailedError, UsageError
-from gpulaunch.host.state_directory import SET_UP
-from gpulaunch.host.table import Table
+from gpulaunch.leases.state_directory import SET_UP
+from gpulaunch.leases.table import Table
 
 TMPFILES = "/etc/tmpfiles.d/gpulaunch.conf"
 _ENTRY = f"""# made by gpulaunch setup: the allocation table, on which all users' launchers agree

@@ -1,6 +1,6 @@
 """The host-wide allocation table: a directory of records, on which all launchers of a machine agree.
 
-The host-wide lock is flock on the directory itself; a record's own lock is its life (host/record.py).
+The host-wide lock is flock on the directory itself; a record's own lock is its life (leases/record_file.py).
 docs/decisions/allocation-table.md tells why each part is as it is.
 """
 
@@ -13,11 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from gpulaunch.core.leases.lease import Lease
-from gpulaunch.core.leases.record import TableKey, same_table
-from gpulaunch.core.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.errors import FailedError
-from gpulaunch.host.record import (
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_fields import TableKey, same_table
+from gpulaunch.leases.record_file import (
     LEASE_PREFIX,
     Draft,
     FoundRecord,
@@ -28,7 +27,8 @@ from gpulaunch.host.record import (
     remove_dead,
     ticket_number,
 )
-from gpulaunch.host.state_directory import preferred_directory, state_directory
+from gpulaunch.leases.state_directory import preferred_directory, state_directory
+from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import user_name
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from gpulaunch.core.leases.record import texts_of
 from gpulaunch.core.sharing import OBJECTIVES
 from gpulaunch.core.sharing.interference import Client, Objective
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.leases.record_fields import texts_of
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 
 

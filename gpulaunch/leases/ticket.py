@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from gpulaunch.core.leases.record import (
+from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.leases.record_fields import (
     VERSION,
     Process,
     TableKey,
@@ -14,7 +15,6 @@ from gpulaunch.core.leases.record import (
     texts_of,
     without_none,
 )
-from gpulaunch.files.fields import FieldTable, checked
 
 MAX_NUMBER = 1 << 30
 """Nobody gets as far as this; a ticket that does was forged, and no number is counted on from it."""

@@ -5,7 +5,7 @@ import select
 import time
 from collections.abc import Callable, Collection, Iterable
 
-from gpulaunch.host.record import is_alive
+from gpulaunch.leases.record_file import is_alive
 from gpulaunch.process import libc
 from gpulaunch.process.descriptor import out_of_the_way
 

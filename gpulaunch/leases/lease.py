@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpulaunch.core.leases.record import (
+from gpulaunch.errors import FieldError
+from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.leases.record_fields import (
     VERSION,
     Process,
     TableKey,
@@ -15,11 +17,9 @@ from gpulaunch.core.leases.record import (
     texts_of,
     without_none,
 )
-from gpulaunch.errors import FieldError
-from gpulaunch.files.fields import FieldTable, checked
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.core.sharing.share import Share
+    from gpulaunch.leases.share import Share
 
 
 class Lease(NamedTuple):
@@ -79,7 +79,7 @@ class Lease(NamedTuple):
         del document["user_id"]
         document["command"] = shortened(self.command)
         if self.share:
-            from gpulaunch.core.sharing.share import share_document  # late: few launches share
+            from gpulaunch.leases.share import share_document  # late: few launches share
 
             document["share"] = share_document(self.share)
         else:
@@ -146,7 +146,7 @@ def parse_lease(document: object, user_id: int) -> Lease:
 
 
 def _share(document: object, uuids: Sequence[str]) -> "Share":
-    from gpulaunch.core.sharing.share import parse_share  # late: few leases have one
+    from gpulaunch.leases.share import parse_share  # late: few leases have one
 
     share = parse_share(document)
     if not set(uuids) <= set(share.group):

@@ -13,9 +13,9 @@ import struct
 from contextlib import suppress
 from typing import NamedTuple
 
-from gpulaunch.core.leases.lease import Lease, parse_lease
-from gpulaunch.core.leases.ticket import Ticket, parse_ticket
 from gpulaunch.errors import FailedError, FieldError
+from gpulaunch.leases.lease import Lease, parse_lease
+from gpulaunch.leases.ticket import Ticket, parse_ticket
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import user_name
 

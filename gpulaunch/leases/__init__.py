@@ -1,0 +1,1 @@
+"""Leases and tickets, and the host-wide allocation table that keeps them."""
