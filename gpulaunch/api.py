@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 
 from gpulaunch.core.decide import Wait
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
-from gpulaunch.host.mps_place import inherited_variables
 from gpulaunch.launch.acquire import Held, Told, acquire
 from gpulaunch.launch.assess import Launch, granted_gpus, table_of
 from gpulaunch.launch.read_launch import read_launch
@@ -19,10 +18,11 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table, release
 from gpulaunch.process.system import this_process
 from gpulaunch.profiles.pattern import graph_pattern
+from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:
-    from gpulaunch.host.leaver import Leaver
     from gpulaunch.machine.graph import Graph
+    from gpulaunch.sharing.leaver import Leaver
 
 _log = logging.getLogger("gpulaunch")
 
@@ -83,7 +83,7 @@ class HeldLease:
             held.record.close()
 
     def _leave_group(self, lease: Lease, leaver: "Leaver") -> None:
-        from gpulaunch.host.share_group import group_of  # late: few programs share
+        from gpulaunch.sharing.share_group import group_of  # late: few programs share
 
         group = group_of(self._table, lease)
         if group:
@@ -127,7 +127,7 @@ def _leaver(held: Held["_ThisProcess"]) -> "Leaver | None":
     share = held.lease.share
     if share is None or share.pipe_directory is None:
         return None
-    from gpulaunch.host.leaver import Leaver  # late: few programs share
+    from gpulaunch.sharing.leaver import Leaver  # late: few programs share
 
     return Leaver(held.lease, held.record.fd)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from gpulaunch.core.container.command import read_command
 from gpulaunch.core.container.ways import NO_WAY, WAYS
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.host import mps
 from gpulaunch.host.container_ways import offer_of
 from gpulaunch.host.containers import QUESTION_S
 from gpulaunch.host.docker import Engine, Info
@@ -20,6 +19,7 @@ from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
+from gpulaunch.sharing import mps_daemon as mps
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu

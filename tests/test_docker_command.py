@@ -33,12 +33,12 @@ from gpulaunch.core.container.gpus import Asked, allowed_ways, asked_gpus, with_
 from gpulaunch.core.container.life import Container, Standing, parse_container
 from gpulaunch.core.container.share import Surroundings, check_sharing
 from gpulaunch.core.container.ways import NO_WAY, WAYS, Offer
-from gpulaunch.core.sharing.interference import Client as MpsClient
-from gpulaunch.core.sharing.interference import Objective
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.sharing.interference import Client as MpsClient
+from gpulaunch.sharing.interference import Objective
 
 # ---------------------------------------------------------------------------------------------- the client, asked
 

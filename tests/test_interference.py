@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.interference import Bounds, Client, Objective, judge, preference
-from gpulaunch.core.sharing.prediction import (
+from gpulaunch.machine.catalog import load_gpu_models, load_profile
+from gpulaunch.profiles.demand import CurvePoint, Demand
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.interference import Bounds, Client, Objective, judge, preference
+from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
     Gain,
     Solo,
@@ -24,8 +26,6 @@ from gpulaunch.core.sharing.prediction import (
     steady_gain,
     system_throughput,
 )
-from gpulaunch.machine.catalog import load_gpu_models, load_profile
-from gpulaunch.profiles.demand import CurvePoint, Demand
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
 

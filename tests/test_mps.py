@@ -16,7 +16,7 @@ from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
 from test_table import put
 
-from gpulaunch.host.mps import Daemon
+from gpulaunch.sharing.mps_daemon import Daemon
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 

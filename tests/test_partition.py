@@ -9,12 +9,12 @@ from corun import BENCHMARKS, Benchmark, Machine, allocations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.cd_search import Allocation, cd_search
-from gpulaunch.core.sharing.curve import keeps, percentage_for, rounded_down, saturates, throughput_at
-from gpulaunch.core.sharing.intensity import Knee, is_memory_intensive, knee, off_sm
-from gpulaunch.core.sharing.partition import LEAST_LEFT, Part, Prediction, for_newcomer, partition, predict
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.cd_search import Allocation, cd_search
+from gpulaunch.sharing.curve import keeps, percentage_for, rounded_down, saturates, throughput_at
+from gpulaunch.sharing.intensity import Knee, is_memory_intensive, knee, off_sm
+from gpulaunch.sharing.partition import LEAST_LEFT, Part, Prediction, for_newcomer, partition, predict
 
 PAPER = Machine()
 VARIANTS = (PAPER, *(Machine(24, bandwidth) for bandwidth in (0.75, 1.25, 1.5)), Machine(30))

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.interference import BOUNDS, Client, Objective, judge
-from gpulaunch.core.sharing.partition import partition
-from gpulaunch.core.sharing.plan import Group, Job, Plan, Site, Workflow, circle, configurations, make_plan
-from gpulaunch.core.sharing.prediction import Solo, run_together
 from gpulaunch.machine.catalog import load_profile, profile_names
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.render.plan import plan_document
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.interference import BOUNDS, Client, Objective, judge
+from gpulaunch.sharing.partition import partition
+from gpulaunch.sharing.plan import Group, Job, Plan, Site, Workflow, circle, configurations, make_plan
+from gpulaunch.sharing.prediction import Solo, run_together
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
 EXAMPLE = Path(__file__).parent.parent / "examples" / "queue.toml"

@@ -13,10 +13,6 @@ from conftest import Launcher
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.intensity import is_memory_intensive
-from gpulaunch.core.sharing.interference import Client, Objective, judge
-from gpulaunch.core.sharing.partition import partition
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
 from gpulaunch.leases.share import Share, parse_share, share_document
@@ -28,6 +24,10 @@ from gpulaunch.profiles.document.override import overridden
 from gpulaunch.profiles.document.schema import key_table, profile_schema
 from gpulaunch.profiles.document.section import Part, Section
 from gpulaunch.profiles.profile import Profile, parse_profile
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.intensity import is_memory_intensive
+from gpulaunch.sharing.interference import Client, Objective, judge
+from gpulaunch.sharing.partition import partition
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = sorted((ROOT / "profiles" / "workloads").glob("*.toml"))

@@ -11,8 +11,6 @@ import pytest
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
 from gpulaunch.core.explain import explain
 from gpulaunch.core.request import Constraint, Request, Sharing, Wishes
-from gpulaunch.core.sharing.capacity import Capacity, least
-from gpulaunch.core.sharing.interference import Bounds, Client, Objective
 from gpulaunch.core.sharing.joining import share_of
 from gpulaunch.errors import FieldError
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
@@ -29,6 +27,8 @@ from gpulaunch.machine.link import Wire, connect
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.sharing.capacity import Capacity, least
+from gpulaunch.sharing.interference import Bounds, Client, Objective
 
 GIB = 1 << 30
 NO_MEMORY = "how much memory it has is unknown"

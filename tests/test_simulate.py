@@ -9,8 +9,6 @@ from simulating import Conservation, checked, job, jobs_of, log, machine
 from gpulaunch.core.decide import Grant, Situation, admitted_gpus, decide
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.request import Request, Sharing, UtilityTerms
-from gpulaunch.core.sharing.capacity import capacity_by
-from gpulaunch.core.sharing.interference import Bounds, Client, Objective
 from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Moment, Rules, simulate
 from gpulaunch.core.simulate.generate import loaded_mix, poisson_batches, uniform_mix
@@ -21,6 +19,8 @@ from gpulaunch.errors import UsageError
 from gpulaunch.papers.topo_aware import generated
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.sharing.capacity import capacity_by
+from gpulaunch.sharing.interference import Bounds, Client, Objective
 
 DGX = machine("dgx1-v100")
 MINSKY = machine("power8-minsky")

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import print_json
-from gpulaunch.core.sharing import OBJECTIVES
-from gpulaunch.core.sharing.plan import make_plan
-from gpulaunch.host.queue_file import load_queue
 from gpulaunch.render.plan import plan_document
+from gpulaunch.sharing import OBJECTIVES
+from gpulaunch.sharing.plan import make_plan
+from gpulaunch.sharing.plan_file import load_queue
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -132,7 +132,7 @@ def _swept(launch: Launch, table: Table) -> Launch:
     """The launch, after MPS daemons that nobody ended, and that may keep others off their GPUs."""
     if launch.mps is None or not os.path.isdir(launch.mps.base):
         return launch
-    from gpulaunch.host.share_group import sweep  # late: few users share
+    from gpulaunch.sharing.share_group import sweep  # late: few users share
 
     return launch._replace(machine=look_again(launch.machine)) if sweep(launch.mps.base, table) else launch
 
@@ -168,7 +168,7 @@ def _ready_to_share(launch: Launch, table: Table, decision: Decision) -> "Abstra
     joining = decision.joining if isinstance(decision, Grant) else None
     if joining is None:
         return nullcontext(launch.within.share if launch.within else None)
-    from gpulaunch.membership import ready_to_share  # late: few launches share
+    from gpulaunch.sharing.membership import ready_to_share  # late: few launches share
 
     return ready_to_share(launch.request, joining, launch.mps, table)
 

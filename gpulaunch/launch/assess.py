@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.core.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
 from gpulaunch.core.request import Request
-from gpulaunch.host.mps_place import MpsPlace
 from gpulaunch.launch.place_in_queue import Turn
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table
@@ -14,6 +13,7 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine, look_again
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import is_stopped, seconds_since_boot
+from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.core.container.launch import ContainerLaunch

@@ -26,7 +26,7 @@ from gpulaunch.process.ending import KILL_S, end_all, holders, holders_of, wait_
 from gpulaunch.process.system import is_same, state_of, user_name, user_of
 
 if TYPE_CHECKING:  # what few leases need, the others do not load
-    from gpulaunch.host.mps import Daemon
+    from gpulaunch.sharing.mps_daemon import Daemon
 
 _ATTEMPTS = 5
 
@@ -95,7 +95,7 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
 
 def _leave_group(table: Table, lease: Lease) -> None:
     """Its launcher, and who was to do this in its place, may have been killed long ago."""
-    from gpulaunch.host.share_group import group_of  # late: few leases are shared
+    from gpulaunch.sharing.share_group import group_of  # late: few leases are shared
 
     group = group_of(table, lease)
     if group:
@@ -105,7 +105,7 @@ def _leave_group(table: Table, lease: Lease) -> None:
 def _daemon_of(record: Lease | Ticket | None) -> "Daemon | None":
     if not isinstance(record, Lease) or record.share is None:
         return None
-    from gpulaunch.host.share_group import daemon_of
+    from gpulaunch.sharing.share_group import daemon_of
 
     return daemon_of(record)
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from gpulaunch.core import request as requests
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.host.mps_place import PATIENCE_S, MpsPlace, base_directory
 from gpulaunch.launch.assess import Launch, Patience
 from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.settings import Given, Setting, Settings
@@ -20,6 +19,7 @@ from gpulaunch.machine.topology import counts_as_cuda
 from gpulaunch.process.system import user_name
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
 
 MAX_NAME_CHARACTERS = 1000
 

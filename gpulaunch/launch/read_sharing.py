@@ -4,10 +4,7 @@ import os
 from typing import NamedTuple
 
 from gpulaunch.core.request import Sharing
-from gpulaunch.core.sharing.capacity import Capacity, capacity_by
-from gpulaunch.core.sharing.interference import Bounds, Client, Objective
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
-from gpulaunch.host import mps
 from gpulaunch.launch.settings import Settings
 from gpulaunch.machine.catalog import load_gpu_models, load_profile
 from gpulaunch.machine.find import Machine, driver_version
@@ -15,6 +12,9 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.sharing import mps_daemon as mps
+from gpulaunch.sharing.capacity import Capacity, capacity_by
+from gpulaunch.sharing.interference import Bounds, Client, Objective
 
 LEAST_DRIVER = 550
 """The first that is known to tell whether an MPS server works; 535 does not."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpulaunch.core.decide import Decision
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.duration import format_duration
-from gpulaunch.host.mps_place import inherited_variables
 from gpulaunch.launch.acquire import Held, Told, acquire
 from gpulaunch.launch.assess import Launch, granted_gpus, table_of
 from gpulaunch.leases.environment import LEASE_VARIABLE, job_environment
@@ -20,10 +19,11 @@ from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import descendants, end_all, family, guard, holders_of
 from gpulaunch.process.job import Job, Started, cpus_near
 from gpulaunch.process.system import state_of
+from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:
     from gpulaunch.leases.share import Share
-    from gpulaunch.membership import Membership
+    from gpulaunch.sharing.membership import Membership
     from gpulaunch.watcher import Watcher
 
 
@@ -85,7 +85,7 @@ class _Prepared:
 def _membership(table: Table, record: Draft, share: "Share | None") -> "Membership | None":
     if share is None or share.pipe_directory is None:
         return None
-    from gpulaunch.membership import Membership  # late: few launches need it
+    from gpulaunch.sharing.membership import Membership  # late: few launches need it
 
     return Membership(table, record, share)
 

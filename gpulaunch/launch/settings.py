@@ -10,13 +10,13 @@ from gpulaunch.core.container.ways import WAYS
 from gpulaunch.core.placement.effective import BANDWIDTH_MODELS
 from gpulaunch.core.placement.policies import POLICIES
 from gpulaunch.core.placement.utility import Weights, weights_of
-from gpulaunch.core.sharing import OBJECTIVES
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.size import parse_size
 from gpulaunch.machine.catalog import config_directory
 from gpulaunch.profiles.pattern_file import load_pattern
+from gpulaunch.sharing import OBJECTIVES
 
 _LEAST_MEMORY_BYTES = 1 << 20  # less would be a number without its unit
 

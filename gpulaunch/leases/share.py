@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from gpulaunch.core.sharing import OBJECTIVES
-from gpulaunch.core.sharing.interference import Client, Objective
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.leases.record_fields import texts_of
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.sharing import OBJECTIVES
+from gpulaunch.sharing.interference import Client, Objective
 
 
 class Share(NamedTuple):

@@ -5,8 +5,6 @@ Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
 
 from collections.abc import Callable, Sequence
 
-from gpulaunch.core.sharing.curve import fewest_sms, percentage_for, saturates
-from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.assess import Launch
 from gpulaunch.machine.catalog import load_gpu_models
@@ -17,6 +15,8 @@ from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.measuring_place import check_sharable, find_site, names
 from gpulaunch.measure.recording import SHARED
 from gpulaunch.profiles.demand import CurvePoint
+from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
+from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN
 
 
 def measure_sweep(

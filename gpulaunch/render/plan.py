@@ -1,9 +1,9 @@
 """A collocation plan -> its JSON document. Whatever is predicted stands under "predicted"."""
 
-from gpulaunch.core.sharing.plan import Configuration, Configurations, Cost, Group, Member, Plan, Site
-from gpulaunch.core.sharing.prediction import Gain
 from gpulaunch.errors import printable
 from gpulaunch.render import Document
+from gpulaunch.sharing.plan import Configuration, Configurations, Cost, Group, Member, Plan, Site
+from gpulaunch.sharing.prediction import Gain
 
 
 def plan_document(plan: Plan, site: Site, gpu_model: str, *, idle_estimated: bool) -> Document:

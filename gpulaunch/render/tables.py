@@ -23,8 +23,8 @@ from gpulaunch.render.terminal import Fitted, Group, Table, Text, cut, figure, t
 
 if TYPE_CHECKING:
     from gpulaunch.core.sharing.joining import Joining
-    from gpulaunch.core.sharing.partition import Partition
     from gpulaunch.machine.gpu import Gpu
+    from gpulaunch.sharing.partition import Partition
 
 
 def status_table(document: Document, now: datetime) -> Group:

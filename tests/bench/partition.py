@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from corun import BENCHMARKS, Benchmark, Machine, allocations
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.cd_search import Allocation, cd_search
-from gpulaunch.core.sharing.curve import keeps
-from gpulaunch.core.sharing.partition import partition
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.cd_search import Allocation, cd_search
+from gpulaunch.sharing.curve import keeps
+from gpulaunch.sharing.partition import partition
 
 Jobs = tuple[Benchmark, ...]
 Search = Callable[[Machine, Jobs], Allocation]

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import Launcher
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.partition import Partition, partition
-from gpulaunch.core.sharing.prediction import normalized_turnaround, system_throughput
 from gpulaunch.machine.catalog import load_profile
 from gpulaunch.machine.nvidia import nvml
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.partition import Partition, partition
+from gpulaunch.sharing.prediction import normalized_turnaround, system_throughput
 
 REPORT = os.environ.get("GPULAUNCH_GPU_REPORT")
 """File for the figures, as Markdown. Read now: no test sees such a variable."""

@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from gpulaunch.core.request import Request, Sharing
-from gpulaunch.core.sharing.capacity import Capacity, least
-from gpulaunch.core.sharing.interference import Client, Verdict, judge, preference
-from gpulaunch.core.sharing.partition import Part, Prediction, for_newcomer, predict
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.share import Share
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.sharing.capacity import Capacity, least
+from gpulaunch.sharing.interference import Client, Verdict, judge, preference
+from gpulaunch.sharing.partition import Part, Prediction, for_newcomer, predict
 
 
 class Joining(NamedTuple):

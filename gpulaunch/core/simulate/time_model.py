@@ -7,10 +7,10 @@ where each model comes from, and what it leaves out.
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.core.request import Request
-from gpulaunch.core.sharing.prediction import rates
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.yardstick import Yardstick
 from gpulaunch.leases.lease import Lease
+from gpulaunch.sharing.prediction import rates
 
 MODELS = ("fixed", "bandwidth", "interference", "sharing")
 """`fixed` is none of the others."""

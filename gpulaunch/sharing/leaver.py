@@ -8,15 +8,15 @@ import os
 import sys
 from contextlib import suppress
 
-from gpulaunch.host.share_group import ShareGroup
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
 from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.sharing.share_group import ShareGroup
 
 _DONE = b"."
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.host import leaver; leaver.main(sys.argv[2])"
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.sharing import leaver; leaver.main(sys.argv[2])"
 
 
 class Leaver:

@@ -6,9 +6,6 @@ from contextlib import contextmanager
 
 from gpulaunch.core.request import Request
 from gpulaunch.core.sharing.joining import Joining, share_of
-from gpulaunch.host.mps import MpsError
-from gpulaunch.host.mps_place import MpsPlace
-from gpulaunch.host.share_group import ShareGroup, group_directory, serves_a_group
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table
@@ -16,6 +13,9 @@ from gpulaunch.machine.find import pids_at_work
 from gpulaunch.process.companion import DISMISSED
 from gpulaunch.process.ending import family
 from gpulaunch.process.job import Job
+from gpulaunch.sharing.mps_daemon import MpsError
+from gpulaunch.sharing.mps_directories import MpsPlace
+from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
 
 FIRST_LOOK_S = 1.0
 """Then it is looked whether the job has become a client of its MPS server, and later ever more rarely."""

@@ -5,10 +5,10 @@ from math import fsum
 from typing import Literal, NamedTuple
 
 from gpulaunch.core.placement.utility import interference
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.prediction import drawn_power, idle_power, rates, steady_gain
 from gpulaunch.errors import printable
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.prediction import drawn_power, idle_power, rates, steady_gain
 
 MOST_FOR_THROUGHPUT = 2
 """Clients beside which throughput is best (IV.B criterion 4)."""

@@ -4,11 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpulaunch.core.sharing import OBJECTIVES
-from gpulaunch.core.sharing.capacity import capacity_by
-from gpulaunch.core.sharing.interference import Client, Objective, judge
-from gpulaunch.core.sharing.plan import Job, Site, circle
-from gpulaunch.core.sharing.prediction import idle_power
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, Path, checked
@@ -16,6 +11,11 @@ from gpulaunch.files.size import parse_size
 from gpulaunch.machine.catalog import load_gpu_models, load_profile
 from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.sharing import OBJECTIVES
+from gpulaunch.sharing.capacity import capacity_by
+from gpulaunch.sharing.interference import Client, Objective, judge
+from gpulaunch.sharing.plan import Job, Site, circle
+from gpulaunch.sharing.prediction import idle_power
 
 _QUEUE: FieldTable = {
     "gpu": str,

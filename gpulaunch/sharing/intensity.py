@@ -6,9 +6,9 @@ counters. It knows no stalls but those of memory, so what it says of a size is a
 
 from typing import NamedTuple
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.curve import fewest_sms, percentage_for, saturates
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
 
 DRAM_EFFICIENCY = 0.5
 """Part of DRAM bandwidth that a job can get: the BW_Util of Eq. 2, assumed by the paper "for simplicity"."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from math import fsum, log
 from typing import NamedTuple
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.curve import throughput_at
 from gpulaunch.profiles.demand import CurvePoint, Demand
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.curve import throughput_at
 
 IDLE_SHARE = 0.19
 """Power of a GPU that jobs hold and that runs no kernel, as a share of its limit, where nobody has measured it.

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.cd_search import Allocation, Performance, cd_search
-from gpulaunch.core.sharing.curve import KEPT, is_whole, percentage_for, rounded_down, throughput_at
-from gpulaunch.core.sharing.intensity import SMS_IF_UNKNOWN, is_memory_intensive, knee, known_curve
-from gpulaunch.core.sharing.prediction import normalized_turnaround, system_throughput
 from gpulaunch.errors import printable
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.cd_search import Allocation, Performance, cd_search
+from gpulaunch.sharing.curve import KEPT, is_whole, percentage_for, rounded_down, throughput_at
+from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, is_memory_intensive, knee, known_curve
+from gpulaunch.sharing.prediction import normalized_turnaround, system_throughput
 
 LEAST_LEFT = 10
 """Less than this many percent are left to nobody: the smallest partition of mps-sharing-2024 Fig. 1."""

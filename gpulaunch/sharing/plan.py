@@ -9,18 +9,18 @@ from heapq import heappop, heappush
 from math import fsum, isqrt
 from typing import NamedTuple
 
-from gpulaunch.core.sharing.capacity import Capacity
-from gpulaunch.core.sharing.interference import BOUNDS, Bounds, Client, Objective, judge, partner_preference
-from gpulaunch.core.sharing.partition import partition
-from gpulaunch.core.sharing.prediction import (
+from gpulaunch.errors import printable
+from gpulaunch.profiles.demand import Demand
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.interference import BOUNDS, Bounds, Client, Objective, judge, partner_preference
+from gpulaunch.sharing.partition import partition
+from gpulaunch.sharing.prediction import (
     Gain,
     Solo,
     normalized_turnaround,
     run_together,
     system_throughput,
 )
-from gpulaunch.errors import printable
-from gpulaunch.profiles.demand import Demand
 
 
 class Job(NamedTuple):

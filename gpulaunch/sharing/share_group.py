@@ -13,13 +13,13 @@ from zlib import crc32
 
 from gpulaunch.errors import FailedError
 from gpulaunch.files import slow_lock
-from gpulaunch.host.mps import Daemon, MpsError, pipe_directory_of
-from gpulaunch.host.mps_place import MEMBERS_FILE, PATIENCE_S, is_of_a_group, is_own, make_own
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.sharing.mps_daemon import Daemon, MpsError, pipe_directory_of
+from gpulaunch.sharing.mps_directories import MEMBERS_FILE, PATIENCE_S, is_of_a_group, is_own, make_own
 
 _LOCK_MARGIN_S = 30.0
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.sharing.curve import keeps
+from gpulaunch.sharing.curve import keeps
 
 STEPS = 12
 """A lone memory-intensive job gives up 1/12 of the GPU at a time at first: 2 of the paper's 24 SMs."""
