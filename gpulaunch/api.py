@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from gpulaunch.core.decide import Wait
+from gpulaunch.decide.decide import Wait
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.acquire import Held, Told, acquire
 from gpulaunch.launch.assess import Launch, granted_gpus, table_of

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
-from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.generate import GENERATORS
 from gpulaunch.core.simulate.job import Job
+from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.write import document_text
 from gpulaunch.launch.read_launch import Surroundings, read_request

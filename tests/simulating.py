@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from gpulaunch.core.request import Constraint, Request
 from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Moment, Rules, Stay, simulate
 from gpulaunch.core.simulate.job import Job
+from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulaunch.core.placement import effective
-from gpulaunch.core.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement import effective
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Wire, wired

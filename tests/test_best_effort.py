@@ -7,9 +7,9 @@ from itertools import combinations
 import pytest
 from test_policies import random_topology
 
-from gpulaunch.core.placement.best_effort import best_of_partition, points
-from gpulaunch.core.placement.choice import Choice, Needs
-from gpulaunch.core.placement.place import place
+from gpulaunch.decide.placement.best_effort import best_of_partition, points
+from gpulaunch.decide.placement.choice import Choice, Needs
+from gpulaunch.decide.placement.place import place
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology

@@ -344,7 +344,7 @@ BROKEN = """
 import socket, sys
 from contextlib import suppress
 from gpulaunch.__main__ import main
-from gpulaunch.core import decide
+from gpulaunch.decide import decide
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases import table
 

@@ -5,8 +5,8 @@ from itertools import combinations
 
 import pytest
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, decide
-from gpulaunch.core.request import Constraint, Request
+from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, decide
+from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_fields import Process
 from gpulaunch.machine.catalog import load_described_machine

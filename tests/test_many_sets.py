@@ -6,13 +6,13 @@ from itertools import combinations
 
 import pytest
 
-from gpulaunch.core.decide import Grant, Situation, decide
-from gpulaunch.core.explain import explain
-from gpulaunch.core.placement import candidates, mapping, search
-from gpulaunch.core.placement.choice import Choice, Needs
-from gpulaunch.core.placement.place import Placement, place
-from gpulaunch.core.placement.policies import POLICIES
-from gpulaunch.core.request import Request
+from gpulaunch.decide.decide import Grant, Situation, decide
+from gpulaunch.decide.explain import explain
+from gpulaunch.decide.placement import candidates, mapping, search
+from gpulaunch.decide.placement.choice import Choice, Needs
+from gpulaunch.decide.placement.place import Placement, place
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.request import Request
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired

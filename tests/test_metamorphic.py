@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from test_policies import Case, Machine, random_needs, random_pattern, random_topology
 
-from gpulaunch.core.placement.choice import Choice, Needs
-from gpulaunch.core.placement.place import place, ranking
+from gpulaunch.decide.placement.choice import Choice, Needs
+from gpulaunch.decide.placement.place import place, ranking
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulaunch.core.placement.choice import Choice, Needs
-from gpulaunch.core.placement.place import place
+from gpulaunch.decide.placement.choice import Choice, Needs
+from gpulaunch.decide.placement.place import place
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 

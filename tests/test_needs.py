@@ -6,10 +6,10 @@ from itertools import combinations, product
 
 import pytest
 
-from gpulaunch.core.decide import Decision, Grant, Refuse, Situation, Wait, decide
-from gpulaunch.core.needs import expected_slowdown, kept_apart, needs_of
-from gpulaunch.core.placement.choice import Needs
-from gpulaunch.core.request import Request, UtilityTerms, Wishes, check_wishes, exclude, only
+from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
+from gpulaunch.decide.needs import expected_slowdown, kept_apart, needs_of
+from gpulaunch.decide.placement.choice import Needs
+from gpulaunch.decide.request import Request, UtilityTerms, Wishes, check_wishes, exclude, only
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_fields import Process

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from gpulaunch.core.placement.choice import Choice, Needs
-from gpulaunch.core.placement.place import Candidate, Placement, place, ranking
-from gpulaunch.core.placement.scores import Scores
+from gpulaunch.decide.placement.choice import Choice, Needs
+from gpulaunch.decide.placement.place import Candidate, Placement, place, ranking
+from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.machine.catalog import load_described_machine, load_profile
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import distance, machine_tree

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide
-from gpulaunch.core.request import Constraint, Request
+from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide
+from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.errors import FieldError
 from gpulaunch.files.duration import format_duration, parse_duration
 from gpulaunch.leases.lease import Lease

@@ -13,9 +13,9 @@ import pexpect
 import pytest
 from conftest import Launcher
 
-from gpulaunch.core.placement.policies import POLICIES as KNOWN
 from gpulaunch.core.simulate.engine import Rules, Stay, simulate
 from gpulaunch.core.simulate.measures import Replay, measure, quartiles
+from gpulaunch.decide.placement.policies import POLICIES as KNOWN
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.read_launch import shown_machine
 from gpulaunch.render.replay import replays_document

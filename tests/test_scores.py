@@ -7,13 +7,13 @@ from itertools import combinations, pairwise, permutations
 import networkx as nx
 import pytest
 
-from gpulaunch.core.placement.candidates import mask_of
-from gpulaunch.core.placement.effective import BANDWIDTH_MODELS, cut, mapa, mapa_equation, measured, ring_bandwidth
-from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.mapping import EXACT_RANKS, Mapper
-from gpulaunch.core.placement.mapping import Mapping as Mapped
-from gpulaunch.core.placement.scores import Scale, Scores
-from gpulaunch.core.placement.traffic import Traffic
+from gpulaunch.decide.placement.candidates import mask_of
+from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS, cut, mapa, mapa_equation, measured, ring_bandwidth
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
+from gpulaunch.decide.placement.mapping import Mapping as Mapped
+from gpulaunch.decide.placement.scores import Scale, Scores
+from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect, wired

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
-from gpulaunch.core.explain import explain
-from gpulaunch.core.request import Constraint, Request, Sharing, Wishes
-from gpulaunch.core.sharing.joining import share_of
+from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
+from gpulaunch.decide.explain import explain
+from gpulaunch.decide.request import Constraint, Request, Sharing, Wishes
+from gpulaunch.decide.share_options import share_of
 from gpulaunch.errors import FieldError
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
 from gpulaunch.launch.settings import Settings

@@ -6,15 +6,15 @@ from itertools import pairwise
 import pytest
 from simulating import Conservation, checked, job, jobs_of, log, machine
 
-from gpulaunch.core.decide import Grant, Situation, admitted_gpus, decide
-from gpulaunch.core.placement.policies import POLICIES
-from gpulaunch.core.request import Request, Sharing, UtilityTerms
 from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Moment, Rules, simulate
 from gpulaunch.core.simulate.generate import loaded_mix, poisson_batches, uniform_mix
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import lease_of, ticket_of
 from gpulaunch.core.simulate.measures import measure, quartiles
+from gpulaunch.decide.decide import Grant, Situation, admitted_gpus, decide
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.request import Request, Sharing, UtilityTerms
 from gpulaunch.errors import UsageError
 from gpulaunch.papers.topo_aware import generated
 from gpulaunch.profiles.demand import Demand

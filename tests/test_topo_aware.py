@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulaunch.core.placement.bipartition import bipartition
-from gpulaunch.core.placement.topo_aware import place_tasks, placement_costs
-from gpulaunch.core.placement.utility import (
+from gpulaunch.decide.placement.bipartition import bipartition
+from gpulaunch.decide.placement.topo_aware import place_tasks, placement_costs
+from gpulaunch.decide.placement.utility import (
     MAX_SETS,
     Costs,
     Weights,

@@ -9,7 +9,7 @@ from shutil import which
 from typing import Any, NamedTuple
 
 from gpulaunch.batch.job_file import Entry, JobFile
-from gpulaunch.core.decide import Refuse, Situation, decide
+from gpulaunch.decide.decide import Refuse, Situation, decide
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import SETTINGS, Given, Settings

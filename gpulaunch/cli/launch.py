@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
-from gpulaunch.core.decide import Decision, Grant, Situation, Wait
+from gpulaunch.decide.decide import Decision, Grant, Situation, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.launch.acquire import Held, Told
 from gpulaunch.launch.assess import Launch, granted_gpus, preview
@@ -25,7 +25,7 @@ from gpulaunch.process.system import user_name
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.cli.json_status import JsonStatus
     from gpulaunch.cli.record import Recorder
-    from gpulaunch.core.explain import Explanation
+    from gpulaunch.decide.explain import Explanation
     from gpulaunch.leases.share import Share
 
 CONTAINER_ENGINES = ("docker", "nvidia-docker", "podman", "nerdctl", "docker-compose", "podman-compose")
@@ -200,7 +200,7 @@ def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share |
         return None
     if decision.joining is None:
         return situation.within.share if situation.within else None
-    from gpulaunch.core.sharing.joining import share_of  # late: few launches share
+    from gpulaunch.decide.share_options import share_of  # late: few launches share
 
     return share_of(launch.request, decision.joining)
 
@@ -217,7 +217,7 @@ def _what_would_run(launch: Launch, gpus: list[Gpu], share: "Share | None") -> t
 
 
 def _explanation(launch: Launch, decision: Decision, situation: Situation) -> "Explanation":
-    from gpulaunch.core.explain import explain
+    from gpulaunch.decide.explain import explain
 
     return explain(launch.request, situation, decision, _EXPLAINED, user_name)
 

@@ -8,11 +8,11 @@ from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_js
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
-from gpulaunch.core.placement.policies import USUAL_MODEL
 from gpulaunch.core.simulate.engine import ImpossibleJobError, Rules, simulate
 from gpulaunch.core.simulate.generate import GENERATORS
 from gpulaunch.core.simulate.measures import Replay, measure
 from gpulaunch.core.simulate.time_model import MODELS
+from gpulaunch.decide.placement.policies import USUAL_MODEL
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S, shown_machine
 from gpulaunch.launch.settings import SETTINGS, one_of

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from gpulaunch.core.decide import Decision, Grant, Refuse, Situation, Wait, admitted_gpus
+from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, admitted_gpus
 from gpulaunch.launch.assess import Launch, Look, first_look, granted_gpus, look_at, next_look, number_of, see
 from gpulaunch.launch.place_in_queue import Turn
 from gpulaunch.leases.lease import Lease
@@ -218,7 +218,7 @@ def _shared_anew(launch: Launch, look: Look, ready: "Share | None") -> "Share | 
         return None
     if joining is None or ready is None:
         return "it is shared no longer, or only now"
-    from gpulaunch.core.sharing.joining import share_of  # late: few launches share
+    from gpulaunch.decide.share_options import share_of  # late: few launches share
 
     share = share_of(launch.request, joining)
     there = {lease.share.pipe_directory for lease in joining.residents if lease.share}

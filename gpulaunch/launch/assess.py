@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
-from gpulaunch.core.request import Request
+from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
+from gpulaunch.decide.request import Request
 from gpulaunch.launch.place_in_queue import Turn
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table

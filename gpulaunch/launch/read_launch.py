@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core import request as requests
+from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.assess import Launch, Patience
 from gpulaunch.launch.request_from_settings import request_of

@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple
 
-from gpulaunch.core.request import Sharing
+from gpulaunch.decide.request import Sharing
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.launch.settings import Settings
 from gpulaunch.machine.catalog import load_gpu_models, load_profile

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gpulaunch.core import request as requests
-from gpulaunch.core.placement.policies import USUAL_MODEL
-from gpulaunch.core.placement.utility import Weights
+from gpulaunch.decide import request as requests
+from gpulaunch.decide.placement.policies import USUAL_MODEL
+from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.files.size import format_size
 from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.machine.topology import Topology

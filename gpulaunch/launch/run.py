@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.decide import Decision
+from gpulaunch.decide.decide import Decision
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.acquire import Held, Told, acquire

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gpulaunch.core.container.ways import WAYS
-from gpulaunch.core.placement.effective import BANDWIDTH_MODELS
-from gpulaunch.core.placement.policies import POLICIES
-from gpulaunch.core.placement.utility import Weights, weights_of
+from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.placement.utility import Weights, weights_of
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration

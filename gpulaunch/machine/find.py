@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.decide import OutsideUse
+from gpulaunch.decide.decide import OutsideUse
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.record_fields import TableKey
 from gpulaunch.machine.catalog import load_described_machine

@@ -11,8 +11,8 @@ from math import comb, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
-from gpulaunch.core.placement.effective import cut, mapa_equation, mapa_terms, ring_counts, ring_links
-from gpulaunch.core.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.effective import cut, mapa_equation, mapa_terms, ring_counts, ring_links
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.machine.topology import Topology
 
 MOST_GPUS = 5

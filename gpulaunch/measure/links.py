@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gpulaunch.api import allocate
-from gpulaunch.core.decide import leased_uuids
-from gpulaunch.core.request import visible
+from gpulaunch.decide.decide import leased_uuids
+from gpulaunch.decide.request import visible
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.launch.read_launch import read_shown
 from gpulaunch.machine.description import machine_document

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from gpulaunch.core.decide import Grant, Situation, Wait, leased_uuids, used_outside
-from gpulaunch.core.placement.place import Candidate, ranking
+from gpulaunch.decide.decide import Grant, Situation, Wait, leased_uuids, used_outside
+from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.assess import Launch, first_look, granted_gpus, table_of
 from gpulaunch.launch.read_sharing import what_can_be_shared

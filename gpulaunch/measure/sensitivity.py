@@ -13,7 +13,7 @@ from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.measuring_place import extremes, find_site, names
 
 if TYPE_CHECKING:
-    from gpulaunch.core.placement.place import Candidate
+    from gpulaunch.decide.placement.place import Candidate
 
 SENSITIVE_PERCENTAGE = 3.0
 """A job that takes so much longer on the worst GPUs is sensitive. Of Jacobi, whose gain is less, mapa-sc21 4 says that

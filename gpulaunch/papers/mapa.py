@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from statistics import fmean, stdev
 
-from gpulaunch.core.placement.effective import mapa_equation, ring_counts
-from gpulaunch.core.placement.fabric import Fabric
-from gpulaunch.core.placement.policies import USUAL_MODEL
-from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Rules, simulate
 from gpulaunch.core.simulate.generate import NETWORKS, uniform_mix
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.measures import Measured, Quartiles, Replay, measure, quartiles
 from gpulaunch.core.simulate.time_model import COMMUNICATION_SHARE, ENOUGH_GB_PER_S
+from gpulaunch.decide.placement.effective import mapa_equation, ring_counts
+from gpulaunch.decide.placement.fabric import Fabric
+from gpulaunch.decide.placement.policies import USUAL_MODEL
+from gpulaunch.decide.request import Request
 from gpulaunch.machine.catalog import load_described_machine, load_paper
 from gpulaunch.machine.topology import Topology
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label

@@ -6,13 +6,13 @@ from math import sqrt
 from statistics import fmean
 from time import perf_counter
 
-from gpulaunch.core.decide import Situation, decide
-from gpulaunch.core.placement.effective import cut, mapa_equation, ring_counts
-from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.time_model import ENOUGH_GB_PER_S, TimeModel
 from gpulaunch.core.simulate.yardstick import Yardstick
+from gpulaunch.decide.decide import Situation, decide
+from gpulaunch.decide.placement.effective import cut, mapa_equation, ring_counts
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.request import Request
 from gpulaunch.papers.mapa import as_coded, fabric_of, machine_of
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row
 from gpulaunch.profiles.pattern import PATTERNS

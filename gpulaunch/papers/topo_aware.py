@@ -6,12 +6,12 @@ from functools import lru_cache
 from statistics import fmean
 from time import perf_counter
 
-from gpulaunch.core.request import Request, UtilityTerms
 from gpulaunch.core.simulate.engine import Rules, simulate
 from gpulaunch.core.simulate.generate import poisson_batches
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.measures import Replay, measure
 from gpulaunch.core.simulate.yardstick import Yardstick
+from gpulaunch.decide.request import Request, UtilityTerms
 from gpulaunch.machine.catalog import load_described_machine, load_paper
 from gpulaunch.machine.topology import Topology
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label

@@ -6,9 +6,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.container.life import Standing
-from gpulaunch.core.decide import Decision, Grant, OutsideUse, Wait
-from gpulaunch.core.placement.scores import Scores
-from gpulaunch.core.request import Request
+from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Wait
+from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.leases.lease import Lease
@@ -21,7 +21,7 @@ from gpulaunch.render import Document
 from gpulaunch.render.share_documents import joining_document, sharing_document, sharing_lines
 
 if TYPE_CHECKING:
-    from gpulaunch.core.explain import Alternative, Explanation
+    from gpulaunch.decide.explain import Alternative, Explanation
     from gpulaunch.leases.share import Share
     from gpulaunch.measure.link_fit import Comparison
 

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.decide import Grant
-from gpulaunch.core.request import Request
+from gpulaunch.decide.decide import Grant
+from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.render import Document
 
 if TYPE_CHECKING:
-    from gpulaunch.core.sharing.joining import Joining
+    from gpulaunch.decide.share_options import Joining
 
 
 def sharing_document(request: Request, grant: Grant | None) -> Document | None:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.decide import Decision, Grant
-from gpulaunch.core.explain import Explanation
-from gpulaunch.core.placement.scores import Scores
-from gpulaunch.core.request import Request
+from gpulaunch.decide.decide import Decision, Grant
+from gpulaunch.decide.explain import Explanation
+from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
 from gpulaunch.machine.cpuset import format_cpuset
@@ -22,7 +22,7 @@ from gpulaunch.render.machine import wrapped
 from gpulaunch.render.terminal import Fitted, Group, Table, Text, cut, figure, table_of
 
 if TYPE_CHECKING:
-    from gpulaunch.core.sharing.joining import Joining
+    from gpulaunch.decide.share_options import Joining
     from gpulaunch.machine.gpu import Gpu
     from gpulaunch.sharing.partition import Partition
 

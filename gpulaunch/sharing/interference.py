@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import fsum
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.placement.utility import interference
+from gpulaunch.decide.placement.utility import interference
 from gpulaunch.errors import printable
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity

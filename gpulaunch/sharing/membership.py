@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gpulaunch.core.request import Request
-from gpulaunch.core.sharing.joining import Joining, share_of
+from gpulaunch.decide.request import Request
+from gpulaunch.decide.share_options import Joining, share_of
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table

@@ -18,13 +18,13 @@ from itertools import product
 from multiprocessing import Pool
 from statistics import fmean, stdev
 
-from gpulaunch.core.placement.policies import POLICIES
-from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.cluster import Remembered
 from gpulaunch.core.simulate.engine import Rules, simulate
 from gpulaunch.core.simulate.generate import loaded_mix
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.measures import measure, quartiles
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.request import Request
 from gpulaunch.machine.find import find_machine
 from gpulaunch.profiles.pattern import PATTERNS
 

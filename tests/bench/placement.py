@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gpulaunch.core.placement import candidates, mapping
-from gpulaunch.core.placement.choice import Choice
-from gpulaunch.core.placement.fabric import Fabric
-from gpulaunch.core.placement.mapping import Mapper
-from gpulaunch.core.placement.place import MAPPING_EFFORT, place
-from gpulaunch.core.placement.policies import POLICIES
-from gpulaunch.core.placement.scores import Scale
-from gpulaunch.core.placement.traffic import Mapping, Traffic
+from gpulaunch.decide.placement import candidates, mapping
+from gpulaunch.decide.placement.choice import Choice
+from gpulaunch.decide.placement.fabric import Fabric
+from gpulaunch.decide.placement.mapping import Mapper
+from gpulaunch.decide.placement.place import MAPPING_EFFORT, place
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.placement.scores import Scale
+from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from gpulaunch.core.choose import choose
-from gpulaunch.core.decide import Grant, Refuse, Situation, admitted_gpus, decide
-from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.policies import utility_of
-from gpulaunch.core.request import GOES_BY_UTILITY, Request
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.leases import lease_of, signature
 from gpulaunch.core.simulate.yardstick import Yardstick
+from gpulaunch.decide.choose import choose
+from gpulaunch.decide.decide import Grant, Refuse, Situation, admitted_gpus, decide
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.policies import utility_of
+from gpulaunch.decide.request import GOES_BY_UTILITY, Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from gpulaunch.core.request import Request
+from gpulaunch.decide.request import Request
 
 
 class Job(NamedTuple):

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from gpulaunch.core.decide import Grant
-from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.job import Job
+from gpulaunch.decide.decide import Grant
+from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.record_fields import Process
@@ -27,7 +27,7 @@ def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
     """
     request, share = job.request, None
     if grant.joining and grant.joining.part:
-        from gpulaunch.core.sharing.joining import share_of  # late: few jobs share
+        from gpulaunch.decide.share_options import share_of  # late: few jobs share
 
         share = share_of(request, grant.joining)
     return _LEASE._replace(

@@ -6,9 +6,9 @@ where each model comes from, and what it leaves out.
 
 from collections.abc import Mapping, Sequence
 
-from gpulaunch.core.request import Request
 from gpulaunch.core.simulate.job import Job
 from gpulaunch.core.simulate.yardstick import Yardstick
+from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.sharing.prediction import rates
 

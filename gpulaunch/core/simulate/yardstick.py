@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from gpulaunch.core.placement.choice import Choice
-from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.mapping import Mapper
-from gpulaunch.core.placement.scores import Scores
-from gpulaunch.core.placement.traffic import Traffic
+from gpulaunch.decide.placement.choice import Choice
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.mapping import Mapper
+from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 

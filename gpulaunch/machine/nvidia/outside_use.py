@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from gpulaunch.core.decide import OutsideUse
+from gpulaunch.decide.decide import OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.process.system import owner_of, program_of

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import gcd
 
-from gpulaunch.core.placement.effective import mapa_equation
-from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.traffic import Traffic
+from gpulaunch.decide.placement.effective import mapa_equation
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.traffic import Traffic
 
 Order = list[tuple[int, int]]
 """Kinds with their figures, the largest first."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import TypeVar
 
-from gpulaunch.core.placement.rank_search import RankSearch
-from gpulaunch.core.placement.traffic import Mapping, Traffic
+from gpulaunch.decide.placement.rank_search import RankSearch
+from gpulaunch.decide.placement.traffic import Mapping, Traffic
 
 EXACT_RANKS = 8
 """Up to so many ranks the best mapping is found; beyond that, a mapping that no swap and no reversal improves."""

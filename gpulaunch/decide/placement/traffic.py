@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from gpulaunch.core.placement.fabric import Fabric
+from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.profiles.pattern import Edge
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.placement.utility import Weights
+from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named

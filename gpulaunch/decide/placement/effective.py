@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import combinations, pairwise
 
-from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.mapping import Mapper
-from gpulaunch.core.placement.traffic import Traffic
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.mapping import Mapper
+from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.profiles.pattern import PATTERNS
 
 THETA = (

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from gpulaunch.core.placement.choice import Choice, Needs
-from gpulaunch.core.placement.utility import interference
-from gpulaunch.core.request import Request
+from gpulaunch.decide.placement.choice import Choice, Needs
+from gpulaunch.decide.placement.utility import interference
+from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text

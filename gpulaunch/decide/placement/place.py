@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpulaunch.core.placement.choice import Choice
-from gpulaunch.core.placement.policies import POLICIES, Order
-from gpulaunch.core.placement.scores import ScoreName, Scores, slowest_decides
-from gpulaunch.core.placement.traffic import Mapping
+from gpulaunch.decide.placement.choice import Choice
+from gpulaunch.decide.placement.policies import POLICIES, Order
+from gpulaunch.decide.placement.scores import ScoreName, Scores, slowest_decides
+from gpulaunch.decide.placement.traffic import Mapping
 
 MAPPING_EFFORT = 300
 """Beginnings that are tried for a better mapping of more ranks than the search for the best can do: 10 ms or so."""

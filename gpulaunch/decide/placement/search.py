@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from gpulaunch.core.placement.scores import Score, Weigh
+from gpulaunch.decide.placement.scores import Score, Weigh
 
 MOST_TRIES = 2_000_000
 """Times the cube of the set's size: so many exchanges are tried. What it costs to weigh a set grows like that."""

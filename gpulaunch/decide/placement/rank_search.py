@@ -8,7 +8,7 @@ order is tried.
 from collections.abc import Sequence
 from itertools import combinations
 
-from gpulaunch.core.placement.traffic import Traffic
+from gpulaunch.decide.placement.traffic import Traffic
 
 
 class RankSearch:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.core.needs import begun_beside, expected_slowdown, needs_of, unmet
-from gpulaunch.core.placement.choice import Choice, UtilitySetting
-from gpulaunch.core.placement.place import Placement, place
-from gpulaunch.core.request import GOES_BY_UTILITY, Request
+from gpulaunch.decide.needs import begun_beside, expected_slowdown, needs_of, unmet
+from gpulaunch.decide.placement.choice import Choice, UtilitySetting
+from gpulaunch.decide.placement.place import Placement, place
+from gpulaunch.decide.request import GOES_BY_UTILITY, Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpulaunch.core.placement.bipartition import bipartition
-from gpulaunch.core.placement.utility import (
+from gpulaunch.decide.placement.bipartition import bipartition
+from gpulaunch.decide.placement.utility import (
     WORST_SLOWDOWN,
     Costs,
     Weights,

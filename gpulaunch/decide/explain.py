@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.decide import (
+from gpulaunch.decide.decide import (
     Decision,
     Grant,
     Situation,
@@ -14,16 +14,16 @@ from gpulaunch.core.decide import (
     share_groups,
     used_outside,
 )
-from gpulaunch.core.needs import kept_apart, to_avoid
-from gpulaunch.core.placement.fabric import UNIT
-from gpulaunch.core.placement.place import Candidate, ranking
-from gpulaunch.core.request import Request, UtilityTerms, Wishes
+from gpulaunch.decide.needs import kept_apart, to_avoid
+from gpulaunch.decide.placement.fabric import UNIT
+from gpulaunch.decide.placement.place import Candidate, ranking
+from gpulaunch.decide.request import Request, UtilityTerms, Wishes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.core.sharing.joining import Joining
+    from gpulaunch.decide.share_options import Joining
 
 _FEWER = 16  # so many smaller counts are tried
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from gpulaunch.core.placement.candidates import Limits, how_many, is_allowed, mask_of, sets
-from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.scores import Scale, ScoreName
-from gpulaunch.core.placement.search import Ranked, climbed, ranked
-from gpulaunch.core.placement.utility import Weights
+from gpulaunch.decide.placement.candidates import Limits, how_many, is_allowed, mask_of, sets
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.scores import Scale, ScoreName
+from gpulaunch.decide.placement.search import Ranked, climbed, ranked
+from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.choose import best_of, choose
-from gpulaunch.core.placement.choice import Choice
-from gpulaunch.core.placement.place import Placement
-from gpulaunch.core.request import Request
-from gpulaunch.core.sharing.joining import Joining, joining, joinings
+from gpulaunch.decide.choose import best_of, choose
+from gpulaunch.decide.placement.choice import Choice
+from gpulaunch.decide.placement.place import Placement
+from gpulaunch.decide.request import Request
+from gpulaunch.decide.share_options import Joining, joining, joinings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named

@@ -9,14 +9,14 @@ from functools import cached_property, partial
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from gpulaunch.core.placement.bounds import CutBounds, TrafficBounds, most_mapa
-from gpulaunch.core.placement.candidates import places_of
-from gpulaunch.core.placement.effective import BANDWIDTH_MODELS, nvlink_parts
-from gpulaunch.core.placement.fabric import UNIT, Fabric
-from gpulaunch.core.placement.histogram import Histogram
-from gpulaunch.core.placement.mapping import Mapper
-from gpulaunch.core.placement.traffic import Mapping, Traffic
-from gpulaunch.core.placement.utility import communication_cost, fragmentation
+from gpulaunch.decide.placement.bounds import CutBounds, TrafficBounds, most_mapa
+from gpulaunch.decide.placement.candidates import places_of
+from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS, nvlink_parts
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.histogram import Histogram
+from gpulaunch.decide.placement.mapping import Mapper
+from gpulaunch.decide.placement.traffic import Mapping, Traffic
+from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
 ScoreName = Literal[

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.choose import best_of, choose
-from gpulaunch.core.needs import kept_apart
-from gpulaunch.core.placement.choice import Choice
-from gpulaunch.core.placement.place import Placement
-from gpulaunch.core.request import Request
+from gpulaunch.decide.choose import best_of, choose
+from gpulaunch.decide.needs import kept_apart
+from gpulaunch.decide.placement.choice import Choice
+from gpulaunch.decide.placement.place import Placement
+from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import barring, competing
 from gpulaunch.leases.ticket import Ticket
@@ -16,8 +16,8 @@ from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.core.sharing.join import Place
-    from gpulaunch.core.sharing.joining import Joining
+    from gpulaunch.decide.share_candidates import Place
+    from gpulaunch.decide.share_options import Joining
 
 
 class OutsideUse(NamedTuple):
@@ -203,7 +203,7 @@ def _fit(request: Request, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
 
 def _joined(request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu], count: int) -> Grant | str:
     """The grant of GPUs that others of the same user have, or why there is none, to be added to a reason."""
-    from gpulaunch.core.sharing.join import Joined, join  # late: few launches share
+    from gpulaunch.decide.share_candidates import Joined, join  # late: few launches share
 
     found = join(request, _place(request, situation, state, admitted), count)
     if isinstance(found, Joined):
@@ -213,7 +213,7 @@ def _joined(request: Request, situation: Situation, state: _State, admitted: Seq
 
 
 def _place(request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu]) -> "Place":
-    from gpulaunch.core.sharing.join import Place
+    from gpulaunch.decide.share_candidates import Place
 
     free = {gpu.uuid for gpu in state.free}
 
@@ -232,7 +232,7 @@ def share_groups(request: Request, situation: Situation) -> "list[tuple[Joining,
         request: one that shares.
         situation: what it meets.
     """
-    from gpulaunch.core.sharing.join import named, tried
+    from gpulaunch.decide.share_candidates import named, tried
 
     admitted = admitted_gpus(request, situation.topology, situation.within)
     place = _place(request, situation, _state(request, situation, admitted), admitted)
@@ -244,7 +244,7 @@ def share_groups(request: Request, situation: Situation) -> "list[tuple[Joining,
 
 def _opened(request: Request, situation: Situation, grant: Grant) -> Grant:
     """GPUs that were free, to be shared by those who come later, if they can be."""
-    from gpulaunch.core.sharing.join import opened  # late: few launches share
+    from gpulaunch.decide.share_candidates import opened  # late: few launches share
 
     uuids = [gpu.uuid for gpu in situation.topology.gpus if gpu.index in grant.placement.gpus]
     found = opened(request, uuids, situation.neighbours)

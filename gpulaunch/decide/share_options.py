@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.request import Request, Sharing
+from gpulaunch.decide.request import Request, Sharing
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.share import Share
 from gpulaunch.profiles.demand import Demand

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.placement.choice import Choice
-from gpulaunch.core.placement.scores import ScoreName
-from gpulaunch.core.placement.utility import Weights
+from gpulaunch.decide.placement.choice import Choice
+from gpulaunch.decide.placement.scores import ScoreName
+from gpulaunch.decide.placement.utility import Weights
 
 
 class Order(NamedTuple):
@@ -106,7 +106,7 @@ def topo_aware_p(choice: Choice) -> Order:
 
 
 def _bipartitioned(choice: Choice, weights: Weights) -> Order:
-    from gpulaunch.core.placement.topo_aware import place_tasks
+    from gpulaunch.decide.placement.topo_aware import place_tasks
 
     slowdown, begun = choice.utility.slowdown, choice.utility.begun
     edges = choice.pattern.edges(choice.count)
@@ -124,8 +124,8 @@ def _bipartitioned(choice: Choice, weights: Weights) -> Order:
 
 def utility_of(choice: Choice, gpus: tuple[int, ...]) -> float:
     """How useful GPUs are to the job of a choice, by index in rank order, 0 to 1 (topo-aware-sc17 Eq. 2)."""
-    from gpulaunch.core.placement.topo_aware import placement_costs
-    from gpulaunch.core.placement.utility import job_utility
+    from gpulaunch.decide.placement.topo_aware import placement_costs
+    from gpulaunch.decide.placement.utility import job_utility
 
     edges = choice.pattern.edges(choice.count)
     costs = placement_costs(edges, gpus, *_tree_of(choice, gpus), choice.utility.slowdown)
@@ -154,7 +154,7 @@ def best_effort(choice: Choice) -> Order:
 
     Source: NVIDIA go-gpuallocator, besteffort_policy.go; see best_of_partition for the departures.
     """
-    from gpulaunch.core.placement.best_effort import best_of_partition
+    from gpulaunch.decide.placement.best_effort import best_of_partition
 
     groups = (group for group in choice.groups if choice.needs.required.issubset(group))
     made = (best_of_partition(choice.topology, group, choice.count, choice.needs.required) for group in groups)

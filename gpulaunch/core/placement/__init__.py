@@ -1,1 +1,0 @@
-"""Which GPUs: scores and policies."""

@@ -1,0 +1,1 @@
+"""Placement: scores, policies, and the search for the best set of GPUs."""
