@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpulaunch.core.container.command import read_command
-from gpulaunch.core.container.ways import NO_WAY, WAYS
+from gpulaunch.containers.docker import Engine, Info
+from gpulaunch.containers.docker_command import read_command
+from gpulaunch.containers.docker_socket import find_socket
+from gpulaunch.containers.engine_ways import offer_of
+from gpulaunch.containers.standings import QUESTION_S
+from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.host.container_ways import offer_of
-from gpulaunch.host.containers import QUESTION_S
-from gpulaunch.host.docker import Engine, Info
-from gpulaunch.host.docker_socket import find_socket
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_launch import shown_machine, shown_settings, shown_table
 from gpulaunch.launch.read_sharing import what_can_be_shared

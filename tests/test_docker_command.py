@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 from engine import SEARCHED
 
-from gpulaunch.core.container.command import (
+from gpulaunch.containers.docker_command import (
     GLOBAL_FLAGS,
     RUN_FLAGS,
     START_FLAGS,
@@ -29,10 +29,10 @@ from gpulaunch.core.container.command import (
     FlagTable,
     read_command,
 )
-from gpulaunch.core.container.gpus import Asked, allowed_ways, asked_gpus, with_gpus
-from gpulaunch.core.container.life import Container, Standing, parse_container
-from gpulaunch.core.container.share import Surroundings, check_sharing
-from gpulaunch.core.container.ways import NO_WAY, WAYS, Offer
+from gpulaunch.containers.gpu_flags import Asked, allowed_ways, asked_gpus, with_gpus
+from gpulaunch.containers.life import Container, Standing, parse_container
+from gpulaunch.containers.mps_client import Surroundings, check_sharing
+from gpulaunch.containers.ways import NO_WAY, WAYS, Offer
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu

@@ -21,8 +21,8 @@ import pytest
 from conftest import DGX, SCRIPT, Launcher, holders, wait_for_end
 from engine import IMAGE, Engine
 
-from gpulaunch.host import docker
-from gpulaunch.host.containers import START_FOLLOWS_S, STOP_FOLLOWS_S, Followed, _settling_s, _since_start
+from gpulaunch.containers import docker
+from gpulaunch.containers.standings import START_FOLLOWS_S, STOP_FOLLOWS_S, Followed, _settling_s, _since_start
 
 AT_STEP = Path(__file__).parent / "jobs" / "at_step"
 RUN = (*DGX, "-q", "docker", "run", "--gpus", "2", "--name", "job", "--init")

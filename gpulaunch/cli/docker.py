@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.cli.launch import carry_out, tell_of
-from gpulaunch.core.container.command import read_command
-from gpulaunch.core.container.launch import HOST_VARIABLES
+from gpulaunch.containers.container_launch import HOST_VARIABLES
+from gpulaunch.containers.docker_command import read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.read_container import read_container_launch

@@ -208,7 +208,7 @@ def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share |
 def _what_would_run(launch: Launch, gpus: list[Gpu], share: "Share | None") -> tuple[dict[str, str], Sequence[str]]:
     """The job's variables, and its argv; a container's variables stand in docker's."""
     if launch.container:
-        from gpulaunch.core.container.launch import started_command
+        from gpulaunch.containers.container_launch import started_command
 
         return {}, started_command(launch.container, gpus, None, share) if gpus else launch.command
     if not gpus:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.core.container.life import Standing
+from gpulaunch.containers.life import Standing
 from gpulaunch.launch.free import left_over_holders
 from gpulaunch.launch.read_launch import read_shown
 from gpulaunch.leases.table import Snapshot
@@ -19,7 +19,7 @@ def _standings(seen: Snapshot) -> dict[str, Standing]:
     leases = [lease for lease in seen.leases if lease.engine is not None]
     if not leases:
         return {}
-    from gpulaunch.host.containers import standings_of  # late: few leases need it
+    from gpulaunch.containers.standings import standings_of  # late: few leases need it
 
     found = standings_of(leases)
     return {key: standing for key, standing in found.items() if key in seen.unlocked or not standing.forbidden}

@@ -16,7 +16,7 @@ from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.core.container.launch import ContainerLaunch
+    from gpulaunch.containers.container_launch import ContainerLaunch
 
 QUICK_S = 0.005
 """What may be decided under the host-wide lock, for which everybody waits."""

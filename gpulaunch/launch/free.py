@@ -116,7 +116,7 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
     Raises:
         FailedError: the engine cannot be asked, or does not end them.
     """
-    from gpulaunch.host.containers import engine_of  # late: few leases need it
+    from gpulaunch.containers.standings import engine_of  # late: few leases need it
 
     try:
         engine = engine_of(lease)

@@ -5,15 +5,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from gpulaunch.core.container.command import DockerCommand
-from gpulaunch.core.container.gpus import CDI_KIND, PROFILE_LABEL, VISIBLE, Asked, allowed_ways, asked_gpus, with_gpus
-from gpulaunch.core.container.launch import ContainerLaunch
-from gpulaunch.core.container.life import Container
-from gpulaunch.core.container.ways import NO_WAY, WAYS
+from gpulaunch.containers.container_launch import ContainerLaunch
+from gpulaunch.containers.docker import Engine, Info
+from gpulaunch.containers.docker_command import DockerCommand
+from gpulaunch.containers.docker_socket import find_socket
+from gpulaunch.containers.engine_ways import offer_of
+from gpulaunch.containers.gpu_flags import CDI_KIND, PROFILE_LABEL, VISIBLE, Asked, allowed_ways, asked_gpus, with_gpus
+from gpulaunch.containers.life import Container
+from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.host.container_ways import offer_of
-from gpulaunch.host.docker import Engine, Info
-from gpulaunch.host.docker_socket import find_socket
 from gpulaunch.launch.assess import Launch
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Given, Settings
@@ -167,7 +167,7 @@ def _check_sharing(command: DockerCommand, engine: Engine, info: Info, warn: Cal
     Raises:
         UsageError: it would not.
     """
-    from gpulaunch.core.container.share import SHARED_MEMORY, Surroundings, check_sharing  # late: few share
+    from gpulaunch.containers.mps_client import SHARED_MEMORY, Surroundings, check_sharing  # late: few share
 
     user = engine.image_user(command.operands[0]) if command.launches else None
     check_sharing(command, Surroundings(os.geteuid(), os.getegid(), user, info.security))

@@ -22,9 +22,9 @@ from gpulaunch.process.system import state_of
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:
+    from gpulaunch.containers.watcher import Watcher
     from gpulaunch.leases.share import Share
     from gpulaunch.sharing.membership import Membership
-    from gpulaunch.watcher import Watcher
 
 
 class Ended(NamedTuple):
@@ -93,7 +93,7 @@ def _membership(table: Table, record: Draft, share: "Share | None") -> "Membersh
 def _watcher(
     launch: Launch, table: Table, record: Draft, guards: bool, before_kill: Callable[[set[int]], object] | None
 ) -> "Watcher":
-    from gpulaunch.watcher import Watcher  # late: few launches need it
+    from gpulaunch.containers.watcher import Watcher  # late: few launches need it
 
     return Watcher(launch, table, record, guards=guards, before_kill=before_kill)
 
@@ -160,7 +160,7 @@ def run(
 def _started(launch: Launch, held: Held[_Prepared]) -> Started:
     gpus = granted_gpus(launch, held.grant)
     if launch.container:
-        from gpulaunch.core.container.launch import HOST_VARIABLES, started_command
+        from gpulaunch.containers.container_launch import HOST_VARIABLES, started_command
 
         environment: Mapping[str, str | None] = {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: held.lease.id}
         command = started_command(launch.container, gpus, held.lease.id, held.lease.share)

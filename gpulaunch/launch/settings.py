@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.core.container.ways import WAYS
+from gpulaunch.containers.ways import WAYS
 from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights, weights_of

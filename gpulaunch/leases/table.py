@@ -121,7 +121,7 @@ class Table:
 
     def over(self, leases: Iterable[Lease]) -> set[str]:
         """Ids of those leases, which no process holds, whose containers have ended, too; in doubt, they have not."""
-        from gpulaunch.host.containers import standings_of  # late: few leases need it
+        from gpulaunch.containers.standings import standings_of  # late: few leases need it
 
         over = {lease_id for lease_id, standing in standings_of(leases).items() if not standing.holds}
         self._ended |= over

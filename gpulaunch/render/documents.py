@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.container.life import Standing
+from gpulaunch.containers.life import Standing
 from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Wait
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.request import Request

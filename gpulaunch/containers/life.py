@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.core.container.gpus import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
+from gpulaunch.containers.gpu_flags import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
 

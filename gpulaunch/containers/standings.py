@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from gpulaunch.core.container.life import Container, Standing
+from gpulaunch.containers.docker import ANSWER_S, Engine, Events, ForbiddenError, NoAnswerError
+from gpulaunch.containers.docker_socket import known_sockets
+from gpulaunch.containers.life import Container, Standing
 from gpulaunch.errors import FailedError
-from gpulaunch.host.docker import ANSWER_S, Engine, Events, ForbiddenError, NoAnswerError
-from gpulaunch.host.docker_socket import known_sockets
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_fields import Process
 from gpulaunch.process.system import state_of

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from gpulaunch.host.containers import Followed
-from gpulaunch.host.docker import Engine
+from gpulaunch.containers.docker import Engine
+from gpulaunch.containers.standings import Followed
 from gpulaunch.launch.assess import Launch
 from gpulaunch.leases.record_fields import Process
 from gpulaunch.leases.record_file import Draft

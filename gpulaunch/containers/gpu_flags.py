@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.container.command import DockerCommand
-from gpulaunch.core.container.ways import WAYS
+from gpulaunch.containers.docker_command import DockerCommand
+from gpulaunch.containers.ways import WAYS
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.machine.gpu import Gpu
@@ -201,7 +201,7 @@ def with_gpus(
     if gpus:
         added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
     if share:
-        from gpulaunch.core.container.share import mps_flags  # late: few containers share
+        from gpulaunch.containers.mps_client import mps_flags  # late: few containers share
 
         added += [*mps_flags(command, share), "--label", f"{SHARE_LABEL}={share.sm_percentage}"]
     if lease_id:

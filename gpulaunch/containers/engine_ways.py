@@ -2,9 +2,9 @@
 
 import os
 
-from gpulaunch.core.container.gpus import CDI_KIND
-from gpulaunch.core.container.ways import Offer
-from gpulaunch.host.docker import Info
+from gpulaunch.containers.docker import Info
+from gpulaunch.containers.gpu_flags import CDI_KIND
+from gpulaunch.containers.ways import Offer
 from gpulaunch.machine.gpu import Gpu
 
 _HOOK = "nvidia-container-runtime-hook"

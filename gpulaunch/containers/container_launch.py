@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.container.command import DockerCommand
-from gpulaunch.core.container.gpus import Asked, with_gpus
-from gpulaunch.core.container.ways import NO_WAY
+from gpulaunch.containers.docker_command import DockerCommand
+from gpulaunch.containers.gpu_flags import Asked, with_gpus
+from gpulaunch.containers.ways import NO_WAY
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load

@@ -12,8 +12,8 @@ from contextlib import suppress
 from socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
 from typing import Any, NamedTuple, TypeVar
 
-from gpulaunch.core.container.gpus import LEASE_LABEL
-from gpulaunch.core.container.life import Container, checked_text, parse_container, parse_labels
+from gpulaunch.containers.gpu_flags import LEASE_LABEL
+from gpulaunch.containers.life import Container, checked_text, parse_container, parse_labels
 from gpulaunch.errors import FailedError, printable
 
 T = TypeVar("T")

@@ -1,1 +1,0 @@
-"""Effects: one door each to NVML, the allocation table, processes and data files."""
