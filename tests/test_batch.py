@@ -18,9 +18,9 @@ from conftest import DGX, Launcher, ending_in_time, held, wait_for_end
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB
 from gpulaunch.cli.batch import _words
 from gpulaunch.cli.options import read_line
-from gpulaunch.core.simulate.engine import Rules, Stay, simulate
 from gpulaunch.launch.read_launch import shown_machine
-from gpulaunch.simulation import read_trace
+from gpulaunch.simulate.engine import Rules, Stay, simulate
+from gpulaunch.simulate.read_simulation import read_trace
 
 RESULTS = "jobs.toml.results.jsonl"
 DONE = re.compile(r"gpulaunch: info: (.*); results in jobs\.toml\.results\.jsonl(; --resume runs the rest)?\n")

@@ -13,8 +13,6 @@ import pexpect
 import pytest
 from conftest import Launcher
 
-from gpulaunch.core.simulate.engine import Rules, Stay, simulate
-from gpulaunch.core.simulate.measures import Replay, measure, quartiles
 from gpulaunch.decide.placement.policies import POLICIES as KNOWN
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.read_launch import shown_machine
@@ -49,7 +47,9 @@ from gpulaunch.render.report.series import (
     wait_s,
     worst_first,
 )
-from gpulaunch.simulation import generated_trace, read_trace
+from gpulaunch.simulate.engine import Rules, Stay, simulate
+from gpulaunch.simulate.measures import Replay, measure, quartiles
+from gpulaunch.simulate.read_simulation import generated_trace, read_trace
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '<script>alert(1)</script> "\'&amp; $\\frac$ ]]> #1f2933 id="x" \x1b[31m\x07'

@@ -6,12 +6,6 @@ from itertools import pairwise
 import pytest
 from simulating import Conservation, checked, job, jobs_of, log, machine
 
-from gpulaunch.core.simulate.cluster import Remembered
-from gpulaunch.core.simulate.engine import Moment, Rules, simulate
-from gpulaunch.core.simulate.generate import loaded_mix, poisson_batches, uniform_mix
-from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.simulate.leases import lease_of, ticket_of
-from gpulaunch.core.simulate.measures import measure, quartiles
 from gpulaunch.decide.decide import Grant, Situation, admitted_gpus, decide
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request, Sharing, UtilityTerms
@@ -21,6 +15,12 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import Bounds, Client, Objective
+from gpulaunch.simulate.cluster import Remembered
+from gpulaunch.simulate.engine import Moment, Rules, simulate
+from gpulaunch.simulate.generate import loaded_mix, poisson_batches, uniform_mix
+from gpulaunch.simulate.measures import measure, quartiles
+from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_leases import lease_of, ticket_of
 
 DGX = machine("dgx1-v100")
 MINSKY = machine("power8-minsky")

@@ -58,7 +58,7 @@ DOORS = {
     "tomlkit": {"files/write.py"},
     "torch": {"measure/torch_all_reduce.py"},
 }
-SEEDED = {"core/simulate/generate.py"}  # draws from a seed that is passed in
+SEEDED = {"simulate/generate.py"}  # draws from a seed that is passed in
 PURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}
 
 

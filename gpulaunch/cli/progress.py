@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.simulate.engine import Moment
 from gpulaunch.files.duration import format_duration
+from gpulaunch.simulate.engine import Moment
 
 if TYPE_CHECKING:
     from gpulaunch.render.terminal import ProgressLine

@@ -5,9 +5,9 @@ import os
 from collections.abc import Sequence
 from shutil import rmtree
 
-from gpulaunch.core.simulate.measures import Replay
 from gpulaunch.errors import FailedError
 from gpulaunch.files.write import make_directory, write_bytes
+from gpulaunch.simulate.measures import Replay
 
 
 def prepare_report(directory: str) -> None:

@@ -8,10 +8,6 @@ from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_js
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
-from gpulaunch.core.simulate.engine import ImpossibleJobError, Rules, simulate
-from gpulaunch.core.simulate.generate import GENERATORS
-from gpulaunch.core.simulate.measures import Replay, measure
-from gpulaunch.core.simulate.time_model import MODELS
 from gpulaunch.decide.placement.policies import USUAL_MODEL
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S, shown_machine
@@ -20,7 +16,11 @@ from gpulaunch.machine.find import Machine
 from gpulaunch.papers.catalog import PAPERS
 from gpulaunch.papers.document import reproduction_document
 from gpulaunch.render.replay import replays_document
-from gpulaunch.simulation import generated_trace, read_trace
+from gpulaunch.simulate.engine import ImpossibleJobError, Rules, simulate
+from gpulaunch.simulate.generate import GENERATORS
+from gpulaunch.simulate.measures import Replay, measure
+from gpulaunch.simulate.read_simulation import generated_trace, read_trace
+from gpulaunch.simulate.time_model import MODELS
 
 _BANDWIDTH_MODELS = ("cut", "mapa")  # what was measured of a machine is not in its description
 _MOST_MACHINES = 100_000

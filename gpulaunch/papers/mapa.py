@@ -4,12 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from statistics import fmean, stdev
 
-from gpulaunch.core.simulate.cluster import Remembered
-from gpulaunch.core.simulate.engine import Rules, simulate
-from gpulaunch.core.simulate.generate import NETWORKS, uniform_mix
-from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.simulate.measures import Measured, Quartiles, Replay, measure, quartiles
-from gpulaunch.core.simulate.time_model import COMMUNICATION_SHARE, ENOUGH_GB_PER_S
 from gpulaunch.decide.placement.effective import mapa_equation, ring_counts
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.decide.placement.policies import USUAL_MODEL
@@ -18,6 +12,12 @@ from gpulaunch.machine.catalog import load_described_machine, load_paper
 from gpulaunch.machine.topology import Topology
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
 from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.simulate.cluster import Remembered
+from gpulaunch.simulate.engine import Rules, simulate
+from gpulaunch.simulate.generate import NETWORKS, uniform_mix
+from gpulaunch.simulate.measures import Measured, Quartiles, Replay, measure, quartiles
+from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.time_model import COMMUNICATION_SHARE, ENOUGH_GB_PER_S
 
 RANDOM_SETS = 40
 _QUANTILES = ("min", "25 %", "50 %", "75 %", "max")

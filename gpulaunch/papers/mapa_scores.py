@@ -6,9 +6,6 @@ from math import sqrt
 from statistics import fmean
 from time import perf_counter
 
-from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.simulate.time_model import ENOUGH_GB_PER_S, TimeModel
-from gpulaunch.core.simulate.yardstick import Yardstick
 from gpulaunch.decide.decide import Situation, decide
 from gpulaunch.decide.placement.effective import cut, mapa_equation, ring_counts
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
@@ -16,6 +13,9 @@ from gpulaunch.decide.request import Request
 from gpulaunch.papers.mapa import as_coded, fabric_of, machine_of
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row
 from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.time_model import ENOUGH_GB_PER_S, TimeModel
+from gpulaunch.simulate.yardstick import Yardstick
 
 
 def figure_11() -> Reproduction:

@@ -6,17 +6,17 @@ from functools import lru_cache
 from statistics import fmean
 from time import perf_counter
 
-from gpulaunch.core.simulate.engine import Rules, simulate
-from gpulaunch.core.simulate.generate import poisson_batches
-from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.simulate.measures import Replay, measure
-from gpulaunch.core.simulate.yardstick import Yardstick
 from gpulaunch.decide.request import Request, UtilityTerms
 from gpulaunch.machine.catalog import load_described_machine, load_paper
 from gpulaunch.machine.topology import Topology
 from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.profile import Profile, parse_profile
+from gpulaunch.simulate.engine import Rules, simulate
+from gpulaunch.simulate.generate import poisson_batches
+from gpulaunch.simulate.measures import Replay, measure
+from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.yardstick import Yardstick
 
 TICK_S = 1.1
 """Period of the published simulator."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gpulaunch.core.simulate.measures import Measured, Quartiles, Replay, quartiles
 from gpulaunch.render import Document
+from gpulaunch.simulate.measures import Measured, Quartiles, Replay, quartiles
 
 
 def replays_document(replays: Iterable[Replay]) -> Document:

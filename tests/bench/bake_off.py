@@ -18,15 +18,15 @@ from itertools import product
 from multiprocessing import Pool
 from statistics import fmean, stdev
 
-from gpulaunch.core.simulate.cluster import Remembered
-from gpulaunch.core.simulate.engine import Rules, simulate
-from gpulaunch.core.simulate.generate import loaded_mix
-from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.simulate.measures import measure, quartiles
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.machine.find import find_machine
 from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.simulate.cluster import Remembered
+from gpulaunch.simulate.engine import Rules, simulate
+from gpulaunch.simulate.generate import loaded_mix
+from gpulaunch.simulate.measures import measure, quartiles
+from gpulaunch.simulate.simulated_job import Job
 
 MACHINES = (
     "dgx1-v100",

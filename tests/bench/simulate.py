@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 
-from gpulaunch.core.simulate.engine import Rules, simulate
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.papers.topo_aware import generated
+from gpulaunch.simulate.engine import Rules, simulate
 
 CASES = [(100, 10), (1_000, 10), (1_000, 100), (10_000, 100), (10_000, 1_000), (100_000, 1_000), (100_000, 10_000)]
 GPU_SECONDS = 290.0

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpulaunch.core.simulate.measures import Measured
 from gpulaunch.render.report.series import Run
+from gpulaunch.simulate.measures import Measured
 
 _ROWS = 32  # GPUs of a panel, if these are no more than one machine's
 _ROWS_OF_MANY = 16  # the same where many panels stand one below the other

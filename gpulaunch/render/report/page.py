@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from gpulaunch.core.simulate.measures import Replay
 from gpulaunch.errors import printable
 from gpulaunch.render.replay import replays_document
 from gpulaunch.render.replay_rows import KEY, Rows, all_jobs, replayed, sensitive_jobs
@@ -15,6 +14,7 @@ from gpulaunch.render.report.lines import curves_picture, quality_picture
 from gpulaunch.render.report.load import load_picture
 from gpulaunch.render.report.series import Run, connected, quality, runs_of, sensitive, slowdown, values_of
 from gpulaunch.render.report.timeline import timeline_pictures
+from gpulaunch.simulate.measures import Replay
 
 INDEX = "index.html"
 

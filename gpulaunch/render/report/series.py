@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from gpulaunch.core.simulate.measures import Level, Measured, Quartiles, Replay, quartiles
 from gpulaunch.render.report.colours import Colour, colours_of
+from gpulaunch.simulate.measures import Level, Measured, Quartiles, Replay, quartiles
 
 _PANELS = 5  # numbers of GPUs that have a panel of their own
 _PARTS = 180  # of a line over time

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
-from gpulaunch.core.simulate.measures import Measured
 from gpulaunch.errors import printable
 from gpulaunch.render.layout import cut, fits
 from gpulaunch.render.report.bars import Bar, Grid, bars_of, close_window_s, grid_of, window_s, within
@@ -12,6 +11,7 @@ from gpulaunch.render.report.canvas import WIDTH, Axes, Picture, Rectangle, Shee
 from gpulaunch.render.report.colours import IDLE, ON_BAR, PALE, PAPER, SLOWED
 from gpulaunch.render.report.scales import set_scale, time_text, time_unit
 from gpulaunch.render.report.series import Run
+from gpulaunch.simulate.measures import Measured
 
 _LEFT = 104  # px for the names of GPUs
 _RIGHT = 6

@@ -9,9 +9,6 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.simulate.leases import lease_of, signature
-from gpulaunch.core.simulate.yardstick import Yardstick
 from gpulaunch.decide.choose import choose
 from gpulaunch.decide.decide import Grant, Refuse, Situation, admitted_gpus, decide
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
@@ -20,6 +17,9 @@ from gpulaunch.decide.request import GOES_BY_UTILITY, Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
+from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_leases import lease_of, signature
+from gpulaunch.simulate.yardstick import Yardstick
 
 State = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter: how many there are of each, or in the order in which they began."""

@@ -6,11 +6,11 @@ where each model comes from, and what it leaves out.
 
 from collections.abc import Mapping, Sequence
 
-from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.simulate.yardstick import Yardstick
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.sharing.prediction import rates
+from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.yardstick import Yardstick
 
 MODELS = ("fixed", "bandwidth", "interference", "sharing")
 """`fixed` is none of the others."""

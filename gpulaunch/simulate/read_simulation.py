@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
-from gpulaunch.core.simulate.generate import GENERATORS
-from gpulaunch.core.simulate.job import Job
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.write import document_text
@@ -15,6 +13,8 @@ from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.machine.catalog import load_paper, load_profile
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.simulate.generate import GENERATORS
+from gpulaunch.simulate.simulated_job import Job
 
 _READ_WITH = "topo_aware_p"  # a policy that goes by all that a job says; which one decides is said by each run
 _APART = ("min_utility",)  # what hardly two jobs have in common

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from gpulaunch.core.simulate.job import Job
 from gpulaunch.decide.decide import Grant
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.record_fields import Process
 from gpulaunch.leases.ticket import Ticket
+from gpulaunch.simulate.simulated_job import Job
 
 _NOBODY = Process(0, 0)
 _EPOCH = "1970-01-01T00:00:00Z"

@@ -5,10 +5,10 @@ from itertools import groupby
 from statistics import quantiles
 from typing import NamedTuple
 
-from gpulaunch.core.simulate.cluster import Remembered
-from gpulaunch.core.simulate.engine import Rules, Stay
-from gpulaunch.core.simulate.yardstick import Yardstick
 from gpulaunch.machine.topology import Topology
+from gpulaunch.simulate.cluster import Remembered
+from gpulaunch.simulate.engine import Rules, Stay
+from gpulaunch.simulate.yardstick import Yardstick
 
 _HOUR_S = 3600.0
 _SLO_ROUNDING = 1e-9

@@ -5,13 +5,13 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.core.simulate.cluster import Ahead, Cluster, Found, Remembered
-from gpulaunch.core.simulate.job import Job
-from gpulaunch.core.simulate.leases import ticket_of
-from gpulaunch.core.simulate.time_model import TimeModel
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
+from gpulaunch.simulate.cluster import Ahead, Cluster, Found, Remembered
+from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_leases import ticket_of
+from gpulaunch.simulate.time_model import TimeModel
 
 if TYPE_CHECKING:
     from gpulaunch.leases.ticket import Ticket

@@ -1,1 +1,0 @@
-"""Deciding: pure functions over plain values."""

@@ -1,0 +1,1 @@
+"""Simulation: replaying jobs on described machines by the launcher's own decisions and queue."""
