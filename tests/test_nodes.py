@@ -19,9 +19,9 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology, counts_as_cuda, machines
-from gpulaunch.render.dot import topology_dot
-from gpulaunch.render.machine import topology_lines
-from gpulaunch.render.svg import topology_svg
+from gpulaunch.show.topology.dot import topology_dot
+from gpulaunch.show.topology.svg import topology_svg
+from gpulaunch.show.topology.text import topology_lines
 
 CLUSTER = load_described_machine("minsky-cluster")[0]
 MINSKY = load_described_machine("power8-minsky")[0]

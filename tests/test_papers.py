@@ -155,7 +155,7 @@ def test_published_sets() -> None:
 def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction]) -> None:
     """docs/reproductions.md has every figure; those that hold no times of a machine have today's numbers."""
     from gpulaunch.papers.document import reproduction_document
-    from gpulaunch.render.reproduction import markdown
+    from gpulaunch.show.reproduction import markdown
 
     text = (DOCS / "reproductions.md").read_text()
     for name in PAPERS:

@@ -13,10 +13,10 @@ from gpulaunch.machine.described import described_topology
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
-from gpulaunch.render.dot import topology_dot
-from gpulaunch.render.legend import GpuState
-from gpulaunch.render.machine import topology_lines
-from gpulaunch.render.svg import topology_svg
+from gpulaunch.show.topology.dot import topology_dot
+from gpulaunch.show.topology.legend import GpuState
+from gpulaunch.show.topology.svg import topology_svg
+from gpulaunch.show.topology.text import topology_lines
 
 HOSTILE = 'a"b<&>\\c\x1b[31m\n\x00'
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from gpulaunch.machine.catalog import load_profile, profile_names
 from gpulaunch.profiles.demand import Demand
-from gpulaunch.render.plan import plan_document
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import BOUNDS, Client, Objective, judge
 from gpulaunch.sharing.partition import partition
 from gpulaunch.sharing.plan import Group, Job, Plan, Site, Workflow, circle, configurations, make_plan
 from gpulaunch.sharing.prediction import Solo, run_together
+from gpulaunch.show.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
 EXAMPLE = Path(__file__).parent.parent / "examples" / "queue.toml"

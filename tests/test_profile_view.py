@@ -20,17 +20,17 @@ from gpulaunch.machine.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.profile import Profile, parse_profile
-from gpulaunch.render.profile.amount import amount, amount_between_runs, said
-from gpulaunch.render.profile.picture import profile_svg
-from gpulaunch.render.profile.svg_width import cut_to, lines_of, width_of
-from gpulaunch.render.profile.text import profile_text
-from gpulaunch.render.profile.text_bar import bar_lines, drawn
-from gpulaunch.render.profile.text_graph import matrix_lines
-from gpulaunch.render.profile.text_plot import plot_lines
-from gpulaunch.render.profile.view import Bar, Fact, Graph, Plot, ProfileView, sketch
-from gpulaunch.render.profile.words import view_of
-from gpulaunch.render.tables import profiles_table
-from gpulaunch.render.terminal import draw
+from gpulaunch.show.profile.amount import amount, amount_between_runs, said
+from gpulaunch.show.profile.picture import profile_svg
+from gpulaunch.show.profile.svg_width import cut_to, lines_of, width_of
+from gpulaunch.show.profile.text import profile_text
+from gpulaunch.show.profile.text_bar import bar_lines, drawn
+from gpulaunch.show.profile.text_graph import matrix_lines
+from gpulaunch.show.profile.text_plot import plot_lines
+from gpulaunch.show.profile.view import Bar, Fact, Graph, Plot, ProfileView, sketch
+from gpulaunch.show.profile.words import view_of
+from gpulaunch.show.tables import profiles_table
+from gpulaunch.show.terminal import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = 'a"b<&>]]>\\c\x1b[31m\n\x00\u202e\udcff'

@@ -16,16 +16,16 @@ from conftest import Launcher
 from gpulaunch.decide.placement.policies import POLICIES as KNOWN
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.read_launch import shown_machine
-from gpulaunch.render.replay import replays_document
-from gpulaunch.render.replay_rows import all_jobs, sensitive_jobs
-from gpulaunch.render.replay_rows import replayed as replayed_text
-from gpulaunch.render.report.bars import Bar, bars_of, grid_of, window_s, within
-from gpulaunch.render.report.canvas import WIDTH
-from gpulaunch.render.report.captions import compared
-from gpulaunch.render.report.colours import ALL, POLICIES
-from gpulaunch.render.report.page import INDEX, report_files
-from gpulaunch.render.report.scales import number, time_unit
-from gpulaunch.render.report.series import (
+from gpulaunch.show.replay_document import replays_document
+from gpulaunch.show.replay_rows import all_jobs, sensitive_jobs
+from gpulaunch.show.replay_rows import replayed as replayed_text
+from gpulaunch.show.report.bars import Bar, bars_of, grid_of, window_s, within
+from gpulaunch.show.report.canvas import WIDTH
+from gpulaunch.show.report.captions import compared
+from gpulaunch.show.report.colours import ALL, POLICIES
+from gpulaunch.show.report.page import INDEX, report_files
+from gpulaunch.show.report.scales import number, time_unit
+from gpulaunch.show.report.series import (
     Run,
     bandwidth,
     boxes,

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from gpulaunch.errors import UsageError
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.pattern_union import union
-from gpulaunch.render.scan import scan_document, scan_lines
 from gpulaunch.scan.call import Scan, SourceFile
 from gpulaunch.scan.peers import pattern_of_peer
 from gpulaunch.scan.source_files import MAX_FILE_BYTES, read_sources
 from gpulaunch.scan.sources import scan_sources
+from gpulaunch.show.scan import scan_document, scan_lines
 
 SET = Path(__file__).parent / "scan_set"
 LABELS = tomllib.loads((SET / "expected.toml").read_text())

@@ -49,12 +49,12 @@ DOORS = {
     "argparse": {"cli/arguments.py"},
     "ctypes": {"process/libc.py", "machine/nvidia/roster.py", "measure/synthetic_load.py"},
     "filelock": {"files/slow_lock.py"},
-    "matplotlib": {"render/report/canvas.py"},
+    "matplotlib": {"show/report/canvas.py"},
     "networkx": {"machine/graph.py"},
     "numpy": {"measure/link_fit.py"},
     "psutil": {"process/ending.py"},
     "pynvml": {"machine/nvidia/nvml.py", "measure/nvml_counters.py"},
-    "rich": {"render/terminal.py"},
+    "rich": {"show/terminal.py"},
     "tomlkit": {"files/write.py"},
     "torch": {"measure/torch_all_reduce.py"},
 }
@@ -129,11 +129,11 @@ def test_deciding_is_pure(path: Path) -> None:
 
 
 _DRAWN = (
-    "gpulaunch.render.tables",
-    "gpulaunch.render.terminal",
-    "gpulaunch.render.plan_table",
-    "gpulaunch.render.replay_table",
-    "gpulaunch.render.report.page",
+    "gpulaunch.show.tables",
+    "gpulaunch.show.terminal",
+    "gpulaunch.show.plan_table",
+    "gpulaunch.show.replay_table",
+    "gpulaunch.show.report.page",
 )
 
 

@@ -24,7 +24,7 @@ from gpulaunch.process.job import end_by
 from gpulaunch.process.system import iso
 
 if TYPE_CHECKING:
-    from gpulaunch.render.terminal import ProgressLine
+    from gpulaunch.show.terminal import ProgressLine
 
 _MOST_NAMED = 5
 _SOME_FAILED = 1
@@ -115,7 +115,7 @@ class _Watcher:
         self._tells = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self._line: ProgressLine | None = None
         if self._tells and not shared:
-            from gpulaunch.render import terminal  # late: few need it
+            from gpulaunch.show import terminal  # late: few need it
 
             line = terminal.ProgressLine(sys.stderr)
             self._line = line if line.possible else None

@@ -18,8 +18,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json({"findings": [finding._asdict() for finding in findings]})
     else:
-        from gpulaunch.render.tables import findings_table
-        from gpulaunch.render.terminal import draw
+        from gpulaunch.show.tables import findings_table
+        from gpulaunch.show.terminal import draw
 
         draw(findings_table([finding._asdict() for finding in findings]), sys.stdout)
     return int(any(finding.state == "problem" for finding in findings))

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import print_json
-from gpulaunch.render.plan import plan_document
 from gpulaunch.sharing import OBJECTIVES
 from gpulaunch.sharing.plan import make_plan
 from gpulaunch.sharing.plan_file import load_queue
+from gpulaunch.show.plan import plan_document
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,8 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.render.plan_table import plan_table
-        from gpulaunch.render.terminal import draw
+        from gpulaunch.show.plan_table import plan_table
+        from gpulaunch.show.terminal import draw
 
         draw(plan_table(document), sys.stdout)
     return 0

@@ -71,9 +71,9 @@ def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
 
 
 def _scan(path: str) -> Read:
-    from gpulaunch.render.scan import scan_document, scan_lines
     from gpulaunch.scan.source_files import read_sources
     from gpulaunch.scan.sources import scan_sources
+    from gpulaunch.show.scan import scan_document, scan_lines
 
     sources = read_sources(path)
     scan = scan_sources(sources.files, sources.unread, sys.stdlib_module_names)
@@ -85,7 +85,7 @@ def _scan_nccl_log(path: str) -> Read:
     from gpulaunch.files.log_file import log_lines
     from gpulaunch.measure.logs.nccl_log import read_nccl_log
     from gpulaunch.measure.logs.nccl_traffic import communication, nccl_document
-    from gpulaunch.render.nccl import nccl_lines
+    from gpulaunch.show.nccl import nccl_lines
 
     name = printable(path)
     log = read_nccl_log(log_lines(path))

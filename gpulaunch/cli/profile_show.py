@@ -18,17 +18,17 @@ def show_profile(profile: Profile, path: str, svg: str | None) -> None:
     Raises:
         FailedError: the picture cannot be written.
     """
-    from gpulaunch.render.profile.words import view_of
+    from gpulaunch.show.profile.words import view_of
 
     view = view_of(profile, path, memory_of(profile.resources.measured_on or ""))
     if svg is not None:
         from gpulaunch.files.write import write_text
-        from gpulaunch.render.profile.picture import profile_svg
+        from gpulaunch.show.profile.picture import profile_svg
 
         write_text(svg, profile_svg(view))
         return
-    from gpulaunch.render.profile.text import profile_text
-    from gpulaunch.render.terminal import draw
+    from gpulaunch.show.profile.text import profile_text
+    from gpulaunch.show.terminal import draw
 
     plain = not (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
     # a terminal that wraps by itself lets a path be copied that is longer than a line

@@ -13,7 +13,7 @@ from gpulaunch.machine.catalog import find_profile, load_profile, name_in_reach,
 from gpulaunch.profiles.document.inherit import read_reference, variants_of
 from gpulaunch.profiles.document.suspicion import suspicions
 from gpulaunch.profiles.profile import Profile, profile_mistakes
-from gpulaunch.render.profile.document import profile_document
+from gpulaunch.show.profile.document import profile_document
 
 _ACTIONS = ("show", "check", "schema")
 
@@ -130,8 +130,8 @@ def _list(*, as_json: bool) -> int:
     if as_json:
         print_json([profile_document(profile, path) for path, profile in profiles])
     else:
-        from gpulaunch.render.tables import profiles_table
-        from gpulaunch.render.terminal import draw
+        from gpulaunch.show.tables import profiles_table
+        from gpulaunch.show.terminal import draw
 
         draw(profiles_table([profile for _, profile in profiles]), sys.stdout)
     return 0

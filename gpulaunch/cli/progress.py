@@ -10,7 +10,7 @@ from gpulaunch.files.duration import format_duration
 from gpulaunch.simulate.engine import Moment
 
 if TYPE_CHECKING:
-    from gpulaunch.render.terminal import ProgressLine
+    from gpulaunch.show.terminal import ProgressLine
 
 _QUIET_S = 1.0  # what takes no longer is over before anybody has read about it
 _PAUSE_S = 0.1  # between two drawings
@@ -78,7 +78,7 @@ def telling(runs: int, jobs: int) -> Iterator[Progress]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield Progress(None, runs, jobs)
         return
-    from gpulaunch.render.terminal import ProgressLine
+    from gpulaunch.show.terminal import ProgressLine
 
     line = ProgressLine(sys.stderr)
     try:

@@ -29,7 +29,7 @@ def _load_matplotlib() -> None:
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else it tells of that directory
     before = os.environ.get("MPLCONFIGDIR")
     try:
-        from gpulaunch.render.report import page  # noqa: F401
+        from gpulaunch.show.report import page  # noqa: F401
     except ImportError as problem:
         if (problem.name or "").partition(".")[0] == "gpulaunch":
             raise
@@ -54,7 +54,7 @@ def write_report(directory: str, replays: Sequence[Replay]) -> str:
     Raises:
         FailedError: a file cannot be written.
     """
-    from gpulaunch.render.report.page import INDEX, report_files
+    from gpulaunch.show.report.page import INDEX, report_files
 
     files = report_files(replays)
     for name in sorted(files, key=lambda name: name == INDEX):

@@ -15,7 +15,7 @@ from gpulaunch.launch.settings import SETTINGS, one_of
 from gpulaunch.machine.find import Machine
 from gpulaunch.papers.catalog import PAPERS
 from gpulaunch.papers.document import reproduction_document
-from gpulaunch.render.replay import replays_document
+from gpulaunch.show.replay_document import replays_document
 from gpulaunch.simulate.engine import ImpossibleJobError, Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.render.replay_table import replays_table
-        from gpulaunch.render.terminal import draw
+        from gpulaunch.show.replay_table import replays_table
+        from gpulaunch.show.terminal import draw
 
         draw(replays_table(document), sys.stdout)
         if page:
@@ -128,8 +128,8 @@ def _reproduce(options: Namespace) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.render.reproduction import reproduction_table
-        from gpulaunch.render.terminal import draw
+        from gpulaunch.show.reproduction import reproduction_table
+        from gpulaunch.show.terminal import draw
 
         draw(reproduction_table(document), sys.stdout)
     return 0

@@ -11,7 +11,7 @@ from gpulaunch.launch.free import left_over_holders
 from gpulaunch.launch.read_launch import read_shown
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.system import is_stopped, user_name
-from gpulaunch.render.documents import status_document
+from gpulaunch.show.documents import status_document
 
 
 def _standings(seen: Snapshot) -> dict[str, Standing]:
@@ -44,8 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.render.tables import status_table
-        from gpulaunch.render.terminal import draw
+        from gpulaunch.show.tables import status_table
+        from gpulaunch.show.terminal import draw
 
         draw(status_table(document, datetime.now(UTC)), sys.stdout)
     return 0

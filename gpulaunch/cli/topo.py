@@ -12,7 +12,7 @@ from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.read_launch import shown_machine
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
-from gpulaunch.render.documents import topology_document
+from gpulaunch.show.documents import topology_document
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,13 +42,13 @@ def main(arguments: Sequence[str]) -> int:
         return write_picture(options.topology, options.svg)
     topology = _machine(options.topology, options.text, options.output)
     if options.svg is not None:
-        from gpulaunch.render.svg import topology_svg
+        from gpulaunch.show.topology.svg import topology_svg
 
         write_text(options.svg, topology_svg(topology))
     elif options.json:
         print_json(topology_document(topology))
     elif options.dot:
-        from gpulaunch.render.dot import topology_dot
+        from gpulaunch.show.topology.dot import topology_dot
 
         print(topology_dot(topology), end="")
     elif options.output or options.text:
@@ -97,7 +97,7 @@ def _write_machine(topology: Topology, path: str | None) -> None:
 
 
 def _print(topology: Topology) -> None:
-    from gpulaunch.render.machine import topology_lines
+    from gpulaunch.show.topology.text import topology_lines
 
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None

@@ -4,9 +4,9 @@ from gpulaunch.cli.output import warn
 from gpulaunch.files.write import write_text
 from gpulaunch.launch.read_launch import read_shown
 from gpulaunch.process.system import user_name
-from gpulaunch.render.documents import status_document
-from gpulaunch.render.legend import GpuState
-from gpulaunch.render.svg import topology_svg
+from gpulaunch.show.documents import status_document
+from gpulaunch.show.topology.legend import GpuState
+from gpulaunch.show.topology.svg import topology_svg
 
 
 def write_picture(topology: str | None, path: str) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gpulaunch.papers.catalog import PAPERS
 from gpulaunch.papers.document import reproduction_document
-from gpulaunch.render.reproduction import markdown
+from gpulaunch.show.reproduction import markdown
 
 INTRODUCTION = """\
 # The papers' figures, and ours

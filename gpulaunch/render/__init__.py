@@ -1,6 +1,0 @@
-"""Values -> terminal tables and JSON documents."""
-
-from typing import Any
-
-Document = dict[str, Any]
-"""What is printed as JSON."""

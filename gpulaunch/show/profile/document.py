@@ -1,0 +1,46 @@
+"""A profile as a document of JSON."""
+
+from gpulaunch.profiles.document.inherit import variants_of
+from gpulaunch.profiles.profile import Profile
+from gpulaunch.show import Document
+
+_COMMUNICATION = ("pattern", "bandwidth_sensitive", "collective_calls_per_iteration")
+_RESOURCES = (
+    *("sm_utilization_percentage", "memory_bandwidth_utilization_percentage"),
+    *("power_w", "energy_j", "duration_s", "measured_on"),
+)
+
+
+def profile_document(profile: Profile, path: str) -> Document:
+    """What `gpulaunch profiles show NAME --json` prints.
+
+    Everything is in "document", as in a file; the keys beside it are what was printed before files had all of that.
+    """
+    communication, resources, counters = profile.communication, profile.resources, profile.llc_counters
+    return {
+        "name": profile.name,
+        "description": profile.description,
+        "gpus": profile.gpus,
+        **{key: getattr(communication, key) for key in _COMMUNICATION},
+        "communication_share": profile.communication_share,
+        "split_slowdown": profile.split_slowdown,
+        "communication_source": communication.source,
+        **{key: getattr(profile.placement, key) for key in ("min_bandwidth_gb_per_s", "min_utility")},
+        **{key: bool(getattr(profile.placement, key)) for key in ("single_node", "one_per_node")},
+        "host_gb_per_s": profile.placement.host_gb_per_s,
+        "slowdowns": profile.slowdowns,
+        "collocation_source": profile.collocation.source,
+        "memory_bytes": profile.memory_bytes,
+        "memory_is_reservation": bool(resources.memory_is_reservation),
+        **{key: getattr(resources, key) for key in _RESOURCES},
+        "resources_source": resources.source,
+        "share": profile.sharing.share,
+        "sm_percentage": profile.sharing.sm_percentage,
+        "sm_curve": [point._asdict() for point in profile.curve],
+        "sm_curve_source": profile.sm_curve.source,
+        "counters": counters._asdict() if counters else None,
+        "counters_source": profile.counters.source,
+        "variants": [f"{profile.name}@{variant}" for variant in variants_of(profile)],
+        "document": profile.document,
+        "path": path,
+    }

@@ -1,0 +1,83 @@
+"""Replays -> the document of `gpulaunch simulate --json`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from gpulaunch.show import Document
+from gpulaunch.simulate.measures import Measured, Quartiles, Replay, quartiles
+
+
+def replays_document(replays: Iterable[Replay]) -> Document:
+    """All of them.
+
+    Args:
+        replays: in the order in which they are to be shown.
+    """
+    return {"runs": [_run(replay) for replay in replays]}
+
+
+def _run(replay: Replay) -> Document:
+    rules, sensitive = replay.rules, [one for one in replay.jobs if one.sensitive]
+    return {
+        "policy": rules.policy.replace("_", "-"),
+        "topology": replay.topology,
+        "machines": rules.machines,
+        "seed": replay.seed,
+        "queue": "backfill" if rules.passable_s else "fifo",
+        "bandwidth_model": rules.model,
+        "measured_by": rules.yardstick,
+        "time_models": list(rules.time_models) or ["fixed"],
+        "makespan_s": round(replay.makespan_s, 6),
+        "throughput_jobs_per_hour": round(replay.throughput_jobs_per_hour, 6),
+        "utilization": round(replay.utilization, 6),
+        "fragmentation": round(replay.fragmentation, 6),
+        "slo_violations": replay.violations,
+        "wait_s": _quartiles(one.wait_s for one in replay.jobs),
+        "turnaround_s": _quartiles(one.turnaround_s for one in replay.jobs),
+        "slowdown": _quartiles(one.slowdown for one in replay.jobs),
+        "sensitive": {
+            "jobs": len(sensitive),
+            "effective_bandwidth_gb_per_s": _quartiles(one.effective_bandwidth or 0.0 for one in sensitive),
+            "slowdown": _quartiles(one.slowdown for one in sensitive),
+            "without_nvlink_ring": sum(not one.nvlink_ring for one in sensitive),
+        },
+        "jobs": [_job(one) for one in replay.jobs],
+    }
+
+
+def _quartiles(values: Iterable[float]) -> Document | None:
+    """Least, quartiles, largest and mean; None of no values."""
+    found = list(values)
+    four = quartiles(found)
+    if four is None:
+        return None
+    names = dict(zip(Quartiles._fields, ("min", "p25", "p50", "p75", "max"), strict=True))
+    shown = {names[field]: round(value, 6) for field, value in four._asdict().items()}
+    return {**shown, "mean": round(sum(found) / len(found), 6)}
+
+
+def _job(one: Measured) -> dict[str, Any]:
+    job, stay = one.stay.job, one.stay
+    return {
+        "id": job.id,
+        "name": job.name,
+        "machine": stay.machine,
+        "gpus": list(stay.gpus),
+        "sensitive": one.sensitive,
+        "submitted_s": round(job.arrival_s, 6),
+        "started_s": round(stay.started_s, 6),
+        "ended_s": round(stay.ended_s, 6),
+        "wait_s": round(one.wait_s, 6),
+        "run_s": round(one.run_s, 6),
+        "turnaround_s": round(one.turnaround_s, 6),
+        "effective_bandwidth_gb_per_s": _rounded(one.effective_bandwidth),
+        "aggregate_bandwidth_gb_per_s": _rounded(one.aggregate_bandwidth),
+        "allocation_quality": _rounded(one.quality),
+        "slowdown": round(one.slowdown, 6),
+        "utility": _rounded(stay.utility),
+        "violates_slo": one.violates,
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,34 @@
+"""The document of replays -> a table for a terminal: one line for each policy."""
+
+from gpulaunch.show import Document
+from gpulaunch.show.replay_rows import KEY, Rows, all_jobs, replayed, sensitive_jobs
+from gpulaunch.show.terminal import Group, Table, Text, table_of
+
+
+def replays_table(document: Document) -> Group:
+    """All runs side by side: the machine, then the sensitive jobs.
+
+    Args:
+        document: from replays_document.
+    """
+    title, how = replayed(document)
+    sensitive = sensitive_jobs(document)
+    return Group(
+        Text(title, "bold"),
+        Text(how, "dim"),
+        Text(),
+        _table(all_jobs(document)),
+        Text(),
+        Text("bandwidth-sensitive jobs: effective bandwidth, GB/s", "bold"),
+        _table(sensitive) if sensitive.rows else Text("none", "dim"),
+        Text(),
+        Text(KEY, "dim"),
+    )
+
+
+def _table(rows: Rows) -> Table:
+    table = table_of(*rows.columns, right=rows.columns[1:])
+    table.columns[-1].min_width = None  # its figures are short
+    for row in rows.rows:
+        table.add_row(*row)
+    return table
