@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpulaunch.measure.links import synthetic_load
+from gpulaunch.measure import synthetic_load
 
 if TYPE_CHECKING:
     from fake_cuda import Call, FakeCuda

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.batch.results_file import Result, ResultsFile, result_document
 from gpulaunch.batch.run import Counts, Ears, Outcome, Ways
-from gpulaunch.batch.run import run as batch
 from gpulaunch.batch.tasks import Task, read_tasks
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.options import OPTIONS

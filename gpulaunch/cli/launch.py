@@ -11,10 +11,10 @@ from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
+from gpulaunch.launch import run as launching
 from gpulaunch.launch.acquire import Held, Told
 from gpulaunch.launch.assess import Launch, granted_gpus, preview
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.run import run as launching
 from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import Snapshot

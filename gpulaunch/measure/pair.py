@@ -10,8 +10,8 @@ from gpulaunch.launch.assess import Launch
 from gpulaunch.machine.catalog import load_profile
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
+from gpulaunch.measure import synthetic_load
 from gpulaunch.measure.background import Background
-from gpulaunch.measure.links import synthetic_load
 from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, repeated, timed
 from gpulaunch.measure.measured_runs import percentile_95, rounded
 from gpulaunch.measure.measuring_place import Site, check_sharable, find_site, names

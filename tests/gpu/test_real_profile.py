@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from test_real_sharing import CONTROL, PATIENCE_S, Bench
 
-from gpulaunch.measure.links import synthetic_load
+from gpulaunch.measure import synthetic_load
 
 REPORT = os.environ.get("GPULAUNCH_GPU_REPORT")
 """Read now: no test sees such a variable."""
