@@ -16,7 +16,7 @@ from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table, release
-from gpulaunch.process.system import this_process
+from gpulaunch.process.identity import this_process
 from gpulaunch.profiles.pattern import graph_pattern
 from gpulaunch.sharing.mps_directories import inherited_variables
 

@@ -17,10 +17,10 @@ import pytest
 from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
 from test_table import put
 
-from gpulaunch.leases.record_fields import Process
 from gpulaunch.leases.record_file import MAX_RECORD_BYTES
 from gpulaunch.process.ending import marked
-from gpulaunch.process.system import identify, seconds_since_boot
+from gpulaunch.process.identity import Process, identify
+from gpulaunch.process.system import seconds_since_boot
 
 AT_STEP = Path(__file__).parent / "jobs" / "at_step"
 WAIT = ("--wait", "--wait-timeout", "20")

@@ -34,11 +34,10 @@ from gpulaunch.containers.life import Container, Standing, parse_container
 from gpulaunch.containers.mps_client import Surroundings, check_sharing
 from gpulaunch.containers.ways import NO_WAY, WAYS, Offer
 from gpulaunch.errors import UsageError
-from gpulaunch.leases.share import Share
+from gpulaunch.leases.share import Client as MpsClient
+from gpulaunch.leases.share import Objective, Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.demand import Demand
-from gpulaunch.sharing.interference import Client as MpsClient
-from gpulaunch.sharing.interference import Objective
 
 # ---------------------------------------------------------------------------------------------- the client, asked
 

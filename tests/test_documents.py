@@ -15,17 +15,14 @@ from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.files.size import format_size, parse_size
 from gpulaunch.leases.lease import Lease, parse_lease
-from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS, Process, TableKey, same_table
-from gpulaunch.machine.catalog import (
-    find_profile,
-    load_described_machine,
-    load_profile,
-    machine_names,
-    profile_names,
-)
+from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS
+from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.table_key import TableKey, same_table
 from gpulaunch.machine.topology import Topology
+from gpulaunch.process.identity import Process
+from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.document.section import Part
 from gpulaunch.profiles.document.sections import Communication, Placement

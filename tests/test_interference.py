@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.machine.catalog import load_gpu_models, load_profile
+from gpulaunch.leases.share import Client, Objective
+from gpulaunch.machine.catalog import load_gpu_models
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import Bounds, Client, Objective, judge, preference
+from gpulaunch.sharing.interference import Bounds, judge, preference
 from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
     Gain,

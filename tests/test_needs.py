@@ -12,9 +12,9 @@ from gpulaunch.decide.placement.choice import Needs
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes, check_wishes, exclude, only
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.record_fields import Process
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
+from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS
 
 DGX1, MINSKY, CLUSTER, PCIE8 = (

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.machine.catalog import load_profile, profile_names
+from gpulaunch.leases.share import Client, Objective
+from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import BOUNDS, Client, Objective, judge
+from gpulaunch.sharing.interference import BOUNDS, judge
 from gpulaunch.sharing.partition import partition
 from gpulaunch.sharing.plan import Group, Job, Plan, Site, Workflow, circle, configurations, make_plan
 from gpulaunch.sharing.prediction import Solo, run_together

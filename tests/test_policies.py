@@ -19,11 +19,12 @@ import pytest
 from gpulaunch.decide.placement.choice import Choice, Needs
 from gpulaunch.decide.placement.place import Candidate, Placement, place, ranking
 from gpulaunch.decide.placement.scores import Scores
-from gpulaunch.machine.catalog import load_described_machine, load_profile
+from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import distance, machine_tree
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Measured, Topology
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern
 
 Gpus = tuple[int, ...]

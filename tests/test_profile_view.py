@@ -16,7 +16,7 @@ from conftest import SCRIPT, Launcher
 from rich.console import Console
 
 from gpulaunch.errors import printable
-from gpulaunch.machine.catalog import find_profile, load_profile, profile_names
+from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.profile import Profile, parse_profile

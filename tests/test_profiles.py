@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
-from gpulaunch.leases.share import Share, parse_share, share_document
-from gpulaunch.machine.catalog import load_paper, load_profile, profile_names
+from gpulaunch.leases.share import Client, Objective, Share, parse_share, share_document
+from gpulaunch.machine.catalog import load_paper
+from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.collocation import slowdowns_both_ways
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.document.inherit import read_reference
@@ -26,7 +27,7 @@ from gpulaunch.profiles.document.section import Part, Section
 from gpulaunch.profiles.profile import Profile, parse_profile
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.intensity import is_memory_intensive
-from gpulaunch.sharing.interference import Client, Objective, judge
+from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.partition import partition
 
 ROOT = Path(__file__).parent.parent

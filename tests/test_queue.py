@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Refuse, Situation, Wait, admitted_gpus, decide
+from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, admitted_gpus, decide
 from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.errors import FieldError
 from gpulaunch.files.duration import format_duration, parse_duration
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import barring, competing
-from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS, Process, TableKey
+from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS
 from gpulaunch.leases.ticket import Ticket, parse_ticket
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect
+from gpulaunch.machine.outside_use import OutsideUse
+from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
+from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(8))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
+from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
 from gpulaunch.decide.explain import explain
 from gpulaunch.decide.request import Constraint, Request, Sharing, Wishes
 from gpulaunch.decide.share_options import share_of
@@ -16,19 +16,22 @@ from gpulaunch.errors import FieldError
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.lease import Lease, parse_lease
-from gpulaunch.leases.record_fields import Process, TableKey
-from gpulaunch.leases.share import Share
+from gpulaunch.leases.share import Client, Objective, Share
 from gpulaunch.leases.ticket import Ticket
-from gpulaunch.machine.catalog import load_described_machine, load_gpu_models, load_profile
+from gpulaunch.machine.catalog import load_described_machine, load_gpu_models
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.gpu_model import find_gpu_model
 from gpulaunch.machine.link import Wire, connect
+from gpulaunch.machine.outside_use import OutsideUse
+from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
+from gpulaunch.process.identity import Process
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.sharing.capacity import Capacity, least
-from gpulaunch.sharing.interference import Bounds, Client, Objective
+from gpulaunch.sharing.interference import Bounds
 
 GIB = 1 << 30
 NO_MEMORY = "how much memory it has is unknown"

@@ -10,11 +10,12 @@ from gpulaunch.decide.decide import Grant, Situation, admitted_gpus, decide
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request, Sharing, UtilityTerms
 from gpulaunch.errors import UsageError
+from gpulaunch.leases.share import Client, Objective
 from gpulaunch.papers.topo_aware import generated
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.sharing.capacity import capacity_by
-from gpulaunch.sharing.interference import Bounds, Client, Objective
+from gpulaunch.sharing.interference import Bounds
 from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Moment, Rules, simulate
 from gpulaunch.simulate.generate import loaded_mix, poisson_batches, uniform_mix

@@ -19,7 +19,6 @@ from gpulaunch.decide.placement.utility import (
     communication_cost,
     communication_range,
     fragmentation,
-    interference,
     job_utility,
     relative,
     utility,
@@ -29,6 +28,7 @@ from gpulaunch.decide.placement.utility import (
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.levels import distance, machine_tree
+from gpulaunch.sharing.slowdown import interference
 
 
 class Machine(NamedTuple):

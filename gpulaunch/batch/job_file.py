@@ -8,7 +8,7 @@ from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_toml, read_text
 from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.launch.settings import SETTINGS
-from gpulaunch.machine.catalog import portable, profile_within
+from gpulaunch.profiles.catalog import portable, profile_within
 from gpulaunch.profiles.profile import Profile
 
 SETTINGS_OF_A_JOB = (

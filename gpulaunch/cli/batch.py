@@ -19,9 +19,9 @@ from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.read_launch import read_grace, shown_machine
 from gpulaunch.launch.settings import Given, Settings
-from gpulaunch.machine.catalog import profiles_at_hand
 from gpulaunch.process.job import end_by
 from gpulaunch.process.system import iso
+from gpulaunch.profiles.catalog import profiles_at_hand
 
 if TYPE_CHECKING:
     from gpulaunch.show.terminal import ProgressLine

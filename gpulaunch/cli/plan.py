@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import print_json
-from gpulaunch.sharing import OBJECTIVES
+from gpulaunch.leases.share import OBJECTIVES
 from gpulaunch.sharing.plan import make_plan
 from gpulaunch.sharing.plan_file import load_queue
 from gpulaunch.show.plan import plan_document

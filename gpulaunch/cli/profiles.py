@@ -9,7 +9,7 @@ from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import print_json, report, warn
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.document import Document, read_document
-from gpulaunch.machine.catalog import find_profile, load_profile, name_in_reach, profile_names
+from gpulaunch.profiles.catalog import find_profile, load_profile, name_in_reach, profile_names
 from gpulaunch.profiles.document.inherit import read_reference, variants_of
 from gpulaunch.profiles.document.suspicion import suspicions
 from gpulaunch.profiles.profile import Profile, profile_mistakes

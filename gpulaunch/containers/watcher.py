@@ -6,12 +6,11 @@ from collections.abc import Callable
 from gpulaunch.containers.docker import Engine
 from gpulaunch.containers.standings import Followed
 from gpulaunch.launch.assess import Launch
-from gpulaunch.leases.record_fields import Process
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import end_all
-from gpulaunch.process.system import state_of
+from gpulaunch.process.identity import Process, state_of
 
 _TAKE_OVER = b"w"
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock

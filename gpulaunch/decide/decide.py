@@ -13,27 +13,12 @@ from gpulaunch.leases.queue import barring, competing
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_candidates import Place
     from gpulaunch.decide.share_options import Joining
-
-
-class OutsideUse(NamedTuple):
-    """A GPU at work for someone who holds no lease.
-
-    Attributes:
-        uuid: the GPU.
-        who: such as "pid 4123, alice", or what else shows the use.
-        pids: the processes, as far as they are visible.
-        lost: whether it is none, but the GPU does not answer.
-    """
-
-    uuid: str
-    who: str
-    pids: tuple[int, ...] = ()
-    lost: bool = False
 
 
 class Situation(NamedTuple):

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from itertools import chain
 
 from gpulaunch.decide.placement.choice import Choice, Needs
-from gpulaunch.decide.placement.utility import interference
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
+from gpulaunch.sharing.slowdown import interference
 
 _ROUNDING = 1e-9  # three times a third fits
 

@@ -11,9 +11,10 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.leases.share import Client
     from gpulaunch.profiles.demand import Demand
     from gpulaunch.sharing.capacity import Capacity
-    from gpulaunch.sharing.interference import Bounds, Client
+    from gpulaunch.sharing.interference import Bounds
 
 GOES_BY_UTILITY = ("topo_aware", "topo_aware_p")
 """The policies of topo-aware-sc17: neighbours matter to them, and in which order those began."""

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from gpulaunch.decide.request import Request, Sharing
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.share import Share
+from gpulaunch.leases.share import Client, Share
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity, least
-from gpulaunch.sharing.interference import Client, Verdict, judge, preference
+from gpulaunch.sharing.interference import Verdict, judge, preference
 from gpulaunch.sharing.partition import Part, Prediction, for_newcomer, predict
 
 

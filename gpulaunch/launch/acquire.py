@@ -10,13 +10,13 @@ from gpulaunch.launch.assess import Launch, Look, first_look, granted_gpus, look
 from gpulaunch.launch.place_in_queue import Turn
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
-from gpulaunch.leases.record_fields import Process
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu_names import gpus_text
-from gpulaunch.process.system import boot_id, now, seconds_since_boot, this_process
+from gpulaunch.process.identity import Process, this_process
+from gpulaunch.process.system import boot_id, now, seconds_since_boot
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Situation, Wait, decide
+from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
 from gpulaunch.decide.request import Request
 from gpulaunch.launch.place_in_queue import Turn
 from gpulaunch.leases.lease import Lease
@@ -12,7 +12,9 @@ from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine, look_again
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.process.system import is_stopped, seconds_since_boot
+from gpulaunch.machine.outside_use import OutsideUse
+from gpulaunch.process.identity import is_stopped
+from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load

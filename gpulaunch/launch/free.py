@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, UsageError, quoted
+from gpulaunch.leases.holders import holders, holders_of
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.record_fields import Process, same_table
 from gpulaunch.leases.record_file import (
     LEASE_PREFIX,
     id_in,
@@ -22,8 +22,10 @@ from gpulaunch.leases.record_file import (
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
-from gpulaunch.process.ending import KILL_S, end_all, holders, holders_of, wait_for_one
-from gpulaunch.process.system import is_same, state_of, user_name, user_of
+from gpulaunch.machine.table_key import same_table
+from gpulaunch.process.ending import KILL_S, end_all, wait_for_one
+from gpulaunch.process.identity import Process, is_same, state_of
+from gpulaunch.process.system import user_name, user_of
 
 if TYPE_CHECKING:  # what few leases need, the others do not load
     from gpulaunch.sharing.mps_daemon import Daemon

@@ -19,9 +19,9 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.catalog import Label
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.profiles.catalog import Label
 
 _ENDING_S = 3.0  # a watcher takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02

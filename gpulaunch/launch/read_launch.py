@@ -11,12 +11,13 @@ from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.settings import Given, Setting, Settings
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.record_fields import same_table
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.catalog import Label, labelled_profile, load_measurements, load_profile
+from gpulaunch.machine.catalog import load_measurements
 from gpulaunch.machine.find import Machine, find_machine
+from gpulaunch.machine.table_key import same_table
 from gpulaunch.machine.topology import counts_as_cuda
 from gpulaunch.process.system import user_name
+from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory

@@ -6,15 +6,17 @@ from typing import NamedTuple
 from gpulaunch.decide.request import Sharing
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.launch.settings import Settings
-from gpulaunch.machine.catalog import load_gpu_models, load_profile
+from gpulaunch.leases.share import Client, Objective
+from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.find import Machine, driver_version
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.sharing import mps_daemon as mps
 from gpulaunch.sharing.capacity import Capacity, capacity_by
-from gpulaunch.sharing.interference import Bounds, Client, Objective
+from gpulaunch.sharing.interference import Bounds
 
 LEAST_DRIVER = 550
 """The first that is known to tell whether an MPS server works; 535 does not."""

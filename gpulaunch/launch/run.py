@@ -10,15 +10,15 @@ from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.acquire import Held, Told, acquire
 from gpulaunch.launch.assess import Launch, granted_gpus, table_of
 from gpulaunch.leases.environment import LEASE_VARIABLE, job_environment
-from gpulaunch.leases.record_fields import Process
+from gpulaunch.leases.holders import guard, holders_of
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
 from gpulaunch.machine.find import left_on
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import DISMISSED, Companion
-from gpulaunch.process.ending import descendants, end_all, family, guard, holders_of
+from gpulaunch.process.ending import descendants, end_all, family
+from gpulaunch.process.identity import Process, state_of
 from gpulaunch.process.job import Job, Started, cpus_near
-from gpulaunch.process.system import state_of
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:

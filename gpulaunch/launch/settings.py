@@ -11,12 +11,12 @@ from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights, weights_of
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
+from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.size import parse_size
-from gpulaunch.machine.catalog import config_directory
+from gpulaunch.leases.share import OBJECTIVES
 from gpulaunch.profiles.pattern_file import load_pattern
-from gpulaunch.sharing import OBJECTIVES
 
 _LEAST_MEMORY_BYTES = 1 << 20  # less would be a number without its unit
 

@@ -7,8 +7,6 @@ from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.leases.record_fields import (
     VERSION,
-    Process,
-    TableKey,
     check_id,
     check_time,
     process_of,
@@ -17,6 +15,8 @@ from gpulaunch.leases.record_fields import (
     texts_of,
     without_none,
 )
+from gpulaunch.machine.table_key import TableKey
+from gpulaunch.process.identity import Process
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share

@@ -1,45 +1,16 @@
 """What the records of the allocation table have in common, whether leases or tickets."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FieldError
+from gpulaunch.machine.table_key import TableKey
+from gpulaunch.process.identity import Process
 
 VERSION = 1
 """Of the records' format. A live record with another version cannot be understood, so it stops decisions."""
 
 MAX_COMMAND_CHARACTERS = 16384
-
-
-class Process(NamedTuple):
-    """A process that cannot be mistaken for a later one with the same number.
-
-    Attributes:
-        pid: as seen where the record was written.
-        start_time: in clock ticks since boot; 0 if unknown.
-    """
-
-    pid: int
-    start_time: int
-
-
-class TableKey(NamedTuple):
-    """Which machine's GPUs a record is about: a described machine. This machine's own have no key (None).
-
-    Attributes:
-        name: of the described machine.
-        digest: of its description.
-        file: its description, so that a launch inside a lease finds it again.
-    """
-
-    name: str
-    digest: str
-    file: str
-
-
-def same_table(a: TableKey | None, b: TableKey | None) -> bool:
-    """Whether two keys mean the same machine, wherever its description lies; None is this machine's own GPUs."""
-    return a is b is None or (a is not None and b is not None and (a.name, a.digest) == (b.name, b.digest))
 
 
 def without_none(document: object, optional: Mapping[str, object]) -> dict[str, Any]:

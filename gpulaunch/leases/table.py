@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.record_fields import TableKey, same_table
 from gpulaunch.leases.record_file import (
     LEASE_PREFIX,
     Draft,
@@ -29,6 +28,7 @@ from gpulaunch.leases.record_file import (
 )
 from gpulaunch.leases.state_directory import preferred_directory, state_directory
 from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
+from gpulaunch.machine.table_key import TableKey, same_table
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import user_name
 

@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.leases.record_fields import (
     VERSION,
-    Process,
-    TableKey,
     check_id,
     check_time,
     process_of,
@@ -15,6 +13,8 @@ from gpulaunch.leases.record_fields import (
     texts_of,
     without_none,
 )
+from gpulaunch.machine.table_key import TableKey
+from gpulaunch.process.identity import Process
 
 MAX_NUMBER = 1 << 30
 """Nobody gets as far as this; a ticket that does was forged, and no number is counted on from it."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.decide.decide import OutsideUse
 from gpulaunch.errors import UsageError
-from gpulaunch.leases.record_fields import TableKey
 from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.outside_use import OutsideUse
+from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:

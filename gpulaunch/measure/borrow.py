@@ -5,9 +5,10 @@ from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.catalog import load_gpu_models, load_profile, memory_of, profile_names
+from gpulaunch.machine.catalog import load_gpu_models, memory_of
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.measure.nearest_profile import Figures, nearest_profile
+from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.profile import Profile
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
 from gpulaunch.launch.assess import Launch
-from gpulaunch.machine.catalog import load_profile
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.measure import synthetic_load
@@ -15,6 +14,7 @@ from gpulaunch.measure.background import Background
 from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, repeated, timed
 from gpulaunch.measure.measured_runs import percentile_95, rounded
 from gpulaunch.measure.measuring_place import Site, check_sharable, find_site, names
+from gpulaunch.profiles.catalog import load_profile
 
 RUNS = 5
 """Of each kind, as in topo-aware-sc17 5.1."""

@@ -9,10 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from gpulaunch.leases.record_file import open_record
-from gpulaunch.process.companion import Companion
-from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.system import stat_fields, user_of
+from gpulaunch.process.identity import stat_fields
 
 KILL_S = 2.0
 """What the kernel gets to put killed processes away; one that hangs in a driver may not go at all."""
@@ -20,49 +17,6 @@ KILL_S = 2.0
 _TICK_S = 0.1
 _LONGEST_POLL_S = 86400.0  # poll counts milliseconds, up to 24 days
 _IMPATIENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP})
-
-
-def holders(record_fd: int) -> set[int]:
-    """Live processes of the record's owner that have it open to write, as far as they are visible here.
-
-    Who has it open to read looks on, and keeps no lock on it. Another user's process may have been handed the
-    descriptor so that root ends it. What root's own record is handed to, root has handed it to.
-
-    Args:
-        record_fd: the record, open: as long as it is, its inode number means no other file.
-    """
-    record = os.fstat(record_fd)
-    pids = (name for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid())
-    return {int(pid) for pid in pids if record.st_uid in (0, user_of(int(pid))) and _has_open(pid, record)}
-
-
-def holders_of(path: str) -> set[int]:
-    """The same for a record by its path; none if it is gone."""
-    try:
-        fd = open_record(path)
-    except OSError:
-        return set()
-    if fd is None:
-        return set()
-    try:
-        return holders(fd)
-    finally:
-        os.close(fd)
-
-
-def _has_open(pid: str, file: os.stat_result) -> bool:
-    with suppress(OSError):  # ended meanwhile, or somebody else's
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file) and _is_open_to_write(pid, fd):
-                    return True
-    return False
-
-
-def _is_open_to_write(pid: str, fd: str) -> bool:
-    with open(f"/proc/{pid}/fdinfo/{fd}") as info:
-        flags = next((line.split()[1] for line in info if line.startswith("flags:")), "0")
-    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def marked(variable: str) -> set[int]:
@@ -208,28 +162,3 @@ def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:
 def _send(pid: int, number: int) -> None:
     with suppress(OSError):
         os.kill(pid, number)
-
-
-def guard(
-    record_fd: int, variable: str, grace_s: float, before_kill: Callable[[set[int]], object] | None = None
-) -> Companion:
-    """A process that ends a lease's processes once this one has died without a word.
-
-    For runners that cancel with SIGKILL: it stands outside this process's group and session, and holds nothing.
-
-    Args:
-        record_fd: the lease's record, open.
-        variable: what the job's environment has, name and value; a process may have closed the record.
-        grace_s: between TERM and KILL.
-        before_kill: done once to those that outlive the grace.
-    """
-    looks_on = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))  # to read it is not to hold it
-
-    def act(word: bytes) -> None:
-        if not word:
-            end_all(lambda: holders(looks_on) | marked(variable), grace_s, before_kill=before_kill)
-
-    try:
-        return Companion(act, looks_on)
-    finally:
-        os.close(looks_on)

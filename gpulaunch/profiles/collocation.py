@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from gpulaunch.errors import UsageError
 from gpulaunch.files.document import read_text
-from gpulaunch.machine.catalog import find_profile, load_profile, profile_names
+from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.profile import Profile
 
 

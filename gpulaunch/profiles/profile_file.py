@@ -6,10 +6,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
+from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import MAX_FILE_BYTES, parse_toml, parsed, read_text
 from gpulaunch.files.slow_lock import held
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
-from gpulaunch.machine.catalog import config_directory, profile_names
+from gpulaunch.profiles.catalog import profile_names
 from gpulaunch.profiles.profile import VERSION, check_profile, is_askable, parse_profile
 
 LOCK_S = 3.0

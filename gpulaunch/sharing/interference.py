@@ -1,14 +1,15 @@
 """Who may share a GPU through CUDA MPS: the interference rule of mps-sharing-2024 IV.B."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import fsum
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from gpulaunch.decide.placement.utility import interference
 from gpulaunch.errors import printable
+from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.prediction import drawn_power, idle_power, rates, steady_gain
+from gpulaunch.sharing.slowdown import interference
 
 MOST_FOR_THROUGHPUT = 2
 """Clients beside which throughput is best (IV.B criterion 4)."""
@@ -42,40 +43,6 @@ class Bounds(NamedTuple):
 
 BOUNDS = Bounds()
 """Those of the paper."""
-
-
-class Objective(NamedTuple):
-    """What a client shares a GPU for.
-
-    Attributes:
-        name: which.
-        throughput_weight: exponent in the product.
-        energy_weight: likewise.
-        throughput_tolerance_percentage: of its speed alone that any client may be predicted to lose where one is there
-            for energy or product. Ours: 20 is the most that the model predicts while SM utilization sums to 100 %, so
-            by default the paper's bounds decide alone; whoever raises those, or lowers this, is held to it.
-    """
-
-    name: Literal["throughput", "energy", "product"] = "throughput"
-    throughput_weight: float = 1.0
-    energy_weight: float = 1.0
-    throughput_tolerance_percentage: float = 20.0
-
-
-class Client(NamedTuple):
-    """A job as one of several on a GPU.
-
-    Attributes:
-        demand: what it uses of it.
-        objective: what it shares for.
-        slowdowns: name of another client's demand -> time beside it / time alone - 1, measured or predicted.
-        predicted: those names of which nobody has measured it.
-    """
-
-    demand: Demand
-    objective: Objective = Objective()
-    slowdowns: Mapping[str, float] = {}
-    predicted: tuple[str, ...] = ()
 
 
 class Sums(NamedTuple):

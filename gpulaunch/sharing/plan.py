@@ -10,9 +10,10 @@ from math import fsum, isqrt
 from typing import NamedTuple
 
 from gpulaunch.errors import printable
+from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import BOUNDS, Bounds, Client, Objective, judge, partner_preference
+from gpulaunch.sharing.interference import BOUNDS, Bounds, judge, partner_preference
 from gpulaunch.sharing.partition import partition
 from gpulaunch.sharing.prediction import (
     Gain,

@@ -8,12 +8,13 @@ from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.files.size import parse_size
-from gpulaunch.machine.catalog import load_gpu_models, load_profile
+from gpulaunch.leases.share import OBJECTIVES, Client, Objective
+from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import GpuModel
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.sharing import OBJECTIVES
 from gpulaunch.sharing.capacity import capacity_by
-from gpulaunch.sharing.interference import Client, Objective, judge
+from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import Job, Site, circle
 from gpulaunch.sharing.prediction import idle_power
 

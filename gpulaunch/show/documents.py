@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.life import Standing
-from gpulaunch.decide.decide import Decision, Grant, OutsideUse, Wait
+from gpulaunch.decide.decide import Decision, Grant, Wait
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
@@ -16,6 +16,7 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
+from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.machine.topology import Topology
 from gpulaunch.show import Document
 from gpulaunch.show.share_documents import joining_document, sharing_document, sharing_lines

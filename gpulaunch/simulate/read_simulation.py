@@ -10,8 +10,9 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.write import document_text
 from gpulaunch.launch.read_launch import Surroundings, read_request
 from gpulaunch.launch.settings import Given, Settings
-from gpulaunch.machine.catalog import load_paper, load_profile
+from gpulaunch.machine.catalog import load_paper
 from gpulaunch.machine.find import Machine
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.simulated_job import Job

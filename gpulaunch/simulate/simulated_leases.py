@@ -7,8 +7,8 @@ from gpulaunch.decide.decide import Grant
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
-from gpulaunch.leases.record_fields import Process
 from gpulaunch.leases.ticket import Ticket
+from gpulaunch.process.identity import Process
 from gpulaunch.simulate.simulated_job import Job
 
 _NOBODY = Process(0, 0)

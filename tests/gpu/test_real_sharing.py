@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import Launcher
 
-from gpulaunch.machine.catalog import load_profile
 from gpulaunch.machine.nvidia import nvml
+from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.partition import Partition, partition
 from gpulaunch.sharing.prediction import normalized_turnaround, system_throughput

@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 from gpulaunch.errors import UsageError
 
-NOISE = 0.02
-"""Slowdowns below are taken for noise of measurement."""
-
 WORST_SLOWDOWN = 1.0
 """What counts as the worst for a job's own utility: from twice the time on, one after the other is as fast as both."""
 
@@ -145,22 +142,6 @@ def fragmentation(
     touched = sorted(set(sockets))
     left = [(free_by_socket[socket] - sockets.count(socket)) / total_by_socket[socket] for socket in touched]
     return sum(left) / len(left)
-
-
-def interference(slowdowns: Sequence[float]) -> float:
-    """Mean slowdown of the running jobs that a placement affects, and of the new one; 0 if there are none.
-
-    Args:
-        slowdowns: of each job: its time with the others, divided by its time alone, less 1. Those under 2 % count as 0.
-
-    Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as interference grows, so
-        that minimising it would seek interference.
-
-    Example:
-        >>> interference([0.3, 0.01, 0.0])
-        0.09999999999999999
-    """
-    return sum(slowdown for slowdown in slowdowns if slowdown >= NOISE) / len(slowdowns) if slowdowns else 0.0
 
 
 def worst_slowdown(slowdowns: Iterable[float]) -> float:

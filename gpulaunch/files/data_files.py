@@ -1,0 +1,44 @@
+"""Data files by name or path: those that are shipped, and those of the user."""
+
+import os
+
+from gpulaunch.errors import UsageError, quoted
+
+
+def config_directory() -> str:
+    """Where this user's settings and profiles lie."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "gpulaunch")
+
+
+def shipped_directory(kind: str) -> str:
+    """Where the files that come with gpulaunch lie: inside a wheel, or beside the package in the repository."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    inside = os.path.join(package, "_profiles", kind)
+    return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), "profiles", kind)
+
+
+def is_path(name: str) -> bool:
+    """Return whether a name is the path of a data file and not the name of one."""
+    return os.sep in name or name.endswith(".toml")
+
+
+def find_file(name: str, directories: list[str], subject: str, hint: str) -> str:
+    """Path of a data file: the name itself if it looks like one, else NAME.toml in the first directory that has it."""
+    if is_path(name):
+        return name
+    for directory in directories:
+        path = os.path.join(directory, f"{name}.toml")
+        if os.path.isfile(path):
+            return path
+    raise UsageError(f"unknown {subject} {quoted(name)}", hint)
+
+
+def file_names(directories: list[str]) -> list[str]:
+    """Return the names of all TOML files in these directories, sorted, without the suffix."""
+    found: set[str] = set()
+    for directory in directories:
+        if os.path.isdir(directory):
+            files = [entry.name for entry in os.scandir(directory) if entry.name.endswith(".toml") and entry.is_file()]
+            found.update(name.removesuffix(".toml") for name in files)
+    return sorted(found)

@@ -1,0 +1,180 @@
+"""Profiles by name or path: those that are shipped, the user's own, and those that a batch brings along."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.files.data_files import config_directory, file_names, find_file, is_path, shipped_directory
+from gpulaunch.files.document import Document, parse_toml, read_document
+from gpulaunch.profiles.chain import read_chain
+from gpulaunch.profiles.document.inherit import read_reference
+from gpulaunch.profiles.profile import Profile
+
+PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
+"""Where profiles are looked for first: a batch has those there that its file of jobs brings along."""
+
+MAX_LABEL_CHARACTERS = 8192
+
+_INSTEAD = "--profile NAME is used instead of what an image says"
+
+
+def _profile_directories() -> list[str]:
+    brought = os.environ.get(PROFILES_VARIABLE)
+    return [
+        *([brought] if brought else []),
+        os.path.join(config_directory(), "profiles"),
+        shipped_directory("workloads"),
+    ]
+
+
+def find_profile(name: str) -> str:
+    """Path of a profile: a path as it is, else by name: what a batch brings along, the user's own, those shipped.
+
+    Args:
+        name: or path; what stands behind an @ is asked of the profile, and makes no difference here.
+    """
+    return _find_profile(read_reference(name).name, _profile_directories())
+
+
+def _find_profile(name: str, directories: list[str]) -> str:
+    return find_file(name, directories, "profile", "'gpulaunch profiles' lists them")
+
+
+def name_in_reach(path: str) -> str | None:
+    """What asks for a profile by name, if its file lies where profiles are looked for."""
+    directory, file = os.path.split(os.path.realpath(path))
+    found = directory in map(os.path.realpath, _profile_directories())
+    return file.removesuffix(".toml") if found and file.endswith(".toml") else None
+
+
+def load_profile(name: str, document: Document | None = None) -> Profile:
+    """Read the profile that has this name or path, with what it stands on.
+
+    Args:
+        name: or path, with the variants that are asked for: "alexnet@batch=1", "./my.toml@batch=4,precision=fp16".
+        document: of its file, if that has been read.
+
+    Raises:
+        UsageError: there is none, or it is wrong.
+    """
+    reference = read_reference(name)
+    if document is None:
+        document = read_document(_find_profile(reference.name, _profile_directories()))
+    return read_chain(document, reference.variants, _find_base)
+
+
+def _find_base(name: str, asker: str) -> str:
+    """Path of a profile that another one names.
+
+    A path begins where the file is that names it. A name that is that file's own means the next file of that name: so a
+    user's vgg16 may stand on the one that is shipped.
+    """
+    if is_path(name):
+        return os.path.normpath(os.path.join(os.path.dirname(asker), name))
+    directories = _profile_directories()
+    own, file = os.path.split(os.path.abspath(asker))
+    if file == f"{name}.toml":
+        places = [os.path.abspath(directory) for directory in directories]
+        directories = directories[places.index(own) + 1 :] if own in places else directories
+    return _find_profile(name, directories)
+
+
+def profile_within(document: Document) -> Profile:
+    """The profile that is a table of another file, with what it stands on.
+
+    Raises:
+        UsageError: it is wrong.
+    """
+    return read_chain(document, (), _find_base)
+
+
+def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
+    """A profile's table as it may be written into another directory: a base's path begins at the root.
+
+    Args:
+        table: of a profile, already checked.
+        file: where it stands.
+    """
+    base = table.get("base")
+    if base is None or not is_path(read_reference(base).name):
+        return table
+    return {**table, "base": os.path.abspath(os.path.join(os.path.dirname(file), base))}
+
+
+class Label(NamedTuple):
+    """A profile in a container image.
+
+    Attributes:
+        image: its name.
+        key: of the label.
+        text: name of a profile that is in reach here, or a whole profile as TOML.
+    """
+
+    image: str
+    key: str
+    text: str
+
+
+def labelled_profile(label: Label) -> Profile:
+    """The profile that an image's label names or contains.
+
+    Raises:
+        UsageError: there is none of that name, or it is wrong, or longer than MAX_LABEL_CHARACTERS.
+    """
+    if len(label.text) > MAX_LABEL_CHARACTERS:
+        size = f"{len(label.text)} characters, more than {MAX_LABEL_CHARACTERS}"
+        raise UsageError(f"image {printable(label.image)}: label {label.key} has {size}", _INSTEAD)
+    origin = f"image {printable(label.image)}: label {label.key}"
+    try:
+        key, equals, _ = label.text.partition("=")
+        if equals and "@" not in key:  # else it is a name with a variant: alexnet@batch=1
+            return read_chain(parse_toml(origin, label.text), (), _find_named)
+        if not is_path(label.text):  # an image does not choose files of this host
+            return load_profile(label.text)
+        message = f"{origin}: {quoted(label.text)} is no name of a profile"
+    except UsageError as problem:
+        message = problem.message if problem.message.startswith(origin) else f"{origin}: {problem.message}"
+    raise UsageError(message, _INSTEAD)
+
+
+def _find_named(name: str, _asker: str) -> str:
+    if is_path(name):
+        raise UsageError(f"{quoted(name)} is no name of a profile")
+    return _find_profile(name, _profile_directories())
+
+
+def profile_names() -> list[str]:
+    """Names of all profiles in reach, sorted."""
+    return file_names(_profile_directories())
+
+
+@contextmanager
+def profiles_at_hand(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Profiles that this process and those that it starts find by name, before all others, as long as this lasts.
+
+    Args:
+        tables: by name, as in TOML.
+
+    Raises:
+        FailedError: they cannot be written.
+    """
+    if not tables:
+        yield
+        return
+    from tempfile import TemporaryDirectory  # late: it costs 4 ms
+
+    from gpulaunch.files.write import document_text, write_text
+
+    before = os.environ.get(PROFILES_VARIABLE)
+    with TemporaryDirectory(prefix="gpulaunch-profiles-") as directory:
+        for name, table in tables.items():
+            write_text(os.path.join(directory, f"{name}.toml"), document_text({"name": name, **table}))
+        os.environ[PROFILES_VARIABLE] = directory
+        try:
+            yield
+        finally:
+            del os.environ[PROFILES_VARIABLE]
+            if before is not None:
+                os.environ[PROFILES_VARIABLE] = before
