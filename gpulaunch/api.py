@@ -16,13 +16,13 @@ from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table, release
-from gpulaunch.process.identity import this_process
+from gpulaunch.process.system import this_process
 from gpulaunch.profiles.pattern import graph_pattern
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:
+    from gpulaunch.launch.leaver import Leaver
     from gpulaunch.machine.graph import Graph
-    from gpulaunch.sharing.leaver import Leaver
 
 _log = logging.getLogger("gpulaunch")
 
@@ -127,7 +127,7 @@ def _leaver(held: Held["_ThisProcess"]) -> "Leaver | None":
     share = held.lease.share
     if share is None or share.pipe_directory is None:
         return None
-    from gpulaunch.sharing.leaver import Leaver  # late: few programs share
+    from gpulaunch.launch.leaver import Leaver  # late: few programs share
 
     return Leaver(held.lease, held.record.fd)
 

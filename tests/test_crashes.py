@@ -19,8 +19,8 @@ from test_table import put
 
 from gpulaunch.leases.record_file import MAX_RECORD_BYTES
 from gpulaunch.process.ending import marked
-from gpulaunch.process.identity import Process, identify
-from gpulaunch.process.system import seconds_since_boot
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import identify, seconds_since_boot
 
 AT_STEP = Path(__file__).parent / "jobs" / "at_step"
 WAIT = ("--wait", "--wait-timeout", "20")

@@ -1,8 +1,9 @@
-"""The house rules that a machine can check: layers, one door for each package, style, types."""
+"""The house rules that a machine can check: rooms, one door for each package, style, types."""
 
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,40 +12,31 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gpulaunch"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# what a file of each layer may import of ours
-ALLOWED = {
-    "errors": set(),
-    "core": {"errors", "core"},
-    "render": {"errors", "core", "render"},
-    "host": {"errors", "core", "host"},
-    "settings": {"errors", "core", "host"},
-    "turn": {"errors", "core", "host"},
-    "look": {"errors", "core", "host", "turn"},
-    "acquire": {"errors", "core", "host", "turn", "look", "membership"},
-    "watcher": {"errors", "core", "host", "look"},
-    "membership": {"errors", "core", "host"},
-    "launch": {"errors", "core", "host", "look", "acquire", "watcher", "membership"},
-    "free": {"errors", "core", "host"},
-    "sharing": {"errors", "core", "host", "settings"},
-    "asking": {"errors", "core", "host", "settings"},
-    "prepare": {"errors", "core", "host", "look", "settings", "sharing", "asking"},
-    "job_file": {"errors", "core", "host", "settings"},
-    "simulation": {"errors", "core", "host", "settings", "prepare", "job_file"},
-    "tasks": {"errors", "core", "host", "settings", "prepare", "job_file"},
-    "resume": {"errors", "core", "host", "tasks"},
-    "batch": {"errors", "core", "host", "free", "tasks", "resume"},
-    "papers": {"errors", "core", "host", "papers"},
-    "container": {"errors", "core", "host", "look", "settings", "prepare"},
-    "doctor": {"errors", "core", "host", "settings", "prepare", "container", "sharing"},
-    "api": {"errors", "core", "host", "look", "acquire", "settings", "prepare"},
-    "measure": {"errors", "core", "host", "prepare", "api"},
-    "profiling": {"errors", "core", "host", "look", "acquire", "sharing", "profiling"},
-    "cli": {"errors", "core", "host", "look", "acquire", "launch", "free", "settings", "prepare", "container", "doctor"}
-    | {"measure", "profiling", "job_file", "simulation", "papers", "tasks", "batch"}
-    | {"render", "cli", "__init__"},
-    "__main__": {"cli"},
-    "__init__": {"api", "errors"},
-}
+ROOMS = [  # from the floor up: a file imports from its own room and from those before it
+    "errors",
+    "files",
+    "process",
+    "machine",
+    "profiles",
+    "leases",
+    "sharing",
+    "decide",
+    "containers",
+    "launch",
+    "api",
+    "scan",
+    "measure",
+    "batch",
+    "simulate",
+    "papers",
+    "show",
+    "doctor",
+    "cli",
+]
+LARGEST_SHARE = 0.2
+"""No room holds more of the package's lines."""
+
+PURE_MARK = "# pure: decides on plain values\n"
 DOORS = {
     "argparse": {"cli/arguments.py"},
     "ctypes": {"process/libc.py", "machine/nvidia/roster.py", "measure/synthetic_load.py"},
@@ -59,10 +51,14 @@ DOORS = {
     "torch": {"measure/torch_all_reduce.py"},
 }
 SEEDED = {"simulate/generate.py"}  # draws from a seed that is passed in
-PURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}
+IMPURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}
 
 
-def imports(path: Path) -> set[str]:
+NAMES = {path: ".".join(("gpulaunch", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in FILES}
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Full names of all modules that a file imports, also inside functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -71,29 +67,51 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+    return frozenset(found)
 
 
-def layer(name: str) -> str:
-    """Layer of one of our modules by its full name; a name of the package itself is its __init__."""
-    part = name.split(".")[1]
-    return part if part in ALLOWED else "__init__"
+def room(name: str) -> str:
+    """Room of one of our modules by its full name; empty for the package itself."""
+    part = name.split(".")[1] if "." in name else ""
+    return part if part in ROOMS else ""
+
+
+def ours(path: Path) -> set[str]:
+    """Full names of what a file imports of ours."""
+    return {name for name in imports(path) if name.split(".")[0] == "gpulaunch"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_run_downward_only(path: Path) -> None:
-    """Layers: errors <- core <- host <- launch <- cli; render sees core only."""
+    """A file imports from its own room and from rooms below it in ROOMS."""
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    ours = {name for name in imports(path) if name.startswith("gpulaunch.") or name == "gpulaunch"}
-    assert {layer(name) for name in ours} - ALLOWED[own] == set()
+    if own in ("__init__", "__main__"):  # the faces of the package: Python's and the shell's
+        return
+    above = ROOMS[ROOMS.index(own) + 1 :]
+    assert {name for name in ours(path) if room(name) in above} == set()
+
+
+def test_every_file_is_in_a_room() -> None:
+    """Beside the rooms there are the two faces of the package, and nothing else."""
+    found = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES}
+    assert found == {*ROOMS, "__init__", "__main__"}
+
+
+def test_no_room_is_a_drawer() -> None:
+    """No room holds more than a fifth of the package."""
+    lines: dict[str, int] = {}
+    for path in FILES:
+        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        lines[own] = lines.get(own, 0) + path.read_text().count("\n")
+    total = sum(lines.values())
+    assert {name: count for name, count in lines.items() if count > LARGEST_SHARE * total} == {}
 
 
 def test_no_circles() -> None:
     """No two modules import each other, not even by way of others."""
-    names = {path: ".".join(("gpulaunch", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in FILES}
-    known = set(names.values())
+    known = set(NAMES.values())
     graph = {}
-    for path, name in names.items():
+    for path, name in NAMES.items():
         targets = imports(path)
         graph[name] = {
             other for other in known for target in targets if target == other or target.startswith(other + ".")
@@ -121,11 +139,28 @@ def test_each_package_has_one_door() -> None:
     assert third_party | {name: users[name] for name in ("argparse", "ctypes")} == DOORS
 
 
-@pytest.mark.parametrize("path", [f for f in FILES if "core" in f.parts], ids=lambda path: path.name)
+def is_pure(path: Path) -> bool:
+    """Whether a file carries the mark, below its docstring."""
+    return PURE_MARK in path.read_text()
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if is_pure(path)], ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_deciding_is_pure(path: Path) -> None:
-    """The core imports nothing that does input or output, reads a clock, the environment or unseeded randomness."""
+    """A marked file and what it imports use no I/O, clock, environment or unseeded randomness."""
     allowed = {"random"} if str(path.relative_to(PACKAGE)) in SEEDED else set()
-    assert {name.partition(".")[0] for name in imports(path)} & PURE - allowed == set()
+    assert {name.partition(".")[0] for name in imports(path)} & IMPURE - allowed == set()
+    used = {
+        file for file, name in NAMES.items() if any(one == name or one.startswith(name + ".") for one in ours(path))
+    }
+    assert {file for file in used if not is_pure(file) and file.name not in ("errors.py", "__init__.py")} == set()
+
+
+def test_decide_is_marked() -> None:
+    """Every file of the room that decides carries the mark, and so do the bulk of the values below it."""
+    unmarked = {path.name for path in FILES if "decide" in path.parts and not is_pure(path)}
+    assert unmarked == {"__init__.py"}
 
 
 _DRAWN = (
@@ -143,7 +178,7 @@ def test_launch_imports_what_costs_late() -> None:
         body = ast.parse(path.read_text()).body
         top = {a.name for node in body if isinstance(node, ast.Import) for a in node.names}
         top |= {node.module for node in body if isinstance(node, ast.ImportFrom)}
-        drawing = "render" in path.parts
+        drawing = "show" in path.parts
         if not drawing and str(path.relative_to(PACKAGE)) not in {file for files in DOORS.values() for file in files}:
             assert top & {"rich", "argparse", "pynvml", *_DRAWN} == set(), path
 

@@ -12,9 +12,9 @@ import pytest
 from conftest import SHOW, VGG, Launcher, held, in_container
 
 from gpulaunch.errors import FailedError
+from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases import record_file as records
 from gpulaunch.leases import table as tables
-from gpulaunch.leases.table import Table
 
 
 def put(launcher: Launcher, name: str, content: bytes, *, live: bool) -> int:
@@ -127,7 +127,7 @@ def test_the_host_lock_names_its_holder(launcher: Launcher, monkeypatch: pytest.
     command = [sys.executable, "-c", script, str(launcher.state)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         holder.stdout.readline()
-        with pytest.raises(FailedError) as caught, Table(described=True, warn=print).locked():
+        with pytest.raises(FailedError) as caught, open_table(described=True, warn=print).locked():
             pass
         assert caught.value.message.endswith(f"the host-wide lock is held for 0.05 s by pid {holder.pid}")
         holder.communicate("")
@@ -136,7 +136,7 @@ def test_the_host_lock_names_its_holder(launcher: Launcher, monkeypatch: pytest.
 def test_the_host_lock_follows_the_directory(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state directory that is replaced while we lock it is locked again, so that all lock the same one."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    table = Table(described=True, warn=print)
+    table = open_table(described=True, warn=print)
     real = tables._flock
     replaced = []
 

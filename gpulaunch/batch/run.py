@@ -20,9 +20,9 @@ from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.children import Event, Launches, Over, Signalled, Told
 from gpulaunch.launch.free import free
+from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.table import Table
 from gpulaunch.process.descriptor import out_of_the_way
 
 
@@ -150,7 +150,7 @@ class _Batch:
         self._jobs = len(tasks)
         self._results, self._launches, self._ways, self._ears = results, launches, ways, ears
         self._began = time.monotonic() - max(0.0, time.time() - results.header.began_s)
-        self._table = Table(described=True, warn=lambda text: ears.say("warning", text))
+        self._table = open_table(described=True, warn=lambda text: ears.say("warning", text))
         self._otherwise = results.opened_apart()
         self._done: dict[int, Result] = {}
         self._pending: list[Task] = []

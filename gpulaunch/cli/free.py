@@ -7,10 +7,10 @@ from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import report, warn
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.free import free
+from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.read_launch import read_grace, shown_machine
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 
 
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     options = parser.parse_args(arguments)
     machine = None if options.topology is None else shown_machine(options.topology, warn)
-    table = Table(described=True, warn=warn)  # ids are unique, whichever machine they are about: no GPU is asked
+    table = open_table(described=True, warn=warn)  # ids are unique, whichever machine they are about: no GPU is asked
     grace_s = read_grace(Settings({}, os.environ))
     status = 0
     for lease_id in dict.fromkeys(options.id):

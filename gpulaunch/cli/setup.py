@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser
 from gpulaunch.cli.output import warn
+from gpulaunch.launch.open_table import ended_containers
 from gpulaunch.leases.setup import TMPFILES, set_up
 from gpulaunch.leases.state_directory import SET_UP
 
@@ -13,6 +14,6 @@ def main(arguments: Sequence[str]) -> int:
     Parser(
         "gpulaunch setup", f"Make {SET_UP}, the allocation table of all users, now and after every boot."
     ).parse_args(arguments)
-    set_up(warn)
+    set_up(warn, ended_containers)
     print(f"{SET_UP} holds the allocation table from now on; {TMPFILES} makes it at every boot")
     return 0

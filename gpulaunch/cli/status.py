@@ -10,8 +10,7 @@ from gpulaunch.containers.life import Standing
 from gpulaunch.launch.free import left_over_holders
 from gpulaunch.launch.read_launch import read_shown
 from gpulaunch.leases.table import Snapshot
-from gpulaunch.process.identity import is_stopped
-from gpulaunch.process.system import user_name
+from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.show.documents import status_document
 
 

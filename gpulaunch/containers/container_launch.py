@@ -1,4 +1,5 @@
 """A launch through Docker."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple

@@ -4,6 +4,7 @@ Docker's flags end at the first word that is none: the image. To find it one has
 tables are the union over the docker clients 20.10 to 29.7 (docker/cli, cli/command/container/opts.go and run.go,
 cli/flags/options.go); tests/test_docker_command.py holds them against the installed client.
 """
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,5 @@
 """What docker's own flags ask of GPUs, and how the leased ones are written into docker's command line."""
+# pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple

@@ -1,4 +1,5 @@
 """When a container holds its GPUs."""
+# pure: decides on plain values
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

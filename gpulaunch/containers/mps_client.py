@@ -1,4 +1,5 @@
 """A container that shares its GPUs: what makes it a client of CUDA MPS, and what stands in its way."""
+# pure: decides on plain values
 
 from collections.abc import Collection
 from posixpath import normpath

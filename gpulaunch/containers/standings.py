@@ -16,7 +16,8 @@ from gpulaunch.containers.docker_socket import known_sockets
 from gpulaunch.containers.life import Container, Standing
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
-from gpulaunch.process.identity import Process, state_of
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import state_of
 
 STOP_FOLLOWS_S = 0.25
 """After a container was killed through the engine: "stop" follows if it was docker stop or docker restart."""

@@ -3,14 +3,15 @@
 import time
 from collections.abc import Callable
 
+from gpulaunch.containers.container_launch import ContainerLaunch
 from gpulaunch.containers.docker import Engine
 from gpulaunch.containers.standings import Followed
-from gpulaunch.launch.assess import Launch
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import end_all
-from gpulaunch.process.identity import Process, state_of
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import state_of
 
 _TAKE_OVER = b"w"
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock
@@ -20,30 +21,32 @@ class Watcher:
     """Waits for the launcher to go. Then it has the lease, until the docker command and the containers have ended.
 
     Args:
-        launch: through Docker.
+        container: how it is launched.
         table: where the lease will stand.
         record: of the lease; still a draft.
         guards: ends the container should the launcher be killed.
+        time_limit_s: how long the container may run, or None.
+        grace_s: between TERM and KILL.
         before_kill: done once to the processes of a container that outlives the grace when it is to end.
     """
 
     def __init__(
         self,
-        launch: Launch,
+        container: ContainerLaunch,
         table: Table,
         record: Draft,
         *,
         guards: bool,
+        time_limit_s: float | None,
+        grace_s: float,
         before_kill: Callable[[set[int]], object] | None = None,
     ) -> None:
-        container = launch.container
-        assert container is not None  # noqa: S101  for the type checker
-        self._launch = launch
+        self._grace_s = grace_s
         self._table = table
         self._record = record
         self._guards = guards
         self._before_kill = before_kill
-        self._overdue_s = None if launch.time_limit_s is None else time.monotonic() + launch.time_limit_s
+        self._overdue_s = None if time_limit_s is None else time.monotonic() + time_limit_s
         self._followed = Followed(
             Engine(container.socket_path),
             container.engine_id,
@@ -81,7 +84,7 @@ class Watcher:
         Raises:
             FailedError: the engine does not do it.
         """
-        grace_s = self._launch.grace_s
+        grace_s = self._grace_s
         self._followed.end(grace_s, self._before_kill)
         end_all(lambda: {command.pid} if state_of(command) else set(), grace_s)
         self._followed.end(grace_s, self._before_kill)  # what it has made meanwhile

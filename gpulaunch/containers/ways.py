@@ -1,4 +1,5 @@
 """How GPUs get into a container."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from typing import NamedTuple

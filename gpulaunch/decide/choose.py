@@ -1,4 +1,5 @@
 """The sets of GPUs that a request could get, and whether the best of them will do."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 

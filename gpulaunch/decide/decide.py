@@ -1,4 +1,5 @@
 """A request meets the topology and the leases; out comes a decision."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple

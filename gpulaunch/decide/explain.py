@@ -1,4 +1,5 @@
 """Why this decision: who was left out, what set the winner apart, and what would work instead."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice

@@ -1,4 +1,5 @@
 """What a request's wishes mean on a machine where jobs run: groups, bounds, and who to stay away from."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from itertools import chain

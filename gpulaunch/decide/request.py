@@ -1,4 +1,5 @@
 """What is asked of the machine."""
+# pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple

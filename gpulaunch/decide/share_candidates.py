@@ -1,4 +1,5 @@
 """GPUs that jobs of the same user have already, for a request that shares."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple

@@ -1,4 +1,5 @@
 """Whom a job may join: the share groups that are there, and what becomes of each if it does."""
+# pure: decides on plain values
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple

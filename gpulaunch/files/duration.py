@@ -1,4 +1,5 @@
 """Lengths of time as people write them."""
+# pure: decides on plain values
 
 import re
 

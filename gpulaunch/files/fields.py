@@ -1,4 +1,5 @@
 """Checking the documents that people write: TOML tables against a table of allowed keys."""
+# pure: decides on plain values
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,5 @@
 """Amounts of memory as people write them."""
+# pure: decides on plain values
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

@@ -15,8 +15,8 @@ from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu_names import gpus_text
-from gpulaunch.process.identity import Process, this_process
-from gpulaunch.process.system import boot_id, now, seconds_since_boot
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import boot_id, now, seconds_since_boot, this_process
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share
@@ -168,9 +168,10 @@ def _ready_to_share(launch: Launch, table: Table, decision: Decision) -> "Abstra
     joining = decision.joining if isinstance(decision, Grant) else None
     if joining is None:
         return nullcontext(launch.within.share if launch.within else None)
-    from gpulaunch.sharing.membership import ready_to_share  # late: few launches share
+    from gpulaunch.decide.share_options import share_of  # late: few launches share
+    from gpulaunch.sharing.membership import ready_to_share
 
-    return ready_to_share(launch.request, joining, launch.mps, table)
+    return ready_to_share(share_of(launch.request, joining), joining.residents, launch.mps, table)
 
 
 def _take_with(

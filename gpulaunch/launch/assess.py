@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
 from gpulaunch.decide.request import Request
+from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.place_in_queue import Turn
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table
@@ -13,8 +14,7 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine, look_again
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.outside_use import OutsideUse
-from gpulaunch.process.identity import is_stopped
-from gpulaunch.process.system import seconds_since_boot
+from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
@@ -99,7 +99,7 @@ class Look(NamedTuple):
 
 def table_of(launch: Launch, warn: Callable[[str], None]) -> Table:
     """The allocation table that a launch takes part in."""
-    return Table(described=launch.machine.key is not None, warn=warn, private=launch.private)
+    return open_table(described=launch.machine.key is not None, warn=warn, private=launch.private)
 
 
 def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situation]:

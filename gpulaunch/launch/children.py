@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.identity import stat_fields
 from gpulaunch.process.job import clean_environment
 from gpulaunch.process.libc import end_with_parent
+from gpulaunch.process.system import stat_fields
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """What ends a program, if nobody has said that it is to be ignored."""

@@ -24,8 +24,8 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.table_key import same_table
 from gpulaunch.process.ending import KILL_S, end_all, wait_for_one
-from gpulaunch.process.identity import Process, is_same, state_of
-from gpulaunch.process.system import user_name, user_of
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import is_same, state_of, user_name, user_of
 
 if TYPE_CHECKING:  # what few leases need, the others do not load
     from gpulaunch.sharing.mps_daemon import Daemon

@@ -9,7 +9,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import is_alive, record_name
 from gpulaunch.leases.table import LockedTable, Table, release
 from gpulaunch.leases.ticket import Ticket
-from gpulaunch.process.identity import is_stopped
+from gpulaunch.process.system import is_stopped
 
 LOOK_EVERY_S = 5.0
 """What no event tells, such as use outside gpulaunch, is looked at so often at least."""

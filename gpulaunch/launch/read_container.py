@@ -15,6 +15,7 @@ from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Given, Settings
 from gpulaunch.leases.lease import Lease
@@ -84,7 +85,7 @@ def _read_start(
     info = engine.info()
     found = [container for operand in command.operands if (container := engine.container(operand))]
     made = [container for container in found if container.lease_id and container.uuids]
-    table = Table(described=True, warn=warn)
+    table = open_table(described=True, warn=warn)
     without = [container for container in made if not _has_lease(container, engine, info, table)]
     if not without:
         return command.argv

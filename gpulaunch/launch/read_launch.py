@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.assess import Launch, Patience
+from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.settings import Given, Setting, Settings
 from gpulaunch.leases.environment import LEASE_VARIABLE
@@ -235,7 +236,7 @@ def shown_settings(topology: str | None) -> Settings:
 
 def shown_table(settings: Settings, *, described: bool, warn: Callable[[str], None]) -> Table:
     """The table where launches with these settings take part."""
-    return Table(described=described, warn=warn, private=_is_private(settings))
+    return open_table(described=described, warn=warn, private=_is_private(settings))
 
 
 def read_grace(settings: Settings) -> float:
@@ -298,7 +299,7 @@ def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
     lease_id = os.environ.get(LEASE_VARIABLE)
     if not lease_id:
         return None
-    leases = Table(described=True, warn=warn, private=_is_private(settings)).peek().leases
+    leases = open_table(described=True, warn=warn, private=_is_private(settings)).peek().leases
     lease = next((lease for lease in leases if lease.id == lease_id), None)
     if not lease:
         warn(f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its own")

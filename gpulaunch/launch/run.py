@@ -17,11 +17,13 @@ from gpulaunch.machine.find import left_on
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import descendants, end_all, family
-from gpulaunch.process.identity import Process, state_of
+from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job, Started, cpus_near
+from gpulaunch.process.system import state_of
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:
+    from gpulaunch.containers.container_launch import ContainerLaunch
     from gpulaunch.containers.watcher import Watcher
     from gpulaunch.leases.share import Share
     from gpulaunch.sharing.membership import Membership
@@ -45,7 +47,8 @@ class _Prepared:
         guarded = os.environ.get("CI", "").lower() in ("1", "true")
         self.membership = _membership(table, record, share)
         before_kill = self.take_off_mps if self.membership else None
-        self.watcher = _watcher(launch, table, record, guarded, before_kill) if launch.container else None
+        container = launch.container
+        self.watcher = _watcher(launch, container, table, record, guarded, before_kill) if container else None
         self._guard: Companion | None = None
         if guarded and not self.watcher:
             variable = f"{LEASE_VARIABLE}={record.id}"
@@ -91,11 +94,24 @@ def _membership(table: Table, record: Draft, share: "Share | None") -> "Membersh
 
 
 def _watcher(
-    launch: Launch, table: Table, record: Draft, guards: bool, before_kill: Callable[[set[int]], object] | None
+    launch: Launch,
+    container: "ContainerLaunch",
+    table: Table,
+    record: Draft,
+    guards: bool,
+    before_kill: Callable[[set[int]], object] | None,
 ) -> "Watcher":
     from gpulaunch.containers.watcher import Watcher  # late: few launches need it
 
-    return Watcher(launch, table, record, guards=guards, before_kill=before_kill)
+    return Watcher(
+        container,
+        table,
+        record,
+        guards=guards,
+        time_limit_s=launch.time_limit_s,
+        grace_s=launch.grace_s,
+        before_kill=before_kill,
+    )
 
 
 def run(
@@ -195,9 +211,18 @@ def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[
             spared |= holders_of(table.path_of(other))
 
     def stragglers() -> set[int]:
-        return left_on(launch.machine, lease.uuids, descendants(spared))
+        return left_on(launch.machine, lease.uuids, _without_mps(descendants(spared)))
 
     return end_all(stragglers, launch.grace_s, held.holder.job.ignored, held.holder.take_off_mps)
+
+
+def _without_mps(pids: set[int]) -> set[int]:
+    """Leave out MPS daemons and servers: they belong to all jobs of their share group."""
+    if not pids:
+        return pids
+    from gpulaunch.sharing.share_group import serves_a_group  # late: few jobs leave anything behind
+
+    return {pid for pid in pids if not serves_a_group(pid)}
 
 
 def _cpus(launch: Launch, gpus: list[Gpu]) -> frozenset[int]:

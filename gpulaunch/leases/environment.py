@@ -1,4 +1,5 @@
 """What a job finds in its environment."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

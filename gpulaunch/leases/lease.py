@@ -1,4 +1,5 @@
 """The right to use GPUs, as a record that can be written down."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple

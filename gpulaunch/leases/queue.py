@@ -3,6 +3,7 @@
 Each ticket says itself until when it may be passed, so no launcher's settings can push it in front of others, and all
 agree without a counter that they would have to share.
 """
+# pure: decides on plain values
 
 from collections.abc import Collection, Iterable, Sequence
 

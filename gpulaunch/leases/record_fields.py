@@ -1,4 +1,5 @@
 """What the records of the allocation table have in common, whether leases or tickets."""
+# pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,9 +1,10 @@
 """Making the state directory that root gives a machine for good."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.state_directory import SET_UP
 from gpulaunch.leases.table import Table
 
@@ -13,11 +14,12 @@ d {SET_UP} 1777 root root -
 """
 
 
-def set_up(warn: Callable[[str], None]) -> None:
+def set_up(warn: Callable[[str], None], ended_containers: Callable[[Iterable[Lease]], set[str]]) -> None:
     """Make SET_UP, root's, world-writable and sticky, now and after every boot.
 
     Args:
         warn: where to say what is odd but no failure.
+        ended_containers: see Table.
 
     Raises:
         UsageError: we are not root, or GPULAUNCH_STATE_DIR is set.
@@ -31,7 +33,7 @@ def set_up(warn: Callable[[str], None]) -> None:
         if os.path.isdir(SET_UP):
             _make()
         else:
-            _make_unless_used(warn)
+            _make_unless_used(Table(described=True, warn=warn, ended_containers=ended_containers))
         os.makedirs(os.path.dirname(TMPFILES), exist_ok=True)
         with open(TMPFILES, "w") as file:
             file.write(_ENTRY)
@@ -39,9 +41,8 @@ def set_up(warn: Callable[[str], None]) -> None:
         raise FailedError(f"{problem.filename}: {os.strerror(problem.errno or 0).lower()}") from None
 
 
-def _make_unless_used(warn: Callable[[str], None]) -> None:
+def _make_unless_used(table: Table) -> None:
     """Make SET_UP while nobody can take a lease in the directory that serves now."""
-    table = Table(described=True, warn=warn)
     table.peek()  # asks about containers, for which there is no time under the lock
     with table.locked() as locked:
         seen = locked.read()

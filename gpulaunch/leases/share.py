@@ -1,4 +1,5 @@
 """One job's part of the GPUs that it shares, as its lease says it."""
+# pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -66,12 +66,22 @@ class Table:
         described: only records of described machines are of interest, never those of this machine's own GPUs.
         warn: where to say what is odd but no failure.
         private: a container's own table will do.
+        ended_containers: returns the ids of those leases whose containers have all ended;
+            asked of leases that no process holds.
 
     Raises:
         FailedError: no directory will do.
     """
 
-    def __init__(self, *, described: bool, warn: Callable[[str], None], private: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        described: bool,
+        warn: Callable[[str], None],
+        ended_containers: Callable[[Iterable[Lease]], set[str]],
+        private: bool = False,
+    ) -> None:
+        self._ended_containers = ended_containers
         self._chosen = os.environ.get("GPULAUNCH_STATE_DIR")  # a Python program may change it while it has a lease
         self._preferred = preferred_directory(self._chosen)
         self.directory = state_directory(self._chosen, described=described, private=private)
@@ -121,9 +131,7 @@ class Table:
 
     def over(self, leases: Iterable[Lease]) -> set[str]:
         """Ids of those leases, which no process holds, whose containers have ended, too; in doubt, they have not."""
-        from gpulaunch.containers.standings import standings_of  # late: few leases need it
-
-        over = {lease_id for lease_id, standing in standings_of(leases).items() if not standing.holds}
+        over = self._ended_containers(leases)
         self._ended |= over
         return over
 

@@ -1,4 +1,5 @@
 """A place in the queue, as a record that can be written down."""
+# pure: decides on plain values
 
 from typing import Any, NamedTuple
 

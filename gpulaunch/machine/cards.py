@@ -1,4 +1,5 @@
 """The cards of a machine, with MIG instances put together again, and the links between cards."""
+# pure: decides on plain values
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,4 +1,5 @@
 """Lists of CPUs as Linux writes them."""
+# pure: decides on plain values
 
 MAX_CPUS = 1 << 16
 """More than any kernel is built for; a slip of the pen must not fill the memory."""

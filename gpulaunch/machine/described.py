@@ -1,4 +1,5 @@
 """A described machine: the document of profiles/machines/NAME.toml -> Topology."""
+# pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product

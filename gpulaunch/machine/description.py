@@ -1,4 +1,5 @@
 """A topology -> the document of a machine file that describes it: the inverse of described_topology."""
+# pure: decides on plain values
 
 import re
 from collections.abc import Callable, Iterable, Sequence

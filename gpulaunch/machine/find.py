@@ -117,10 +117,6 @@ def look_again(machine: Machine) -> Machine:
 
 def left_on(machine: Machine, uuids: Sequence[str], pids: set[int]) -> set[int]:
     """Those of the processes that are at work on these GPUs; on a described machine, which cannot tell, all."""
-    if pids:
-        from gpulaunch.sharing.share_group import serves_a_group  # late: few jobs leave anything behind
-
-        pids = {pid for pid in pids if not serves_a_group(pid)}
     if machine.key or not pids:
         return pids
     return pids & pids_at_work(uuids)

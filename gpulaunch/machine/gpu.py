@@ -1,4 +1,5 @@
 """A GPU as a value: a card, or a MIG instance of one."""
+# pure: decides on plain values
 
 from typing import NamedTuple
 

@@ -1,4 +1,5 @@
 """What a GPU model can do: the document of profiles/gpus/NAME.toml -> GpuModel, and which model a GPU is."""
+# pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,5 @@
 """GPUs as people name them."""
+# pure: decides on plain values
 
 from collections.abc import Iterable
 

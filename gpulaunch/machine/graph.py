@@ -1,4 +1,5 @@
 """The door to networkx: graphs whose attributes are scalars, so that every file format of networkx can hold them."""
+# pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real

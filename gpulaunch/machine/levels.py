@@ -1,4 +1,5 @@
 """The machine as the multi-level graph of topo-aware-sc17 4.1.2: network, machines, sockets, host bridges ... GPUs."""
+# pure: decides on plain values
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar

@@ -1,4 +1,5 @@
 """The link of two GPUs as a value, and what it carries by how the two are wired."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Sequence
 from itertools import combinations

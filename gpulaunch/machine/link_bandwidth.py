@@ -8,6 +8,7 @@ Sources:
         over 12, 18 and 18 links, both directions); GA102 white paper (112.5 GB/s over 4 links, both directions).
     Planned: NCCL src/graph/topo.h (SM60_NVLINK_BW ... SM100_NVLINK_BW) and its PCIe speed table.
 """
+# pure: decides on plain values
 
 from typing import Literal, NamedTuple
 

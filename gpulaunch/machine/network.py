@@ -1,4 +1,5 @@
 """GPUs and links <-> nodes and edges of a networkx graph, with attributes of the same names."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from itertools import combinations

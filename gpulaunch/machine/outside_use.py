@@ -1,4 +1,5 @@
 """Use of a GPU that no lease explains."""
+# pure: decides on plain values
 
 from typing import NamedTuple
 

@@ -6,6 +6,7 @@ it, and empty cells where a cgroup hides the CPUs. What can be read in two ways 
 
 Source: outputs of drivers from about 2016 to 2026, as people publish them.
 """
+# pure: decides on plain values
 
 import re
 from collections import Counter

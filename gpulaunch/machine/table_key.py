@@ -1,4 +1,5 @@
 """Which machine a record of the allocation table is about."""
+# pure: decides on plain values
 
 from typing import NamedTuple
 

@@ -1,4 +1,5 @@
 """The machine as a value: its GPUs and the best direct connection of every two of them."""
+# pure: decides on plain values
 
 from typing import TYPE_CHECKING, NamedTuple
 

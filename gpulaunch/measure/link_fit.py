@@ -3,6 +3,7 @@
 mapa-sc21 3.4 defines the effective bandwidth of a set as a measurement, the peak all-reduce bandwidth, and measures one
 set of each kind. What kind a set is, its best ring says: the links that it uses.
 """
+# pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Sequence

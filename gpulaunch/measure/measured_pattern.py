@@ -1,4 +1,5 @@
 """What a measured run's counters tell of who talks to whom, as a profile's [communication] (mapa-sc21 3.1)."""
+# pure: decides on plain values
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast

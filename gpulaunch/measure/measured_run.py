@@ -1,4 +1,5 @@
 """One run of a job as it was measured, and what its GPUs' figures come to for the job as a whole."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Mapping
 from math import fsum

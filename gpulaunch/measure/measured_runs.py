@@ -1,4 +1,5 @@
 """Several measured runs of a job -> the [resources] and [runs] of its profile, and what one more run changes there."""
+# pure: decides on plain values
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import fsum, sqrt

@@ -4,6 +4,7 @@ A graph and a pattern are compared as vectors over all pairs of ranks: similarit
 them, 1 if the graph is the pattern times some amount, 0 if they share no edge, whatever the unit. Which rank stands
 where in the pattern is searched for.
 """
+# pure: decides on plain values
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations, pairwise

@@ -3,6 +3,7 @@
 A job without pair data borrows from the nearest profile that has some; what comes of it is a prediction and is called
 one. Likeness is a matter of what the job takes from a GPU that it has alone.
 """
+# pure: decides on plain values
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,5 @@
 """Which order of the ranks puts most of a graph's traffic onto the edges of a pattern."""
+# pure: decides on plain values
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import fsum, inf

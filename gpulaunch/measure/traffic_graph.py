@@ -1,4 +1,5 @@
 """What a job's NVLink and PCIe counters tell of who talks to whom (mapa-sc21 3.1, Figure 9b)."""
+# pure: decides on plain values
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations

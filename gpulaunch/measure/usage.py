@@ -1,4 +1,5 @@
 """What a job uses of one GPU: readings over time -> averages, maxima and totals, in memory that does not grow."""
+# pure: decides on plain values
 
 from collections.abc import Mapping
 from typing import NamedTuple

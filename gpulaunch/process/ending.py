@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from gpulaunch.process.identity import stat_fields
+from gpulaunch.process.system import stat_fields
 
 KILL_S = 2.0
 """What the kernel gets to put killed processes away; one that hangs in a driver may not go at all."""

@@ -1,4 +1,5 @@
 """What one job uses of each of its GPUs, as far as sharing depends on it."""
+# pure: decides on plain values
 
 from typing import NamedTuple
 

@@ -1,4 +1,5 @@
 """Who talks to whom: the edges between the ranks of a job, and how much goes over each (mapa-sc21 3.1)."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache

@@ -1,4 +1,5 @@
 """One pattern for a program that communicates in several ways: the union of their graphs (mapa-sc21 3.1)."""
+# pure: decides on plain values
 
 from collections.abc import Iterable
 from functools import cache

@@ -1,4 +1,5 @@
 """What is known about a job before it runs: the document of profiles/workloads/NAME.toml -> Profile."""
+# pure: decides on plain values
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise

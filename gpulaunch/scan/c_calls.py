@@ -1,4 +1,5 @@
 """Calls in C, C++ and CUDA that make GPUs communicate."""
+# pure: decides on plain values
 
 import re
 from bisect import bisect_right

@@ -1,4 +1,5 @@
 """What C, C++ and CUDA programs call to make GPUs communicate: NCCL, CUDA, MPI, NVSHMEM."""
+# pure: decides on plain values
 
 import re
 

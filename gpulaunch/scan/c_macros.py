@@ -1,4 +1,5 @@
 """Macros put in where they are used, as far as they have to do with the names that a scan looks for."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise

@@ -1,4 +1,5 @@
 """The shape of a C file: its functions, loops and conditions, as ranges of tokens."""
+# pure: decides on plain values
 
 import re
 from collections.abc import Sequence

@@ -3,6 +3,7 @@
 An own tokenizer of one regular expression: Pygments' lexer hands over each macro definition as one piece of text, and a
 call in a macro is what a scan must find; libclang and tree-sitter come as binaries, and want headers that are not here.
 """
+# pure: decides on plain values
 
 import re
 from bisect import bisect_right

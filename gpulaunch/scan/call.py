@@ -1,4 +1,5 @@
 """What a scan works on and what it returns."""
+# pure: decides on plain values
 
 from typing import Literal, NamedTuple
 

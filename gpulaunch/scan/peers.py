@@ -1,4 +1,5 @@
 """Which ranks an expression such as `(rank + 1) % size` names, whatever the language."""
+# pure: decides on plain values
 
 import re
 from collections.abc import Sequence

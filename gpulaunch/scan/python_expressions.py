@@ -1,4 +1,5 @@
 """Expressions of a Python program: what they stand for, and which of them are calls that matter."""
+# pure: decides on plain values
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,5 @@
 """What Python programs call to make GPUs communicate, by the full names of modules and functions."""
+# pure: decides on plain values
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,5 @@
 """What names stand for while a Python program is read from top to bottom: scopes, branches, shadowing."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal

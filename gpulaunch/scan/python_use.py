@@ -1,4 +1,5 @@
 """What the arguments of a call in Python tell: peers, amount, a grid."""
+# pure: decides on plain values
 
 import ast
 import re

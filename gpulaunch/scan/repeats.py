@@ -1,4 +1,5 @@
 """Which functions of a program run over and over."""
+# pure: decides on plain values
 
 from collections.abc import Iterable
 from typing import TypeVar

@@ -1,4 +1,5 @@
 """The source code of a program -> the calls that make GPUs communicate, pattern, sensitivity, confidence."""
+# pure: decides on plain values
 
 from collections.abc import Collection, Iterable, Sequence
 

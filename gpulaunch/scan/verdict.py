@@ -1,4 +1,5 @@
 """From the calls of all files to one pattern, one word on sensitivity, and how sure both are."""
+# pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,5 @@
 """What a GPU offers to jobs that share it."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from typing import NamedTuple

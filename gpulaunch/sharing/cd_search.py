@@ -2,6 +2,7 @@
 
 It asks a function for performance, so it runs on recorded curves and against a simulator of jobs that run together.
 """
+# pure: decides on plain values
 
 from collections.abc import Callable, Sequence
 from math import ceil

@@ -3,6 +3,7 @@
 A curve is what Demand.curve holds: one point or more, by ascending share. It may fall: with more SMs some jobs drive
 their own data out of the cache (cd-search-ics18 3.2).
 """
+# pure: decides on plain values
 
 from bisect import bisect_left
 from collections.abc import Sequence

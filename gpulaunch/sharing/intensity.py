@@ -3,6 +3,7 @@
 What somebody measured comes first: the job's curve. Without one, the off-SM bandwidth model goes by a profiler's
 counters. It knows no stalls but those of memory, so what it says of a size is an estimate and marked as one.
 """
+# pure: decides on plain values
 
 from typing import NamedTuple
 

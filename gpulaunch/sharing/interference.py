@@ -1,4 +1,5 @@
 """Who may share a GPU through CUDA MPS: the interference rule of mps-sharing-2024 IV.B."""
+# pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
 from math import fsum

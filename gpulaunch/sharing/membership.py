@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from gpulaunch.decide.request import Request
-from gpulaunch.decide.share_options import Joining, share_of
+from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table
@@ -29,22 +28,23 @@ LEAVE_S = 5.0
 
 
 @contextmanager
-def ready_to_share(request: Request, joining: Joining, mps: MpsPlace | None, table: Table) -> Iterator[Share | str]:
+def ready_to_share(
+    share: Share, residents: Sequence[Lease], mps: MpsPlace | None, table: Table
+) -> Iterator[Share | str]:
     """The share that a lease is to have, once its MPS daemon is ready; or why that is not.
 
     As long as this lasts the daemon neither comes nor goes; a lease that is published meanwhile is a member.
 
     Args:
-        request: one that shares.
-        joining: whom it joins, or what it opens.
+        share: of the GPUs of a group.
+        residents: leases that are in the group already.
         mps: where daemons are; None on a described machine, which has none.
         table: where leases stand.
     """
-    share = share_of(request, joining)
     if mps is None:
         yield share
         return
-    there = [lease.share.pipe_directory for lease in joining.residents if lease.share]
+    there = [lease.share.pipe_directory for lease in residents if lease.share]
     directory = next(filter(None, there), None) or group_directory(mps.base, table, share.group)
     group = ShareGroup(table, share.group, directory, mps.patience_s)
     with group.entered(may_fork=mps.may_fork) as problem:

@@ -3,6 +3,7 @@
 A percentage is a cap and no reservation, and a client keeps its own as long as it runs. So a partition of a whole
 group is what would be best; a job that comes to others gets of it what they have left.
 """
+# pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

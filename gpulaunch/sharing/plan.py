@@ -2,6 +2,7 @@
 
 All times and energies are predictions, by the models of prediction.py.
 """
+# pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,6 +3,7 @@
 Nothing here is measured: rates and powers are models of ours over the figures that each job has alone, and what comes
 of them is an estimate. docs/decisions/interference.md says what the models leave out.
 """
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from math import fsum, log

@@ -1,4 +1,5 @@
 """Interference as the mean slowdown of jobs beside each other: topo-aware-sc17 Eq. 4."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 

@@ -3,6 +3,7 @@
 Machines in the same state are interchangeable, so a decision is made once for each state that there is, not for each
 machine; and what was decided for a state once is remembered.
 """
+# pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

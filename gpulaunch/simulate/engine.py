@@ -1,4 +1,5 @@
 """Discrete events: jobs come, start when decide() grants them GPUs, run for as long as the time model says, and end."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush

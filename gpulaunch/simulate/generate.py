@@ -1,4 +1,5 @@
 """Random traces, each from a seed alone: the mixes that the two scheduling papers draw their jobs from."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterator
 from random import Random

@@ -1,4 +1,5 @@
 """What came of a replay: of each job, and of all together."""
+# pure: decides on plain values
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby

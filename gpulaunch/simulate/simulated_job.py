@@ -1,4 +1,5 @@
 """A job of a trace: what it asks, when it comes, and how long it runs."""
+# pure: decides on plain values
 
 from typing import NamedTuple
 

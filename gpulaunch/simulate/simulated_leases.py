@@ -1,4 +1,5 @@
 """Leases and tickets of simulated jobs: what of the launcher's records decisions rest on, and the rest left empty."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple

@@ -3,6 +3,7 @@
 A slowdown of 0 is the time that the job would take alone on the best GPUs of the idle machine. docs/simulate.md tells
 where each model comes from, and what it leaves out.
 """
+# pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
 

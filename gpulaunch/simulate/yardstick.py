@@ -1,4 +1,5 @@
 """One scale for the placements of all policies: what they are worth, whatever the policy itself went by."""
+# pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Sequence

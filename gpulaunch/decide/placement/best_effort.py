@@ -1,4 +1,5 @@
 """The best-effort policy of Kubernetes' GPU device plugin: all free GPUs in sets of the size that is asked."""
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from functools import cache

@@ -1,4 +1,5 @@
 """A graph cut into two halves, so that little is cut (Fiduccia and Mattheyses 1982)."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Sequence
 

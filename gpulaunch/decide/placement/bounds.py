@@ -2,6 +2,7 @@
 
 In every function `counts` is the number of links of each kind, among the GPUs of a set or from one of them.
 """
+# pure: decides on plain values
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

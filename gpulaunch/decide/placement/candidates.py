@@ -4,6 +4,7 @@ A set is a mask: bit n-1-i stands for the i-th of n free GPUs, so that of two se
 indices. GPUs that have the same links to all others, on the same socket, are interchangeable: of those only the lowest
 are taken. So are whole sockets of such GPUs, as in an NVSwitch machine: of those the first get the most.
 """
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from itertools import combinations_with_replacement, pairwise, product

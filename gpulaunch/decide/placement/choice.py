@@ -1,4 +1,5 @@
 """One placement to be decided, with everything that a policy may ask about it."""
+# pure: decides on plain values
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property

@@ -2,6 +2,7 @@
 
 Here GPUs are positions in a Fabric, and bandwidths whole numbers of 1e-6 GB/s.
 """
+# pure: decides on plain values
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache

@@ -1,4 +1,5 @@
 """The links of a topology laid out for placement: by position instead of index, by kind instead of one by one."""
+# pure: decides on plain values
 
 from functools import cached_property
 from typing import NamedTuple

@@ -4,6 +4,7 @@ The counts of a set are packed into one number, some bits for each kind, so that
 machine of few kinds of links thousands of sets have but hundreds of different histograms, and what follows from one is
 computed once.
 """
+# pure: decides on plain values
 
 from collections.abc import Callable, Sequence
 from functools import cached_property

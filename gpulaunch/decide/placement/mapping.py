@@ -1,4 +1,5 @@
 """Which rank sits on which GPU of a set: the pattern's edges meet the links (mapa-sc21 3.3)."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Sequence
 from itertools import combinations

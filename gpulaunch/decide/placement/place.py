@@ -1,4 +1,5 @@
 """From a choice and a policy to the GPUs, rank by rank."""
+# pure: decides on plain values
 
 from collections.abc import Iterator
 from typing import NamedTuple

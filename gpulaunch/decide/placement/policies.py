@@ -4,6 +4,7 @@ Most policies name the scores that decide: the first is maximised, the next one 
 still equal then is decided by the lowest indices, so nothing is left to chance. The others make one set by an
 algorithm of their own, which then comes before all others.
 """
+# pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -4,6 +4,7 @@ Ranks are placed one after the other, and a beginning is given up as soon as eve
 would not beat what was found. Of ranks that are alike to the pattern, and of GPUs that are alike to the links, only one
 order is tried.
 """
+# pure: decides on plain values
 
 from collections.abc import Sequence
 from itertools import combinations

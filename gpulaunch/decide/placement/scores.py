@@ -2,6 +2,7 @@
 
 Inside, all scores are whole numbers of which more is better: bandwidths in 1e-6 GB/s, fragmentation negative.
 """
+# pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -3,6 +3,7 @@
 Every candidate waits under what its scores could be at most. Whoever comes first by that is weighed a little better,
 and waits again if it is worse than it seemed; who comes first with nothing left to weigh is the next best.
 """
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace

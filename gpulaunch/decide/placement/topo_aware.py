@@ -1,4 +1,5 @@
 """Dual recursive bipartitioning: machine and job are cut in two together (topo-aware-sc17, Algorithms 2 and 3)."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType

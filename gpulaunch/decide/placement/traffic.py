@@ -5,6 +5,7 @@ edges, each counted for what it weighs relative to the heaviest (mapa-sc21 Eq. 1
 edge that keeps the others waiting: what its link carries, divided by the same relative weight. Both are whole numbers
 of 1e-6 GB/s.
 """
+# pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Sequence

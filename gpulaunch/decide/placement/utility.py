@@ -2,6 +2,7 @@
 
 Each cost is brought to 0..1, 0 being the best that there is and 1 the worst, before costs meet in a utility.
 """
+# pure: decides on plain values
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations

@@ -4,6 +4,7 @@ Read are the lines of NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH as NCCL 2.4 to 2.28 prin
 other programs' output between them. A log of a run is what ranks printed through one pipe: lines may be torn, glued
 together, coloured, and hold bytes that are no text.
 """
+# pure: decides on plain values
 
 import calendar
 import re

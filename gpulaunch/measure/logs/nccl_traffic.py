@@ -1,4 +1,5 @@
 """What the calls in an NCCL log say of a job: its pattern, and whether faster links make it faster."""
+# pure: decides on plain values
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

@@ -6,6 +6,7 @@ job printed. Figures are written as the language of whoever ran it has them: 1,2
 
 Source: Nsight Compute CLI, "Output Pages" and "Metrics and Units"; tables that people publish, of 2019 to 2026.
 """
+# pure: decides on plain values
 
 import csv
 import math

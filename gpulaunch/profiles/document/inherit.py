@@ -1,4 +1,5 @@
 """What a profile takes over from another, and what its variants change: tables merged, sources kept straight."""
+# pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

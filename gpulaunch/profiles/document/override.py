@@ -1,4 +1,5 @@
 """Values on the command line over a profile: `--set KEY=VALUE`."""
+# pure: decides on plain values
 
 import json
 import tomllib

@@ -1,4 +1,5 @@
 """A profile at a problem size that nobody has measured, from those of other sizes (mps-sharing-2024 IV.A, Table II)."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise

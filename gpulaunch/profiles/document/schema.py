@@ -1,4 +1,5 @@
 """What a profile may say, for others to read: as a JSON Schema, and as a table of Markdown."""
+# pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple

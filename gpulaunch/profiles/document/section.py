@@ -9,6 +9,7 @@ From this come the checks of files, the record that code reads (`profile.sharing
 JSON schema and the table in docs/profiles.md. A record is a view of the checked document and costs nothing to make;
 eighty fields in as many NamedTuple defaults would cost every launch a millisecond.
 """
+# pure: decides on plain values
 
 from __future__ import annotations  # which costs every launch 0.5 ms less than evaluating them
 

@@ -1,4 +1,5 @@
 """Every section of a profile but the top: the one table of which files, code, schema and docs/profiles.md are made."""
+# pure: decides on plain values
 
 from gpulaunch.files.fields import Above, RowOf
 from gpulaunch.profiles.confidence import CONFIDENCES

@@ -1,4 +1,5 @@
 """What is odd about a profile, though it is well formed."""
+# pure: decides on plain values
 
 from collections.abc import Iterator
 

@@ -8,15 +8,15 @@ import os
 import sys
 from contextlib import suppress
 
+from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
-from gpulaunch.leases.table import Table
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.sharing.share_group import ShareGroup
 
 _DONE = b"."
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.sharing import leaver; leaver.main(sys.argv[2])"
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.launch import leaver; leaver.main(sys.argv[2])"
 
 
 class Leaver:
@@ -68,4 +68,4 @@ def main(argument: str) -> None:
     read_end, looks_on, uuids, directory = json.loads(argument)
     if os.read(read_end, 1) != _DONE:
         wait_until_unlocked(looks_on)
-        ShareGroup(Table(described=True, warn=lambda _: None), uuids, directory).leave()
+        ShareGroup(open_table(described=True, warn=lambda _: None), uuids, directory).leave()
