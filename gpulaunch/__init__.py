@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.api import HeldLease, allocate
-    from gpulaunch.errors import FailedError, GpulaunchError, TimedOutError, UsageError, WouldWaitError
+    from gpulaunch.errors import (
+        FailedError,
+        GpulaunchError,
+        TimedOutError,
+        UsageError,
+        WouldWaitError,
+    )
 
 __version__ = "0.1.0"
 

@@ -44,7 +44,9 @@ class HeldLease:
         self.id = held.lease.id
         self.gpus = tuple(gpu.index for gpu in gpus)
         self.uuids = held.lease.uuids
-        self.env = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=self.id, share=held.lease.share)
+        self.env = job_environment(
+            gpus, by_uuid=launch.by_uuid, lease_id=self.id, share=held.lease.share
+        )
         self.reason = held.grant.reason
         self.sm_percentage = held.lease.share.sm_percentage if held.lease.share else None
         self._table = table
@@ -105,7 +107,10 @@ class HeldLease:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Free the GPUs, whatever happened."""
         self.release()
@@ -263,8 +268,14 @@ def allocate(
         if value is not None
     }
     own_name = None if name is None else str(name)
-    graph = None if pattern is None or isinstance(pattern, str | os.PathLike) else graph_pattern(pattern, "graph")
-    launch = read_launch(Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning, pattern=graph)
+    graph = (
+        None
+        if pattern is None or isinstance(pattern, str | os.PathLike)
+        else graph_pattern(pattern, "graph")
+    )
+    launch = read_launch(
+        Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning, pattern=graph
+    )
     if launch.mps:
         launch = launch._replace(mps=launch.mps._replace(may_fork=False))
     table = table_of(launch, _log.warning)

@@ -73,7 +73,9 @@ _ALWAYS_LINKED = ("SXM", "HBM3", "B200", "B300", "GH200")
 _RIGHTS = "'sudo gpulaunch setup' makes a directory that is root's and everybody's"
 
 
-def _checked(subject: str, check: Callable[[Callable[[str], None]], list[Finding]]) -> list[Finding]:
+def _checked(
+    subject: str, check: Callable[[Callable[[str], None]], list[Finding]]
+) -> list[Finding]:
     """What a check finds; what it warns of, and what makes it fail, are problems."""
     warned: list[Finding] = []
     try:
@@ -113,7 +115,13 @@ def _driver() -> list[Finding]:
     instances = [gpu for gpu in reading.topology.gpus if gpu.mig]
     if instances:
         profiles = ", ".join(f"{gpu.name} {gpu.mig.profile}" for gpu in instances if gpu.mig)
-        found.append(Finding("MIG", "ok", f"{len(instances)} instance{'' if len(instances) == 1 else 's'}: {profiles}"))
+        found.append(
+            Finding(
+                "MIG",
+                "ok",
+                f"{len(instances)} instance{'' if len(instances) == 1 else 's'}: {profiles}",
+            )
+        )
     return [*found, *_modes(reading), *_nvlinks(reading), *_unanswered(reading)]
 
 
@@ -137,7 +145,11 @@ def _nvlinks(reading: "Reading") -> list[Finding]:
         return []
     if not any(up for up, _ in linked.values()):
         meant = any(word in gpu.model for gpu in reading.topology.gpus for word in _ALWAYS_LINKED)
-        hint = "is the fabric manager running? 'systemctl status nvidia-fabricmanager'" if meant else None
+        hint = (
+            "is the fabric manager running? 'systemctl status nvidia-fabricmanager'"
+            if meant
+            else None
+        )
         return [Finding("NVLink", "warning" if meant else "ok", "no link is up", hint)]
     return [
         Finding(
@@ -173,8 +185,17 @@ def _mps() -> list[Finding]:
     program = mps.program()
     if not program:
         text = f"{mps.CONTROL} is not on PATH, so no GPU can be shared"
-        return [Finding("MPS", "warning", text, "it comes with the driver: install its package of compute utilities")]
-    running = [f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(mps.CONTROL) if mps.is_daemon(pid)]
+        return [
+            Finding(
+                "MPS",
+                "warning",
+                text,
+                "it comes with the driver: install its package of compute utilities",
+            )
+        ]
+    running = [
+        f"pid {pid}, {owner_of(pid)}" for pid in pids_of_program(mps.CONTROL) if mps.is_daemon(pid)
+    ]
     return [Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")]
 
 
@@ -182,7 +203,14 @@ def _sharing(machine: Machine) -> list[Finding]:
     """Which GPUs can be shared, and which cannot."""
     offer = what_can_be_shared(machine)
     if isinstance(offer, str):
-        return [Finding("sharing", "warning", f"no GPU can be shared: {offer}", "launches get GPUs of their own")]
+        return [
+            Finding(
+                "sharing",
+                "warning",
+                f"no GPU can be shared: {offer}",
+                "launches get GPUs of their own",
+            )
+        ]
     gpus: dict[str, list[Gpu]] = {}
     for gpu in machine.topology.gpus:
         gpus.setdefault(offer.unfit.get(gpu.uuid, ""), []).append(gpu)
@@ -199,7 +227,13 @@ def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> 
     table.draft().close()
     owner = user_name(os.stat(table.directory + "/").st_uid)
     leases = f"{len(seen.leases)} lease{'' if len(seen.leases) == 1 else 's'}"
-    return [Finding("state directory", "ok", f"{table.directory}, of {owner}: {leases}, {len(seen.tickets)} waiting")]
+    return [
+        Finding(
+            "state directory",
+            "ok",
+            f"{table.directory}, of {owner}: {leases}, {len(seen.tickets)} waiting",
+        )
+    ]
 
 
 def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
@@ -207,7 +241,14 @@ def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
     path = find_socket(command, os.environ)
     if not os.path.exists(path):
         text = f"none at {path}, so 'gpulaunch docker run' will not work"
-        return [Finding("Docker Engine", "warning", text, "start it, or set DOCKER_HOST; other launches do without")]
+        return [
+            Finding(
+                "Docker Engine",
+                "warning",
+                text,
+                "start it, or set DOCKER_HOST; other launches do without",
+            )
+        ]
     info = Engine(path, altogether_s=QUESTION_S).info()
     found = [Finding("Docker Engine", "ok", f"{info.version} at {path}")]
     if not machine:
@@ -224,7 +265,11 @@ def _containers(settings: Settings, machine: list[Machine]) -> list[Finding]:
     path = find_socket(read_command(["docker"]), os.environ)
     if not os.path.exists(path):
         return []
-    leases = shown_table(settings, described=not machine or machine[0].key is not None, warn=_silent).peek().leases
+    leases = (
+        shown_table(settings, described=not machine or machine[0].key is not None, warn=_silent)
+        .peek()
+        .leases
+    )
     leased = {lease.id for lease in leases} | {lease.container for lease in leases}
     return [
         Finding(
@@ -243,7 +288,9 @@ def _silent(text: str) -> None:
 
 
 def _way_in(info: Info, machine: Machine, settings: Settings, way: str) -> Finding:
-    offered = offer_of(info, machine.topology.gpus).ways([gpu.uuid for gpu in machine.topology.gpus])
+    offered = offer_of(info, machine.topology.gpus).ways(
+        [gpu.uuid for gpu in machine.topology.gpus]
+    )
     if way == NO_WAY:
         text = f"{machine.topology.name} is only described: its GPUs get into no container"
         return Finding("GPUs in containers", "ok", text)

@@ -30,7 +30,9 @@ def quoted(text: str) -> str:
 
 def _escaped(character: str) -> str:
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that could not be decoded, as Python's surrogateescape carries it
+    if (
+        0xDC80 <= code <= 0xDCFF
+    ):  # a byte that could not be decoded, as Python's surrogateescape carries it
         return f"\\x{code - 0xDC00:02x}"
     if code < 0x100:
         return f"\\x{code:02x}"

@@ -17,5 +17,7 @@ def compiled(source: Path, output: Path) -> Path:
     compiler = shutil.which("gcc")
     if not compiler:
         pytest.skip("needs gcc")
-    subprocess.run([compiler, "-Wall", "-Wextra", "-O1", "-shared", "-fPIC", "-o", output, source], check=True)
+    subprocess.run(
+        [compiler, "-Wall", "-Wextra", "-O1", "-shared", "-fPIC", "-o", output, source], check=True
+    )
     return output

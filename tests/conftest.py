@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from engine import Engine, EngineError, why_not, write_cdi_spec
 
-os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # tests see what is shipped, and not what whoever runs them has
+os.environ["XDG_CONFIG_HOME"] = (
+    "/nonexistent"  # tests see what is shipped, and not what whoever runs them has
+)
 SCRIPT = Path(sysconfig.get_path("scripts")) / "gpulaunch"
 NO_SKIPS = "GPULAUNCH_TEST_NO_SKIPS"
 """Set where everything that the tests need must be there: a skipped test then fails."""
@@ -50,7 +52,9 @@ class Launcher:
             "LANG": "C.UTF-8",
         }
 
-    def run(self, *arguments: str | bytes, timeout: float = 60, **options) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str | bytes, timeout: float = 60, **options
+    ) -> subprocess.CompletedProcess[str]:
         """Run to the end; output as text, undecodable bytes as surrogates."""
         options = {"env": self.environment, "capture_output": True, "timeout": timeout, **options}
         if options["capture_output"]:
@@ -121,7 +125,10 @@ def ending_in_time(seconds: int):
     def fail(*_: object) -> None:
         pytest.fail(f"nothing happened for {seconds} s")
 
-    alarm, interrupt = signal.signal(signal.SIGALRM, fail), signal.signal(signal.SIGINT, signal.default_int_handler)
+    alarm, interrupt = (
+        signal.signal(signal.SIGALRM, fail),
+        signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     signal.alarm(seconds)
     yield
     signal.alarm(0)
@@ -164,9 +171,15 @@ def in_container(launcher: Launcher, command: str) -> subprocess.CompletedProces
     options = f"lowerdir={base}/lower,upperdir={base}/upper,workdir={base}/work"
     script = f"mount -t overlay overlay -o {options} /run/lock && chmod 1777 /run/lock && "
     script += f"mount -t tmpfs -o mode=1777 tmpfs /dev/shm && {command}"
-    environment = {name: value for name, value in launcher.environment.items() if name != "GPULAUNCH_STATE_DIR"}
+    environment = {
+        name: value for name, value in launcher.environment.items() if name != "GPULAUNCH_STATE_DIR"
+    }
     return subprocess.run(
-        ["unshare", "--mount", "bash", "-c", script], env=environment, capture_output=True, text=True, check=False
+        ["unshare", "--mount", "bash", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -189,7 +202,10 @@ def _no_real_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def no_driver() -> None:
     """Only for machines without an NVIDIA driver."""
-    if any(Path(directory, "libnvidia-ml.so.1").exists() for directory in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")):
+    if any(
+        Path(directory, "libnvidia-ml.so.1").exists()
+        for directory in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+    ):
         pytest.skip("this machine has an NVIDIA driver")
 
 

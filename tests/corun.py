@@ -92,11 +92,17 @@ class Machine(NamedTuple):
         spill = SPILL * sum(n for job, n in zip(jobs, sms, strict=True) if job.thrashes)
         dram = [job.dram + spill * job.llc for job in jobs]
         llc_served = _served(job.llc * n for job, n in zip(jobs, sms, strict=True))
-        dram_served = _served(each * n / self.memory_bandwidth for each, n in zip(dram, sms, strict=True))
+        dram_served = _served(
+            each * n / self.memory_bandwidth for each, n in zip(dram, sms, strict=True)
+        )
         served = [
-            min(llc_served if job.llc else 1, dram_served if each else 1) for job, each in zip(jobs, dram, strict=True)
+            min(llc_served if job.llc else 1, dram_served if each else 1)
+            for job, each in zip(jobs, dram, strict=True)
         ]
-        return [n * (1 - job.exposure * (1 - part)) for job, n, part in zip(jobs, sms, served, strict=True)]
+        return [
+            n * (1 - job.exposure * (1 - part))
+            for job, n, part in zip(jobs, sms, served, strict=True)
+        ]
 
     def alone(self, job: Benchmark) -> float:
         """Rate of a job that has the whole GPU."""
@@ -104,7 +110,9 @@ class Machine(NamedTuple):
 
     def progress(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> list[float]:
         """Speed of each job, 1 being that alone on the whole GPU."""
-        return [rate / self.alone(job) for job, rate in zip(jobs, self.rates(jobs, sms), strict=True)]
+        return [
+            rate / self.alone(job) for job, rate in zip(jobs, self.rates(jobs, sms), strict=True)
+        ]
 
     def stp(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> float:
         """System throughput; higher is better."""
@@ -120,7 +128,10 @@ class Machine(NamedTuple):
 
     def demand(self, job: Benchmark) -> Demand:
         """With the curve that the job has when it runs alone, at every number of SMs."""
-        points = [CurvePoint(100 * n / self.sm_count, self.rates([job], [n])[0]) for n in range(1, self.sm_count + 1)]
+        points = [
+            CurvePoint(100 * n / self.sm_count, self.rates([job], [n])[0])
+            for n in range(1, self.sm_count + 1)
+        ]
         return Demand(job.name, 100.0, 0.0, 1 << 30, curve=tuple(points))
 
 

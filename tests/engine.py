@@ -36,7 +36,9 @@ def why_not() -> str | None:
     missing = [program for program in programs if not shutil.which(program, path=SEARCHED)]
     if missing:
         return f"not installed: {', '.join(missing)}"
-    if not BUSYBOX.exists() or b"/ld-" in BUSYBOX.read_bytes()[:4096]:  # the loader's path, in the first page if any
+    if (
+        not BUSYBOX.exists() or b"/ld-" in BUSYBOX.read_bytes()[:4096]
+    ):  # the loader's path, in the first page if any
         return f"{BUSYBOX} is missing or not static"
     return None
 
@@ -48,15 +50,27 @@ def write_cdi_spec(path: Path, uuids: Sequence[str] = GPUS) -> None:
     """
     kinds = []
     for index, uuid in enumerate(uuids):
-        node = {"path": f"/dev/nvidia{index}", "hostPath": "/dev/null", "type": "c", "major": 1, "minor": 3}
+        node = {
+            "path": f"/dev/nvidia{index}",
+            "hostPath": "/dev/null",
+            "type": "c",
+            "major": 1,
+            "minor": 3,
+        }
         kinds.append({"env": [f"FAKE_GPU_{index}={uuid}"], "deviceNodes": [node]})
     every = {key: [item for edit in kinds for item in edit[key]] for key in ("env", "deviceNodes")}
-    named = [(name, edit) for pair, edit in zip(enumerate(uuids), kinds, strict=True) for name in map(str, pair)]
+    named = [
+        (name, edit)
+        for pair, edit in zip(enumerate(uuids), kinds, strict=True)
+        for name in map(str, pair)
+    ]
     specification = {
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
         "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
-        "devices": [{"name": name, "containerEdits": edit} for name, edit in (*named, ("all", every))],
+        "devices": [
+            {"name": name, "containerEdits": edit} for name, edit in (*named, ("all", every))
+        ],
     }
     part = path.with_suffix(".part")
     part.write_text(json.dumps(specification, indent=1))
@@ -82,7 +96,9 @@ def root_file_system() -> bytes:
             folder.type, folder.mode = tarfile.DIRTYPE, mode
             tar.addfile(folder)
         tar.add(BUSYBOX.resolve(), "bin/busybox")
-        names = subprocess.run([BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split()
+        names = subprocess.run(
+            [BUSYBOX, "--list"], capture_output=True, text=True, check=True
+        ).stdout.split()
         for name in set(names) - {"busybox"}:
             link = tarfile.TarInfo(f"bin/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
@@ -136,7 +152,11 @@ class Engine:
         self._set(settings)
         self._daemon = shutil.which("dockerd", path=SEARCHED) or "dockerd"
         beside = Path(self._daemon).parent
-        client = beside / "docker" if (beside / "docker").exists() else Path(shutil.which("docker") or "docker")
+        client = (
+            beside / "docker"
+            if (beside / "docker").exists()
+            else Path(shutil.which("docker") or "docker")
+        )
         config = self.directory / "client"
         self.environment = {
             "DOCKER_HOST": self.host,
@@ -161,7 +181,11 @@ class Engine:
 
     def hook_calls(self) -> list[dict[str, str]]:
         """For each container that the hook was run for its id, and visible, its NVIDIA_VISIBLE_DEVICES."""
-        return [json.loads(line) for line in self._calls.read_text().splitlines()] if self._calls.exists() else []
+        return (
+            [json.loads(line) for line in self._calls.read_text().splitlines()]
+            if self._calls.exists()
+            else []
+        )
 
     def forget_hook_calls(self) -> None:
         """As if the hook had not been run yet."""
@@ -188,7 +212,16 @@ class Engine:
         ready_path = self.directory / "ready"
         ready_path.unlink(missing_ok=True)
         # The hard way to end a test run, SIGKILL to pytest, must not leave a daemon behind either.
-        command = ["setpriv", "--pdeathsig", "TERM", self._daemon, "--config-file", config, "--host", self.host]
+        command = [
+            "setpriv",
+            "--pdeathsig",
+            "TERM",
+            self._daemon,
+            "--config-file",
+            config,
+            "--host",
+            self.host,
+        ]
         command += ["--data-root", self.directory / "root", "--exec-root", self.directory / "exec"]
         command += ["--pidfile", self.directory / "pid"]
         path = ":".join(map(str, (*self.path, Path(self._daemon).parent, SEARCHED)))
@@ -196,7 +229,12 @@ class Engine:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, self.log.open("ab") as log:
             ready.bind(str(ready_path))
             self.process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
             self._await_ready(ready)
         if not self._has_image:
@@ -229,7 +267,13 @@ class Engine:
         except (EngineError, subprocess.TimeoutExpired):
             for container in self.directory.glob("exec/runtime-*/moby/*"):
                 delete = ["runc", "--root", container.parent, "delete", "--force", container.name]
-                subprocess.run(delete, env=self.environment, check=False, capture_output=True, timeout=PATIENCE_S)
+                subprocess.run(
+                    delete,
+                    env=self.environment,
+                    check=False,
+                    capture_output=True,
+                    timeout=PATIENCE_S,
+                )
         finally:
             self.stop()
             for pid in self.processes():
@@ -242,7 +286,13 @@ class Engine:
 
     def docker(self, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run the client to its end; output as text."""
-        options = {"env": self.environment, "capture_output": True, "text": True, "timeout": 60, **options}
+        options = {
+            "env": self.environment,
+            "capture_output": True,
+            "text": True,
+            "timeout": 60,
+            **options,
+        }
         return subprocess.run(["docker", *map(str, arguments)], check=False, **options)
 
     def import_image(self, name: str, changes: Sequence[str] = ()) -> None:
@@ -252,7 +302,11 @@ class Engine:
             name: with tag.
             changes: lines of a Dockerfile, such as ENV NAME=VALUE or LABEL NAME=VALUE.
         """
-        options = [word for change in ("ENV PATH=/bin", 'CMD ["sh"]', *changes) for word in ("--change", change)]
+        options = [
+            word
+            for change in ("ENV PATH=/bin", 'CMD ["sh"]', *changes)
+            for word in ("--change", change)
+        ]
         self._do("import", *options, "-", name, input=root_file_system(), text=False)
 
     def remove_all(self) -> None:
@@ -267,14 +321,24 @@ class Engine:
 
     def remove_images(self) -> None:
         """Remove all images but the first one, by all of their names."""
-        rows = self._do("images", "--all", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}").splitlines()
-        names = [image if "<none>" in name else name for name, image in map(str.split, rows) if name != IMAGE]
+        rows = self._do(
+            "images", "--all", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"
+        ).splitlines()
+        names = [
+            image if "<none>" in name else name
+            for name, image in map(str.split, rows)
+            if name != IMAGE
+        ]
         if names:
             self._do("rmi", "--force", *names)
 
     def processes(self) -> list[int]:
         """Pids of what runs of the engine: daemons, shims, and whatever is in containers."""
-        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _belongs(int(pid), self.directory)]
+        return [
+            int(pid)
+            for pid in os.listdir("/proc")
+            if pid.isdigit() and _belongs(int(pid), self.directory)
+        ]
 
     def mounts(self) -> list[str]:
         """Where something is mounted in the engine's directory, as seen from here, in order of mounting."""

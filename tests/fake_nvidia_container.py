@@ -24,14 +24,19 @@ class UnknownGpuError(Exception):
 
 def visible(config: dict[str, Any]) -> str:
     """NVIDIA_VISIBLE_DEVICES of a container."""
-    return dict(variable.split("=", 1) for variable in config["process"]["env"]).get("NVIDIA_VISIBLE_DEVICES", "")
+    return dict(variable.split("=", 1) for variable in config["process"]["env"]).get(
+        "NVIDIA_VISIBLE_DEVICES", ""
+    )
 
 
 def edits(names: str) -> list[dict[str, Any]]:
     """What CDI would do to a container for GPUs that are named by index, UUID or as all."""
     if names in {"", "void", "none"}:
         return []
-    known = {device["name"]: device["containerEdits"] for device in json.loads(SPECIFICATION.read_text())["devices"]}
+    known = {
+        device["name"]: device["containerEdits"]
+        for device in json.loads(SPECIFICATION.read_text())["devices"]
+    }
     for name in names.split(","):
         if name not in known:
             raise UnknownGpuError(f"nvidia-container-cli: device error: {name}: unknown device")
@@ -47,7 +52,10 @@ def runtime(arguments: list[str]) -> None:
         for edit in edits(visible(config)):
             config["process"]["env"] += edit["env"]
             for node in edit["deviceNodes"]:
-                devices.append({key: node[key] for key in ("path", "type", "major", "minor")} | {"fileMode": 0o666})
+                devices.append(
+                    {key: node[key] for key in ("path", "type", "major", "minor")}
+                    | {"fileMode": 0o666}
+                )
         file.write_text(json.dumps(config))
     os.execvp("runc", ["runc", *arguments])
 

@@ -36,7 +36,13 @@ def job(
 def jobs_of(rows: Iterable[dict]) -> list[Job]:
     """What a generator made."""
     return [
-        job(n, row["gpus"], row["arrival_s"], row["duration_s"], sensitive=row["bandwidth_sensitive"])
+        job(
+            n,
+            row["gpus"],
+            row["arrival_s"],
+            row["duration_s"],
+            sensitive=row["bandwidth_sensitive"],
+        )
         for n, row in enumerate(rows)
     ]
 
@@ -61,8 +67,12 @@ class Conservation:
             held = Counter(uuid for lease in node.leases.values() for uuid in lease.uuids)
             groups = [lease.share.group for lease in node.leases.values() if lease.share]
             twice = {uuid for uuid, count in held.items() if count > 1}
-            assert all(any(uuid in group for group in groups) for uuid in twice), "a GPU is held twice"
-            assert all(lease.share for lease in node.leases.values() if twice.intersection(lease.uuids))
+            assert all(any(uuid in group for group in groups) for uuid in twice), (
+                "a GPU is held twice"
+            )
+            assert all(
+                lease.share for lease in node.leases.values() if twice.intersection(lease.uuids)
+            )
             assert held.keys() <= gpus
             assert node.free + len(held) == len(gpus), "free and used GPUs are not all"
             running += len(node.leases)
@@ -80,7 +90,9 @@ class Conservation:
         assert all(stay.job.arrival_s <= stay.started_s <= stay.ended_s for stay in stays)
 
 
-def checked(topology: Topology, jobs: Sequence[Job], rules: Rules, remembered: Remembered | None = None) -> list[Stay]:
+def checked(
+    topology: Topology, jobs: Sequence[Job], rules: Rules, remembered: Remembered | None = None
+) -> list[Stay]:
     """Simulate, and look at every moment."""
     conservation = Conservation(len(jobs))
     stays = simulate(topology, jobs, rules, conservation, remembered)

@@ -32,9 +32,16 @@ def program(launcher: Launcher, script: str) -> Iterator[subprocess.Popen[str]]:
     """A Python program, which does not outlive the block; `allocated` holds the three GPUs of the main job."""
     prelude = "import gpulaunch, os, signal, subprocess, sys\n"
     prelude += f"allocated = lambda **more: gpulaunch.allocate(3, profile='vgg16', topology='{DGX1}', **more)\n"
-    options = {"env": launcher.environment, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    options = {
+        "env": launcher.environment,
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+    }
     options["stderr"] = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", prelude + textwrap.dedent(script)], **options) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", prelude + textwrap.dedent(script)], **options
+    ) as process:
         try:
             yield process
         finally:
@@ -85,11 +92,18 @@ def test_a_lease_says_what_it_is(launcher: Launcher) -> None:
 
 def test_the_command_sees_the_same_table(launcher: Launcher) -> None:
     """What a program holds the command cannot get, and `status` shows the program as launcher and job of the lease."""
-    script = "with allocated(name='mine') as lease:\n    print(lease.id, flush=True); sys.stdin.read()"
+    script = (
+        "with allocated(name='mine') as lease:\n    print(lease.id, flush=True); sys.stdin.read()"
+    )
     with program(launcher, script) as process:
         lease_id = process.stdout.readline().strip()
         (lease,) = leases(launcher)
-        assert (lease["id"], lease["gpus"], lease["profile"], lease["name"]) == (lease_id, [0, 2, 3], "vgg16", "mine")
+        assert (lease["id"], lease["gpus"], lease["profile"], lease["name"]) == (
+            lease_id,
+            [0, 2, 3],
+            "vgg16",
+            "mine",
+        )
         assert lease["pid"] == lease["job_pid"] == process.pid
         assert (lease["command"][:2], lease["left_over_pids"]) == ([sys.executable, "-c"], None)
         assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
@@ -103,12 +117,19 @@ ENDS = [
     ("an exception", "with allocated():\n    say()\n    raise RuntimeError('mine')", "", 1),
     ("sys.exit", "with allocated():\n    say()\n    sys.exit(3)", "", 3),
     ("the program ends without a release", "lease = allocated()\nsay()", "", 0),
-    ("the program kills itself", "lease = allocated()\nsay()\nos.kill(os.getpid(), 9)", "", -signal.SIGKILL),
+    (
+        "the program kills itself",
+        "lease = allocated()\nsay()\nos.kill(os.getpid(), 9)",
+        "",
+        -signal.SIGKILL,
+    ),
     ("os._exit", "with allocated():\n    say()\n    os._exit(4)", "", 4),
 ]
 
 
-@pytest.mark.parametrize(("sentence", "script", "out", "status"), ENDS, ids=[row[0] for row in ENDS])
+@pytest.mark.parametrize(
+    ("sentence", "script", "out", "status"), ENDS, ids=[row[0] for row in ENDS]
+)
 def test_a_lease_ends_with_its_block_or_program(
     launcher: Launcher, sentence: str, script: str, out: str, status: int
 ) -> None:
@@ -252,18 +273,28 @@ def test_a_forked_child_that_stays_holds_on(launcher: Launcher) -> None:
 def test_errors_are_exported_with_their_exit_status(launcher: Launcher) -> None:
     """Each failure is an exception of the package with the command's exit status; there is one name for all."""
     with gpulaunch.allocate(7, topology=DGX1):
-        with pytest.raises(gpulaunch.WouldWaitError, match=r"^2 GPUs requested: 1 of 8 is free, 7 are leased$") as busy:
+        with pytest.raises(
+            gpulaunch.WouldWaitError, match=r"^2 GPUs requested: 1 of 8 is free, 7 are leased$"
+        ) as busy:
             gpulaunch.allocate(2, topology=DGX1)
-        with pytest.raises(gpulaunch.TimedOutError, match=r"^waited 0.3 s: 2 GPUs requested: ") as late:
+        with pytest.raises(
+            gpulaunch.TimedOutError, match=r"^waited 0.3 s: 2 GPUs requested: "
+        ) as late:
             gpulaunch.allocate(2, topology=DGX1, wait_timeout=0.3)
-        with pytest.raises(gpulaunch.UsageError, match=r"^9 GPUs requested: dgx1-v100 has 8$") as never:
+        with pytest.raises(
+            gpulaunch.UsageError, match=r"^9 GPUs requested: dgx1-v100 has 8$"
+        ) as never:
             gpulaunch.allocate(9, topology=DGX1)
     launcher.state.rmdir()
-    with pytest.raises(gpulaunch.FailedError, match="cannot use this state directory: no such file") as failed:
+    with pytest.raises(
+        gpulaunch.FailedError, match="cannot use this state directory: no such file"
+    ) as failed:
         gpulaunch.allocate(topology=DGX1)
     assert [caught.value.exit_status for caught in (busy, late, never, failed)] == [75, 124, 2, 125]
     assert busy.value.hint == "give wait=True to queue"
-    assert all(isinstance(caught.value, gpulaunch.GpulaunchError) for caught in (busy, late, never, failed))
+    assert all(
+        isinstance(caught.value, gpulaunch.GpulaunchError) for caught in (busy, late, never, failed)
+    )
 
 
 def test_only_what_is_exported_is_there() -> None:
@@ -341,7 +372,9 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("arguments", "gpus"), ARGUMENTS, ids=str)
-def test_each_argument_chooses_as_its_option_does(arguments: dict[str, object], gpus: tuple[int, ...]) -> None:
+def test_each_argument_chooses_as_its_option_does(
+    arguments: dict[str, object], gpus: tuple[int, ...]
+) -> None:
     """Each argument narrows or changes the choice as the option of its name does, in whatever type is natural."""
     assert granted(**arguments) == gpus
 
@@ -358,7 +391,9 @@ SCORED = [
 
 
 @pytest.mark.parametrize("arguments", SCORED, ids=map(str, SCORED))
-def test_each_argument_weighs_as_its_option_does(launcher: Launcher, arguments: dict[str, object]) -> None:
+def test_each_argument_weighs_as_its_option_does(
+    launcher: Launcher, arguments: dict[str, object]
+) -> None:
     """Pattern, sensitivity and bandwidth model weigh as the options do: same GPUs, in the same order, same reason."""
     options = {name: f"--{name.replace('_', '-')}" for name in arguments}
     line = [word for name, option in options.items() for word in (option, str(arguments[name]))]
@@ -438,7 +473,9 @@ def test_a_program_waits_in_the_same_queue(launcher: Launcher) -> None:
 def test_wait_timeout_alone_waits(launcher: Launcher) -> None:
     """wait_timeout says to wait; who has waited for so long has left the queue."""
     with held(launcher, *DGX, "-n", "8"):
-        with pytest.raises(gpulaunch.TimedOutError, match=r"^waited 0.05 s: 1 GPU requested: 0 of 8 are free"):
+        with pytest.raises(
+            gpulaunch.TimedOutError, match=r"^waited 0.05 s: 1 GPU requested: 0 of 8 are free"
+        ):
             gpulaunch.allocate(topology=DGX1, wait_timeout=0.05)
         assert len(launcher.records()) == 1
         with pytest.raises(gpulaunch.WouldWaitError):
@@ -534,8 +571,23 @@ def test_the_import_stays_light(launcher: Launcher) -> None:
     """`import gpulaunch` alone imports none of what allocate needs, let alone rich, networkx, psutil or docker."""
     script = "import sys; before = set(sys.modules); import gpulaunch; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run(
-        [sys.executable, "-c", script], env=launcher.environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        env=launcher.environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     imported = {name.partition(".")[0] for name in done.stdout.split()}
-    heavy = {"logging", "rich", "networkx", "psutil", "docker", "ctypes", "pynvml", "filelock", "json", "tomllib"}
+    heavy = {
+        "logging",
+        "rich",
+        "networkx",
+        "psutil",
+        "docker",
+        "ctypes",
+        "pynvml",
+        "filelock",
+        "json",
+        "tomllib",
+    }
     assert ("gpulaunch" in imported, imported & heavy) == (True, set())

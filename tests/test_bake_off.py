@@ -18,7 +18,9 @@ def test_no_policy_serves_sensitive_jobs_better_than_the_default(machine: str) -
     """By bandwidth, mean and 25th percentile, and slowdown no other policy is better by 2 standard errors; greedy is
     clearly worse somewhere.
     """
-    found: dict[str, Figures] = {policy: replayed(machine, policy, SEEDS, JOBS)[2] for policy in ("preserve", *RIVALS)}
+    found: dict[str, Figures] = {
+        policy: replayed(machine, policy, SEEDS, JOBS)[2] for policy in ("preserve", *RIVALS)
+    }
     for policy in RIVALS:
         for number, figure in enumerate(FIGURES):
             gain, error = compared(found["preserve"], found[policy], number)

@@ -21,7 +21,12 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "bandwidth.md"
 
 A100 = {"nvlink_version": 3, "compute_capability": "8.0", "pcie_generation": 4, "pcie_width": 16}
 HOPPER = {"nvlink_version": 4, "compute_capability": "9.0", "pcie_generation": 5, "pcie_width": 16}
-BLACKWELL = {"nvlink_version": 5, "compute_capability": "10.0", "pcie_generation": 5, "pcie_width": 16}
+BLACKWELL = {
+    "nvlink_version": 5,
+    "compute_capability": "10.0",
+    "pcie_generation": 5,
+    "pcie_width": 16,
+}
 RTX_2080_TI = {"compute_capability": "7.5", "pcie_generation": 3, "pcie_width": 16}
 RTX_4090 = {"compute_capability": "8.9", "pcie_generation": 4, "pcie_width": 16}
 RTX_5090 = {"compute_capability": "12.0", "pcie_generation": 5, "pcie_width": 16}
@@ -42,7 +47,10 @@ def machine(
 
 
 def cards(count: int, facts: Mapping[str, object], switch_links: int = 0) -> list[Gpu]:
-    return [Gpu(i, f"GPU-{i}", "test", 1 << 34, nvswitch_links=switch_links, **facts) for i in range(count)]
+    return [
+        Gpu(i, f"GPU-{i}", "test", 1 << 34, nvswitch_links=switch_links, **facts)
+        for i in range(count)
+    ]
 
 
 def switched(count: int, links: int, facts: Mapping[str, object]) -> Topology:
@@ -50,11 +58,18 @@ def switched(count: int, links: int, facts: Mapping[str, object]) -> Topology:
 
 
 def sockets(
-    count: int, facts: Mapping[str, object], *, peer_to_peer: bool, near: PathType = "NODE", each: int = 4
+    count: int,
+    facts: Mapping[str, object],
+    *,
+    peer_to_peer: bool,
+    near: PathType = "NODE",
+    each: int = 4,
 ) -> Topology:
     """GPUs without NVLink, `each` of them at a socket, or all at one."""
     return machine(
-        cards(count, facts), lambda a, b: near if a // each == b // each else "SYS", peer_to_peer=peer_to_peer
+        cards(count, facts),
+        lambda a, b: near if a // each == b // each else "SYS",
+        peer_to_peer=peer_to_peer,
     )
 
 
@@ -72,7 +87,9 @@ def described(name: str, gpus: Sequence[int]) -> Topology:
     )
 
 
-def gb_per_s(model: Callable[[Fabric, Sequence[int]], int], fabric: Fabric, gpus: Iterable[int]) -> float:
+def gb_per_s(
+    model: Callable[[Fabric, Sequence[int]], int], fabric: Fabric, gpus: Iterable[int]
+) -> float:
     """What a model says of some GPUs by index."""
     return model(fabric, [fabric.position[gpu] for gpu in gpus]) / UNIT
 
@@ -133,10 +150,17 @@ POINTS = (
     Point("5 B200 of 8", switched(5, 18, BLACKWELL), 677.8, ML_ENGINEERING),
     Point("6 B200 of 8", switched(6, 18, BLACKWELL), 778.2, ML_ENGINEERING),
     Point("8 B200, NVSwitch", switched(8, 18, BLACKWELL), 838.0, ML_ENGINEERING),
-    Point("8 B200, NVSwitch, ring", switched(8, 18, BLACKWELL), 682.2, ML_ENGINEERING, ring_bandwidth),
+    Point(
+        "8 B200, NVSwitch, ring", switched(8, 18, BLACKWELL), 682.2, ML_ENGINEERING, ring_bandwidth
+    ),
     Point("8 B300, NVSwitch", switched(8, 18, BLACKWELL), 845, "nccl#2140"),
     Point("4 GB200 of an NVL72", described("nvl72", range(4)), 679.6, f"{AZURE} ND_GB200_v6"),
-    Point("8 GB200 of an NVL72", described("nvl72", range(8)), 811, "lixueduan.com, gb200-mnnvl-nccl-test"),
+    Point(
+        "8 GB200 of an NVL72",
+        described("nvl72", range(8)),
+        811,
+        "lixueduan.com, gb200-mnnvl-nccl-test",
+    ),
     Point("72 GB200, NVL72", described("nvl72", range(72)), 846.8, "coreweave/nccl-tests#43"),
     Point("8 A100, NVSwitch", switched(8, 12, A100), 235, ML_ENGINEERING),
     Point("8 A100, NVSwitch, Azure", switched(8, 12, A100), 231.6, f"{AZURE} ND_A100_v4"),
@@ -168,8 +192,18 @@ POINTS = (
         explanation="a rented container whose plain copies between the GPUs reach 5.7 GB/s one way and 6.1 both ways",
     ),
     # PCIe, peer to peer.
-    Point("4 RTX 4090, one socket, P2P driver", sockets(4, RTX_4090, peer_to_peer=True), 22, "nccl#1603"),
-    Point("4 RTX PRO 6000, one socket", sockets(4, RTX_PRO_6000, peer_to_peer=True), 39.3, f"{RTX6KPRO}/asus-esc8000a"),
+    Point(
+        "4 RTX 4090, one socket, P2P driver",
+        sockets(4, RTX_4090, peer_to_peer=True),
+        22,
+        "nccl#1603",
+    ),
+    Point(
+        "4 RTX PRO 6000, one socket",
+        sockets(4, RTX_PRO_6000, peer_to_peer=True),
+        39.3,
+        f"{RTX6KPRO}/asus-esc8000a",
+    ),
     Point(
         "8 RTX PRO 6000, PCIe switches",
         sockets(8, RTX_PRO_6000, each=8, peer_to_peer=True),
@@ -225,7 +259,9 @@ def test_table_of_the_document() -> None:
     """docs/bandwidth.md shows the table as it comes out, and every explanation."""
     text = DOCUMENT.read_text(encoding="utf-8")
     assert f"```\n{table()}\n```" in text
-    assert [point.explanation for point in POINTS if point.explanation not in " ".join(text.split())] == []
+    assert [
+        point.explanation for point in POINTS if point.explanation not in " ".join(text.split())
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -235,14 +271,30 @@ def test_table_of_the_document() -> None:
         ("Hopper: H200 switches at five", HOPPER, 18, 5),
         ("Blackwell: B200 switches at six", BLACKWELL, 18, 6),
         ("a GPU of unknown age counts as too old", HOPPER | {"compute_capability": None}, 18, None),
-        ("so does a capability that is no number", HOPPER | {"compute_capability": "new"}, 18, None),
-        ("a newer one than is known counts as Blackwell", BLACKWELL | {"compute_capability": "13.1"}, 18, 6),
+        (
+            "so does a capability that is no number",
+            HOPPER | {"compute_capability": "new"},
+            18,
+            None,
+        ),
+        (
+            "a newer one than is known counts as Blackwell",
+            BLACKWELL | {"compute_capability": "13.1"},
+            18,
+            6,
+        ),
     ],
 )
-def test_sum_in_the_switch_pays_from(sentence: str, facts: Mapping[str, object], links: int, first: int | None) -> None:
+def test_sum_in_the_switch_pays_from(
+    sentence: str, facts: Mapping[str, object], links: int, first: int | None
+) -> None:
     """NVSwitch computes the sum from as many GPUs on as ml-engineering saw NCCL use it; before, it is a ring."""
     fabric = Fabric(switched(9, links, facts))
-    gains = [n for n in range(2, 10) if nvls_bandwidth(fabric, range(n)) > ring_bandwidth(fabric, range(n)) * 1.001]
+    gains = [
+        n
+        for n in range(2, 10)
+        if nvls_bandwidth(fabric, range(n)) > ring_bandwidth(fabric, range(n)) * 1.001
+    ]
     assert gains == list(range(first or 10, 10)), sentence
 
 
@@ -263,7 +315,9 @@ def test_sum_in_the_switch_of_eight() -> None:
 def test_one_gpu_makes_it_a_ring(sentence: str, change: Mapping[str, object]) -> None:
     """The switch computes the sum for all GPUs of a set or for none; the others still have it."""
     gpus = cards(8, HOPPER, 18)
-    fabric = Fabric(machine([*gpus[:7], gpus[7]._replace(**change)], lambda *_: "SYS", bridges={(0, 7): 2}))
+    fabric = Fabric(
+        machine([*gpus[:7], gpus[7]._replace(**change)], lambda *_: "SYS", bridges={(0, 7): 2})
+    )
     assert nvls_bandwidth(fabric, range(8)) == 0, sentence
     assert cut_bandwidth(fabric, range(1, 7)) == pytest.approx(0.83 * 18 * 20.6 * 10 / 7)
 
@@ -272,7 +326,10 @@ def test_sum_in_the_switch_waits_for_the_least_linked() -> None:
     """Every GPU sends as much, so the one with the fewest links decides."""
     gpus = cards(8, HOPPER, 18)
     fabric = Fabric(
-        machine([gpu._replace(nvswitch_links=8) if gpu.index == 3 else gpu for gpu in gpus], lambda *_: "SYS")
+        machine(
+            [gpu._replace(nvswitch_links=8) if gpu.index == 3 else gpu for gpu in gpus],
+            lambda *_: "SYS",
+        )
     )
     assert cut_bandwidth(fabric, range(8)) == pytest.approx(0.83 * 8 * 20.6 * 14 / 9)
 
@@ -285,13 +342,18 @@ def test_cut_behind_a_switch_never_falls_when_a_link_is_added(seed: int) -> None
     links = [rng.randrange(1, 19) for _ in range(rng.randrange(3, 10))]
 
     def fabric(links: Sequence[int]) -> Fabric:
-        gpus = [gpu._replace(nvswitch_links=n) for gpu, n in zip(cards(len(links), facts), links, strict=True)]
+        gpus = [
+            gpu._replace(nvswitch_links=n)
+            for gpu, n in zip(cards(len(links), facts), links, strict=True)
+        ]
         return Fabric(machine(gpus, lambda *_: "SYS"))
 
     before = fabric(links)
     more = rng.randrange(len(links))
     after = fabric([n + (i == more) for i, n in enumerate(links)])
-    for gpus in (gpus for size in range(2, len(links) + 1) for gpus in combinations(range(len(links)), size)):
+    for gpus in (
+        gpus for size in range(2, len(links) + 1) for gpus in combinations(range(len(links)), size)
+    ):
         assert cut_bandwidth(after, gpus) >= cut_bandwidth(before, gpus)
 
 

@@ -23,7 +23,9 @@ from gpulaunch.simulate.engine import Rules, Stay, simulate
 from gpulaunch.simulate.read_simulation import read_trace
 
 RESULTS = "jobs.toml.results.jsonl"
-DONE = re.compile(r"gpulaunch: info: (.*); results in jobs\.toml\.results\.jsonl(; --resume runs the rest)?\n")
+DONE = re.compile(
+    r"gpulaunch: info: (.*); results in jobs\.toml\.results\.jsonl(; --resume runs the rest)?\n"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +62,9 @@ class Site:
         gate = self.home / f"gate.{number}"
         if not gate.exists():
             os.mkfifo(gate)
-        script = f'echo "{number} $CUDA_VISIBLE_DEVICES $$" >started; read line <gate.{number}; {then}'
+        script = (
+            f'echo "{number} $CUDA_VISIBLE_DEVICES $$" >started; read line <gate.{number}; {then}'
+        )
         return ["sh", "-c", script]
 
     def next_start(self) -> tuple[int, list[int]]:
@@ -75,13 +79,17 @@ class Site:
 
     def start(self, *options: str, **more: Any) -> subprocess.Popen[str]:
         """Start a batch."""
-        process = self.launcher.start("batch", self.file.name, *DGX, *options, cwd=self.home, **more)
+        process = self.launcher.start(
+            "batch", self.file.name, *DGX, *options, cwd=self.home, **more
+        )
         self._running.append(process)
         return process
 
     def run(self, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
         """Run a batch to its end."""
-        return self.launcher.run("batch", self.file.name, *DGX, *options, cwd=self.home, timeout=100, **more)
+        return self.launcher.run(
+            "batch", self.file.name, *DGX, *options, cwd=self.home, timeout=100, **more
+        )
 
     def at_terminal(self, *options: str) -> pexpect.spawn:
         """Start a batch at a terminal of its own."""
@@ -125,7 +133,9 @@ class Site:
                 process.stdout.close()
                 process.stderr.close()
         for record in (*self.table()["leases"], *self.table()["queue"]):
-            self.launcher.run("free", record["id"], env=self.launcher.environment | {"GPULAUNCH_GRACE": "0.1"})
+            self.launcher.run(
+                "free", record["id"], env=self.launcher.environment | {"GPULAUNCH_GRACE": "0.1"}
+            )
         self._started.close()
 
 
@@ -205,7 +215,9 @@ def test_the_simulator_says_what_a_batch_does(site: Site, policy: str) -> None:
     assert (batch.returncode, DONE.fullmatch(stderr)[1]) == (0, "40 of 40 jobs ended with 0")
     results = site.results()
     assert [results[stay.job.id]["gpus"] for stay in stays] == [list(stay.gpus) for stay in stays]
-    assert sorted(results, key=lambda number: results[number]["started_s"]) == [stay.job.id for stay in stays]
+    assert sorted(results, key=lambda number: results[number]["started_s"]) == [
+        stay.job.id for stay in stays
+    ]
     assert any(stay.started_s > 0 for stay in stays)
 
 
@@ -226,18 +238,30 @@ def _with_gates(site: Site, policy: str, count: int) -> list[Stay]:
             for number in range(count)
         ],
         profile={
-            "chatty": {"collocation": {"source": "a test", "slowdown_percentage": {"chatty": 20.0, "quiet": 3.0}}},
+            "chatty": {
+                "collocation": {
+                    "source": "a test",
+                    "slowdown_percentage": {"chatty": 20.0, "quiet": 3.0},
+                }
+            },
             "quiet": {"collocation": {"source": "a test", "slowdown_percentage": {"chatty": 5.0}}},
         },
     )
     machine = shown_machine("dgx1-v100", pytest.fail)
-    jobs = [job._replace(arrival_s=0.0) for job in read_trace(str(site.file), machine, pytest.fail).jobs]
+    jobs = [
+        job._replace(arrival_s=0.0) for job in read_trace(str(site.file), machine, pytest.fail).jobs
+    ]
     return simulate(machine.topology, jobs, Rules(policy=policy.replace("-", "_"), model="cut"))
 
 
 def test_arrivals(site: Site) -> None:
     """Jobs start by arrival, then as they stand in the file, and none before its time; --at-once does not wait."""
-    site.write([{"name": str(n), "arrival_s": s, "command": ["true"]} for n, s in enumerate([0.6, 0.2, 0.2, 0.0])])
+    site.write(
+        [
+            {"name": str(n), "arrival_s": s, "command": ["true"]}
+            for n, s in enumerate([0.6, 0.2, 0.2, 0.0])
+        ]
+    )
     assert site.run().returncode == 0
     results = site.results()
     assert sorted(results, key=lambda number: results[number]["started_s"]) == [3, 1, 2, 0]
@@ -246,12 +270,19 @@ def test_arrivals(site: Site) -> None:
     site.file.write_text(site.file.read_text().replace("0.6", "600"))
     assert site.run("--at-once", "--results", "second").returncode == 0
     second = [json.loads(line) for line in (site.home / "second").read_text().splitlines()]
-    assert [(line["id"], line["submitted_s"]) for line in second[1:]] == [(0, 0.0), (1, 0.0), (2, 0.0), (3, 0.0)]
+    assert [(line["id"], line["submitted_s"]) for line in second[1:]] == [
+        (0, 0.0),
+        (1, 0.0),
+        (2, 0.0),
+        (3, 0.0),
+    ]
 
 
 def test_what_a_result_says(site: Site) -> None:
     """A result has the job, its status, GPUs and lease, its times, and how long it waited; the first line the batch."""
-    site.write([{"name": "mine", "gpus": 3, "command": ["sh", "-c", "echo $GPULAUNCH_LEASE; exit 3"]}])
+    site.write(
+        [{"name": "mine", "gpus": 3, "command": ["sh", "-c", "echo $GPULAUNCH_LEASE; exit 3"]}]
+    )
     done = site.run()
     assert (said(done), done.returncode) == ("0 of 1 jobs ended with 0, 1 did not: 0 (mine): 3", 1)
     header, result = site.lines()
@@ -298,12 +329,18 @@ def test_a_job_that_gives_up_waiting(site: Site) -> None:
         "wait_s": None,
     }
     done = site.run("--resume")
-    assert (said(done), done.returncode, site.statuses()) == ("2 of 2 jobs ended with 0", 0, {0: 0, 1: 0})
+    assert (said(done), done.returncode, site.statuses()) == (
+        "2 of 2 jobs ended with 0",
+        0,
+        {0: 0, 1: 0},
+    )
 
 
 def test_where_output_goes(site: Site) -> None:
     """Jobs print where the batch prints, and read nothing; with --logs each to its own file, with --json to stderr."""
-    site.write([{"command": ["sh", "-c", f"cat; echo out {n}; echo err {n} >&2"]} for n in range(2)])
+    site.write(
+        [{"command": ["sh", "-c", f"cat; echo out {n}; echo err {n} >&2"]} for n in range(2)]
+    )
     done = site.run("-q", input="for nobody")
     assert (done.stdout, done.stderr) == ("out 0\nout 1\n", "err 0\nerr 1\n")
     done = site.run("-q", "--results", "b", "--logs", "logs/of it")
@@ -320,7 +357,9 @@ def test_where_output_goes(site: Site) -> None:
 
 def test_what_a_job_finds(site: Site) -> None:
     """A job has its name in `status`, and in its environment what a launch gives it and which job of a batch it is."""
-    site.write([{"name": "mine", "command": ["sh", "-c", "env >found; echo x >started; read line <gate"]}])
+    site.write(
+        [{"name": "mine", "command": ["sh", "-c", "env >found; echo x >started; read line <gate"]}]
+    )
     os.mkfifo(site.home / "gate")
     batch = site.start()
     site._started.readline()
@@ -330,7 +369,11 @@ def test_what_a_job_finds(site: Site) -> None:
     batch.communicate(timeout=30)
     header, result = site.lines()
     found = dict(line.split("=", 1) for line in (site.home / "found").read_text().splitlines())
-    new = {name: value for name, value in found.items() if name not in {*site.launcher.environment, "PWD", "OLDPWD"}}
+    new = {
+        name: value
+        for name, value in found.items()
+        if name not in {*site.launcher.environment, "PWD", "OLDPWD"}
+    }
     assert new == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "0",
@@ -342,7 +385,11 @@ def test_what_a_job_finds(site: Site) -> None:
 
 def test_profiles_of_the_file(site: Site) -> None:
     """Profiles that the file brings along are known to its launches, before those of the same name elsewhere."""
-    show = ["sh", "-c", "gpulaunch profiles show vgg16 --json | grep gpus; echo $CUDA_VISIBLE_DEVICES"]
+    show = [
+        "sh",
+        "-c",
+        "gpulaunch profiles show vgg16 --json | grep gpus; echo $CUDA_VISIBLE_DEVICES",
+    ]
     site.write([{"profile": "vgg16", "command": show}], profile={"vgg16": {"gpus": 5}})
     done = site.run("-q")
     assert done.stdout.splitlines()[-1].count(",") == 4
@@ -359,7 +406,11 @@ def test_settings_reach_the_command_line(key: str) -> None:
     text = VALUES.get(key, "true" if key == "one_per_node" else "-x=1")
     words, variables = _words({key: text})
     line = read_line([*words, "run"])
-    assert ({name: given.text for name, given in line.given.items()}, variables, line.word_at) == ({key: text}, {}, 1)
+    assert ({name: given.text for name, given in line.given.items()}, variables, line.word_at) == (
+        {key: text},
+        {},
+        1,
+    )
 
 
 def test_a_setting_that_no_option_says(site: Site) -> None:
@@ -387,9 +438,21 @@ BROKEN = [
         f'{OK}[[job]]\ncommand = ["./no"]\n',
         "4: command: './no' is not found, or cannot ",
     ),
-    ("what cannot be executed", '[[job]]\ncommand = ["/etc/passwd"]\n', "2: command: '/etc/passwd' is not found, or "),
-    ("an empty word", '[[job]]\ncommand = [""]\n', "2: command: '' is not found, or cannot be executed"),
-    ("a NUL", '[[job]]\ncommand = ["true", "a\\u0000b"]\n', "2: command: 'a\\x00b' has a NUL in it, which no program"),
+    (
+        "what cannot be executed",
+        '[[job]]\ncommand = ["/etc/passwd"]\n',
+        "2: command: '/etc/passwd' is not found, or ",
+    ),
+    (
+        "an empty word",
+        '[[job]]\ncommand = [""]\n',
+        "2: command: '' is not found, or cannot be executed",
+    ),
+    (
+        "a NUL",
+        '[[job]]\ncommand = ["true", "a\\u0000b"]\n',
+        "2: command: 'a\\x00b' has a NUL in it, which no program",
+    ),
     (
         "too many GPUs",
         f'{OK}[[job]]\nname = "big"\ngpus = 9\n{OK[8:]}',
@@ -397,13 +460,29 @@ BROKEN = [
     ),
     ("no GPUs", f"{OK}gpus = 0\n", "3: gpus: 0 GPUs requested: at least 1 is needed"),
     ("GPUs that do not exist", f"{OK}only = ['9']\n", "1: job 0 (true): only 9: '9' is no"),
-    ("too little memory", f"{OK}memory = '99GiB'\n", "1: job 0 (true) can never run: 1 GPU requested"),
-    ("an unknown profile", f"{OK}profile = 'nobody'\n", "1: job 0 (nobody): unknown profile 'nobody'"),
+    (
+        "too little memory",
+        f"{OK}memory = '99GiB'\n",
+        "1: job 0 (true) can never run: 1 GPU requested",
+    ),
+    (
+        "an unknown profile",
+        f"{OK}profile = 'nobody'\n",
+        "1: job 0 (nobody): unknown profile 'nobody'",
+    ),
     ("before the beginning", f"{OK}arrival_s = -1\n", "3: arrival_s: -1 is not within 0 to "),
-    ("a name for nobody", f"{OK}name = '{'x' * 1001}'\n", f"1: job 0 ({'x' * 1001}): the name has 1001 characters"),
+    (
+        "a name for nobody",
+        f"{OK}name = '{'x' * 1001}'\n",
+        f"1: job 0 ({'x' * 1001}): the name has 1001 characters",
+    ),
     ("MAPA's columns", "3,ring,0,60,1,vgg16\n", "1: job 0 (vgg16) has no command"),
     ("no JSON", '{"command": ["true"]}\n{"command"}\n', "2: no JSON: Expecting ':' delimiter"),
-    ("JSON of another kind", '{"command": ["true"]}\n7\n', "2: 7 is not a table of keys and values"),
+    (
+        "JSON of another kind",
+        '{"command": ["true"]}\n7\n',
+        "2: 7 is not a table of keys and values",
+    ),
     (
         "half a character",
         '{"command": ["true", "\\ud800"]}\n',
@@ -415,10 +494,14 @@ BROKEN = [
 @pytest.mark.parametrize(("sentence", "text", "want"), BROKEN, ids=[case[0] for case in BROKEN])
 def test_a_file_that_is_wrong(site: Site, sentence: str, text: str, want: str) -> None:
     """A mistake is told with path and line before anything starts, and no results are begun."""
-    site.file.write_text(text.replace('["true"]', '["touch", "ran"]', 1) if '["true"]' in text[:40] else text)
+    site.file.write_text(
+        text.replace('["true"]', '["touch", "ran"]', 1) if '["true"]' in text[:40] else text
+    )
     done = site.run()
     expected = f"gpulaunch: error: jobs.toml:{want}".replace("(true)", "(touch)")
-    assert (done.returncode, done.stdout, done.stderr[: len(expected)]) == (2, "", expected), sentence
+    assert (done.returncode, done.stdout, done.stderr[: len(expected)]) == (2, "", expected), (
+        sentence
+    )
     assert sorted(os.listdir(site.home)) == ["jobs.toml", "started"]
 
 
@@ -427,7 +510,11 @@ WRONG = [
     (("--results", "."), 125, ".: is a directory"),
     (("--results", "no/where"), 125, "no/where: no such file or directory"),
     (("--results", "started"), 2, "started: is no regular file"),
-    (("--results", "jobs.toml"), 2, "jobs.toml: there is something else in it than the results of a batch"),
+    (
+        ("--results", "jobs.toml"),
+        2,
+        "jobs.toml: there is something else in it than the results of a batch",
+    ),
     (("--logs", "jobs.toml"), 125, "jobs.toml: file exists"),
     (("--", "true"), 2, "'gpulaunch batch' runs no command, but -- is given"),
     (("more",), 2, "unrecognized arguments: more"),
@@ -435,13 +522,22 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "status", "want"), WRONG)
-def test_a_command_line_that_is_wrong(site: Site, options: tuple[str, ...], status: int, want: str) -> None:
+def test_a_command_line_that_is_wrong(
+    site: Site, options: tuple[str, ...], status: int, want: str
+) -> None:
     """What cannot be is told before anything starts."""
     site.write([{"command": ["touch", "ran"]}])
     before = site.file.read_text()
     done = site.run(*options)
-    assert (done.returncode, done.stdout, done.stderr.splitlines()[0]) == (status, "", f"gpulaunch: error: {want}")
-    assert (sorted(os.listdir(site.home)), site.file.read_text()) == (["jobs.toml", "started"], before)
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[0]) == (
+        status,
+        "",
+        f"gpulaunch: error: {want}",
+    )
+    assert (sorted(os.listdir(site.home)), site.file.read_text()) == (
+        ["jobs.toml", "started"],
+        before,
+    )
 
 
 # --------------------------------------------------------------------------------------------- ending early
@@ -451,7 +547,14 @@ def test_the_first_ctrl_c_starts_nothing_more(site: Site) -> None:
     """After the first Ctrl-C those that run go on, untouched by it, and no more start; --resume runs the rest."""
     site.write(
         [
-            {"gpus": 3, "command": ["sh", "-c", f"trap 'echo INT >>heard' INT; {site.gated(0, 'exit 5')[2]}"]},
+            {
+                "gpus": 3,
+                "command": [
+                    "sh",
+                    "-c",
+                    f"trap 'echo INT >>heard' INT; {site.gated(0, 'exit 5')[2]}",
+                ],
+            },
             {"gpus": 3, "command": site.gated(1)},
             {"gpus": 8, "command": ["touch", "two"]},
             {"gpus": 1, "command": ["touch", "three"]},
@@ -461,14 +564,22 @@ def test_the_first_ctrl_c_starts_nothing_more(site: Site) -> None:
     assert [site.next_start()[0] for _ in range(2)] == [0, 1]
     terminal.expect_exact("touch waits: 8 GPUs requested: 2 of 8 are free, 6 are leased")
     terminal.sendintr()
-    terminal.expect_exact("no more jobs are started, 2 jobs go on to their ends; Ctrl-C again ends them\r\n")
+    terminal.expect_exact(
+        "no more jobs are started, 2 jobs go on to their ends; Ctrl-C again ends them\r\n"
+    )
     site.release(1)
     site.release(0)
-    terminal.expect_exact("1 of 4 jobs ended with 0, 1 did not: 0 (sh): 5, 2 have not run; results in")
+    terminal.expect_exact(
+        "1 of 4 jobs ended with 0, 1 did not: 0 (sh): 5, 2 have not run; results in"
+    )
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.signalstatus == signal.SIGINT
-    assert (site.statuses(), site.table()["queue"], site.table()["leases"]) == ({0: 5, 1: 0}, [], [])
+    assert (site.statuses(), site.table()["queue"], site.table()["leases"]) == (
+        {0: 5, 1: 0},
+        [],
+        [],
+    )
     assert not (site.home / "heard").exists()
     done = site.run("--resume")
     assert (said(done), done.returncode) == ("3 of 4 jobs ended with 0, 1 did not: 0 (sh): 5", 1)
@@ -477,7 +588,12 @@ def test_the_first_ctrl_c_starts_nothing_more(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("number", "times", "returned"),
-    [(signal.SIGINT, 2, -signal.SIGINT), (signal.SIGTERM, 1, 143), (signal.SIGHUP, 1, 129), (signal.SIGQUIT, 1, -3)],
+    [
+        (signal.SIGINT, 2, -signal.SIGINT),
+        (signal.SIGTERM, 1, 143),
+        (signal.SIGHUP, 1, 129),
+        (signal.SIGQUIT, 1, -3),
+    ],
     ids=["INT INT", "TERM", "HUP", "QUIT"],
 )
 def test_ending_all(site: Site, number: signal.Signals, times: int, returned: int) -> None:
@@ -502,7 +618,9 @@ def test_ending_all(site: Site, number: signal.Signals, times: int, returned: in
         "gpulaunch: info: 0 of 3 jobs ended with 0, 2 were ended early, 1 has not run; results in "
     )
     assert batch.returncode == returned
-    assert {n: (line["exit_status"], line["interrupted"]) for n, line in site.results().items()} == {
+    assert {
+        n: (line["exit_status"], line["interrupted"]) for n, line in site.results().items()
+    } == {
         0: (143, True),
         1: (137, True),
     }
@@ -543,7 +661,9 @@ def test_a_line_for_each_job_at_a_terminal(site: Site) -> None:
     """Where jobs print to the terminal a line tells of each that has ended; with -q none does."""
     site.write([{"name": "mine", "gpus": 3, "command": ["sh", "-c", "echo here; exit 2"]}])
     terminal = site.at_terminal()
-    terminal.expect(r"here\r\ngpulaunch: info: 1 of 1: job 0 \(mine\) ended with 2 after [\d.]+ s on GPUs 0,2,3\r\n")
+    terminal.expect(
+        r"here\r\ngpulaunch: info: 1 of 1: job 0 \(mine\) ended with 2 after [\d.]+ s on GPUs 0,2,3\r\n"
+    )
     terminal.expect(pexpect.EOF)
     terminal = site.at_terminal("--results", "b", "-q")
     terminal.expect(pexpect.EOF)
@@ -560,8 +680,14 @@ def test_kill_and_resume(site: Site) -> None:
     """
     count = "echo $0 >>ran; "
     site.write(
-        [{"gpus": 2, "command": ["sh", "-c", count + site.gated(n, f"exit {n}")[2], str(n)]} for n in range(3)]
-        + [{"gpus": 4, "command": ["sh", "-c", count, "3"]}, {"gpus": 1, "command": ["sh", "-c", count, "4"]}]
+        [
+            {"gpus": 2, "command": ["sh", "-c", count + site.gated(n, f"exit {n}")[2], str(n)]}
+            for n in range(3)
+        ]
+        + [
+            {"gpus": 4, "command": ["sh", "-c", count, "3"]},
+            {"gpus": 1, "command": ["sh", "-c", count, "4"]},
+        ]
     )
     terminal = site.at_terminal("--logs", "logs")
     gpus = dict(site.next_start() for _ in range(3))
@@ -579,7 +705,8 @@ def test_kill_and_resume(site: Site) -> None:
     assert (refused.returncode, refused.stderr) == (2, error + hint)
     again = site.start("--resume", "--logs", "logs")
     assert [again.stderr.readline() for _ in range(2)] == [
-        f"gpulaunch: info: job {n} (sh) still runs, under lease {id_of(leases, gpus[n])}: taken over\n" for n in (0, 2)
+        f"gpulaunch: info: job {n} (sh) still runs, under lease {id_of(leases, gpus[n])}: taken over\n"
+        for n in (0, 2)
     ]
     site.release(2)
     site.release(0)
@@ -588,7 +715,10 @@ def test_kill_and_resume(site: Site) -> None:
     assert sorted((site.home / "ran").read_text().split()) == ["0", "1", "2", "3", "4"]
     results = site.results()
     assert {n: results[n]["gpus"] for n in range(3)} == gpus
-    assert all(results[n]["submitted_s"] <= results[n]["started_s"] <= results[n]["ended_s"] for n in range(5))
+    assert all(
+        results[n]["submitted_s"] <= results[n]["started_s"] <= results[n]["ended_s"]
+        for n in range(5)
+    )
     assert site.launcher.records() == []
 
 
@@ -606,7 +736,10 @@ def test_a_job_whose_end_nobody_saw(site: Site) -> None:
     os.kill(lease["pid"], signal.SIGKILL)
     wait_for_end(lease["pid"])
     again = site.start("--resume")
-    assert again.stderr.readline() == f"gpulaunch: info: job 0 (sh) still runs, under lease {lease['id']}: taken over\n"
+    assert (
+        again.stderr.readline()
+        == f"gpulaunch: info: job 0 (sh) still runs, under lease {lease['id']}: taken over\n"
+    )
     site.release(0)
     assert site.next_start()[0] == 0
     site.release(0)
@@ -721,7 +854,10 @@ def test_a_torn_line(site: Site, cut: int) -> None:
         assert (said(done), added) == ("3 of 3 jobs ended with 0", b"")
     else:
         warning, summary = done.stderr.splitlines(keepends=True)
-        assert warning == f"gpulaunch: warning: {RESULTS}:4: passed over: this line is torn, or not a batch's\n"
+        assert (
+            warning
+            == f"gpulaunch: warning: {RESULTS}:4: passed over: this line is torn, or not a batch's\n"
+        )
         assert DONE.fullmatch(summary)[1] == "3 of 3 jobs ended with 0"
         torn, new = added.splitlines()
         assert (torn, json.loads(new)["id"]) == (b"", 2)
@@ -737,10 +873,17 @@ def test_a_full_disk(site: Site) -> None:
         pytest.skip("needs root to mount a small file system")
     small = site.home / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", small], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", small], check=False
+    ).returncode:
         pytest.skip("may not mount here")
     try:
-        site.write([{"name": f"n{n}", "gpus": 8, "command": ["sh", "-c", f"echo {n} >>ran"]} for n in range(12)])
+        site.write(
+            [
+                {"name": f"n{n}", "gpus": 8, "command": ["sh", "-c", f"echo {n} >>ran"]}
+                for n in range(12)
+            ]
+        )
         options = ("--results", "small/r")
         done = site.run(*options)
         wrote = [json.loads(line) for line in (small / "r").read_text().splitlines()]
@@ -759,7 +902,9 @@ def test_a_full_disk(site: Site) -> None:
         assert (done.returncode, "have not run" in summary) == (125, True)
         subprocess.run(["mount", "-o", "remount,size=64k", small], check=True)
         assert site.run(*options, "--resume").returncode == 0
-        assert [json.loads(line)["id"] for line in (small / "r").read_text().splitlines()[1:]] == list(range(12))
+        assert [
+            json.loads(line)["id"] for line in (small / "r").read_text().splitlines()[1:]
+        ] == list(range(12))
         again = [int(line) for line in (site.home / "ran").read_text().split()][len(ran) :]
         assert again == list(range(last + 1, 12))
     finally:
@@ -774,7 +919,9 @@ def test_results_that_are_removed(site: Site) -> None:
     (site.home / RESULTS).unlink()
     site.release(0)
     error, summary, *_ = batch.communicate(timeout=30)[1].splitlines()
-    assert error == f"gpulaunch: error: {RESULTS}: no such file or directory: no more jobs are started"
+    assert (
+        error == f"gpulaunch: error: {RESULTS}: no such file or directory: no more jobs are started"
+    )
     assert DONE.fullmatch(summary + "\n")[1] == "1 of 2 jobs ended with 0, 1 has not run"
     assert (batch.returncode, (site.home / "ran").exists()) == (125, False)
 
@@ -805,7 +952,9 @@ DAMAGE: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
 
 
 @pytest.mark.parametrize(("sentence", "change"), DAMAGE, ids=[case[0] for case in DAMAGE])
-def test_a_line_that_is_none(site: Site, sentence: str, change: Callable[[dict[str, Any]], object]) -> None:
+def test_a_line_that_is_none(
+    site: Site, sentence: str, change: Callable[[dict[str, Any]], object]
+) -> None:
     """A line that no batch has written is passed over with a warning, and the job run again."""
     site.write([{"command": ["sh", "-c", "echo >>ran"]}])
     site.run()

@@ -32,15 +32,24 @@ def partitions(gpus: Gpus, size: int, rest: int) -> Iterator[list[Gpus]]:
                 yield [first, *more, left_over] if rest else [first, *more]
 
 
-def tried_out(topology: Topology, gpus: Gpus, size: int, required: frozenset[int]) -> tuple[int, int]:
+def tried_out(
+    topology: Topology, gpus: Gpus, size: int, required: frozenset[int]
+) -> tuple[int, int]:
     """Points of the best partition with a set that holds all required GPUs, and of its best such set."""
     card = {gpu.index: gpu.card for gpu in topology.gpus}
-    score = {(link.a, link.b): points(link, same_card=card[link.a] == card[link.b]) for link in topology.links}
+    score = {
+        (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
+        for link in topology.links
+    }
     best = (-1, -1)
     for partition in partitions(gpus, size, len(gpus) % size):
         whole = [group for group in partition if len(group) == size]
         worth = [sum(score[pair] for pair in combinations(sorted(group), 2)) for group in partition]
-        held = [sum(score[pair] for pair in combinations(sorted(g), 2)) for g in whole if required.issubset(g)]
+        held = [
+            sum(score[pair] for pair in combinations(sorted(g), 2))
+            for g in whole
+            if required.issubset(g)
+        ]
         if held:
             best = max(best, (sum(worth), max(held)))
     return best
@@ -51,14 +60,23 @@ def test_best_partition(seed: int) -> None:
     """The set comes from a partition with the most points that has a set with all required GPUs."""
     rng = random.Random(seed)
     topology = random_topology(rng, rng.randrange(3, 9))
-    gpus = tuple(sorted(rng.sample([gpu.index for gpu in topology.gpus], rng.randrange(2, len(topology.gpus) + 1))))
+    gpus = tuple(
+        sorted(
+            rng.sample(
+                [gpu.index for gpu in topology.gpus], rng.randrange(2, len(topology.gpus) + 1)
+            )
+        )
+    )
     size = rng.randrange(2, len(gpus) + 1)
     required = frozenset(rng.sample(gpus, rng.choice((0, 0, 1, min(2, size)))))
     got = best_of_partition(topology, gpus, size, required)
     assert len(set(got)) == size
     assert required <= set(got) <= set(gpus)
     card = {gpu.index: gpu.card for gpu in topology.gpus}
-    score = {(link.a, link.b): points(link, same_card=card[link.a] == card[link.b]) for link in topology.links}
+    score = {
+        (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
+        for link in topology.links
+    }
     left = tuple(gpu for gpu in gpus if gpu not in got)
     own = sum(score[pair] for pair in combinations(sorted(got), 2))
     rest = max(
@@ -73,7 +91,15 @@ def test_best_partition(seed: int) -> None:
 def test_points_of_a_dgx1() -> None:
     """GPU 0 of a DGX-1 V100 has the points that the plugin gives it."""
     topology, _ = load_described_machine("dgx1-v100")
-    assert [points(link) for link in topology.links if link.a == 0] == [150, 130, 230, 210, 10, 10, 10]
+    assert [points(link) for link in topology.links if link.a == 0] == [
+        150,
+        130,
+        230,
+        210,
+        10,
+        10,
+        10,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +108,13 @@ def test_points_of_a_dgx1() -> None:
         ("a single GPU is the first one that is free", (3, 5), 1, (), (3,)),
         ("or the one that is required", (3, 5), 1, (5,), (5,)),
         ("a pair leaves the others their best partners", range(8), 2, (), (0, 3)),
-        ("a required GPU comes with the partner that it has in the best partition", range(8), 2, (6,), (5, 6)),
+        (
+            "a required GPU comes with the partner that it has in the best partition",
+            range(8),
+            2,
+            (6,),
+            (5, 6),
+        ),
         ("four are one of the two halves", range(8), 4, (), (0, 1, 2, 3)),
         ("the half with the required one", range(8), 4, (5,), (4, 5, 6, 7)),
     ],
@@ -110,7 +142,9 @@ def test_nvswitch_links_count() -> None:
     topology, _ = load_described_machine("dgx2")
     assert points(topology.links[0]) == 50 + 600
     topology, _ = load_described_machine("nvl72")
-    alike = topology._replace(links=tuple(link._replace(pcie_path="SYS") for link in topology.links))
+    alike = topology._replace(
+        links=tuple(link._replace(pcie_path="SYS") for link in topology.links)
+    )
     assert best_of_partition(alike, range(10, 60), 4) == (10, 11, 12, 13)
     assert best_of_partition(alike, range(10, 60), 4, frozenset({40})) == (10, 11, 12, 40)
 

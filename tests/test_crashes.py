@@ -90,7 +90,9 @@ def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def wait_for_stop(pid: int) -> None:
     """Block until a child has stopped."""
     found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    assert found.si_code == os.CLD_STOPPED, "it ended without having reached the step where it was to stop"
+    assert found.si_code == os.CLD_STOPPED, (
+        "it ended without having reached the step where it was to stop"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,9 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
     launcher = launcher_in(tmp_path_factory.mktemp("real"))
     with held(launcher, *ALL), start(launcher, *VGG, *WAIT, *SHOW) as waiter:
         queue_up(waiter, 1)
-        lease, ticket = (json.loads((launcher.state / name).read_bytes()) for name in launcher.records())
+        lease, ticket = (
+            json.loads((launcher.state / name).read_bytes()) for name in launcher.records()
+        )
     return lease | {"id": LEASE[-12:]}, ticket | {"id": TICKET[-12:]}
 
 
@@ -133,7 +137,9 @@ Scene = Callable[[Launcher, Sequence[str]], int]
 """Plays a launcher's life, in which it is killed or not, asserts that the table is right, and tells its status."""
 
 
-def traced(directory: Path, scene: Scene, certain: Sequence[str], since: str = "", until: str = "") -> list[str]:
+def traced(
+    directory: Path, scene: Scene, certain: Sequence[str], since: str = "", until: str = ""
+) -> list[str]:
     """The steps of a scene in which nobody is killed; of those that come several times, the first and the last.
 
     Args:
@@ -145,7 +151,9 @@ def traced(directory: Path, scene: Scene, certain: Sequence[str], since: str = "
     """
     for attempt in "12345":
         trace = directory / f"trace {attempt}"
-        assert scene(launcher_in(directory / f"traced {attempt}"), at_step("trace", str(trace))) == 0
+        assert (
+            scene(launcher_in(directory / f"traced {attempt}"), at_step("trace", str(trace))) == 0
+        )
         steps = trace.read_text().split()
         if set(certain) < set(steps):
             break
@@ -170,7 +178,9 @@ def sweep(directory: Path, scene: Scene, steps: list[str]) -> None:
 
     def play(step: str) -> None:
         for attempt in "123":
-            if len(wrong) > 2:  # enough to see that something is wrong, and each may take half a minute
+            if (
+                len(wrong) > 2
+            ):  # enough to see that something is wrong, and each may take half a minute
                 return
             try:
                 status = scene(launcher_in(directory / f"{step} {attempt}"), at_step("KILL", step))
@@ -199,9 +209,9 @@ def queue_up(waiter: subprocess.Popen[str], *places: int) -> None:
     """Block until a launcher is in the queue, at one of these places."""
     first_word, _, _ = select.select([waiter.stdout, waiter.stderr], [], [], 30)
     line = waiter.stderr.readline() if waiter.stderr in first_word else "it did not queue"
-    assert line.startswith(tuple(f"gpulaunch: info: waiting as number {place} in the queue: " for place in places)), (
-        line
-    )
+    assert line.startswith(
+        tuple(f"gpulaunch: info: waiting as number {place} in the queue: " for place in places)
+    ), line
 
 
 def served(waiter: subprocess.Popen[str], launcher: Launcher) -> None:
@@ -227,7 +237,11 @@ def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
 
 def test_killed_at_every_step_of_a_launch(tmp_path: Path) -> None:
     """Wherever a launcher is killed, its job keeps its GPUs while it runs; then others get them; no record stays."""
-    certain = ["host.record.Draft.publish:os.link#1", "child:host.process._execute:os.exec#1", IN_WAIT]
+    certain = [
+        "host.record.Draft.publish:os.link#1",
+        "child:host.process._execute:os.exec#1",
+        IN_WAIT,
+    ]
     steps = traced(tmp_path, launch_at_once, certain)
     sweep(tmp_path, launch_at_once, steps)
 
@@ -253,7 +267,11 @@ def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict) -> None:
     def scene(launcher: Launcher, victim: Sequence[str]) -> int:
         return launch_from_the_queue(launcher, victim, lease)
 
-    certain = ["host.record.Draft.publish:os.link#2", "host.watch.Watch.sleep:select.poll#1", IN_WAIT]
+    certain = [
+        "host.record.Draft.publish:os.link#2",
+        "host.watch.Watch.sleep:select.poll#1",
+        IN_WAIT,
+    ]
     steps = traced(tmp_path, scene, certain)
     sweep(tmp_path, scene, steps)
 
@@ -296,8 +314,12 @@ def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
 def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path) -> None:
     """With CI=true, wherever a launcher is killed before its job has ended, the job goes too and the GPUs are free."""
     certain = ["host.companion.Companion.__init__:os.fork#1", "host.process.Job._reap:os.waitpid#1"]
-    steps = traced(tmp_path, lambda *scene: launch_in_ci(*scene, job="true"), certain, until=certain[-1])
-    own = [step for step in steps if not step.startswith("child:")]  # the guard's death leaves a launcher as it is
+    steps = traced(
+        tmp_path, lambda *scene: launch_in_ci(*scene, job="true"), certain, until=certain[-1]
+    )
+    own = [
+        step for step in steps if not step.startswith("child:")
+    ]  # the guard's death leaves a launcher as it is
     sweep(tmp_path, lambda *scene: launch_in_ci(*scene, job="sleep 600"), [*own, IN_WAIT])
 
 
@@ -321,7 +343,9 @@ def test_a_guard_that_comes_late_ends_nobody_else(tmp_path: Path) -> None:
         os.kill(guard, signal.SIGSTOP)
         victim.kill()
         victim.wait(30)
-        with start(launcher, str(launcher.state), before=[sys.executable, "-c", INNOCENT]) as innocent:
+        with start(
+            launcher, str(launcher.state), before=[sys.executable, "-c", INNOCENT]
+        ) as innocent:
             assert innocent.stdout.readline() == "has records\n"
             os.kill(guard, signal.SIGCONT)
             wait_for_end(guard)
@@ -356,7 +380,12 @@ STOPPED = [
     ("before it forks", "host.process.Job.__init__:os.fork#1", "0,2,3", "4,6,7"),
     ("after it has forked", "host.process.Job.__init__:os.close#1", "0,2,3", "4,6,7"),
     ("before it takes the host-wide lock", "host.table._flock:fcntl.flock#1", "0,2,3", "4,6,7"),
-    ("after it has published", "host.table.Table.locked:signal.pthread_sigmask#2", "4,6,7", "0,2,3"),
+    (
+        "after it has published",
+        "host.table.Table.locked:signal.pthread_sigmask#2",
+        "4,6,7",
+        "0,2,3",
+    ),
     ("before the job's word", "host.process.Job.start:os.write#1", "4,6,7", "0,2,3"),
     ("while the job runs", "host.process.Job._reap:os.waitpid#1", "4,6,7", "0,2,3"),
     ("when the job has ended", "host.ending.descendants:os.waitpid#1", "4,6,7", "0,2,3"),
@@ -365,8 +394,12 @@ STOPPED = [
 ]
 
 
-@pytest.mark.parametrize(("sentence", "step", "others", "own"), STOPPED, ids=[row[0] for row in STOPPED])
-def test_a_stopped_launcher(tmp_path: Path, sentence: str, step: str, others: str, own: str) -> None:
+@pytest.mark.parametrize(
+    ("sentence", "step", "others", "own"), STOPPED, ids=[row[0] for row in STOPPED]
+)
+def test_a_stopped_launcher(
+    tmp_path: Path, sentence: str, step: str, others: str, own: str
+) -> None:
     """A launcher that is stopped keeps what it has published and nothing else; woken, it goes on with what is there."""
     launcher = launcher_in(tmp_path)
     with start(launcher, *VGG, *SHOW, before=at_step("STOP", step)) as stopped:
@@ -380,7 +413,9 @@ def test_a_stopped_launcher(tmp_path: Path, sentence: str, step: str, others: st
 def test_a_launcher_stopped_with_the_host_lock(tmp_path: Path) -> None:
     """While the host-wide lock's holder is stopped, others end with 125 and its pid; woken, it ends well."""
     launcher = launcher_in(tmp_path)
-    with start(launcher, *VGG, *SHOW, before=at_step("STOP", "host.record.Draft.publish:os.link#1")) as stopped:
+    with start(
+        launcher, *VGG, *SHOW, before=at_step("STOP", "host.record.Draft.publish:os.link#1")
+    ) as stopped:
         wait_for_stop(stopped.pid)
         impatient = patched("from gpulaunch.leases import table; table.LOCK_TIMEOUT_S = 0.5")
         with start(launcher, *VGG, *SHOW, before=impatient) as other:
@@ -400,7 +435,9 @@ STOPPED_WAITERS = [
 ]
 
 
-@pytest.mark.parametrize(("sentence", "step"), STOPPED_WAITERS, ids=[row[0] for row in STOPPED_WAITERS])
+@pytest.mark.parametrize(
+    ("sentence", "step"), STOPPED_WAITERS, ids=[row[0] for row in STOPPED_WAITERS]
+)
 def test_a_stopped_waiter(tmp_path: Path, lease: dict, sentence: str, step: str) -> None:
     """A waiter that is stopped lets those behind it pass, and is served when it goes on."""
     launcher = launcher_in(tmp_path)
@@ -414,7 +451,9 @@ def test_a_stopped_waiter(tmp_path: Path, lease: dict, sentence: str, step: str)
             queue_up(behind, 1, 2)
             os.close(holder)
             wait_for_stop(stopped.pid)
-            assert sorted(behind.stdout.readline().rstrip().split(",")) == list("01234567"), sentence
+            assert sorted(behind.stdout.readline().rstrip().split(",")) == list("01234567"), (
+                sentence
+            )
             stopped.send_signal(signal.SIGCONT)
             assert ends(behind)[:2] == (0, "")
         assert stopped.stdout.readline() == "0,2,3\n"
@@ -430,9 +469,16 @@ def test_a_stopped_waiter(tmp_path: Path, lease: dict, sentence: str, step: str)
 def test_who_is_killed_while_the_job_runs(tmp_path: Path, victim: str, stopped_first: bool) -> None:
     """GPUs are held while launcher or job lives, though stopped, and are the next one's when both are gone."""
     launcher = launcher_in(tmp_path)
-    with start(launcher, *VGG, "--", "sh", "-c", "echo $$; read line", start_new_session=True) as process:
+    with start(
+        launcher, *VGG, "--", "sh", "-c", "echo $$; read line", start_new_session=True
+    ) as process:
         job = int(process.stdout.readline())
-        victims = {"launcher": [process.pid], "job": [job], "both": [process.pid, job], "group": [-process.pid]}[victim]
+        victims = {
+            "launcher": [process.pid],
+            "job": [job],
+            "both": [process.pid, job],
+            "group": [-process.pid],
+        }[victim]
 
         if stopped_first:
             for pid in victims:
@@ -452,7 +498,10 @@ def test_who_is_killed_while_the_job_runs(tmp_path: Path, victim: str, stopped_f
 def test_who_is_killed_while_waiting(tmp_path: Path, stopped_first: bool) -> None:
     """A waiter that is killed, with its process group, leaves the queue at once, for those who are behind it."""
     launcher = launcher_in(tmp_path)
-    with held(launcher, *VGG) as holder, start(launcher, *ALL, *WAIT, *SHOW, start_new_session=True) as waiter:
+    with (
+        held(launcher, *VGG) as holder,
+        start(launcher, *ALL, *WAIT, *SHOW, start_new_session=True) as waiter,
+    ):
         queue_up(waiter, 1)
         with start(launcher, *VGG, *WAIT, *SHOW) as behind:
             queue_up(behind, 2)
@@ -479,7 +528,9 @@ def test_a_lease_lives_by_no_clock(tmp_path: Path, clock: str) -> None:
         assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
         shown = json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
         year = time.gmtime(CLOCKS[clock]).tm_year
-        assert [(lease["gpus"], lease["started_at"][:4]) for lease in shown] == [([0, 2, 3], str(year))]
+        assert [(lease["gpus"], lease["started_at"][:4]) for lease in shown] == [
+            ([0, 2, 3], str(year))
+        ]
         assert launcher.run("status", *DGX).returncode == 0
         assert ends(job) == (0, "", "")
     assert all_free(launcher) == ALL_FREE
@@ -490,7 +541,10 @@ def test_the_queue_has_no_clock(tmp_path: Path, clocks: tuple[str, str]) -> None
     """Who comes first is served first, whatever the clock said when they came."""
     launcher = launcher_in(tmp_path)
     before = [patched(WRONG_CLOCK.format(CLOCKS[clock])) for clock in clocks]
-    with held(launcher, *VGG) as holder, start(launcher, *ALL, *WAIT, *OWNING, before=before[0]) as first:
+    with (
+        held(launcher, *VGG) as holder,
+        start(launcher, *ALL, *WAIT, *OWNING, before=before[0]) as first,
+    ):
         queue_up(first, 1)
         with start(launcher, *ALL, *WAIT, *OWNING, before=before[1]) as second:
             queue_up(second, 2)
@@ -519,16 +573,28 @@ def test_pids_are_no_proof_of_life(tmp_path: Path, lease: dict, ticket: dict) ->
     """Unlocked records hold nothing though their processes live; locked ones do though their pids are others' now."""
     launcher = launcher_in(tmp_path)
     living = {"launcher": identify(os.getpid()), "job": identify(1)}
-    reused = {name: Process(process.pid, process.start_time + 1) for name, process in living.items()}
+    reused = {
+        name: Process(process.pid, process.start_time + 1) for name, process in living.items()
+    }
 
     os.close(put(launcher, LEASE, json.dumps(lease | living).encode(), live=False))
-    os.close(put(launcher, TICKET, json.dumps(ticket | {"launcher": living["launcher"]}).encode(), live=False))
+    os.close(
+        put(
+            launcher,
+            TICKET,
+            json.dumps(ticket | {"launcher": living["launcher"]}).encode(),
+            live=False,
+        )
+    )
     assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
     assert launcher.records() == []
 
     holder = put(launcher, LEASE, json.dumps(lease | reused).encode(), live=True)
     done = launcher.run(*VGG, *SHOW)
-    assert (done.returncode, "3 GPUs requested: 0 of 8 are free, 8 are leased" in done.stderr) == (75, True)
+    assert (done.returncode, "3 GPUs requested: 0 of 8 are free, 8 are leased" in done.stderr) == (
+        75,
+        True,
+    )
     os.close(holder)
     assert all_free(launcher) == ALL_FREE
 
@@ -544,7 +610,10 @@ def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, tick
             content = json.dumps(ticket | {"launcher": [pid, started]}).encode()
             waiter = put(launcher, TICKET, content, live=True)
             done = launcher.run(*VGG, *SHOW)
-            assert (done.returncode, "but an earlier request for 3 GPUs waits" in done.stderr) == (status, status == 75)
+            assert (done.returncode, "but an earlier request for 3 GPUs waits" in done.stderr) == (
+                status,
+                status == 75,
+            )
             os.close(waiter)
             assert all_free(launcher) == ALL_FREE
 
@@ -556,19 +625,37 @@ UNREADABLE = [
     ("no JSON", lambda _: b"{", "Expecting property name"),
     ("huge", lambda _: b" " * (MAX_RECORD_BYTES + 1), "larger than 1048576 bytes"),
     ("of a newer version", lambda good: good | {"version": 2}, "version: 2 is not within 1 to 1"),
-    ("a lease's document", lambda good: good | {"started_at": good["since"]}, "unknown key 'started_at'"),
+    (
+        "a lease's document",
+        lambda good: good | {"started_at": good["since"]},
+        "unknown key 'started_at'",
+    ),
     ("with a wrong type", lambda good: good | {"uuids": [1]}, "uuids: [1] is no list of texts"),
-    ("without its launcher", lambda good: {k: v for k, v in good.items() if k != "launcher"}, "launcher"),
+    (
+        "without its launcher",
+        lambda good: {k: v for k, v in good.items() if k != "launcher"},
+        "launcher",
+    ),
     ("for no GPU", lambda good: good | {"gpus": 0}, "gpus: 0 is not within 1 to"),
-    ("passable for ever", lambda good: good | {"passable_until_s": float("inf")}, "Infinity is no number"),
-    ("with a time that is none", lambda good: good | {"since": "yesterday"}, "since: 'yesterday' is no time"),
+    (
+        "passable for ever",
+        lambda good: good | {"passable_until_s": float("inf")},
+        "Infinity is no number",
+    ),
+    (
+        "with a time that is none",
+        lambda good: good | {"since": "yesterday"},
+        "since: 'yesterday' is no time",
+    ),
     ("of another id", lambda good: good | {"id": "b" * 12}, "bbbbbbbbbbbb"),
     ("of another number", lambda good: good | {"number": 2}, "2"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("sentence", "damage", "reason"), UNREADABLE, ids=lambda value: value if isinstance(value, str) else ""
+    ("sentence", "damage", "reason"),
+    UNREADABLE,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_live_ticket_that_nobody_understands_stops_decisions(
     tmp_path: Path, ticket: dict, sentence: str, damage, reason
@@ -577,12 +664,17 @@ def test_a_live_ticket_that_nobody_understands_stops_decisions(
     launcher = launcher_in(tmp_path)
     content = damage(ticket)
     descriptor = put(
-        launcher, TICKET, content if isinstance(content, bytes) else json.dumps(content).encode(), live=True
+        launcher,
+        TICKET,
+        content if isinstance(content, bytes) else json.dumps(content).encode(),
+        live=True,
     )
     done = launcher.run(*VGG, *SHOW)
     owner = pwd.getpwuid(os.geteuid()).pw_name
     error = f"gpulaunch: error: {launcher.state / TICKET}: this live ticket of {owner} cannot be understood: "
-    assert (done.returncode, done.stdout, done.stderr.startswith(error)) == (125, "", True), sentence
+    assert (done.returncode, done.stdout, done.stderr.startswith(error)) == (125, "", True), (
+        sentence
+    )
     assert reason in done.stderr.removeprefix(error)
     assert launcher.records() == [TICKET]
     os.close(descriptor)
@@ -611,7 +703,15 @@ def small_disk(launcher: Launcher, pages: int):
     """A state directory on a file system of its own, with room for so many records."""
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={pages * os.sysconf('SC_PAGE_SIZE')}", "tmpfs", str(launcher.state)]
+    mount = [
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        f"size={pages * os.sysconf('SC_PAGE_SIZE')}",
+        "tmpfs",
+        str(launcher.state),
+    ]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("may not mount here")
     try:
@@ -650,7 +750,9 @@ def test_a_read_only_disk_takes_no_ticket(tmp_path: Path, lease: dict) -> None:
             done = launcher.run(*VGG, *WAIT, *SHOW)
         finally:
             subprocess.run(["umount", "--lazy", launcher.state], check=True)
-        error = f"gpulaunch: error: {launcher.state}: cannot write a record: read-only file system\n"
+        error = (
+            f"gpulaunch: error: {launcher.state}: cannot write a record: read-only file system\n"
+        )
         assert (done.returncode, done.stdout, done.stderr) == (125, "", error)
         assert os.listdir(launcher.state) == [LEASE]
         os.close(holder)

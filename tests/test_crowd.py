@@ -51,7 +51,15 @@ tell("ends", job)
 
 def job(log: Path, launch: str, length_s: float | None = None) -> tuple[str, ...]:
     """The job's command line; without a length it runs until it reads a line."""
-    return ("--", sys.executable, "-SIc", JOB, str(log), launch, "" if length_s is None else str(length_s))
+    return (
+        "--",
+        sys.executable,
+        "-SIc",
+        JOB,
+        str(log),
+        launch,
+        "" if length_s is None else str(length_s),
+    )
 
 
 def two_owners(log: Iterable[str]) -> list[str]:
@@ -120,7 +128,11 @@ def servings(events: Iterable[Event]) -> Iterator[Serving]:
         if event.what in ("waits", "is served"):
             number = tickets[event.id].number if event.id in tickets else float("inf")
             others = [tickets[other] for other in queue if other != event.id]
-            yield Serving(event, number, [t.number for t in others if t.id in served or t.launch not in killed])
+            yield Serving(
+                event,
+                number,
+                [t.number for t in others if t.id in served or t.launch not in killed],
+            )
         if event.what == "waits":
             queue.add(event.id)
         elif event.what == "is killed":
@@ -134,7 +146,10 @@ def out_of_order(events: Iterable[Event]) -> list[Serving]:
     return [
         serving
         for serving in servings(events)
-        if (serving.event.what == "is served" and min(serving.waiting, default=serving.number) < serving.number)
+        if (
+            serving.event.what == "is served"
+            and min(serving.waiting, default=serving.number) < serving.number
+        )
         or (serving.event.what == "waits" and max(serving.waiting, default=0) >= serving.number)
     ]
 
@@ -238,7 +253,9 @@ def plans() -> list[Plan]:
         after_start = victim == "job" or chance.random() < 0.5
         length_s = chance.random() * 0.06
         if victim == "job" and chance.random() < 0.5:
-            length_s = 60.0  # on a slow machine too, some are still running when they are to be killed
+            length_s = (
+                60.0  # on a slow machine too, some are still running when they are to be killed
+            )
         made.append(
             Plan(
                 name=f"launch-{number}",
@@ -255,7 +272,9 @@ def plans() -> list[Plan]:
 
 def children(pid: int) -> list[int]:
     with suppress(FileNotFoundError, ProcessLookupError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     return []
 
 
@@ -265,17 +284,23 @@ def job_processes(launcher_pid: int) -> dict[int, int]:
     for child in children(launcher_pid):
         with suppress(ProcessLookupError):
             found[child] = os.pidfd_open(child)
-    for stranger in found.keys() - children(launcher_pid):  # it ended, so its number may be another process's by now
+    for stranger in found.keys() - children(
+        launcher_pid
+    ):  # it ended, so its number may be another process's by now
         os.close(found.pop(stranger))
     return found
 
 
-def run(plan: Plan, launcher: Launcher, log: Path, witness: Witness, deadline: float) -> tuple[int, str]:
+def run(
+    plan: Plan, launcher: Launcher, log: Path, witness: Witness, deadline: float
+) -> tuple[int, str]:
     """Launch, kill as planned; the exit status and what was said."""
     options = (*DGX, "--name", plan.name, "-n", str(plan.gpus), *(["--wait"] if plan.waits else []))
     with launcher.start(*options, *job(log, plan.name, plan.length_s)) as process:
         left_s = max(0.0, deadline - time.monotonic())
-        too_long = threading.Timer(left_s, process.kill)  # which is then an exit status that was not planned
+        too_long = threading.Timer(
+            left_s, process.kill
+        )  # which is then an exit status that was not planned
         too_long.start()
         if plan.victim:
             if plan.after_start:
@@ -313,12 +338,18 @@ def test_a_crowd_with_random_deaths(launcher: Launcher, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with witnessed(launcher) as witness, ThreadPoolExecutor(AT_ONCE) as crowd:
         deadline = time.monotonic() + LIMIT_S
-        outcomes = list(crowd.map(lambda plan: run(plan, launcher, log, witness, deadline), plans()))
-        everything = launcher.run(*DGX, "--wait", "-n", "all", *job(log, "all", 0))  # waits for jobs without launcher
+        outcomes = list(
+            crowd.map(lambda plan: run(plan, launcher, log, witness, deadline), plans())
+        )
+        everything = launcher.run(
+            *DGX, "--wait", "-n", "all", *job(log, "all", 0)
+        )  # waits for jobs without launcher
     for plan, (status, words) in zip(plans(), outcomes, strict=True):
         assert status in expected(plan), (plan, words)
         warnings = [line for line in words.splitlines() if "warning" in line]
-        assert [line for line in warnings if "no file events" not in line] == []  # of this user, other tests have them
+        assert [
+            line for line in warnings if "no file events" not in line
+        ] == []  # of this user, other tests have them
     assert (everything.stdout, everything.returncode) == ("runs\n", 0)
     assert launcher.records() == []
     lines = log.read_text().splitlines()
@@ -397,7 +428,10 @@ def meeting_place(launcher: Launcher) -> Path:
 @contextmanager
 def two_for_everything(what_is_broken: str, launcher: Launcher, log: Path):
     """Two launchers that want all 8 GPUs, and the socket of their meeting place."""
-    one, other = ([what_is_broken, launcher, *DGX, "-n", "8", "--wait", *job(log, name)] for name in ("one", "other"))
+    one, other = (
+        [what_is_broken, launcher, *DGX, "-n", "8", "--wait", *job(log, name)]
+        for name in ("one", "other")
+    )
     with socket.socket(socket.AF_UNIX) as meeting:
         meeting.settimeout(30)
         meeting.bind(str(meeting_place(launcher)))
@@ -432,12 +466,17 @@ def test_with_the_host_lock_one_runs_at_a_time(launcher: Launcher, tmp_path: Pat
             here.close()
         first = meeting.accept()[0]
         while not {process.pid for process in both} & waiting_for_locks():
-            assert select.select([meeting], [], [], 0.005)[0] == [], "both are between look and write"
+            assert select.select([meeting], [], [], 0.005)[0] == [], (
+                "both are between look and write"
+            )
             assert [process.poll() for process in both] == [None, None]
         meeting.close()
         first.close()
         first_words = {process.stdout.readline(): process for process in both}
-        assert sorted(word[:28] for word in first_words) == ["gpulaunch: info: waiting as ", "runs\n"]
+        assert sorted(word[:28] for word in first_words) == [
+            "gpulaunch: info: waiting as ",
+            "runs\n",
+        ]
         runs, waits = (first_words[word] for word in sorted(first_words, reverse=True))
         assert runs.communicate("\n")[0] == ""
         assert waits.communicate("\n")[0].endswith("runs\n")
@@ -453,8 +492,12 @@ def waiting_for_locks() -> set[int]:
     return {int(fields[5]) for fields in lines if fields[1:3] == ["->", "FLOCK"]}
 
 
-@pytest.mark.parametrize(("what_is_broken", "status", "passes"), [("nothing", 75, []), ("the order", 0, ["the queue"])])
-def test_who_passes_the_queue_is_seen(launcher: Launcher, what_is_broken: str, status: int, passes: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("what_is_broken", "status", "passes"), [("nothing", 75, []), ("the order", 0, ["the queue"])]
+)
+def test_who_passes_the_queue_is_seen(
+    launcher: Launcher, what_is_broken: str, status: int, passes: list[str]
+) -> None:
     """The test of the test: who takes free GPUs while an earlier launch waits for more is in the kernel's log."""
     with witnessed(launcher) as witness, held(launcher, *DGX, "-n", "4"):
         waiting = launcher.start(*DGX, "-n", "8", "--name", "first", "--wait", "--", "true")
@@ -473,14 +516,42 @@ def test_who_passes_the_queue_is_seen(launcher: Launcher, what_is_broken: str, s
         ("nobody", [], []),
         ("one after the other", ["1 starts a 0,1", "2 ends a", "2 starts b 1,2", "3 ends b"], []),
         ("side by side", ["1 starts a 0,1", "2 starts b 2,3", "3 ends a", "3 ends b"], []),
-        ("at once", ["1 starts a 0,1", "2 starts b 1,2", "3 ends a", "4 ends b"], ["GPU 1: a and b"]),
-        ("one inside the other", ["1 starts a 0", "2 starts b 0", "3 ends b", "4 ends a"], ["GPU 0: a and b"]),
-        ("not the next one, but the one after", ["1 starts a 0", "2 starts b 1", "3 starts c 0"], ["GPU 0: a and c"]),
+        (
+            "at once",
+            ["1 starts a 0,1", "2 starts b 1,2", "3 ends a", "4 ends b"],
+            ["GPU 1: a and b"],
+        ),
+        (
+            "one inside the other",
+            ["1 starts a 0", "2 starts b 0", "3 ends b", "4 ends a"],
+            ["GPU 0: a and b"],
+        ),
+        (
+            "not the next one, but the one after",
+            ["1 starts a 0", "2 starts b 1", "3 starts c 0"],
+            ["GPU 0: a and c"],
+        ),
         ("one that never ends", ["1 starts a 0", "9 starts b 0", "10 ends b"], ["GPU 0: a and b"]),
-        ("in any order of the lines", ["3 ends a", "4 ends b", "2 starts b 0", "1 starts a 0"], ["GPU 0: b and a"]),
-        ("killed, and the next one starts", ["1 starts a 0", "5 starts b 0", "6 ends b", "3 ends a"], []),
-        ("killed after its last word", ["1 starts a 0", "3 ends a", "4 starts b 0", "5 ends b", "6 ends a"], []),
-        ("killed before its first word", ["2 ends a", "3 starts a 0", "4 starts b 0", "5 ends b"], []),
+        (
+            "in any order of the lines",
+            ["3 ends a", "4 ends b", "2 starts b 0", "1 starts a 0"],
+            ["GPU 0: b and a"],
+        ),
+        (
+            "killed, and the next one starts",
+            ["1 starts a 0", "5 starts b 0", "6 ends b", "3 ends a"],
+            [],
+        ),
+        (
+            "killed after its last word",
+            ["1 starts a 0", "3 ends a", "4 starts b 0", "5 ends b", "6 ends a"],
+            [],
+        ),
+        (
+            "killed before its first word",
+            ["2 ends a", "3 starts a 0", "4 starts b 0", "5 ends b"],
+            [],
+        ),
         (
             "killed before its first word, when another had its GPU",
             ["1 starts b 0", "2 ends a", "3 starts a 0", "4 ends b"],
@@ -493,7 +564,9 @@ def test_two_owners(sentence: str, log: list[str], conflicts: list[str]) -> None
     assert two_owners(log) == conflicts, sentence
 
 
-WAITS_1, WAITS_2, WAITS_3 = (Event("waits", name, number, name) for number, name in enumerate("abc", 1))
+WAITS_1, WAITS_2, WAITS_3 = (
+    Event("waits", name, number, name) for number, name in enumerate("abc", 1)
+)
 SERVED_A, SERVED_B, SERVED_X = (Event("is served", name) for name in "abx")
 LEAVES_A, LEAVES_B = (Event("leaves", name) for name in "ab")
 KILLED_A = Event("is killed", "a")
@@ -504,15 +577,39 @@ KILLED_A = Event("is killed", "a")
     [
         ("one after the other", [WAITS_1, WAITS_2, SERVED_A, LEAVES_A, SERVED_B, LEAVES_B], []),
         ("nobody waits", [SERVED_X, WAITS_1, SERVED_A], []),
-        ("the second before the first", [WAITS_1, WAITS_2, SERVED_B, LEAVES_B, SERVED_A], [SERVED_B]),
+        (
+            "the second before the first",
+            [WAITS_1, WAITS_2, SERVED_B, LEAVES_B, SERVED_A],
+            [SERVED_B],
+        ),
         ("one without a ticket before the first", [WAITS_1, SERVED_X, SERVED_A], [SERVED_X]),
         ("the first is not served at all", [WAITS_1, WAITS_2, SERVED_B], [SERVED_B]),
-        ("the first has been served, its ticket is still there", [WAITS_1, WAITS_2, SERVED_A, SERVED_B], []),
+        (
+            "the first has been served, its ticket is still there",
+            [WAITS_1, WAITS_2, SERVED_A, SERVED_B],
+            [],
+        ),
         ("the first has left", [WAITS_1, WAITS_2, LEAVES_A, SERVED_B], []),
-        ("the first has been killed, its ticket is still there", [WAITS_1, WAITS_2, KILLED_A, SERVED_B, LEAVES_A], []),
-        ("the first is killed too late to excuse it", [WAITS_1, WAITS_2, SERVED_B, KILLED_A, LEAVES_A], [SERVED_B]),
-        ("whose ticket was not read is excused", [WAITS_1._replace(launch=""), WAITS_2, SERVED_B, LEAVES_A], []),
-        ("unless it is served later", [WAITS_1._replace(launch=""), WAITS_2, SERVED_B, SERVED_A], [SERVED_B]),
+        (
+            "the first has been killed, its ticket is still there",
+            [WAITS_1, WAITS_2, KILLED_A, SERVED_B, LEAVES_A],
+            [],
+        ),
+        (
+            "the first is killed too late to excuse it",
+            [WAITS_1, WAITS_2, SERVED_B, KILLED_A, LEAVES_A],
+            [SERVED_B],
+        ),
+        (
+            "whose ticket was not read is excused",
+            [WAITS_1._replace(launch=""), WAITS_2, SERVED_B, LEAVES_A],
+            [],
+        ),
+        (
+            "unless it is served later",
+            [WAITS_1._replace(launch=""), WAITS_2, SERVED_B, SERVED_A],
+            [SERVED_B],
+        ),
         ("a ticket in front of others", [WAITS_2, WAITS_1], [WAITS_1]),
         ("a number twice", [WAITS_2, WAITS_3._replace(number=2)], [WAITS_3._replace(number=2)]),
         ("a number of the dead", [WAITS_1, KILLED_A, WAITS_2._replace(number=1)], []),

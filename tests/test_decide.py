@@ -20,8 +20,12 @@ from gpulaunch.profiles.pattern import PATTERNS
 
 def box(count: int = 8) -> Topology:
     """GPUs that all meet alike."""
-    gpus = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(count))
-    return Topology("box", gpus, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2)), "a test")
+    gpus = tuple(
+        Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(count)
+    )
+    return Topology(
+        "box", gpus, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2)), "a test"
+    )
 
 
 def uuids(indices: Iterable[int]) -> tuple[str, ...]:
@@ -78,8 +82,22 @@ ALICE = "pid 4123, alice"
 @pytest.mark.parametrize(
     ("sentence", "gpus", "constraints", "leases", "in_use", "want"),
     [
-        ("an idle machine grants", 2, [], [], {}, (Grant, "lowest indices of 28 candidates", (0, 1))),
-        ("what is leased is passed over", 2, [], [(0, 2)], {}, (Grant, "lowest indices of 15 candidates", (1, 3))),
+        (
+            "an idle machine grants",
+            2,
+            [],
+            [],
+            {},
+            (Grant, "lowest indices of 28 candidates", (0, 1)),
+        ),
+        (
+            "what is leased is passed over",
+            2,
+            [],
+            [(0, 2)],
+            {},
+            (Grant, "lowest indices of 15 candidates", (1, 3)),
+        ),
         (
             "so is what others use",
             2,
@@ -88,7 +106,14 @@ ALICE = "pid 4123, alice"
             {"gpu0": ALICE},
             (Grant, "lowest indices of 21 candidates", (1, 2)),
         ),
-        ("so is what a constraint leaves out", 1, [only(5)], [], {}, (Grant, "the only choice", (5,))),
+        (
+            "so is what a constraint leaves out",
+            1,
+            [only(5)],
+            [],
+            {},
+            (Grant, "the only choice", (5,)),
+        ),
         ("all eight", 8, [], [], {}, (Grant, "the only choice", tuple(range(8)))),
         (
             "a wait counts who has the GPUs",
@@ -137,7 +162,10 @@ ALICE = "pid 4123, alice"
             [],
             [],
             {"gpu1": ALICE, "gpu6": ALICE},
-            (Wait, "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, alice)"),
+            (
+                Wait,
+                "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, alice)",
+            ),
         ),
         (
             "outside use of a leased GPU is the lease's",
@@ -164,7 +192,14 @@ ALICE = "pid 4123, alice"
             (Wait, "8 GPUs requested: 7 of 8 are free, 1 is leased"),
         ),
         ("nine of eight", 9, [], [], {}, (Refuse, "9 GPUs requested: box has 8")),
-        ("nine of eight, all busy", 9, [], [tuple(range(8))], {}, (Refuse, "9 GPUs requested: box has 8")),
+        (
+            "nine of eight, all busy",
+            9,
+            [],
+            [tuple(range(8))],
+            {},
+            (Refuse, "9 GPUs requested: box has 8"),
+        ),
         (
             "more than a constraint admits",
             3,
@@ -196,7 +231,10 @@ ALICE = "pid 4123, alice"
             [],
             [],
             {"gpu0": ALICE},
-            (Wait, "8 GPUs requested: 7 of 8 are free, 1 is in use outside gpulaunch (pid 4123, alice)"),
+            (
+                Wait,
+                "8 GPUs requested: 7 of 8 are free, 1 is in use outside gpulaunch (pid 4123, alice)",
+            ),
         ),
         (
             "all that a constraint admits, whoever has the rest",
@@ -263,7 +301,14 @@ STRANGER = lease("stranger", 6, 7)
             OUTER,
             (Grant, "lowest indices of 6 candidates", (0, 1)),
         ),
-        ("more than the lease has", 5, [], [OUTER], OUTER, (Refuse, "5 GPUs requested: lease outer has 4")),
+        (
+            "more than the lease has",
+            5,
+            [],
+            [OUTER],
+            OUTER,
+            (Refuse, "5 GPUs requested: lease outer has 4"),
+        ),
         (
             "a constraint applies inside",
             2,
@@ -363,7 +408,10 @@ def test_decision_within_a_lease(
     want: tuple[object, ...],
 ) -> None:
     """A launch inside a lease takes its GPUs from that lease, less those of the leases taken from it before."""
-    assert outcome(decide(request(gpus, *constraints), Situation(box(), leases, within=within))) == want, sentence
+    assert (
+        outcome(decide(request(gpus, *constraints), Situation(box(), leases, within=within)))
+        == want
+    ), sentence
 
 
 def test_use_inside_a_lease_is_its_own() -> None:
@@ -383,7 +431,12 @@ def test_a_use_that_names_no_gpu_of_the_machine_is_ignored() -> None:
     [
         ("a sensitive job", 3, "preserve", "best effective bandwidth of 56 candidates: 60 GB/s"),
         # all 28 pairs have 744 GB/s, of which every GPU takes away 2 x 50, 2 x 25 and 3 x 12, now and later
-        ("one GPU is insensitive", 1, "preserve", "best lasting bandwidth of 8 candidates: 1116 GB/s"),
+        (
+            "one GPU is insensitive",
+            1,
+            "preserve",
+            "best lasting bandwidth of 8 candidates: 1116 GB/s",
+        ),
         ("greedy", 3, "greedy", "best aggregate bandwidth of 56 candidates: 125 GB/s"),
         ("baseline", 3, "baseline", "lowest indices of 56 candidates"),
         ("nothing to choose", 8, "preserve", "the only choice"),
@@ -391,7 +444,9 @@ def test_a_use_that_names_no_gpu_of_the_machine_is_ignored() -> None:
 )
 def test_reason_of_a_grant(sentence: str, gpus: int, policy: str, want: str) -> None:
     """A grant says what made this set the best, on an idle DGX-1 V100."""
-    decision = decide(request(gpus, policy=policy), Situation(load_described_machine("dgx1-v100")[0]))
+    decision = decide(
+        request(gpus, policy=policy), Situation(load_described_machine("dgx1-v100")[0])
+    )
     assert isinstance(decision, Grant)
     assert decision.reason == want, sentence
 
@@ -401,7 +456,9 @@ def test_preserved_bandwidth_counts_what_is_free() -> None:
     topology, _ = load_described_machine("dgx1-v100")
     taken = topology.gpus[4].uuid
     decision = decide(
-        request(2, Constraint("--only 0,3", frozenset({topology.gpus[0].uuid, topology.gpus[3].uuid}))),
+        request(
+            2, Constraint("--only 0,3", frozenset({topology.gpus[0].uuid, topology.gpus[3].uuid}))
+        ),
         Situation(topology, [lease("other")._replace(uuids=(taken,))]),
     )
     assert isinstance(decision, Grant)

@@ -23,7 +23,11 @@ pytest_plugins = ("fake_nvml",)
 
 DESCRIBED = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
 TOLD_BY_NVML = tuple(f"GPU-v100-{index}" for index in range(8))
-SHOW = ("sh", "-c", "env | grep -e FAKE_GPU -e CUDA -e NVIDIA -e GPULAUNCH; ls /dev | grep nvidia; true")
+SHOW = (
+    "sh",
+    "-c",
+    "env | grep -e FAKE_GPU -e CUDA -e NVIDIA -e GPULAUNCH; ls /dev | grep nvidia; true",
+)
 LONG = (IMAGE, "sleep", "1000")
 READY = (IMAGE, "sh", "-c", "echo ready; exec sleep 1000")
 PATIENCE_S = 15
@@ -39,7 +43,9 @@ class Host:
         options: what gpulaunch is always given.
     """
 
-    def __init__(self, launcher: Launcher, engine: Engine, uuids: Sequence[str], options: Sequence[str]) -> None:
+    def __init__(
+        self, launcher: Launcher, engine: Engine, uuids: Sequence[str], options: Sequence[str]
+    ) -> None:
         self.launcher, self.engine, self.uuids, self.options = launcher, engine, uuids, options
         client = shutil.which("docker", path=engine.environment["PATH"])
         configuration = launcher.state.parent / "client"
@@ -113,14 +119,21 @@ class Host:
     def seen(self, output: str) -> list[int]:
         """The GPUs in what SHOW writes: their UUIDs must agree with their nodes."""
         lines = output.splitlines()
-        by_uuid = [self.uuids.index(line.partition("=")[2]) for line in lines if line.startswith("FAKE_GPU_")]
+        by_uuid = [
+            self.uuids.index(line.partition("=")[2])
+            for line in lines
+            if line.startswith("FAKE_GPU_")
+        ]
         by_node = [int(line.removeprefix("nvidia")) for line in lines if line.startswith("nvidia")]
         assert sorted(by_uuid) == sorted(by_node)
         return sorted(by_node)
 
     def same(self, *arguments: str | bytes, **options) -> subprocess.CompletedProcess[str]:
         """Run docker with and without gpulaunch; both must come out the same."""
-        bare, launched = self.plain(*arguments, **options), self.run("docker", *arguments, **options)
+        bare, launched = (
+            self.plain(*arguments, **options),
+            self.run("docker", *arguments, **options),
+        )
         assert (launched.stdout, launched.stderr) == (bare.stdout, bare.stderr)
         assert launched.returncode == bare.returncode
         return bare
@@ -204,7 +217,9 @@ def terminal(host: Host, tmp_path: Path) -> Terminal:
 
 def _table(*rows: tuple) -> pytest.MarkDecorator:
     """Parametrise with docker's exit status and command line, each named by a sentence."""
-    return pytest.mark.parametrize(("status", "arguments"), [pytest.param(row[1], row[2:], id=row[0]) for row in rows])
+    return pytest.mark.parametrize(
+        ("status", "arguments"), [pytest.param(row[1], row[2:], id=row[0]) for row in rows]
+    )
 
 
 @_table(
@@ -279,7 +294,12 @@ def test_container_id_file(host: Host, tmp_path: Path) -> None:
 def test_stdin(host: Host, flags: tuple[str, ...]) -> None:
     """Five megabytes on stdin reach a container that asks for them, and come back unchanged."""
     data = bytes(range(256)) * 20_000
-    pipes = {"input": data, "capture_output": False, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes = {
+        "input": data,
+        "capture_output": False,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
     done = host.same("run", "--rm", *flags, IMAGE, "cat", **pipes)
     assert (done.stdout == data, done.stderr) == (bool(flags), b"")
 
@@ -304,9 +324,13 @@ def test_environment(host: Host) -> None:
     client.parent.mkdir()
     client.write_text("#!/bin/sh\nenv | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | sort\n")
     client.chmod(0o755)
-    bare = subprocess.run([client], env=host.environment, capture_output=True, text=True, check=True)
+    bare = subprocess.run(
+        [client], env=host.environment, capture_output=True, text=True, check=True
+    )
     launched = host.run("--", str(client), "run", IMAGE)
-    assert [line for line in launched.stdout.splitlines() if "GPULAUNCH_LEASE" not in line] == bare.stdout.splitlines()
+    assert [
+        line for line in launched.stdout.splitlines() if "GPULAUNCH_LEASE" not in line
+    ] == bare.stdout.splitlines()
 
 
 # ---------------------------------------------------------------------------------------------- at a terminal
@@ -314,11 +338,16 @@ def test_environment(host: Host) -> None:
 
 def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     """Parametrise with dialogues, each named by a sentence."""
-    return pytest.mark.parametrize("steps", [pytest.param(steps, id=sentence) for sentence, *steps in rows])
+    return pytest.mark.parametrize(
+        "steps", [pytest.param(steps, id=sentence) for sentence, *steps in rows]
+    )
 
 
 @dialogues(
-    ("a terminal inside, of the same size", "$ CMD docker run --rm -it bb:1 sh -c 'tty; stty size'"),
+    (
+        "a terminal inside, of the same size",
+        "$ CMD docker run --rm -it bb:1 sh -c 'tty; stty size'",
+    ),
     ("no terminal inside without -t", "$ CMD docker run --rm -i bb:1 tty"),
     (
         "a terminal that changes its size",
@@ -387,7 +416,10 @@ def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
         "< got words",
     ),
     ("in the background", "$ CMD docker run --rm bb:1 sh -c 'exit 6' & wait $!"),
-    ("in a pipeline", "$ echo words | CMD docker run --rm -i bb:1 cat | cat; echo ${PIPESTATUS[@]}"),
+    (
+        "in a pipeline",
+        "$ echo words | CMD docker run --rm -i bb:1 cat | cat; echo ${PIPESTATUS[@]}",
+    ),
     ("-t on a pipe", "$ echo words | CMD docker run --rm -it bb:1 cat"),
 )
 def test_terminal(terminal: Terminal, steps: Sequence[str]) -> None:
@@ -405,7 +437,9 @@ def test_detach_keys(host: Host, terminal: Terminal) -> None:
     """Ctrl-P Ctrl-Q ends docker's client with 0 and keeps the lease until the container has ended."""
     with terminal.bash() as bash:
         bash.expect_exact("ok> ")
-        bash.sendline("gpulaunch --topology dgx1-v100 docker run -it bb:1 sh -c 'echo re\"\"ady; exec sleep 1000'")
+        bash.sendline(
+            "gpulaunch --topology dgx1-v100 docker run -it bb:1 sh -c 'echo re\"\"ady; exec sleep 1000'"
+        )
         bash.expect_exact("ready")
         bash.send("\x10\x11")
         bash.expect_exact("ok> ")
@@ -473,7 +507,11 @@ PROFILE = 'name = "three"\ngpus = 3\n[communication]\npattern = "ring"\nbandwidt
         ((), ("--runtime=nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=1,2"), [1, 2]),
         ((), ("--runtime", "nvidia", "-eNVIDIA_VISIBLE_DEVICES=all"), [0, 1, 2, 3, 4, 5, 6, 7]),
         ((), ("--runtime=nvidia",), [0]),
-        ((), ("-e", "NVIDIA_VISIBLE_DEVICES=6", "-e", f"NVIDIA_VISIBLE_DEVICES={DESCRIBED[4]}"), [4]),
+        (
+            (),
+            ("-e", "NVIDIA_VISIBLE_DEVICES=6", "-e", f"NVIDIA_VISIBLE_DEVICES={DESCRIBED[4]}"),
+            [4],
+        ),
         (("-n", "2"), (), [0, 3]),
         (("-n", "2"), ("--gpus", "2"), [0, 3]),
         (("-n", "2"), ("--gpus", '"device=1,2"'), [1, 2]),
@@ -485,7 +523,9 @@ PROFILE = 'name = "three"\ngpus = 3\n[communication]\npattern = "ring"\nbandwidt
     ],
     ids=words_of,
 )
-def test_gpus(host: Host, tmp_path: Path, options: tuple[str, ...], flags: tuple[str, ...], gpus: list[int]) -> None:
+def test_gpus(
+    host: Host, tmp_path: Path, options: tuple[str, ...], flags: tuple[str, ...], gpus: list[int]
+) -> None:
     """Whoever says how many GPUs, or which, gpulaunch or docker or a profile: exactly these are in the container."""
     (tmp_path / "three.toml").write_text(PROFILE)
     done = host.run(*options, "docker", "run", "--rm", *flags, IMAGE, *SHOW, cwd=tmp_path)
@@ -510,7 +550,9 @@ def test_gpus(host: Host, tmp_path: Path, options: tuple[str, ...], flags: tuple
     ],
     ids=words_of,
 )
-def test_gpus_of_environment(host: Host, environment: dict[str, str], flags: tuple[str, ...], gpus: list[int]) -> None:
+def test_gpus_of_environment(
+    host: Host, environment: dict[str, str], flags: tuple[str, ...], gpus: list[int]
+) -> None:
     """What the environment says of GPUs counts, as nvidia-docker's NV_GPU did, unless docker's flags say something."""
     host.environment.update(environment)
     assert host.inside("docker", "run", "--rm", *flags, IMAGE) == gpus
@@ -541,7 +583,9 @@ def test_gpus_of_environment(host: Host, environment: dict[str, str], flags: tup
     ],
     ids=words_of,
 )
-def test_impossible(host: Host, options: tuple[str, ...], flags: tuple[str, ...], words: str) -> None:
+def test_impossible(
+    host: Host, options: tuple[str, ...], flags: tuple[str, ...], words: str
+) -> None:
     """What contradicts itself or can never be is a usage error, and nothing has run."""
     done = host.run(*options, "docker", "run", *flags, IMAGE, "true")
     assert (done.returncode, done.stdout) == (2, "")
@@ -557,7 +601,12 @@ def test_hint_on_quotes(host: Host) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    [("--gpus", "0"), ("--gpus", "count=0"), ("-e", "NVIDIA_VISIBLE_DEVICES=none"), ("-eNVIDIA_VISIBLE_DEVICES=",)],
+    [
+        ("--gpus", "0"),
+        ("--gpus", "count=0"),
+        ("-e", "NVIDIA_VISIBLE_DEVICES=none"),
+        ("-eNVIDIA_VISIBLE_DEVICES=",),
+    ],
     ids=words_of,
 )
 def test_no_gpu_wanted(host: Host, flags: tuple[str, ...]) -> None:
@@ -571,7 +620,9 @@ def test_image_that_wants_all(host: Host) -> None:
     """An image that says NVIDIA_VISIBLE_DEVICES=all sees the leased GPUs only, even where nvidia's runtime is usual."""
     host.engine.restart(default_runtime="nvidia")
     host.engine.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all"])
-    assert host.seen(host.do("run", "--rm", "cuda:1", *SHOW)) == [0, 1, 2, 3, 4, 5, 6, 7], "without gpulaunch"
+    assert host.seen(host.do("run", "--rm", "cuda:1", *SHOW)) == [0, 1, 2, 3, 4, 5, 6, 7], (
+        "without gpulaunch"
+    )
     assert host.inside("docker", "run", "--rm", "--gpus", "0", "cuda:1") == []
     assert host.inside("docker", "run", "--rm", "cuda:1") == [0]
     assert host.inside("docker", "run", "--rm", "--gpus", "device=3", "cuda:1") == [3]
@@ -584,7 +635,10 @@ def test_hosts_numbers_stay_outside(host: Host, tmp_path: Path, flag: str | None
     """The host's CUDA_VISIBLE_DEVICES restricts the choice, and never gets into the container: it would be wrong."""
     host.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
     (tmp_path / "variables").write_text("CUDA_VISIBLE_DEVICES\n")
-    flags = {"-e": ("-e", "CUDA_VISIBLE_DEVICES"), "--env-file": ("--env-file", str(tmp_path / "variables"))}
+    flags = {
+        "-e": ("-e", "CUDA_VISIBLE_DEVICES"),
+        "--env-file": ("--env-file", str(tmp_path / "variables")),
+    }
     done = host.run("docker", "run", "--rm", *flags.get(flag, ()), "--gpus", "2", IMAGE, *SHOW)
     assert host.seen(done.stdout) == [6, 7]
     assert "CUDA_VISIBLE_DEVICES" not in variables(done.stdout)
@@ -593,14 +647,18 @@ def test_hosts_numbers_stay_outside(host: Host, tmp_path: Path, flag: str | None
 def test_hosts_numbers_stay_outside_without_gpus(host: Host) -> None:
     """Nor do they get into a container that wants no GPU."""
     host.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
-    done = host.run("docker", "run", "--rm", "-e", "CUDA_VISIBLE_DEVICES", "--gpus", "0", IMAGE, *SHOW)
+    done = host.run(
+        "docker", "run", "--rm", "-e", "CUDA_VISIBLE_DEVICES", "--gpus", "0", IMAGE, *SHOW
+    )
     assert host.seen(done.stdout) == []
     assert "CUDA_VISIBLE_DEVICES" not in variables(done.stdout)
 
 
 def test_own_numbers(host: Host) -> None:
     """A CUDA_VISIBLE_DEVICES that the user writes for the container is his."""
-    done = host.run("docker", "run", "--rm", "-e", "CUDA_VISIBLE_DEVICES=1,0", "--gpus", "2", IMAGE, *SHOW)
+    done = host.run(
+        "docker", "run", "--rm", "-e", "CUDA_VISIBLE_DEVICES=1,0", "--gpus", "2", IMAGE, *SHOW
+    )
     assert variables(done.stdout)["CUDA_VISIBLE_DEVICES"] == "1,0"
 
 
@@ -621,7 +679,10 @@ def test_two_at_once(host: Host) -> None:
         host.detached("docker", "run", "-d", "--gpus", "2", *LONG)
     first, second = (set(lease["gpus"]) for lease in host.leases())
     assert (len(first), len(second), first & second) == (2, 2, set())
-    alone = [host.do("run", "--rm", "--gpus", "1", IMAGE, "sh", "-c", "ls /dev | grep nvidia") for _ in range(2)]
+    alone = [
+        host.do("run", "--rm", "--gpus", "1", IMAGE, "sh", "-c", "ls /dev | grep nvidia")
+        for _ in range(2)
+    ]
     assert alone == ["nvidia0", "nvidia0"]
 
 
@@ -679,7 +740,9 @@ def test_create_has_no_time_limit(host: Host) -> None:
     assert (done.returncode, done.stderr.count("\n"), host.nothing_has_run()) == (2, 1, True)
     host.environment["GPULAUNCH_TIME_LIMIT"] = "0.1s"
     container = host.detached("docker", "create", IMAGE, "true")
-    events = host.plain("events", "--until", f"{time.time() + 1:.3f}", "--format", "{{.Action}}").stdout
+    events = host.plain(
+        "events", "--until", f"{time.time() + 1:.3f}", "--format", "{{.Action}}"
+    ).stdout
     assert (events.split()[-1], host.state(container)) == ("create", "created")
 
 
@@ -688,15 +751,28 @@ def test_create_has_no_time_limit(host: Host) -> None:
     [
         (("--privileged",), "--privileged shows the container every GPU of this host"),
         (("--device", "/dev/null:/dev/nvidia3"), None),
-        (("--device", "/dev/nvidia3"), "--device /dev/nvidia3 adds a GPU that this launch does not lease"),
-        (("--annotation", "x=nvidia.com/gpu=5"), "--annotation x=nvidia.com/gpu=5 may add a GPU that this launch"),
-        (("--env-file", "VISIBLE"), "--env-file VISIBLE: its NVIDIA_VISIBLE_DEVICES is not read: use -e"),
+        (
+            ("--device", "/dev/nvidia3"),
+            "--device /dev/nvidia3 adds a GPU that this launch does not lease",
+        ),
+        (
+            ("--annotation", "x=nvidia.com/gpu=5"),
+            "--annotation x=nvidia.com/gpu=5 may add a GPU that this launch",
+        ),
+        (
+            ("--env-file", "VISIBLE"),
+            "--env-file VISIBLE: its NVIDIA_VISIBLE_DEVICES is not read: use -e",
+        ),
         (("--env-file", "OTHER"), None),
     ],
     ids=words_of,
 )
 def test_warning(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], words: str | None
+    host: Host,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    words: str | None,
 ) -> None:
     """What concerns GPUs and is not heeded stays the user's decision, but he is told, unless with -q."""
     (tmp_path / "VISIBLE").write_text("NVIDIA_VISIBLE_DEVICES=3\n")
@@ -709,7 +785,9 @@ def test_warning(
 
 def test_inside_a_lease(host: Host) -> None:
     """A container launched inside a lease takes its GPUs from that lease."""
-    script = f'gpulaunch docker run --rm --gpus 1 {IMAGE} sh -c "env | grep FAKE; ls /dev | grep nvidia"'
+    script = (
+        f'gpulaunch docker run --rm --gpus 1 {IMAGE} sh -c "env | grep FAKE; ls /dev | grep nvidia"'
+    )
     done = host.run("--only", "4,5", "-n", "2", "--", "sh", "-c", script)
     assert (done.returncode, done.stderr) == (0, "")
     assert host.seen(done.stdout) == [4]
@@ -720,7 +798,18 @@ def test_inside_a_lease(host: Host) -> None:
 
 def test_dry_run(host: Host) -> None:
     """--dry-run --json tells the GPUs and the whole command line of docker, and takes and runs nothing."""
-    done = host.run("--dry-run", "--json", "docker", "run", "--rm", "--gpus", '"device=5,6"', "-it", IMAGE, "a b")
+    done = host.run(
+        "--dry-run",
+        "--json",
+        "docker",
+        "run",
+        "--rm",
+        "--gpus",
+        '"device=5,6"',
+        "-it",
+        IMAGE,
+        "a b",
+    )
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert (document["decision"], [gpu["index"] for gpu in document["gpus"]]) == ("grant", [5, 6])
@@ -733,8 +822,12 @@ def test_dry_run(host: Host) -> None:
 
 def test_dry_run_by_hand(host: Host) -> None:
     """What --dry-run shows can be run as it is, and has the GPUs."""
-    document = json.loads(host.run("--dry-run", "--json", "docker", "run", "--rm", "--gpus", "3", IMAGE, *SHOW).stdout)
-    done = subprocess.run(document["argv"], env=host.environment, capture_output=True, text=True, check=True)
+    document = json.loads(
+        host.run("--dry-run", "--json", "docker", "run", "--rm", "--gpus", "3", IMAGE, *SHOW).stdout
+    )
+    done = subprocess.run(
+        document["argv"], env=host.environment, capture_output=True, text=True, check=True
+    )
     assert host.seen(done.stdout) == sorted(gpu["index"] for gpu in document["gpus"])
 
 
@@ -776,10 +869,16 @@ def test_forced_way(real_host: Host, way: str) -> None:
     host = real_host
     host.engine.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all"])
     host.environment["GPULAUNCH_CONTAINER_GPUS"] = way
-    for flags, gpus in ((("--gpus", "2"), [0, 3]), (("--gpus", "device=5"), [5]), (("--runtime=nvidia",), [0])):
+    for flags, gpus in (
+        (("--gpus", "2"), [0, 3]),
+        (("--gpus", "device=5"), [5]),
+        (("--runtime=nvidia",), [0]),
+    ):
         done = host.run("docker", "run", "--rm", *flags, "cuda:1", *SHOW)
         assert (done.returncode, done.stderr) == (0, "")
-        nodes = sorted(int(line[6:]) for line in done.stdout.splitlines() if line.startswith("nvidia"))
+        nodes = sorted(
+            int(line[6:]) for line in done.stdout.splitlines() if line.startswith("nvidia")
+        )
         assert nodes == gpus
         uuids = {TOLD_BY_NVML[gpu] for gpu in gpus}
         if way == "gpus":
@@ -793,7 +892,9 @@ def test_forced_way(real_host: Host, way: str) -> None:
 def test_capabilities(real_host: Host, way: str) -> None:
     """The driver's capabilities that --gpus asks for are in force by both ways that have them."""
     real_host.environment["GPULAUNCH_CONTAINER_GPUS"] = way
-    done = real_host.run("docker", "run", "--rm", "--gpus", '2,"capabilities=compute,utility"', IMAGE, *SHOW)
+    done = real_host.run(
+        "docker", "run", "--rm", "--gpus", '2,"capabilities=compute,utility"', IMAGE, *SHOW
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert variables(done.stdout)["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
 
@@ -826,7 +927,10 @@ def test_chosen_way(real_host: Host) -> None:
 
 @pytest.mark.parametrize(
     ("way", "flags", "words"),
-    [("magic", (), "unknown way into a container 'magic'"), ("runtime", ("--runtime=runc",), "disagree")],
+    [
+        ("magic", (), "unknown way into a container 'magic'"),
+        ("runtime", ("--runtime=runc",), "disagree"),
+    ],
 )
 def test_impossible_way(real_host: Host, way: str, flags: tuple[str, ...], words: str) -> None:
     """A way that there is not, or that docker's flags close, is a usage error."""
@@ -851,15 +955,25 @@ def test_gpus_of_no_machine(host: Host) -> None:
 
 def test_labels(host: Host) -> None:
     """A container's labels and variable say what status says of its lease, and status says which container it is."""
-    container = host.detached("--name", "a job", "docker", "run", "-d", "--label", "own=1", "--gpus", "2", *LONG)
+    container = host.detached(
+        "--name", "a job", "docker", "run", "-d", "--label", "own=1", "--gpus", "2", *LONG
+    )
     lease = host.lease()
-    labels = {"own": "1", "io.gpulaunch.lease": lease["id"], "io.gpulaunch.gpus": ",".join(lease["uuids"])}
+    labels = {
+        "own": "1",
+        "io.gpulaunch.lease": lease["id"],
+        "io.gpulaunch.gpus": ",".join(lease["uuids"]),
+    }
     assert host.labels(container) == labels
     assert lease["uuids"] == [DESCRIBED[gpu] for gpu in lease["gpus"]]
-    assert (lease["container"], lease["name"], lease["container_state"]) == (container, "a job", "running")
-    assert host.do("exec", container, "sh", "-c", "tr '\\0' '\\n' </proc/1/environ | grep LEASE") == (
-        f"GPULAUNCH_LEASE={lease['id']}"
+    assert (lease["container"], lease["name"], lease["container_state"]) == (
+        container,
+        "a job",
+        "running",
     )
+    assert host.do(
+        "exec", container, "sh", "-c", "tr '\\0' '\\n' </proc/1/environ | grep LEASE"
+    ) == (f"GPULAUNCH_LEASE={lease['id']}")
     shown = host.launcher.run("status", *DGX)
     assert host.do("inspect", "--format", "{{.Name}}", container)[1:] in shown.stdout
 
@@ -939,7 +1053,12 @@ def test_detached(host: Host) -> None:
     """-d in $(...) returns at once with the id and 0, and the lease stays until the container ends."""
     script = f"x=$(gpulaunch --topology dgx1-v100 docker run -d {' '.join(LONG)}); echo $? $x"
     done = subprocess.run(
-        ["bash", "-c", script], env=host.environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+        ["bash", "-c", script],
+        env=host.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     status, container = done.stdout.split()
     assert (status, done.stderr) == ("0", "")
@@ -964,9 +1083,13 @@ def test_ended_by_docker(host: Host, command: tuple[str, ...], flags: tuple[str,
 @pytest.mark.parametrize("flags", [(), ("--rm",)], ids=["kept", "removed"])
 def test_ends_by_itself(host: Host, flags: tuple[str, ...]) -> None:
     """A container that ends frees its GPUs at once."""
-    container = host.detached("docker", "run", "-d", *flags, IMAGE, "sh", "-c", "mkfifo /fifo; read x </fifo")
+    container = host.detached(
+        "docker", "run", "-d", *flags, IMAGE, "sh", "-c", "mkfifo /fifo; read x </fifo"
+    )
     assert host.lease()["container"] == container
-    host.do("exec", "-d", container, "sh", "-c", "until test -p /fifo; do :; done; echo >/fifo")  # it ends with it
+    host.do(
+        "exec", "-d", container, "sh", "-c", "until test -p /fifo; do :; done; echo >/fifo"
+    )  # it ends with it
     host.await_free(4)
 
 
@@ -1036,7 +1159,11 @@ def test_create_and_start(host: Host, starter: str) -> None:
     """A container that was made has its GPUs, whoever starts it, until it has ended."""
     container = host.detached("-n", "2", "docker", "create", IMAGE, *SHOW)
     lease = host.lease()
-    assert (lease["container"], lease["container_state"], lease["gpus"]) == (container, "created", [0, 3])
+    assert (lease["container"], lease["container_state"], lease["gpus"]) == (
+        container,
+        "created",
+        [0, 3],
+    )
     started = host.run if starter == "gpulaunch" else lambda _, *arguments: host.plain(*arguments)
     done = started("docker", "start", "--attach", container)
     assert (done.returncode, done.stderr, host.seen(done.stdout)) == (0, "", [0, 3])
@@ -1082,13 +1209,22 @@ def test_start_again(host: Host) -> None:
     done = host.run("docker", "start", "again")
     assert (done.returncode, done.stdout, done.stderr) == (0, "again\n", "")
     lease = host.lease()
-    assert (lease["gpus"], lease["container_name"], lease["container_state"]) == ([6], "again", "running")
+    assert (lease["gpus"], lease["container_name"], lease["container_state"]) == (
+        [6],
+        "again",
+        "running",
+    )
     assert lease["id"] != lease_id
 
 
 def test_restart_again(host: Host) -> None:
     """Docker restart starts a container that has ended, so with gpulaunch it gets its GPUs back, too."""
-    short_at_first = (IMAGE, "sh", "-c", "test -e /again || { touch /again; exit; }; exec sleep 1000")
+    short_at_first = (
+        IMAGE,
+        "sh",
+        "-c",
+        "test -e /again || { touch /again; exit; }; exec sleep 1000",
+    )
     host.run("--only", "6", "docker", "run", "--name", "again", *short_at_first)
     assert host.launcher.records() == []
     done = host.run("docker", "restart", "again")
@@ -1162,7 +1298,9 @@ def test_start_of_two(host: Host) -> None:
 def test_grammar(host: Host, words: tuple[str, ...]) -> None:
     """However it is spelled, a container with one GPU is run."""
     path = shutil.which("docker", path=host.environment["PATH"])
-    spelled = [word.replace("PATH/docker", path).replace("HOST", host.engine.host) for word in words]
+    spelled = [
+        word.replace("PATH/docker", path).replace("HOST", host.engine.host) for word in words
+    ]
     if any("HOST" in word for word in words):
         host.environment["DOCKER_HOST"] = "unix:///nowhere"
     assert host.inside("-n", "1", *spelled) == [0]
@@ -1179,7 +1317,9 @@ def test_alias(host: Host) -> None:
     alias = "shopt -s expand_aliases\nalias nvidia-docker='gpulaunch docker'\n"
     script = f"{alias}NV_GPU=2,4 nvidia-docker run --rm {IMAGE} {SHOW[0]} {SHOW[1]} '{SHOW[2]}'\n"
     environment = host.environment | {"GPULAUNCH_TOPOLOGY": "dgx1-v100"}
-    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert host.seen(done.stdout) == [2, 4]
 
@@ -1241,7 +1381,9 @@ def test_contexts(host: Host, chosen_by: str) -> None:
     host.environment.pop("DOCKER_CONTEXT", None)
     host.environment["DOCKER_HOST"] = local
     if chosen_by == "docker context use":
-        assert host.run("docker", "run", "--rm", IMAGE, "true").returncode == 0, "DOCKER_HOST counts more"
+        assert host.run("docker", "run", "--rm", IMAGE, "true").returncode == 0, (
+            "DOCKER_HOST counts more"
+        )
 
 
 def test_unknown_context(host: Host) -> None:
@@ -1257,7 +1399,10 @@ def test_unreachable_engine(host: Host, command: str) -> None:
     host.environment["DOCKER_HOST"] = "unix:///nowhere/docker.sock"
     done = host.run("docker", command, IMAGE)
     assert (done.returncode, done.stdout) == (125, "")
-    assert complaint(done) == "cannot reach the Docker Engine at /nowhere/docker.sock: no such file or directory"
+    assert (
+        complaint(done)
+        == "cannot reach the Docker Engine at /nowhere/docker.sock: no such file or directory"
+    )
     assert host.launcher.records() == []
 
 
@@ -1269,7 +1414,9 @@ def test_time_limit(host: Host, flags: tuple[str, ...]) -> None:
     """A container that runs longer than it may is ended, with 124, and its GPUs are free."""
     host.environment["GPULAUNCH_GRACE"] = "10s" if flags else "0.4s"
     began = time.monotonic()
-    done = host.run("--time-limit", "1s", "docker", "run", "--name", "long", *flags, IMAGE, "sleep", "100")
+    done = host.run(
+        "--time-limit", "1s", "docker", "run", "--name", "long", *flags, IMAGE, "sleep", "100"
+    )
     assert 1 < time.monotonic() - began < 8
     assert (done.returncode, done.stdout) == (124, "")
     assert complaint(done) == "the job ran longer than its limit of 1 s"
@@ -1280,7 +1427,9 @@ def test_time_limit(host: Host, flags: tuple[str, ...]) -> None:
 def test_time_limit_in_the_background(host: Host) -> None:
     """The same in the background, where nobody is left to be told."""
     began = time.monotonic()
-    container = host.detached("--time-limit", "1s", "docker", "run", "-d", "--init", IMAGE, "sleep", "100")
+    container = host.detached(
+        "--time-limit", "1s", "docker", "run", "-d", "--init", IMAGE, "sleep", "100"
+    )
     assert host.lease()["container"] == container
     host.await_free(8)
     assert time.monotonic() - began > 1
@@ -1289,7 +1438,12 @@ def test_time_limit_in_the_background(host: Host) -> None:
 
 def test_within_the_time_limit(host: Host) -> None:
     """A container that ends in time has its own exit status."""
-    assert host.run("--time-limit", "1h", "docker", "run", "--rm", IMAGE, "sh", "-c", "exit 3").returncode == 3
+    assert (
+        host.run(
+            "--time-limit", "1h", "docker", "run", "--rm", IMAGE, "sh", "-c", "exit 3"
+        ).returncode
+        == 3
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- what it uses

@@ -66,7 +66,11 @@ class _Answer(BaseHTTPRequestHandler):
             self.server.requests.append((self.path, body))
         reply = b"OK" if ping else b'{"message": "nothing is made here"}'
         self.send_response(200 if ping else 500)
-        for name, value in (("Api-Version", "1.44"), ("Ostype", "linux"), ("Content-Length", str(len(reply)))):
+        for name, value in (
+            ("Api-Version", "1.44"),
+            ("Ostype", "linux"),
+            ("Content-Length", str(len(reply))),
+        ):
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -91,7 +95,11 @@ class Client:
         self._server.requests = []
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         self.host = f"unix://{directory}/docker.sock"
-        self._environment = {"DOCKER_HOST": self.host, "DOCKER_CONFIG": str(directory), "HOME": str(directory)}
+        self._environment = {
+            "DOCKER_HOST": self.host,
+            "DOCKER_CONFIG": str(directory),
+            "HOME": str(directory),
+        }
 
     def close(self) -> None:
         self._server.shutdown()
@@ -195,7 +203,10 @@ _HELP_LINE = re.compile(r"^ {2}(?:(-\w), | {4})(--[\w-]+)(?: (\S+))?(?: {2,}.*)?
 
 def table_kinds(table: FlagTable, flags: Iterable[str]) -> dict[str, str | None]:
     """What a table says about flags."""
-    return {flag: "switch" if flag in table.switches else "value" if flag in table.valued else None for flag in flags}
+    return {
+        flag: "switch" if flag in table.switches else "value" if flag in table.valued else None
+        for flag in flags
+    }
 
 
 @pytest.mark.parametrize(("subcommand", "table"), named(COMMANDS))
@@ -215,7 +226,9 @@ def test_every_flag_in_the_clients_help_is_known_with_and_without_value_as_it_sa
     assert got == want
 
 
-@pytest.mark.parametrize(("subcommand", "table"), named([row for row in COMMANDS if row[1][:1] != ("container",)]))
+@pytest.mark.parametrize(
+    ("subcommand", "table"), named([row for row in COMMANDS if row[1][:1] != ("container",)])
+)
 def test_the_clients_parser_takes_each_flag_of_the_table_and_each_letter_as_the_table_does(
     client: Client, subcommand: tuple[str, ...], table: FlagTable
 ) -> None:
@@ -236,9 +249,15 @@ def test_the_clients_parser_takes_each_flag_of_the_table_and_each_letter_as_the_
         ]
     ),
 )
-def test_the_table_invents_no_flag(client: Client, subcommands: tuple[tuple[str, ...], ...], table: FlagTable) -> None:
+def test_the_table_invents_no_flag(
+    client: Client, subcommands: tuple[tuple[str, ...], ...], table: FlagTable
+) -> None:
     """The client knows each flag of our table, except for those that not every version has."""
-    known = {flag for subcommand in subcommands for flag in client.kinds(subcommand, table.switches | table.valued)}
+    known = {
+        flag
+        for subcommand in subcommands
+        for flag in client.kinds(subcommand, table.switches | table.valued)
+    }
     got = (table.switches | table.valued) - known - CHANGING
     assert got == set()
 
@@ -258,9 +277,24 @@ LINES = [
     ("the word after a switch is the image", "run --rm false img", "--rm", "false img"),
     ("a cluster of switches", "create -it img", "-i -t", "img"),
     ("a cluster with detach", "run -dit img", "-d -i -t", "img"),
-    ("a cluster whose last letter takes the next word", "create -itv X:/Y img", "-i -t -v=X:/Y", "img"),
-    ("a cluster whose last letter has its value joined", "create -itvX:/Y img", "-i -t -v=X:/Y", "img"),
-    ("a cluster whose last letter has its value after =", "create -itv=X:/Y img", "-i -t -v=X:/Y", "img"),
+    (
+        "a cluster whose last letter takes the next word",
+        "create -itv X:/Y img",
+        "-i -t -v=X:/Y",
+        "img",
+    ),
+    (
+        "a cluster whose last letter has its value joined",
+        "create -itvX:/Y img",
+        "-i -t -v=X:/Y",
+        "img",
+    ),
+    (
+        "a cluster whose last letter has its value after =",
+        "create -itv=X:/Y img",
+        "-i -t -v=X:/Y",
+        "img",
+    ),
     ("the letters of a joined value are no flags", "create -vid:/Pit img", "-v=id:/Pit", "img"),
     ("-e with the next word", "run -e K=V img", "-e=K=V", "img"),
     ("-eK=V", "run -eK=V img", "-e=K=V", "img"),
@@ -290,7 +324,12 @@ LINES = [
     ("a command of flags", "run img --gpus all -e A=B --help", "", "img --gpus all -e A=B --help"),
     ("an empty command", "run img ''", "", "img ''"),
     ("--help that is off", "run --help=false img", "--help=false", "img"),
-    ("flags that help does not show", "create --net=none --dns-opt x img", "--net=none --dns-opt=x", "img"),
+    (
+        "flags that help does not show",
+        "create --net=none --dns-opt x img",
+        "--net=none --dns-opt=x",
+        "img",
+    ),
     ("docker create", "create --name n img cmd", "--name=n", "img cmd"),
     ("docker container run", "container run -d img cmd", "-d", "img cmd"),
     ("docker container create", "container create -it img cmd", "-i -t", "img cmd"),
@@ -316,7 +355,9 @@ LINES = [
 
 def flags_text(command: DockerCommand) -> str:
     """Flags as they were read, each with its value after =."""
-    return " ".join(flag.name if flag.value is None else f"{flag.name}={flag.value}" for flag in command.flags)
+    return " ".join(
+        flag.name if flag.value is None else f"{flag.name}={flag.value}" for flag in command.flags
+    )
 
 
 @pytest.mark.parametrize(("line", "flags", "operands"), named(LINES))
@@ -415,7 +456,11 @@ def test_containers_to_start_are_found_among_flags(line: str, flags: str, operan
 def test_the_client_starts_the_same_containers(client: Client, line: str, operands: str) -> None:
     """The table above is true of the installed client: it asks its engine for these containers."""
     paths = [path for path, _ in client.requests(*shlex.split(line))]
-    got = [found.group(1) for path in paths if (found := re.search(r"/containers/([^/]+)/(start|restart|json)", path))]
+    got = [
+        found.group(1)
+        for path in paths
+        if (found := re.search(r"/containers/([^/]+)/(start|restart|json)", path))
+    ]
     assert got == operands.split()
 
 
@@ -444,8 +489,14 @@ def test_nothing_is_started(client: Client, line: str) -> None:
     named(
         [
             ("--rm", "run --rm img", True),
-            *((f"--rm={yes}", f"run --rm={yes} img", True) for yes in ("1", "t", "T", "true", "True", "TRUE")),
-            *((f"--rm={no}", f"run --rm={no} img", False) for no in ("0", "f", "F", "false", "False", "FALSE")),
+            *(
+                (f"--rm={yes}", f"run --rm={yes} img", True)
+                for yes in ("1", "t", "T", "true", "True", "TRUE")
+            ),
+            *(
+                (f"--rm={no}", f"run --rm={no} img", False)
+                for no in ("0", "f", "F", "false", "False", "FALSE")
+            ),
             ("the last one counts", "run --rm --rm=false img", False),
             ("and may be on", "run --rm=false --rm img", True),
             ("none", "run img", False),
@@ -506,7 +557,9 @@ def test_a_global_flag_is_found_before_the_subcommand_only(line: str, want: str 
         ]
     ),
 )
-def test_an_unknown_flag_is_refused_by_its_name(client: Client, line: str, command: str, flag: str) -> None:
+def test_an_unknown_flag_is_refused_by_its_name(
+    client: Client, line: str, command: str, flag: str
+) -> None:
     """A flag that is unknown, so that nobody can tell where the image is, is refused by name; the client does, too."""
     with pytest.raises(UsageError) as refused:
         read(line)
@@ -550,7 +603,10 @@ def test_compose_starts_nothing_without_leases(line: str, word: str) -> None:
     """Whatever of docker compose starts containers is refused."""
     with pytest.raises(UsageError) as refused:
         read(line)
-    assert refused.value.message == f"'docker compose {word}' is not built yet: no leases for its containers"
+    assert (
+        refused.value.message
+        == f"'docker compose {word}' is not built yet: no leases for its containers"
+    )
 
 
 @pytest.mark.parametrize(
@@ -577,10 +633,14 @@ def test_what_else_compose_does_is_dockers_own(line: str) -> None:
 HARMLESS = {
     **dict.fromkeys(("--add-host",), ("h:10.0.0.1",)),
     **dict.fromkeys(("-c", "--cpu-shares"), ("512",)),
-    **dict.fromkeys(("-e", "--env"), ("A=B=C", "--gpus=3", "-d", "--", "PATH", "A=--rm", "run=img")),
+    **dict.fromkeys(
+        ("-e", "--env"), ("A=B=C", "--gpus=3", "-d", "--", "PATH", "A=--rm", "run=img")
+    ),
     **dict.fromkeys(("-h", "--hostname", "--domainname"), ("box", "--gpus", "--device", "-", "")),
     **dict.fromkeys(("-l", "--label"), ("a=b", "--device=nvidia.com/gpu=0", "--gpus", "img")),
-    **dict.fromkeys(("-m", "--memory", "--memory-reservation", "--memory-swap", "--shm-size"), ("1g",)),
+    **dict.fromkeys(
+        ("-m", "--memory", "--memory-reservation", "--memory-swap", "--shm-size"), ("1g",)
+    ),
     **dict.fromkeys(("-p", "--publish"), ("8080:80", "127.0.0.1:80:80/tcp")),
     **dict.fromkeys(("-u", "--user"), ("1000:1000", "-", "--rm")),
     **dict.fromkeys(("-v", "--volume"), ("/a:/b:ro", "name:/it", "--gpus:/x")),
@@ -589,7 +649,9 @@ HARMLESS = {
     **dict.fromkeys(("--entrypoint",), ("run", "sh", "--gpus", "img")),
     **dict.fromkeys(("--health-cmd",), ("docker run img", "--gpus all")),
     **dict.fromkeys(("--health-interval", "--health-timeout", "--health-start-period"), ("3s",)),
-    **dict.fromkeys(("--cpu-period", "--cpu-quota", "--memory-swappiness", "--oom-score-adj"), ("50",)),
+    **dict.fromkeys(
+        ("--cpu-period", "--cpu-quota", "--memory-swappiness", "--oom-score-adj"), ("50",)
+    ),
     **dict.fromkeys(("--pids-limit", "--stop-timeout"), ("3", "-1")),
     **dict.fromkeys(("--device-read-bps", "--device-write-bps"), ("/dev/null:1mb",)),
     **dict.fromkeys(("--device-read-iops", "--device-write-iops"), ("/dev/null:100",)),
@@ -619,7 +681,17 @@ HARMLESS = {
     "--ulimit": ("memlock=-1",),
     "--volumes-from": ("other", "--gpus"),
 }
-SWITCHES = ("-i", "-P", "-t", "--init", "--interactive", "--oom-kill-disable", "--privileged", "--read-only", "--tty")
+SWITCHES = (
+    "-i",
+    "-P",
+    "-t",
+    "--init",
+    "--interactive",
+    "--oom-kill-disable",
+    "--privileged",
+    "--read-only",
+    "--tty",
+)
 IMAGES = ("img", "run", "docker", "registry:5000/a/b:c", "create", "gpus")
 TAILS = (
     "",
@@ -657,7 +729,12 @@ class Line(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        return (*self.head, *(word for flag in self.flags for word in flag), *self.dashes, *self.tail)
+        return (
+            *self.head,
+            *(word for flag in self.flags for word in flag),
+            *self.dashes,
+            *self.tail,
+        )
 
     def without(self, *added: str) -> tuple[str, ...]:
         """The words without those that ask for GPUs, and others after the flags."""
@@ -670,8 +747,15 @@ def lines(seed: int, count: int, *, asking: bool = False) -> list[Line]:
     dice = random.Random(seed)
     found = []
     for _ in range(count):
-        head = dice.choice([("run", "-d"), ("create",), ("container", "run", "-d"), ("container", "create")])
-        head = (*dice.choice([(), (), ("-D",), ("--log-level", "error"), ("--config", "run"), ("-lerror",)]), *head)
+        head = dice.choice(
+            [("run", "-d"), ("create",), ("container", "run", "-d"), ("container", "create")]
+        )
+        head = (
+            *dice.choice(
+                [(), (), ("-D",), ("--log-level", "error"), ("--config", "run"), ("-lerror",)]
+            ),
+            *head,
+        )
         flags = [_flag(dice) for _ in range(dice.randrange(9))]
         if asking:
             flags += [dice.choice(ASKING) for _ in range(dice.randrange(3))]
@@ -738,7 +822,12 @@ ASKED = [
         {},
         Asked(f'--gpus "device=GPU-1,{ONE_UUID}"', devices=("GPU-1", ONE_UUID)),
     ),
-    ("a device said twice", """--gpus '"device=3,3"'""", {}, Asked('--gpus "device=3,3"', devices=("3",))),
+    (
+        "a device said twice",
+        """--gpus '"device=3,3"'""",
+        {},
+        Asked('--gpus "device=3,3"', devices=("3",)),
+    ),
     ("all devices", "--gpus device=all", {}, Asked("--gpus device=all", number="all")),
     ("no device", "--gpus device=none", {}, Asked("--gpus device=none", nothing=True)),
     (
@@ -767,9 +856,18 @@ ASKED = [
         "with devices they are kept, too",
         """--gpus '"device=0,2",capabilities=utility'""",
         {},
-        Asked('--gpus "device=0,2",capabilities=utility', devices=("0", "2"), fields=("capabilities=utility",)),
+        Asked(
+            '--gpus "device=0,2",capabilities=utility',
+            devices=("0", "2"),
+            fields=("capabilities=utility",),
+        ),
     ),
-    ("an empty driver is any", "--gpus driver=,1", {}, Asked("--gpus driver=,1", number="1", fields=("driver=",))),
+    (
+        "an empty driver is any",
+        "--gpus driver=,1",
+        {},
+        Asked("--gpus driver=,1", number="1", fields=("driver=",)),
+    ),
     (
         "a CDI device",
         "--device nvidia.com/gpu=3",
@@ -780,9 +878,16 @@ ASKED = [
         "several CDI devices",
         f"--device=nvidia.com/gpu=3 --device /dev/fuse --device nvidia.com/gpu={ONE_UUID}",
         {},
-        Asked(f"--device nvidia.com/gpu=3 --device nvidia.com/gpu={ONE_UUID}", devices=("3", ONE_UUID)),
+        Asked(
+            f"--device nvidia.com/gpu=3 --device nvidia.com/gpu={ONE_UUID}", devices=("3", ONE_UUID)
+        ),
     ),
-    ("all CDI devices", "--device nvidia.com/gpu=all", {}, Asked("--device nvidia.com/gpu=all", number="all")),
+    (
+        "all CDI devices",
+        "--device nvidia.com/gpu=all",
+        {},
+        Asked("--device nvidia.com/gpu=all", number="all"),
+    ),
     (
         "a CDI device said twice",
         "--device nvidia.com/gpu=3 --device nvidia.com/gpu=3",
@@ -814,7 +919,12 @@ ASKED = [
         Asked("NVIDIA_VISIBLE_DEVICES=1", devices=("1",)),
     ),
     ("the variable from an environment without it", "-e NVIDIA_VISIBLE_DEVICES", {}, None),
-    ("the environment's own variable is not the container's", "", {"NVIDIA_VISIBLE_DEVICES": "1"}, None),
+    (
+        "the environment's own variable is not the container's",
+        "",
+        {"NVIDIA_VISIBLE_DEVICES": "1"},
+        None,
+    ),
     (
         "the last variable wins",
         "-e NVIDIA_VISIBLE_DEVICES=0 --env NVIDIA_VISIBLE_DEVICES=1",
@@ -827,15 +937,38 @@ ASKED = [
         {"NVIDIA_VISIBLE_DEVICES": "2"},
         Asked("NVIDIA_VISIBLE_DEVICES=2", devices=("2",)),
     ),
-    ("a variable of a longer name", "-e NVIDIA_VISIBLE_DEVICES_2=1 -e X_NVIDIA_VISIBLE_DEVICES=1", {}, None),
-    ("none", "-e NVIDIA_VISIBLE_DEVICES=none", {}, Asked("NVIDIA_VISIBLE_DEVICES=none", nothing=True)),
-    ("void", "-e NVIDIA_VISIBLE_DEVICES=void", {}, Asked("NVIDIA_VISIBLE_DEVICES=void", nothing=True)),
-    ("an empty variable", "-e NVIDIA_VISIBLE_DEVICES=", {}, Asked("NVIDIA_VISIBLE_DEVICES=", nothing=True)),
+    (
+        "a variable of a longer name",
+        "-e NVIDIA_VISIBLE_DEVICES_2=1 -e X_NVIDIA_VISIBLE_DEVICES=1",
+        {},
+        None,
+    ),
+    (
+        "none",
+        "-e NVIDIA_VISIBLE_DEVICES=none",
+        {},
+        Asked("NVIDIA_VISIBLE_DEVICES=none", nothing=True),
+    ),
+    (
+        "void",
+        "-e NVIDIA_VISIBLE_DEVICES=void",
+        {},
+        Asked("NVIDIA_VISIBLE_DEVICES=void", nothing=True),
+    ),
+    (
+        "an empty variable",
+        "-e NVIDIA_VISIBLE_DEVICES=",
+        {},
+        Asked("NVIDIA_VISIBLE_DEVICES=", nothing=True),
+    ),
     (
         "CDI names in the variable",
         f"-e NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,nvidia.com/gpu={ONE_UUID}",
         {},
-        Asked(f"NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,nvidia.com/gpu={ONE_UUID}", devices=("0", ONE_UUID)),
+        Asked(
+            f"NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0,nvidia.com/gpu={ONE_UUID}",
+            devices=("0", ONE_UUID),
+        ),
     ),
     ("NV_GPU with commas", "", {"NV_GPU": "0,2"}, Asked("NV_GPU=0,2", devices=("0", "2"))),
     ("NV_GPU with spaces", "", {"NV_GPU": " 0  2 "}, Asked("NV_GPU= 0  2 ", devices=("0", "2"))),
@@ -861,13 +994,19 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("flags", "environment", "want"), named(ASKED))
-def test_docker_flags_ask_for_gpus(flags: str, environment: Mapping[str, str], want: Asked | None) -> None:
+def test_docker_flags_ask_for_gpus(
+    flags: str, environment: Mapping[str, str], want: Asked | None
+) -> None:
     """Each way in which docker's flags ask for GPUs is understood; of several, the one that docker heeds counts."""
     got = asked_gpus(read(f"run {flags} img --gpus 7 -e NVIDIA_VISIBLE_DEVICES=7"), environment)
     assert got == want
 
 
-GPUS_VALUES = [row[1] for row in ASKED if row[1].startswith("--gpus") and "none" not in row[1] and "3,3" not in row[1]]
+GPUS_VALUES = [
+    row[1]
+    for row in ASKED
+    if row[1].startswith("--gpus") and "none" not in row[1] and "3,3" not in row[1]
+]
 
 
 @pytest.mark.parametrize("flags", GPUS_VALUES)
@@ -907,7 +1046,9 @@ def test_the_client_understands_gpus_alike(client: Client, flags: str) -> None:
 )
 def test_a_gpus_that_the_client_refuses_is_refused(client: Client, value: str) -> None:
     """A --gpus that the installed client cannot read takes no GPU."""
-    assert f"invalid argument {json.dumps(value)} for " in client.says("run", "--gpus", value, "img")
+    assert f"invalid argument {json.dumps(value)} for " in client.says(
+        "run", "--gpus", value, "img"
+    )
     with pytest.raises(UsageError, match="^" + re.escape(f"--gpus {value}")):
         asked_gpus(read(["run", "--gpus", value, "img"]), {})
 
@@ -916,23 +1057,47 @@ def test_a_gpus_that_the_client_refuses_is_refused(client: Client, value: str) -
     ("flags", "message"),
     named(
         [
-            ("a list without quotes", "--gpus device=0,2", "--gpus device=0,2: more than one count or device list"),
+            (
+                "a list without quotes",
+                "--gpus device=0,2",
+                "--gpus device=0,2: more than one count or device list",
+            ),
             (
                 "a count and devices",
                 "--gpus 2,device=0",
                 "--gpus 2,device=0: more than one count or device list",
             ),
-            ("a count of two kinds", "--gpus count=2,2", "--gpus count=2,2: more than one count or device list"),
-            ("a negative count", "--gpus -2", "--gpus -2: '-2' is neither a number of GPUs nor 'all'"),
+            (
+                "a count of two kinds",
+                "--gpus count=2,2",
+                "--gpus count=2,2: more than one count or device list",
+            ),
+            (
+                "a negative count",
+                "--gpus -2",
+                "--gpus -2: '-2' is neither a number of GPUs nor 'all'",
+            ),
             ("another digit", "--gpus ²", "--gpus ²: '²' is neither a number of GPUs nor 'all'"),
-            ("another vendor", "--gpus driver=amd", "--gpus driver=amd: driver 'amd': only NVIDIA GPUs are leased"),
+            (
+                "another vendor",
+                "--gpus driver=amd",
+                "--gpus driver=amd: driver 'amd': only NVIDIA GPUs are leased",
+            ),
             (
                 "another vendor, with devices",
                 "--gpus driver=amd,device=0",
                 "--gpus driver=amd,device=0: driver 'amd': only NVIDIA GPUs are leased",
             ),
-            ("two --gpus", "--gpus 1 --gpus device=1", "--gpus 1 and --gpus device=1 both ask for GPUs: say it once"),
-            ("the same --gpus twice", "--gpus=1 --gpus 1", "--gpus 1 and --gpus 1 both ask for GPUs: say it once"),
+            (
+                "two --gpus",
+                "--gpus 1 --gpus device=1",
+                "--gpus 1 and --gpus device=1 both ask for GPUs: say it once",
+            ),
+            (
+                "the same --gpus twice",
+                "--gpus=1 --gpus 1",
+                "--gpus 1 and --gpus 1 both ask for GPUs: say it once",
+            ),
             (
                 "--gpus and a CDI device",
                 "--device nvidia.com/gpu=0 --gpus 1",
@@ -956,7 +1121,11 @@ def test_a_line_break_in_gpus_is_no_crash(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("nvidia.com/gpu=0,1", id="a list"), pytest.param("nvidia.com/gpu=", id="no name")]
+    "name",
+    [
+        pytest.param("nvidia.com/gpu=0,1", id="a list"),
+        pytest.param("nvidia.com/gpu=", id="no name"),
+    ],
 )
 def test_a_device_that_the_client_refuses_is_refused(client: Client, name: str) -> None:
     """A CDI name that is none, so that the client takes it for a path, takes no GPU."""
@@ -973,11 +1142,17 @@ def test_a_device_that_the_client_refuses_is_refused(client: Client, name: str) 
             ("three of them", "device=0,2,3", (("0", "2", "3"), ())),
             ("UUIDs", "device=GPU-a,GPU-b", (("GPU-a", "GPU-b"), ())),
             ("quotes in the wrong place", 'device="0,2"', (("0", "2"), ())),
-            ("more after the devices", "device=0,2,capabilities=utility", (("0", "2"), ("capabilities=utility",))),
+            (
+                "more after the devices",
+                "device=0,2,capabilities=utility",
+                (("0", "2"), ("capabilities=utility",)),
+            ),
         ]
     ),
 )
-def test_the_hint_about_quotes_can_be_pasted_into_a_shell(client: Client, value: str, want: tuple) -> None:
+def test_the_hint_about_quotes_can_be_pasted_into_a_shell(
+    client: Client, value: str, want: tuple
+) -> None:
     """What the hint says to write for a device list without quotes of its own is what was meant."""
     with pytest.raises(UsageError) as refused:
         asked_gpus(read(["run", "--gpus", value, "img"]), {})
@@ -1027,14 +1202,24 @@ ADDED = {"cdi": CDI, "runtime": RUNTIME, "gpus": GPUS, NO_WAY: NONE}
             ("before --", "run -d -- img -- x", "cdi", f"run -d {CDI} -- img -- x"),
             ("a count is replaced", "run --gpus 2 --rm img", "gpus", f"run --rm {GPUS} img"),
             ("so is a count after =", "run --rm --gpus=2 img", "cdi", f"run --rm {CDI} img"),
-            ("so is all", "run --gpus all img --gpus all", "runtime", f"run {RUNTIME} img --gpus all"),
+            (
+                "so is all",
+                "run --gpus all img --gpus all",
+                "runtime",
+                f"run {RUNTIME} img --gpus all",
+            ),
             (
                 "so are CDI devices, but no other device",
                 "run --device nvidia.com/gpu=0 --device /dev/fuse --device=nvidia.com/gpu=1 img",
                 "cdi",
                 f"run --device /dev/fuse {CDI} img",
             ),
-            ("a name is none", "run --name --gpus -e --gpus=3 img", "cdi", f"run --name --gpus -e --gpus=3 {CDI} img"),
+            (
+                "a name is none",
+                "run --name --gpus -e --gpus=3 img",
+                "cdi",
+                f"run --name --gpus -e --gpus=3 {CDI} img",
+            ),
             (
                 "a variable is overridden, since the last one counts",
                 "run -e NVIDIA_VISIBLE_DEVICES=all img",
@@ -1065,7 +1250,12 @@ ADDED = {"cdi": CDI, "runtime": RUNTIME, "gpus": GPUS, NO_WAY: NONE}
                 "runtime",
                 f"run {RUNTIME.replace(' --', ' -e NVIDIA_DRIVER_CAPABILITIES=compute,utility --', 1)} img",
             ),
-            ("global flags stay", "-D --host x container run img", "cdi", f"-D --host x container run {CDI} img"),
+            (
+                "global flags stay",
+                "-D --host x container run img",
+                "cdi",
+                f"-D --host x container run {CDI} img",
+            ),
             ("docker create", "create --gpus 2 img", "cdi", f"create {CDI} img"),
             ("an image called run", "run run --gpus 2", "cdi", f"run {CDI} run --gpus 2"),
         ]
@@ -1107,18 +1297,40 @@ def test_without_a_lease_none_is_named() -> None:
             ("nor do ascending ones", "run img", (1, 4, 6), None),
             ("two the other way round", "run img", (7, 3), "1,0"),
             ("never numbers of the host", "run img", (6, 2, 7, 4), "2,0,3,1"),
-            ("after a variable of a longer name", "run -e CUDA_VISIBLE_DEVICES_X=1 img", (7, 3), "1,0"),
+            (
+                "after a variable of a longer name",
+                "run -e CUDA_VISIBLE_DEVICES_X=1 img",
+                (7, 3),
+                "1,0",
+            ),
             ("after a label of that name", "run -l CUDA_VISIBLE_DEVICES=1 img", (7, 3), "1,0"),
-            ("a command's own words are no flags", "run img -e CUDA_VISIBLE_DEVICES=0", (7, 3), "1,0"),
+            (
+                "a command's own words are no flags",
+                "run img -e CUDA_VISIBLE_DEVICES=0",
+                (7, 3),
+                "1,0",
+            ),
             ("not if the user sets it", "run -e CUDA_VISIBLE_DEVICES=0 img", (7, 3), None),
-            ("not if the user sets it by --env=", "run --env=CUDA_VISIBLE_DEVICES=0 img", (7, 3), None),
-            ("not if the user sets it in a cluster", "run -iteCUDA_VISIBLE_DEVICES=0 img", (7, 3), None),
+            (
+                "not if the user sets it by --env=",
+                "run --env=CUDA_VISIBLE_DEVICES=0 img",
+                (7, 3),
+                None,
+            ),
+            (
+                "not if the user sets it in a cluster",
+                "run -iteCUDA_VISIBLE_DEVICES=0 img",
+                (7, 3),
+                None,
+            ),
             ("not if the user empties it", "run -e CUDA_VISIBLE_DEVICES= img", (7, 3), None),
         ]
     ),
 )
 @pytest.mark.parametrize("way", [*WAYS, NO_WAY])
-def test_the_order_inside_counts_anew(way: str, line: str, indices: tuple[int, ...], want: str | None) -> None:
+def test_the_order_inside_counts_anew(
+    way: str, line: str, indices: tuple[int, ...], want: str | None
+) -> None:
     """Rank order is told by numbers from 0 by PCI address, only if it is not that order, never over the user's."""
     command = read(line)
     given = len(command.argv) - len(command.operands)
@@ -1170,7 +1382,9 @@ def test_the_client_makes_the_same_container_with_these_gpus(client: Client, way
     }
     visible = {"cdi": "void", NO_WAY: "void", "runtime": "GPU-7,GPU-3"}
     for line in lines(11, 20, asking=True):
-        ours = client.creates(*with_gpus(read(line.words), gpus(7, 3), way, "L", None)[1:], PATH="/bin")
+        ours = client.creates(
+            *with_gpus(read(line.words), gpus(7, 3), way, "L", None)[1:], PATH="/bin"
+        )
         theirs = client.creates(*line.without(), PATH="/bin")
         assert ours, shlex.join(line.words)
         assert theirs, shlex.join(line.words)
@@ -1179,7 +1393,11 @@ def test_the_client_makes_the_same_container_with_these_gpus(client: Client, way
         got = (variables, labels, got_devices, runtime, rest)
         variables, labels, _, runtime, rest = settled(theirs)
         variables |= {"NVIDIA_VISIBLE_DEVICES": visible[way]} if way in visible else {}
-        variables |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1,0", "GPULAUNCH_LEASE": "L"}
+        variables |= {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": "1,0",
+            "GPULAUNCH_LEASE": "L",
+        }
         labels |= {"io.gpulaunch.gpus": "GPU-7,GPU-3", "io.gpulaunch.lease": "L"}
         want_devices = [requests[way]] if way in requests else []
         want = (variables, labels, want_devices, "nvidia" if way == "runtime" else runtime, rest)
@@ -1234,12 +1452,18 @@ def test_the_other_fields_of_gpus_reach_the_engine(client: Client, value: str) -
     named(
         [
             ("the driver's own", "compute,utility", ["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]),
-            ("gpu, which is docker's word, among them", "gpu,utility", ["NVIDIA_DRIVER_CAPABILITIES=utility"]),
+            (
+                "gpu, which is docker's word, among them",
+                "gpu,utility",
+                ["NVIDIA_DRIVER_CAPABILITIES=utility"],
+            ),
             ("gpu alone", "gpu", []),
         ]
     ),
 )
-def test_the_runtime_hears_of_the_drivers_capabilities_alone(capabilities: str, want: list[str]) -> None:
+def test_the_runtime_hears_of_the_drivers_capabilities_alone(
+    capabilities: str, want: list[str]
+) -> None:
     """As in the engine, only capabilities of NVIDIA's driver are told to the runtime, which refuses all others."""
     command = read(["run", "--gpus", f'1,"capabilities={capabilities}"', "img"])
     argv = with_gpus(command, gpus(0), "runtime", None, asked_gpus(command, {}))
@@ -1254,7 +1478,11 @@ def test_the_runtime_hears_of_the_drivers_capabilities_alone(capabilities: str, 
             ("no runtime", "run img", {"cdi", "runtime", "gpus"}),
             ("NVIDIA's", "run --runtime nvidia img", {"cdi", "runtime", "gpus"}),
             ("another one", "run --runtime=runc img", {"cdi", "gpus"}),
-            ("the last one counts", "run --runtime runc --runtime nvidia img", {"cdi", "runtime", "gpus"}),
+            (
+                "the last one counts",
+                "run --runtime runc --runtime nvidia img",
+                {"cdi", "runtime", "gpus"},
+            ),
             ("one that is the command's", "run img --runtime runc", {"cdi", "runtime", "gpus"}),
         ]
     ),
@@ -1269,8 +1497,16 @@ def test_a_runtime_that_is_named_closes_a_way(line: str, want: set[str]) -> None
     ("offer", "want"),
     named(
         [
-            ("all ways", Offer(frozenset({"GPU-0", "GPU-1", "GPU-2"}), True, True), ["cdi", "runtime", "gpus"]),
-            ("CDI without one of the GPUs", Offer(frozenset({"GPU-0"}), True, True), ["runtime", "gpus"]),
+            (
+                "all ways",
+                Offer(frozenset({"GPU-0", "GPU-1", "GPU-2"}), True, True),
+                ["cdi", "runtime", "gpus"],
+            ),
+            (
+                "CDI without one of the GPUs",
+                Offer(frozenset({"GPU-0"}), True, True),
+                ["runtime", "gpus"],
+            ),
             ("--gpus alone", Offer(frozenset(), False, True), ["gpus"]),
             ("nothing", Offer(frozenset(), False, False), []),
         ]
@@ -1302,11 +1538,26 @@ SHM = "--mount type=bind,source=/dev/shm,target=/dev/shm"
     named(
         [
             ("daemon and shared memory", "run img", "/tmp/g/1", f"{PIPE} {SHM}"),
-            ("shared memory comes with the host's namespace", "run --ipc=host img", "/tmp/g/1", PIPE),
+            (
+                "shared memory comes with the host's namespace",
+                "run --ipc=host img",
+                "/tmp/g/1",
+                PIPE,
+            ),
             ("the last --ipc counts", "run --ipc host --ipc= img", "/tmp/g/1", f"{PIPE} {SHM}"),
             ("not a second time", "run -v /dev/shm:/dev/shm img", "/tmp/g/1", PIPE),
-            ("nor by another name", "run --mount type=bind,src=/dev/shm,dst=/dev/shm/ img", "/tmp/g/1", PIPE),
-            ("what is in it is not all of it", "run -v /x:/dev/shm/x img", "/tmp/g/1", f"{PIPE} {SHM}"),
+            (
+                "nor by another name",
+                "run --mount type=bind,src=/dev/shm,dst=/dev/shm/ img",
+                "/tmp/g/1",
+                PIPE,
+            ),
+            (
+                "what is in it is not all of it",
+                "run -v /x:/dev/shm/x img",
+                "/tmp/g/1",
+                f"{PIPE} {SHM}",
+            ),
             ("a machine without a daemon", "run img", None, ""),
             (
                 "a directory that the client would split",
@@ -1320,7 +1571,9 @@ SHM = "--mount type=bind,source=/dev/shm,target=/dev/shm"
 )
 def test_what_a_container_that_shares_is_given(line: str, directory: str | None, want: str) -> None:
     """GPUs by UUID in rank order, its bounds, and of the host what MPS daemon and clients must have in common."""
-    argv = with_gpus(read(line), gpus(2, 0), "cdi", "L", None, share("GPU-0", "GPU-2", directory=directory))
+    argv = with_gpus(
+        read(line), gpus(2, 0), "cdi", "L", None, share("GPU-0", "GPU-2", directory=directory)
+    )
     given = len(read(line).argv) - 1
     got = argv[given + 6 : -1]
     label = "--label io.gpulaunch.share=40 --label io.gpulaunch.lease=L -e GPULAUNCH_LEASE=L"
@@ -1330,15 +1583,21 @@ def test_what_a_container_that_shares_is_given(line: str, directory: str | None,
 def test_the_client_mounts_the_daemons_directory(client: Client) -> None:
     """To the client, directory and /dev/shm are the host's under their own names, whatever the directory is called."""
     directory = '/tmp/a b,"c:d'
-    argv = with_gpus(read("run img"), gpus(0), NO_WAY, "L", None, share("GPU-0", directory=directory))
+    argv = with_gpus(
+        read("run img"), gpus(0), NO_WAY, "L", None, share("GPU-0", directory=directory)
+    )
     made = client.creates(*argv[1:])
     assert made
-    got = [(mount["Type"], mount["Source"], mount["Target"]) for mount in made["HostConfig"]["Mounts"]]
+    got = [
+        (mount["Type"], mount["Source"], mount["Target"]) for mount in made["HostConfig"]["Mounts"]
+    ]
     assert got == [("bind", directory, directory), ("bind", "/dev/shm", "/dev/shm")]
     assert not any(mount.get("ReadOnly") for mount in made["HostConfig"]["Mounts"])
 
 
-def refusal(line: str, *, user_id: int = 1000, image_user: str | None = "1000", security: Sequence[str] = ()) -> str:
+def refusal(
+    line: str, *, user_id: int = 1000, image_user: str | None = "1000", security: Sequence[str] = ()
+) -> str:
     """Why a container cannot share; empty if it can."""
     try:
         check_sharing(read(line), Surroundings(user_id, 100, image_user, security))
@@ -1360,14 +1619,34 @@ OWN_SHM = "a container that shares GPUs has the host's /dev/shm, where it meets 
             ("with a group", "run img", {"image_user": "1000:5"}, ""),
             ("root, for root", "run img", {"image_user": "", "user_id": 0}, ""),
             ("root by name, for root", "run -u root:wheel img", {"user_id": 0}, ""),
-            ("root, for others", "run img", {"image_user": ""}, f"image img runs as uid 0: {OWN_USER}"),
+            (
+                "root, for others",
+                "run img",
+                {"image_user": ""},
+                f"image img runs as uid 0: {OWN_USER}",
+            ),
             ("a group alone is root's", "run -u :5 img", {}, f"-u :5 runs as uid 0: {OWN_USER}"),
-            ("another user", "run img", {"image_user": "7"}, f"image img runs as uid 7: {OWN_USER}"),
+            (
+                "another user",
+                "run img",
+                {"image_user": "7"},
+                f"image img runs as uid 7: {OWN_USER}",
+            ),
             ("the flag counts more", "run -u 1000 img", {"image_user": "7"}, ""),
             ("the last flag counts", "run -u 7 --user=1000:7 img", {}, ""),
             ("an empty flag is none", "run --user= img", {}, ""),
-            ("the flag is wrong", "run -u1001:1000 img", {}, f"-u 1001:1000 runs as uid 1001: {OWN_USER}"),
-            ("a name", "run -u bob img", {}, f"-u bob: who bob is, only the container can tell: {OWN_USER}"),
+            (
+                "the flag is wrong",
+                "run -u1001:1000 img",
+                {},
+                f"-u 1001:1000 runs as uid 1001: {OWN_USER}",
+            ),
+            (
+                "a name",
+                "run -u bob img",
+                {},
+                f"-u bob: who bob is, only the container can tell: {OWN_USER}",
+            ),
             (
                 "an image's name",
                 "run img",
@@ -1427,11 +1706,19 @@ def test_engines_that_map_users(line: str, security: tuple[str, ...], want: str)
             ("another container's", "run --ipc=container:x img", f"--ipc container:x: {OWN_SHM}"),
             ("none", "run --ipc=none img", f"--ipc none: {OWN_SHM}"),
             ("the last one counts", "run --ipc=private --ipc=host img", ""),
-            ("a tmpfs of its own", "run --tmpfs /dev/shm:size=1g img", f"--tmpfs /dev/shm:size=1g: {OWN_SHM}"),
+            (
+                "a tmpfs of its own",
+                "run --tmpfs /dev/shm:size=1g img",
+                f"--tmpfs /dev/shm:size=1g: {OWN_SHM}",
+            ),
             ("a tmpfs elsewhere", "run --tmpfs /tmp --tmpfs /dev/shm/x img", ""),
             ("a volume of its own", "run -v /dev/shm img", f"-v /dev/shm: {OWN_SHM}"),
             ("a volume with a name", "run -v shm:/dev/shm/ img", f"-v shm:/dev/shm/: {OWN_SHM}"),
-            ("another directory", "run --volume=/x:/dev//shm:rw img", f"--volume /x:/dev//shm:rw: {OWN_SHM}"),
+            (
+                "another directory",
+                "run --volume=/x:/dev//shm:rw img",
+                f"--volume /x:/dev//shm:rw: {OWN_SHM}",
+            ),
             (
                 "the host's, not to be written",
                 "run -v /dev/shm:/dev/shm:z,ro img",
@@ -1449,7 +1736,11 @@ def test_engines_that_map_users(line: str, security: tuple[str, ...], want: str)
                 "run --mount type=bind,source=/dev/shm,target=/dev/shm,readonly img",
                 f"--mount type=bind,source=/dev/shm,target=/dev/shm,readonly: {OWN_SHM}",
             ),
-            ("a mount", "run --mount type=bind,source=/dev/shm,target=/dev/shm,readonly=false img", ""),
+            (
+                "a mount",
+                "run --mount type=bind,source=/dev/shm,target=/dev/shm,readonly=false img",
+                "",
+            ),
             ("a size", "run --shm-size=1g img", ""),
             ("a root that is not written", "run --read-only img", ""),
             ("a command's own words are no flags", "run img --ipc=none --tmpfs /dev/shm", ""),
@@ -1467,9 +1758,21 @@ def test_whose_shared_memory(line: str, want: str) -> None:
     named(
         [
             ("its daemon", "run -e CUDA_MPS_PIPE_DIRECTORY=/x img", "CUDA_MPS_PIPE_DIRECTORY"),
-            ("its daemon, from here", "run --env CUDA_MPS_PIPE_DIRECTORY img", "CUDA_MPS_PIPE_DIRECTORY"),
-            ("its SMs", "run -eCUDA_MPS_ACTIVE_THREAD_PERCENTAGE=9 img", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-            ("its memory", "run -e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G img", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+            (
+                "its daemon, from here",
+                "run --env CUDA_MPS_PIPE_DIRECTORY img",
+                "CUDA_MPS_PIPE_DIRECTORY",
+            ),
+            (
+                "its SMs",
+                "run -eCUDA_MPS_ACTIVE_THREAD_PERCENTAGE=9 img",
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+            ),
+            (
+                "its memory",
+                "run -e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G img",
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+            ),
             ("what else MPS knows", "run -e CUDA_MPS_CLIENT_PRIORITY=1 img", ""),
             ("a longer name", "run -e CUDA_MPS_PIPE_DIRECTORY_X=1 img", ""),
         ]
@@ -1492,7 +1795,11 @@ def test_what_gpulaunch_sets(line: str, want: str) -> None:
             ("always", "run --restart always img", "--restart always: "),
             ("after failures", "run --restart=on-failure:3 img", "--restart on-failure:3: "),
             ("docker create", "create img", "docker create: only docker run shares GPUs"),
-            ("docker container start", "container start x", "docker container start: only docker run shares GPUs"),
+            (
+                "docker container start",
+                "container start x",
+                "docker container start: only docker run shares GPUs",
+            ),
         ]
     ),
 )
@@ -1526,25 +1833,53 @@ def described(status: str, *, policy: str | None = "no", **state: Any) -> dict[s
             ("one that is paused", described("paused"), True),
             ("one that restarts", described("restarting", ExitCode=1, policy="always"), True),
             ("one that was made and not started yet", described("created"), True),
-            ("one that could not start", described("created", ExitCode=127, Error="not found"), False),
-            ("one that could not start, by its status alone", described("created", ExitCode=128), False),
-            ("one that could not start, by its error alone", described("created", Error="no such device"), False),
+            (
+                "one that could not start",
+                described("created", ExitCode=127, Error="not found"),
+                False,
+            ),
+            (
+                "one that could not start, by its status alone",
+                described("created", ExitCode=128),
+                False,
+            ),
+            (
+                "one that could not start, by its error alone",
+                described("created", Error="no such device"),
+                False,
+            ),
             (
                 "one that could not start and may be tried again",
                 described("created", ExitCode=128, policy="always"),
                 True,
             ),
-            ("one that runs, whatever it says of an error", described("running", Error="once"), True),
+            (
+                "one that runs, whatever it says of an error",
+                described("running", Error="once"),
+                True,
+            ),
             ("one that ended", described("exited"), False),
             ("one that failed", described("exited", ExitCode=1), False),
             ("one that was killed", described("exited", ExitCode=137), False),
             ("one that ended and always comes back", described("exited", policy="always"), True),
-            ("one that comes back with the engine", described("exited", policy="unless-stopped"), True),
-            ("one that failed and is tried again", described("exited", ExitCode=1, policy="on-failure"), True),
+            (
+                "one that comes back with the engine",
+                described("exited", policy="unless-stopped"),
+                True,
+            ),
+            (
+                "one that failed and is tried again",
+                described("exited", ExitCode=1, policy="on-failure"),
+                True,
+            ),
             ("an empty policy is none", described("exited", policy=""), False),
             ("no policy is none", described("exited", policy=None), False),
             ("one that is being removed", described("removing"), False),
-            ("one that is being removed does not come back", described("removing", policy="always"), False),
+            (
+                "one that is being removed does not come back",
+                described("removing", policy="always"),
+                False,
+            ),
             ("one that is dead", described("dead"), False),
             ("one that is dead does not come back", described("dead", policy="always"), False),
         ]
@@ -1564,7 +1899,11 @@ def test_when_a_container_holds_its_gpus(document: dict[str, Any], want: bool) -
             ("no labels", {"Config": {"Labels": None}}, (None, ())),
             ("no such labels", {"Config": {"Labels": {"a": "b"}}}, (None, ())),
             ("no labels at all", {"Config": {}}, (None, ())),
-            ("an empty list of GPUs", {"Config": {"Labels": {"io.gpulaunch.gpus": ""}}}, (None, ())),
+            (
+                "an empty list of GPUs",
+                {"Config": {"Labels": {"io.gpulaunch.gpus": ""}}},
+                (None, ()),
+            ),
             ("one GPU", {"Config": {"Labels": {"io.gpulaunch.gpus": "GPU-1"}}}, (None, ("GPU-1",))),
         ]
     ),
@@ -1610,7 +1949,9 @@ def test_an_engine_that_leaves_out_the_policy_has_none() -> None:
 )
 def test_the_keeper_of_a_lease(states: tuple[str, ...], want: int | None) -> None:
     """Of a lease's containers, the one that holds it is its keeper, or else one that did."""
-    containers = tuple(parse_container(described(state) | {"Id": str(i)}) for i, state in enumerate(states))
+    containers = tuple(
+        parse_container(described(state) | {"Id": str(i)}) for i, state in enumerate(states)
+    )
     keeper = Standing(holds=True, containers=containers, problem=None).keeper
     got = keeper and int(keeper.id)
     assert got == want
@@ -1627,4 +1968,6 @@ def test_what_was_written_reads_as_it_was_meant() -> None:
             again = read_command(with_gpus(command, gpus(7, 3), way, "L", None))
             asked = asked_gpus(again, {})
             got = (again.operands, again.subcommand, asked and asked.devices)
-            assert got == (command.operands, command.subcommand, ("GPU-7", "GPU-3")), shlex.join(line.words)
+            assert got == (command.operands, command.subcommand, ("GPU-7", "GPU-3")), shlex.join(
+                line.words
+            )

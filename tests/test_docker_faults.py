@@ -22,7 +22,13 @@ from conftest import DGX, SCRIPT, Launcher, holders, wait_for_end
 from engine import IMAGE, Engine
 
 from gpulaunch.containers import docker
-from gpulaunch.containers.standings import START_FOLLOWS_S, STOP_FOLLOWS_S, Followed, _settling_s, _since_start
+from gpulaunch.containers.standings import (
+    START_FOLLOWS_S,
+    STOP_FOLLOWS_S,
+    Followed,
+    _settling_s,
+    _since_start,
+)
 
 AT_STEP = Path(__file__).parent / "jobs" / "at_step"
 RUN = (*DGX, "-q", "docker", "run", "--gpus", "2", "--name", "job", "--init")
@@ -70,7 +76,9 @@ class Containers(Launcher):
 
     def container(self, key: str = "Status") -> str:
         """Of the container called job."""
-        return self.engine.docker("inspect", "--format", f"{{{{.State.{key}}}}}", "job").stdout.strip()
+        return self.engine.docker(
+            "inspect", "--format", f"{{{{.State.{key}}}}}", "job"
+        ).stdout.strip()
 
 
 def await_true(question, what: str) -> None:
@@ -111,7 +119,9 @@ class Attached:
     """gpulaunch docker run in the foreground, with its three processes."""
 
     def __init__(self, launcher: Containers, *options: str) -> None:
-        self.process = launcher.start(*RUN, *options, IMAGE, "sh", "-c", "echo ready; exec sleep 1000")
+        self.process = launcher.start(
+            *RUN, *options, IMAGE, "sh", "-c", "echo ready; exec sleep 1000"
+        )
         assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
         self.lease = launcher.lease()
         self.docker = self.lease["job_pid"]
@@ -151,7 +161,9 @@ def test_kill(launcher: Containers, killed: tuple[str, ...]) -> None:
 
     assert launcher.engine.docker("rm", "--force", "job").returncode == 0
     job.close()
-    if not {"gpulaunch", "watcher"} <= set(killed):  # else nobody is left to remove it, until somebody looks
+    if not {"gpulaunch", "watcher"} <= set(
+        killed
+    ):  # else nobody is left to remove it, until somebody looks
         launcher.await_free()
     assert launcher.can_take_all() == FREE
     assert launcher.records() == []
@@ -220,10 +232,22 @@ def test_restart_by_hand_attached(launcher: Containers) -> None:
     [
         ("an end of its own", ["create", "start", "die"], 0),
         ("docker kill, or docker stop that goes on", ["start", "kill", "die"], STOP_FOLLOWS_S),
-        ("docker stop, or docker restart that goes on", ["start", "kill", "die", "stop"], START_FOLLOWS_S),
-        ("the same as a starting engine tells it", ["start", "kill", "stop", "die"], START_FOLLOWS_S),
+        (
+            "docker stop, or docker restart that goes on",
+            ["start", "kill", "die", "stop"],
+            START_FOLLOWS_S,
+        ),
+        (
+            "the same as a starting engine tells it",
+            ["start", "kill", "stop", "die"],
+            START_FOLLOWS_S,
+        ),
         ("docker rm -f", ["start", "kill", "die", "destroy"], 0),
-        ("an end of its own after docker restart", ["start", "kill", "die", "stop", "start", "die"], 0),
+        (
+            "an end of its own after docker restart",
+            ["start", "kill", "die", "stop", "start", "die"],
+            0,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -272,11 +296,15 @@ class Played:
             *name,
             *FOREVER,
         )
-        subprocess.run(command, env=launcher.environment, capture_output=True, timeout=60, check=False)
+        subprocess.run(
+            command, env=launcher.environment, capture_output=True, timeout=60, check=False
+        )
         for pid in marked(launcher):  # a launcher that was killed leaves its docker command at work
             if Path(f"/proc/{pid}/comm").read_text() == "docker\n":
                 wait_for_end(pid)
-        running = engine.docker("ps", "--quiet", "--no-trunc", "--filter", f"name=^{home.name}$").stdout.split()
+        running = engine.docker(
+            "ps", "--quiet", "--no-trunc", "--filter", f"name=^{home.name}$"
+        ).stdout.split()
         assert [lease["container"] for lease in launcher.leases() if lease["container"]] == running
         assert launcher.can_take_all() == ((75, BUSY) if running else FREE)
         engine.docker("rm", "--force", home.name)
@@ -319,7 +347,10 @@ def test_restart_policy(launcher: Containers) -> None:
     lease = launcher.detach("--restart", "always")
     first = launcher.container("Pid")
     launcher.engine.docker("exec", "job", "sh", "-c", "kill -TERM $(pidof sleep)")
-    await_true(lambda: launcher.container() == "running" and launcher.container("Pid") != first, "it runs again")
+    await_true(
+        lambda: launcher.container() == "running" and launcher.container("Pid") != first,
+        "it runs again",
+    )
     assert launcher.lease()["id"] == lease["id"]
     launcher.engine.docker("stop", "job")
     assert (launcher.container(), launcher.lease()["container_state"]) == ("exited", "exited")
@@ -332,7 +363,10 @@ def test_free_ends_a_restart_policy(launcher: Containers) -> None:
     """Gpulaunch free stops a container so that it does not come back, and keeps what is in it."""
     lease = launcher.detach("--restart", "always")
     done = launcher.run("free", *DGX, lease["id"])
-    assert (done.returncode, done.stdout) == (0, f"ended lease {lease['id']}: GPUs 0,3 of dgx1-v100\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"ended lease {lease['id']}: GPUs 0,3 of dgx1-v100\n",
+    )
     assert (launcher.records(), launcher.container()) == ([], "exited")
 
 
@@ -362,7 +396,10 @@ def test_engine_crash_with_live_restore(own: Containers, killed: tuple[str, ...]
     lease = own.lease()
     assert (lease["id"], lease["container_problem"]) == (job.lease["id"], unreachable(own))
     text = own.run("status", *DGX).stdout
-    assert f"lease {lease['id']} stays until its engine tells of its container: {unreachable(own)}\n" in text
+    assert (
+        f"lease {lease['id']} stays until its engine tells of its container: {unreachable(own)}\n"
+        in text
+    )
     assert own.can_take_all() == (75, BUSY)
     done = own.run("free", lease["id"])
     assert (done.returncode, done.stderr.splitlines()[0]) == (
@@ -459,10 +496,14 @@ NEVER = {
 
 @pytest.mark.parametrize("detached", [(), ("-d",)], ids=["attached", "detached"])
 @pytest.mark.parametrize("why", NEVER)
-def test_container_that_never_starts(launcher: Containers, why: str, detached: tuple[str, ...]) -> None:
+def test_container_that_never_starts(
+    launcher: Containers, why: str, detached: tuple[str, ...]
+) -> None:
     """A container that cannot be started leaves no lease and no process, and docker's own status."""
     arguments, status = NEVER[why]
-    options = (option for option in RUN if option != "--init")  # that would start, whatever it is to start
+    options = (
+        option for option in RUN if option != "--init"
+    )  # that would start, whatever it is to start
     done = launcher.run(*options, *detached, *arguments)
     assert (done.returncode, launcher.records()) == (status, [])
     assert launcher.can_take_all() == FREE
@@ -493,7 +534,9 @@ def test_full_disk(launcher: Containers, tmp_path: Path) -> None:
     """Where no record can be written no container is made."""
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=1777", "tmpfs", str(small)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k,mode=1777", "tmpfs", str(small)], check=True
+    )
     try:
         (small / "filler").write_bytes(b"x" * 4096)
         launcher.environment["GPULAUNCH_STATE_DIR"] = str(small)

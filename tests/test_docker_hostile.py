@@ -80,7 +80,9 @@ def forge(
         "engine": engine,
     }
     path = launcher.state / f"gpulaunch.lease.{lease_id}"
-    path.write_text(json.dumps(document | ({"container": container} if container is not None else {})))
+    path.write_text(
+        json.dumps(document | ({"container": container} if container is not None else {}))
+    )
     if user_id is not None:
         os.chown(path, user_id, user_id)
     return path
@@ -109,14 +111,29 @@ def complaint(done: "subprocess.CompletedProcess[str] | Outcome") -> str:
 
 @pytest.mark.parametrize(
     "label",
-    ["a/../../outside", "A B", "/etc/passwd", ".", "\x1b[2J", "x" * 300, "é", "\ud800".encode(errors="replace")],
+    [
+        "a/../../outside",
+        "A B",
+        "/etc/passwd",
+        ".",
+        "\x1b[2J",
+        "x" * 300,
+        "é",
+        "\ud800".encode(errors="replace"),
+    ],
 )
 def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
     """Whatever a container's label says, docker start gives it an ordinary lease, and writes nothing elsewhere."""
     label = label if isinstance(label, str) else label.decode()
     (launcher.state / "gpulaunch.lease.a").mkdir()
     before = set(launcher.state.parent.iterdir())
-    make(launcher, "--label", f"{LEASE_LABEL}={label}", "--label", f"{GPUS_LABEL}={UUIDS[0]},{UUIDS[3]}")
+    make(
+        launcher,
+        "--label",
+        f"{LEASE_LABEL}={label}",
+        "--label",
+        f"{GPUS_LABEL}={UUIDS[0]},{UUIDS[3]}",
+    )
     done = launcher.run(*START)
     assert (done.returncode, done.stderr, launcher.container()) == (0, "", "running")
     lease = launcher.lease()
@@ -139,7 +156,9 @@ def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
         (tmp_path / name).mkdir()
         launcher = Containers(tmp_path / name, docker)
         try:
-            done = launcher.run(*DGX, "docker", "run", "-d", "--gpus", "2", "--init", "--name", name, *FOREVER)
+            done = launcher.run(
+                *DGX, "docker", "run", "-d", "--gpus", "2", "--init", "--name", name, *FOREVER
+            )
             assert done.returncode == 0, done.stderr
             first = launcher.lease()
             docker.docker("stop", name)
@@ -245,7 +264,9 @@ def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
 def watcher_of_only(launcher: Containers, other: int) -> int:
     """The watcher of the only container, where another job has a lease, too."""
     records = [launcher.state / name for name in launcher.records() if ".lease." in name]
-    (watcher,) = {pid for record in records for pid in holders(record) if other not in holders(record)}
+    (watcher,) = {
+        pid for record in records for pid in holders(record) if other not in holders(record)
+    }
     return watcher
 
 
@@ -260,7 +281,9 @@ def test_doctor_names_a_container_without_lease(launcher: Containers) -> None:
         done = launcher.run("doctor", *DGX, "--json")
         assert done.stderr == ""
         found = json.loads(done.stdout)["findings"]
-        assert done.returncode == (1 if any(finding["state"] == "problem" for finding in found) else 0)
+        assert done.returncode == (
+            1 if any(finding["state"] == "problem" for finding in found) else 0
+        )
         return [finding["text"] for finding in found if finding["subject"] == "containers"]
 
     launcher.detach()
@@ -292,9 +315,15 @@ def test_committed_image(launcher: Containers, how: tuple[str, ...]) -> None:
     assert (launcher.lease()["id"], launcher.lease()["container_name"]) == (lease["id"], "job")
     assert "copy" not in launcher.run("status", *DGX).stdout
     assert launcher.run("free", lease["id"]).returncode == 0
-    assert (launcher.records(), launcher.container(), state_of(launcher, "copy")) == ([], "exited", before)
+    assert (launcher.records(), launcher.container(), state_of(launcher, "copy")) == (
+        [],
+        "exited",
+        before,
+    )
     assert launcher.can_take_all() == FREE
-    assert launcher.run(*DGX, "docker", "start", "copy").returncode == 0  # as docker alone would: it has no GPUs
+    assert (
+        launcher.run(*DGX, "docker", "start", "copy").returncode == 0
+    )  # as docker alone would: it has no GPUs
     assert (launcher.records(), state_of(launcher, "copy")) == ([], "running")
 
 
@@ -302,7 +331,21 @@ def test_committed_image_launched(launcher: Containers) -> None:
     """A container of such an image that gpulaunch runs has a lease of its own, which goes with it."""
     first = launcher.detach()
     launcher.engine.docker("commit", "job", "committed:1")
-    run = (*DGX, "-q", "docker", "run", "-d", "--gpus", "2", "--name", "copy", "--init", "committed:1", "sleep", "1000")
+    run = (
+        *DGX,
+        "-q",
+        "docker",
+        "run",
+        "-d",
+        "--gpus",
+        "2",
+        "--name",
+        "copy",
+        "--init",
+        "committed:1",
+        "sleep",
+        "1000",
+    )
     assert launcher.run(*run).returncode == 0
     names = {lease["container_name"]: lease for lease in launcher.leases()}
     assert set(names) == {"job", "copy"}
@@ -321,7 +364,9 @@ def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
     for watched in (True, False):
         launcher.detach()
         launcher.engine.docker("commit", "job", "committed:1")
-        launcher.engine.docker("run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000")
+        launcher.engine.docker(
+            "run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000"
+        )
         if not watched:
             os.kill(watcher_of(launcher), signal.SIGKILL)
         launcher.engine.docker("rm", "--force", "job")
@@ -338,7 +383,11 @@ def test_committed_image_that_is_gone(launcher: Containers) -> None:
     launcher.engine.docker("create", "--name", "copy", "committed:1", "sleep", "1000")
     assert launcher.engine.docker("rmi", "--force", "committed:1").returncode == 0
     assert launcher.run("free", lease["id"]).returncode == 0
-    assert (launcher.records(), launcher.container(), state_of(launcher, "copy")) == ([], "exited", "created")
+    assert (launcher.records(), launcher.container(), state_of(launcher, "copy")) == (
+        [],
+        "exited",
+        "created",
+    )
     assert launcher.can_take_all() == FREE
 
 
@@ -348,7 +397,20 @@ def state_of(launcher: Containers, name: str) -> str:
 
 # ---------------------------------------------------------------------------------------------- secrets, and files
 
-SPELLINGS = ("-e", "A1=V", "-eA2=V", "-e=A3=V", "--env", "A4=V", "--env=A5=V", "-ie", "A6=V", "-ieA7=V", "-e", "V=V")
+SPELLINGS = (
+    "-e",
+    "A1=V",
+    "-eA2=V",
+    "-e=A3=V",
+    "--env",
+    "A4=V",
+    "--env=A5=V",
+    "-ie",
+    "A6=V",
+    "-ieA7=V",
+    "-e",
+    "V=V",
+)
 
 
 def test_variables_stay_secret(launcher: Containers) -> None:
@@ -357,11 +419,15 @@ def test_variables_stay_secret(launcher: Containers) -> None:
     launcher.detach(*words)
     (name,) = launcher.records()
     seen = [(launcher.state / name).read_text()]
-    with launcher.start(*DGX, "-n", "all", "--wait", "docker", "run", *words, IMAGE, "true") as waiter:
+    with launcher.start(
+        *DGX, "-n", "all", "--wait", "docker", "run", *words, IMAGE, "true"
+    ) as waiter:
         seen.append(waiter.stderr.readline())
         await_true(lambda: len(launcher.records()) == 2, "it waits")
         seen += [(launcher.state / name).read_text() for name in launcher.records()]
-        seen += [launcher.run("status", *DGX, *json_or_not).stdout for json_or_not in ((), ("--json",))]
+        seen += [
+            launcher.run("status", *DGX, *json_or_not).stdout for json_or_not in ((), ("--json",))
+        ]
         waiter.terminate()
         seen += waiter.communicate()
     shown = launcher.lease()["command"]
@@ -397,7 +463,19 @@ def test_variables_from_a_pipe(launcher: Containers) -> None:
     os.write(write_end, b"A=from-a-pipe\n")
     os.close(write_end)
     flags = ("--env-file", f"/dev/fd/{read_end}")
-    done = launcher.run(*DGX, "-q", "docker", "run", "--rm", *flags, IMAGE, "sh", "-c", "echo $A", pass_fds=(read_end,))
+    done = launcher.run(
+        *DGX,
+        "-q",
+        "docker",
+        "run",
+        "--rm",
+        *flags,
+        IMAGE,
+        "sh",
+        "-c",
+        "echo $A",
+        pass_fds=(read_end,),
+    )
     os.close(read_end)
     assert (done.returncode, done.stdout) == (0, "from-a-pipe\n"), done.stderr
 
@@ -409,7 +487,19 @@ def test_variables_from_a_named_pipe(launcher: Containers, tmp_path: Path) -> No
     with subprocess.Popen(["sh", "-c", f"echo A=from-a-fifo > {fifo}"]) as writer:
         flags = ("--env-file", str(fifo))
         try:
-            done = launcher.run(*DGX, "-q", "docker", "run", "--rm", *flags, IMAGE, "sh", "-c", "echo $A", timeout=15)
+            done = launcher.run(
+                *DGX,
+                "-q",
+                "docker",
+                "run",
+                "--rm",
+                *flags,
+                IMAGE,
+                "sh",
+                "-c",
+                "echo $A",
+                timeout=15,
+            )
         finally:
             writer.kill()
     assert (done.returncode, done.stdout) == (0, "from-a-fifo\n"), done.stderr
@@ -431,8 +521,25 @@ def test_relative_socket(launcher: Containers) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        *(("run", image) for image in ("", "../containers/x", "/", "?", "a b", "%2e%2e/x", "x?y=z", b"\xff", "a\nb")),
-        *((start, name) for start in ("start", "restart") for name in ("", "../x", ".", "..", "x?y", b"\xff", "a\nb")),
+        *(
+            ("run", image)
+            for image in (
+                "",
+                "../containers/x",
+                "/",
+                "?",
+                "a b",
+                "%2e%2e/x",
+                "x?y=z",
+                b"\xff",
+                "a\nb",
+            )
+        ),
+        *(
+            (start, name)
+            for start in ("start", "restart")
+            for name in ("", "../x", ".", "..", "x?y", b"\xff", "a\nb")
+        ),
         ("run", "--name", "../x", IMAGE, "true"),
         ("start", "a", "", "b"),
     ],
@@ -440,16 +547,23 @@ def test_relative_socket(launcher: Containers) -> None:
 )
 def test_names_that_are_none(launcher: Containers, words: tuple[str | bytes, ...]) -> None:
     """What cannot be a name is docker's error, or one line of gpulaunch's own with 125."""
-    bare = subprocess.run(["docker", *words], env=launcher.environment, capture_output=True, check=False)
+    bare = subprocess.run(
+        ["docker", *words], env=launcher.environment, capture_output=True, check=False
+    )
     done = launcher.run(*DGX, "-q", "docker", *words)
     if done.stderr.startswith("gpulaunch: "):
         assert (done.returncode, complaint(done) != "") == (125, True)
     else:
-        assert (done.returncode, done.stderr) == (bare.returncode, bare.stderr.decode(errors="surrogateescape"))
+        assert (done.returncode, done.stderr) == (
+            bare.returncode,
+            bare.stderr.decode(errors="surrogateescape"),
+        )
     assert launcher.records() == []
 
 
-@pytest.mark.parametrize("words", [("docker", "run", IMAGE), ("docker", "start", "x"), ("doctor",), ("status",)])
+@pytest.mark.parametrize(
+    "words", [("docker", "run", IMAGE), ("docker", "start", "x"), ("doctor",), ("status",)]
+)
 def test_socket_with_a_long_path(launcher: Containers, words: tuple[str, ...]) -> None:
     """A path that is too long for a socket is one line, not a traceback, and disturbs nobody but docker."""
     launcher.environment["DOCKER_HOST"] = f"unix://{'x' * 200}"
@@ -457,7 +571,10 @@ def test_socket_with_a_long_path(launcher: Containers, words: tuple[str, ...]) -
     done = launcher.run(*DGX, *words)
     assert "Traceback" not in done.stderr
     if words[0] == "docker":
-        assert (done.returncode, complaint(done).endswith(f"/{'x' * 200}: AF_UNIX path too long")) == (125, True)
+        assert (
+            done.returncode,
+            complaint(done).endswith(f"/{'x' * 200}: AF_UNIX path too long"),
+        ) == (125, True)
     assert launcher.run(*DGX, "--", "true").returncode == 0
 
 
@@ -508,7 +625,11 @@ def test_watcher_sleeps_through_healthchecks(launcher: Containers) -> None:
 
 def wakes(pid: int) -> int:
     return int(
-        re.search(r"^voluntary_ctxt_switches:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1]
+        re.search(
+            r"^voluntary_ctxt_switches:\s*(\d+)",
+            Path(f"/proc/{pid}/status").read_text(),
+            re.MULTILINE,
+        )[1]
     )
 
 
@@ -520,7 +641,10 @@ def test_lease_of_an_engine_that_is_gone(launcher: Containers) -> None:
     """A lease whose engine nobody knows cannot be freed, with one line and what to do, which then works."""
     path = forge(launcher, "of-nobody", (0, 1))
     done = launcher.run("free", FORGED_ID)
-    assert (done.returncode, complaint(done)) == (125, f"lease {FORGED_ID}: its Docker Engine does not run here")
+    assert (done.returncode, complaint(done)) == (
+        125,
+        f"lease {FORGED_ID}: its Docker Engine does not run here",
+    )
     assert re.search("rm |remove", done.stderr.splitlines()[1])
     assert launcher.can_take_all() == (75, BUSY)
     path.unlink()
@@ -628,12 +752,27 @@ def lies(late_s: float = 0, **answers: object) -> Talk:
 
     def talk(connection: socket.socket, closed: threading.Event) -> None:
         path = asked(connection)
-        honest = {"other": None, "info": INFO, "image": None, "list": [{"Id": CONTAINER["Id"]}], "container": CONTAINER}
-        kinds = {"/info": "info", "/images/": "image", "/containers/json": "list", "/containers/": "container"}
-        answer = {**honest, **answers}[next((kind for start, kind in kinds.items() if path.startswith(start)), "other")]
+        honest = {
+            "other": None,
+            "info": INFO,
+            "image": None,
+            "list": [{"Id": CONTAINER["Id"]}],
+            "container": CONTAINER,
+        }
+        kinds = {
+            "/info": "info",
+            "/images/": "image",
+            "/containers/json": "list",
+            "/containers/": "container",
+        }
+        answer = {**honest, **answers}[
+            next((kind for start, kind in kinds.items() if path.startswith(start)), "other")
+        ]
         closed.wait(late_s)
         answer = answer(path) if callable(answer) else answer
-        connection.sendall(b"HTTP/1.0 404 No\r\n\r\n{}" if answer is None else OK + json.dumps(answer).encode())
+        connection.sendall(
+            b"HTTP/1.0 404 No\r\n\r\n{}" if answer is None else OK + json.dumps(answer).encode()
+        )
 
     return talk
 
@@ -668,7 +807,9 @@ NO_ENGINE = {
     "a deep list": says(OK + b"[" * 100_000),
     "a long number": says(OK + b"9" * 100_000),
     "half a document": says(OK + b'{"ID": "fa'),
-    "a document of wrong types": says(OK + b'{"ID": 5, "ServerVersion": 5, "Runtimes": 5, "CDISpecDirs": 5}'),
+    "a document of wrong types": says(
+        OK + b'{"ID": 5, "ServerVersion": 5, "Runtimes": 5, "CDISpecDirs": 5}'
+    ),
     "bytes that are no text": says(OK + b"\xff\xfe"),
     "no such thing": status_line("HTTP/1.0 404 Not Found"),
     "a failure": status_line("HTTP/1.0 500 Failure", '{"message": "it is \\u001b[2J broken"}'),
@@ -677,7 +818,9 @@ NO_ENGINE = {
     "elsewhere for now": status_line("HTTP/1.0 302 Found"),
     "a conflict": status_line("HTTP/1.0 409 Conflict"),
     "no status at all": status_line("HTTP/1.0 ²00 OK"),
-    "podman": says(b"HTTP/1.0 200 OK\r\nServer: Libpod/5.0.0 (linux)\r\n\r\n" + json.dumps(INFO).encode()),
+    "podman": says(
+        b"HTTP/1.0 200 OK\r\nServer: Libpod/5.0.0 (linux)\r\n\r\n" + json.dumps(INFO).encode()
+    ),
     "goodbye": lambda _, __: None,
     "an id that is a number": lies(info=INFO | {"ID": 5}),
     "no id": lies(info=INFO | {"ID": None}),
@@ -707,12 +850,20 @@ CONTAINERS = {
     "a state that is a list": lies(container=container(State={"Status": []})),
     "labels that are a list": lies(container=container(**labels(["x"]))),
     "labels that are numbers": lies(container=container(**labels({LEASE_LABEL: 5, GPUS_LABEL: 5}))),
-    "a lease that is a list": lies(container=container(**labels({LEASE_LABEL: ["x"], GPUS_LABEL: UUIDS[0]}))),
+    "a lease that is a list": lies(
+        container=container(**labels({LEASE_LABEL: ["x"], GPUS_LABEL: UUIDS[0]}))
+    ),
     "a policy that is a list": lies(container=container(HostConfig={"RestartPolicy": ["x"]})),
-    "a policy that is a table": lies(container=container(HostConfig={"RestartPolicy": {"Name": {}}})),
-    "names that move the cursor": lies(container=container(Name="/\x1b]0;evil\x07\x1b[2J", State={"Status": "paused"})),
+    "a policy that is a table": lies(
+        container=container(HostConfig={"RestartPolicy": {"Name": {}}})
+    ),
+    "names that move the cursor": lies(
+        container=container(Name="/\x1b]0;evil\x07\x1b[2J", State={"Status": "paused"})
+    ),
     "a stray name that moves the cursor": lies(
-        container=container(Name="/\x1b[2J\x07", **labels({LEASE_LABEL: "e" * 12, GPUS_LABEL: UUIDS[0]}))
+        container=container(
+            Name="/\x1b[2J\x07", **labels({LEASE_LABEL: "e" * 12, GPUS_LABEL: UUIDS[0]})
+        )
     ),
     "a state that moves the cursor": lies(container=container(State={"Status": "\x1b[2J"})),
     "a version that moves the cursor": lies(info=INFO | {"ServerVersion": "\x1b[2J"}),
@@ -728,7 +879,9 @@ def ended(stream: Talk) -> Talk:
         return [{"Id": CONTAINER["Id"]}]
 
     def inspected(_: str) -> dict:
-        return container(State={"Status": "exited", "ExitCode": 0}, **labels({LEASE_LABEL: lease[0]}))
+        return container(
+            State={"Status": "exited", "ExitCode": 0}, **labels({LEASE_LABEL: lease[0]})
+        )
 
     rest = lies(list=listed, container=inspected)
 
@@ -783,7 +936,10 @@ def carry_out(launcher: Launcher, words: tuple[str, ...], most_s: float = 31) ->
         stderr=subprocess.PIPE,
     ) as process:
         try:
-            output = [text.decode(errors="surrogateescape") for text in process.communicate(timeout=most_s)]
+            output = [
+                text.decode(errors="surrogateescape")
+                for text in process.communicate(timeout=most_s)
+            ]
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -811,7 +967,9 @@ def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
         stack.callback(place.rmdir)
     socket_path = place / "docker.sock"
     stack.callback(Liar(socket_path, talk).close)
-    launcher.environment["DOCKER_HOST"] = f"unix://{socket_path}" if user_id is None else f"unix://{home}/none"
+    launcher.environment["DOCKER_HOST"] = (
+        f"unix://{socket_path}" if user_id is None else f"unix://{home}/none"
+    )
     forge(launcher, FAKE, user_id=user_id)
     for gpu in range(1, 1 if user_id is None else 5):
         forge(launcher, FAKE, (gpu,), user_id=user_id, lease_id=f"{FORGED_ID}{gpu}")
@@ -867,11 +1025,15 @@ def test_launch_beside_a_lie(told: Told, lie: str, whose: str) -> None:
     if whose == STRANGE and os.geteuid() != 0:
         pytest.skip("needs root to forge another user's lease")
     one, everything, status = (told[lie, whose, name] for name in ("one", "all", "status"))
-    if not (lie in CLEAR and one.returncode == 75):  # all GPUs are free then, and the other launch has them
+    if not (
+        lie in CLEAR and one.returncode == 75
+    ):  # all GPUs are free then, and the other launch has them
         assert (one.returncode, one.stderr) == (0, ""), one
     assert everything.returncode == 75 or (everything.returncode == 0 and lie in CLEAR), everything
     assert status.returncode == 0, status
-    assert not any(word in f"{out.stdout}{out.stderr}" for out in (one, everything, status) for word in HARMFUL)
+    assert not any(
+        word in f"{out.stdout}{out.stderr}" for out in (one, everything, status) for word in HARMFUL
+    )
     assert [out.seconds for out in (one, everything, status) if out.seconds > 10] == []
 
 
@@ -928,7 +1090,9 @@ def test_cdi_directory_with_a_pipe(tmp_path: Path) -> None:
     """What stands in a directory that an engine names, and is no file, is not waited for."""
     os.mkfifo(tmp_path / "nvidia.yaml")
     with ExitStack() as stack:
-        launcher = confronted(stack, lies(info=INFO | {"CDISpecDirs": [str(tmp_path)]}, list=[]), None)
+        launcher = confronted(
+            stack, lies(info=INFO | {"CDISpecDirs": [str(tmp_path)]}, list=[]), None
+        )
         outcome = carry_out(launcher, COMMANDS["docker run"], 5)
         assert outcome[:3] == (3, "docker was run\n", "")
 
@@ -940,4 +1104,6 @@ def test_free_with_a_lie(lie: str) -> None:
         launcher = confronted(stack, CONTAINERS[lie], None)
         outcome = carry_out(launcher, ("free", FORGED_ID))
         assert not any(word in f"{outcome.stdout}{outcome.stderr}" for word in HARMFUL), outcome
-        assert outcome.returncode == 0 or (outcome.returncode == 125 and complaint(outcome)), outcome
+        assert outcome.returncode == 0 or (outcome.returncode == 125 and complaint(outcome)), (
+            outcome
+        )

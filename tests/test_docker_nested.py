@@ -23,7 +23,12 @@ class Inside:
         mounts = [path for path in SYSTEM if Path(path).exists()]
         mounts += [path for path in sorted(places) if not path.startswith("/usr")]
         self.options = [word for path in mounts for word in ("-v", f"{path}:{path}:ro")]
-        self.options += ["-e", "PYTHONDONTWRITEBYTECODE=1", "-e", f"GPULAUNCH_STATE_DIR={launcher.state}"]
+        self.options += [
+            "-e",
+            "PYTHONDONTWRITEBYTECODE=1",
+            "-e",
+            f"GPULAUNCH_STATE_DIR={launcher.state}",
+        ]
         self.table = ["-v", f"{launcher.state}:{launcher.state}"]
         self.program = [sys.executable, "-m", "gpulaunch"]
 
@@ -47,10 +52,25 @@ def leases(launcher: Launcher) -> list[dict]:
 
 def test_job_in_a_container(launcher: Launcher, inside: Inside, docker: Engine) -> None:
     """A launch in a container of a CI runner, and one on the host, cannot get the same GPU."""
-    words = ["run", "-i", *inside.options, *inside.table, IMAGE, *inside.program, *DGX, "-n", "6", "--"]
+    words = [
+        "run",
+        "-i",
+        *inside.options,
+        *inside.table,
+        IMAGE,
+        *inside.program,
+        *DGX,
+        "-n",
+        "6",
+        "--",
+    ]
     words += ["sh", "-c", f"{SHOW}; read line"]
     job = subprocess.Popen(
-        ["docker", *words], env=docker.environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ["docker", *words],
+        env=docker.environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     with job:
         taken = set(job.stdout.readline().strip().split(","))
@@ -66,9 +86,23 @@ def test_job_in_a_container(launcher: Launcher, inside: Inside, docker: Engine) 
 
 def test_killed_container(launcher: Launcher, inside: Inside, docker: Engine) -> None:
     """A job in a container that is removed, launcher and all, leaves no lease alive."""
-    words = ["run", "--name", "job", *inside.options, *inside.table, IMAGE, *inside.program, *DGX, "-n", "all", "--"]
+    words = [
+        "run",
+        "--name",
+        "job",
+        *inside.options,
+        *inside.table,
+        IMAGE,
+        *inside.program,
+        *DGX,
+        "-n",
+        "all",
+        "--",
+    ]
     words += ["sh", "-c", "echo ready; sleep 1000"]
-    with subprocess.Popen(["docker", *words], env=docker.environment, text=True, stdout=subprocess.PIPE) as job:
+    with subprocess.Popen(
+        ["docker", *words], env=docker.environment, text=True, stdout=subprocess.PIPE
+    ) as job:
         assert job.stdout.readline() == "ready\n"
         assert launcher.run(*DGX, "--", "true").returncode == 75
         docker.docker("rm", "--force", "job")
@@ -85,11 +119,25 @@ def test_launch_inside_a_launched_container(launcher: Launcher, inside: Inside) 
         run -n all -- sh -c '{SHOW}' >&2
         run -n 5 -- true
     """
-    words = ["docker", "run", "--gpus", "4", *inside.options, *inside.table, IMAGE, "sh", "-c", script]
+    words = [
+        "docker",
+        "run",
+        "--gpus",
+        "4",
+        *inside.options,
+        *inside.table,
+        IMAGE,
+        "sh",
+        "-c",
+        script,
+    ]
     done = launcher.run(*DGX, "-q", *words)
     own, refusal = done.stderr.splitlines()
     outer = set(own.split(","))
     assert len(outer) == 4
     assert {str(gpu["index"]) for gpu in json.loads(done.stdout)["gpus"]} < outer
-    assert (done.returncode, refusal.startswith("gpulaunch: error: 5 GPUs requested: lease ")) == (2, True)
+    assert (done.returncode, refusal.startswith("gpulaunch: error: 5 GPUs requested: lease ")) == (
+        2,
+        True,
+    )
     assert launcher.records() == []

@@ -57,17 +57,29 @@ def await_no_daemon(mps: FakeMps) -> None:
     """Wait until neither a daemon nor a server is left, nor their directory."""
     groups = mps.folder / "g"
     until(lambda: not mps.pids(CONTROL) and not mps.pids(SERVER), "the end of the MPS daemon")
-    until(lambda: not any(path.is_dir() for path in groups.glob("*")), "the end of the group's directory")
+    until(
+        lambda: not any(path.is_dir() for path in groups.glob("*")),
+        "the end of the group's directory",
+    )
 
 
 def cuda_program(mps: FakeMps, *words: str) -> tuple[str, ...]:
     """Flags, image and command of a container in which MPS's stand-in client runs, less what gpulaunch adds."""
     _, home = interpreter()
     homes = {part for part in home.split(":") if not part.startswith("/usr")}
-    paths = ("/usr", "/bin", "/lib", "/lib64", *homes, *(mps.folder / name for name in ("bin", "lib")))
+    paths = (
+        "/usr",
+        "/bin",
+        "/lib",
+        "/lib64",
+        *homes,
+        *(mps.folder / name for name in ("bin", "lib")),
+    )
     mounts = [word for path in paths for word in ("-v", f"{path}:{path}:ro")]
     mounts += [
-        word for name in ("told.json", "events.jsonl") for word in ("-v", f"{mps.folder / name}:{mps.folder / name}")
+        word
+        for name in ("told.json", "events.jsonl")
+        for word in ("-v", f"{mps.folder / name}:{mps.folder / name}")
     ]
     return (*mounts, IMAGE, str(mps.bin / CLIENT), *words)
 
@@ -94,7 +106,9 @@ def attached(
     host: Host, mps: FakeMps, *, flags: tuple[str, ...] = (), words: tuple[str, ...] = (), **options
 ) -> Iterator[subprocess.Popen[str]]:
     """A launch whose container, called job, has become a client of MPS."""
-    with started(host, *DOCKER, "--name", "job", *flags, *cuda_program(mps, *words), **options) as process:
+    with started(
+        host, *DOCKER, "--name", "job", *flags, *cuda_program(mps, *words), **options
+    ) as process:
         assert process.stdout.readline().startswith("attached ")
         yield process
 
@@ -111,7 +125,9 @@ def test_what_the_container_finds(host: Host) -> None:
     """It finds its GPU by UUID, its share of SMs and its bound of memory, and the label tells that it shares."""
     done = host.run("--sm-percentage", "40", *DOCKER, "--name", "job", IMAGE, "env")
     assert (done.returncode, done.stderr) == (0, "")
-    found = {name: value for name, value in variables(done.stdout).items() if name.startswith("CUDA_")}
+    found = {
+        name: value for name, value in variables(done.stdout).items() if name.startswith("CUDA_")
+    }
     assert found == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "GPU-dgx1-v100-0",
@@ -149,7 +165,9 @@ def test_dry_run(host: Host) -> None:
 
 def test_a_container_without_a_share_is_as_ever(host: Host) -> None:
     """What does not share hears nothing of MPS, and is refused nothing."""
-    done = host.run("docker", "run", "--rm", "-u", "1234", "--ipc=private", "--shm-size=1m", IMAGE, "env")
+    done = host.run(
+        "docker", "run", "--rm", "-u", "1234", "--ipc=private", "--shm-size=1m", IMAGE, "env"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "CUDA" not in done.stdout
 
@@ -186,7 +204,9 @@ def test_user_of_the_image(host: Host) -> None:
     assert host.run(*DOCKER, "--rm", "-u", "0:0", "job:1", "true").returncode == 0
     done = host.run(*DOCKER, "--rm", "--pull", "never", "job:2", "true")
     assert (done.returncode, "image job:2 is not here yet" in complaint(done)) == (2, True)
-    assert host.run(*DOCKER, "--rm", "--pull", "never", "-u", "0:0", "job:2", "true").returncode == 125
+    assert (
+        host.run(*DOCKER, "--rm", "--pull", "never", "-u", "0:0", "job:2", "true").returncode == 125
+    )
 
 
 def test_size_of_shared_memory(host: Host) -> None:
@@ -202,7 +222,10 @@ def test_only_docker_run_shares(host: Host, command: str) -> None:
     host.run("docker", "run", "--name", "job", IMAGE, "true")
     name = IMAGE if "create" in command else "job"
     done = host.run(*LIGHT, "docker", *command.split(), name)
-    assert (done.returncode, complaint(done)) == (2, f"docker {command}: only docker run shares GPUs")
+    assert (done.returncode, complaint(done)) == (
+        2,
+        f"docker {command}: only docker run shares GPUs",
+    )
     host.environment["GPULAUNCH_SHARE"] = "true"
     done = host.run("docker", *command.split(), name)
     assert (done.returncode, done.stderr) == (0, "")
@@ -232,7 +255,14 @@ def test_inside_a_lease_that_shares(host: Host) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    [(), ("--ipc=host",), ("-v", "/dev/shm:/dev/shm"), ("--read-only",), ("--tmpfs", "/tmp"), ("-u", "0:0")],
+    [
+        (),
+        ("--ipc=host",),
+        ("-v", "/dev/shm:/dev/shm"),
+        ("--read-only",),
+        ("--tmpfs", "/tmp"),
+        ("-u", "0:0"),
+    ],
     ids=lambda flags: " ".join(flags) or NONE,
 )
 def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) -> None:
@@ -247,7 +277,11 @@ def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) ->
         os.unlink(f"/dev/shm/{lease['id']}")
         assert process.communicate("\n", timeout=20) == ("", "")
     assert (process.returncode, ended_safely(fake_mps)) == (0, True)
-    assert (real_host.launcher.records(), fake_mps.pids(CONTROL), fake_mps.pids(SERVER)) == ([], [], [])
+    assert (real_host.launcher.records(), fake_mps.pids(CONTROL), fake_mps.pids(SERVER)) == (
+        [],
+        [],
+        [],
+    )
 
 
 def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps) -> None:
@@ -265,7 +299,9 @@ def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps)
     assert ended_safely(fake_mps)
 
 
-def test_told_of_who_did_not_attach(real_host: Host, fake_mps: FakeMps, dgx1_v100, tmp_path: Path) -> None:
+def test_told_of_who_did_not_attach(
+    real_host: Host, fake_mps: FakeMps, dgx1_v100, tmp_path: Path
+) -> None:
     """Who in the container uses the GPU without being a client of MPS is told of once, by its pid out here."""
     said = tmp_path / "said"
     command = (*DOCKER, "--name", "job", IMAGE, "sleep", "1000")
@@ -285,7 +321,9 @@ def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx
     """A client of MPS is none who uses the GPU without it, though NVML shows it at work."""
     with attached(real_host, fake_mps, flags=("-i",), stdin=subprocess.PIPE) as process:
         dgx1_v100.add(f"process 0 {pid_in(real_host, 'job')} 300")
-        fake_mps.wait_for("command", count=len(fake_mps.events("command")) + 4)  # the launcher asks who is one
+        fake_mps.wait_for(
+            "command", count=len(fake_mps.events("command")) + 4
+        )  # the launcher asks who is one
         assert process.communicate("\n", timeout=20) == ("", "")
 
 
@@ -296,8 +334,12 @@ ENDINGS = {"by its time limit": ("--time-limit", "2s"), "by gpulaunch free": ()}
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-@pytest.mark.parametrize("flags", [(), ("-d",), ("--rm", "--init")], ids=lambda flags: " ".join(flags) or NONE)
-def test_taken_off_before_kill(real_host: Host, fake_mps: FakeMps, how: str, flags: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "flags", [(), ("-d",), ("--rm", "--init")], ids=lambda flags: " ".join(flags) or NONE
+)
+def test_taken_off_before_kill(
+    real_host: Host, fake_mps: FakeMps, how: str, flags: tuple[str, ...]
+) -> None:
     """Who does not end on TERM is taken off MPS by its pid out here before it is killed, by whoever ends it."""
     real_host.environment["GPULAUNCH_GRACE"] = "0.3s"
     deaf = cuda_program(fake_mps, "--deaf", "--stays")
@@ -465,7 +507,10 @@ class _Odd(BaseHTTPRequestHandler):
 
 
 RUNNING = Container("c" * 64, "job", "running", False, False, "sha256:i", "L", ("GPU-0",))
-TOP = {"Titles": ["UID", "PID", "CMD"], "Processes": [["root", "7", "sh"], ["root", "90", "python train.py"]]}
+TOP = {
+    "Titles": ["UID", "PID", "CMD"],
+    "Processes": [["root", "7", "sh"], ["root", "90", "python train.py"]],
+}
 
 
 @pytest.mark.parametrize(
@@ -477,8 +522,14 @@ TOP = {"Titles": ["UID", "PID", "CMD"], "Processes": [["root", "7", "sh"], ["roo
         ({"top": (200, TOP), "kill": (409, None)}, ["stop?t=-1", "top", {7, 90}, "kill"]),
         ({"top": (409, None), "kill": (409, None)}, ["stop?t=-1", "top", set(), "kill"]),
         ({"top": (500, {"message": "no ps"}), "kill": (204, None)}, ["stop?t=-1", "top", "kill"]),
-        ({"top": (200, TOP | {"Processes": [["7"]]}), "kill": (204, None)}, ["stop?t=-1", "top", "kill"]),
-        ({"top": (200, {"Titles": ["CMD"], "Processes": [["x"]]}), "kill": (204, None)}, ["stop?t=-1", "top", "kill"]),
+        (
+            {"top": (200, TOP | {"Processes": [["7"]]}), "kill": (204, None)},
+            ["stop?t=-1", "top", "kill"],
+        ),
+        (
+            {"top": (200, {"Titles": ["CMD"], "Processes": [["x"]]}), "kill": (204, None)},
+            ["stop?t=-1", "top", "kill"],
+        ),
     ],
     ids=[
         "it ends within the grace",
@@ -506,14 +557,20 @@ def test_without_mps_the_engine_keeps_the_grace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [(["name=seccomp,profile=builtin", "name=userns"], "userns"), (["name=rootless"], "rootless")]
+    ("options", "words"),
+    [(["name=seccomp,profile=builtin", "name=userns"], "userns"), (["name=rootless"], "rootless")],
 )
-def test_engine_that_maps_users(launcher: Launcher, tmp_path: Path, options: list[str], words: str) -> None:
+def test_engine_that_maps_users(
+    launcher: Launcher, tmp_path: Path, options: list[str], words: str
+) -> None:
     """What the engine says of its security decides, too, and nothing is held."""
     info = {"ID": "E", "ServerVersion": "26.1.5", "SecurityOptions": options}
     with odd_engine(tmp_path / "s", {"info": (200, info), "json": (200, {"Config": {"User": ""}})}):
         launcher.environment["DOCKER_HOST"] = f"unix://{tmp_path / 's'}"
         done = launcher.run(*DGX, *DOCKER, IMAGE, "true")
-    message = {"userns": "the Docker Engine maps the users of containers", "rootless": "the Docker Engine is rootless"}
+    message = {
+        "userns": "the Docker Engine maps the users of containers",
+        "rootless": "the Docker Engine is rootless",
+    }
     assert (done.returncode, complaint(done).startswith(message[words])) == (2, True)
     assert launcher.records() == []

@@ -30,9 +30,14 @@ def findings(launcher: Launcher, *options: str) -> dict[tuple[str, str], str]:
 def test_no_gpus(launcher: Launcher) -> None:
     """Without a driver that is a problem, with the hint that a launch would give, and the rest is looked at."""
     found = findings(launcher)
-    assert found["GPUs", "problem"] == "no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver"
+    assert (
+        found["GPUs", "problem"] == "no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver"
+    )
     assert found["state directory", "ok"].startswith(f"{launcher.state}, of ")
-    assert "without GPUs, try a described machine: --topology dgx1-v100" in launcher.run("doctor").stdout
+    assert (
+        "without GPUs, try a described machine: --topology dgx1-v100"
+        in launcher.run("doctor").stdout
+    )
 
 
 def test_described_machine_without_docker(launcher: Launcher) -> None:
@@ -44,7 +49,10 @@ def test_described_machine_without_docker(launcher: Launcher) -> None:
         ("state directory", "ok"): f"{launcher.state}, of root: 0 leases, 0 waiting"
         if os.geteuid() == 0
         else f"{launcher.state}, of {Path(launcher.state).owner()}: 0 leases, 0 waiting",
-        ("Docker Engine", "warning"): "none at /no/such.sock, so 'gpulaunch docker run' will not work",
+        (
+            "Docker Engine",
+            "warning",
+        ): "none at /no/such.sock, so 'gpulaunch docker run' will not work",
     }
 
 
@@ -54,7 +62,9 @@ def test_state_directory_of_somebody_else(launcher: Launcher) -> None:
         pytest.skip("needs root to give a directory away")
     os.chown(launcher.state, 65534, -1)
     found = findings(launcher, *DGX)
-    assert found["state directory", "problem"].endswith("belongs to nobody, who can remove any lease in it")
+    assert found["state directory", "problem"].endswith(
+        "belongs to nobody, who can remove any lease in it"
+    )
 
 
 def test_damaged_table(launcher: Launcher) -> None:
@@ -72,7 +82,9 @@ def test_wrong_settings(launcher: Launcher) -> None:
     config.write_text('container_gpu = "cdi"\n')
     done = launcher.run("doctor", *DGX)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"gpulaunch: error: {config}:1: unknown setting 'container_gpu': known are ")
+    assert done.stderr.startswith(
+        f"gpulaunch: error: {config}:1: unknown setting 'container_gpu': known are "
+    )
 
 
 def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
@@ -88,11 +100,16 @@ def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
     write_cdi_spec(docker.cdi, UUIDS)
     runtime = "runtime nvidia with NVIDIA_VISIBLE_DEVICES"
     found = findings(launcher, *DGX)
-    assert found["GPUs in containers", "ok"] == f"by CDI devices nvidia.com/gpu=UUID; also offered: {runtime}"
+    assert (
+        found["GPUs in containers", "ok"]
+        == f"by CDI devices nvidia.com/gpu=UUID; also offered: {runtime}"
+    )
 
     launcher.environment["GPULAUNCH_CONTAINER_GPUS"] = "runtime"
     found = findings(launcher, *DGX)
-    assert found["GPUs in containers", "ok"].startswith(f"by {runtime}, as GPULAUNCH_CONTAINER_GPUS=runtime says")
+    assert found["GPUs in containers", "ok"].startswith(
+        f"by {runtime}, as GPULAUNCH_CONTAINER_GPUS=runtime says"
+    )
 
     launcher.environment["GPULAUNCH_CONTAINER_GPUS"] = "gpus"
     if not shutil.which("nvidia-container-runtime-hook"):
@@ -159,7 +176,9 @@ def test_links_that_are_down(launcher: Launcher, dgx1_v100) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "state"), [("Tesla V100-SXM2-16GB", "warning"), ("NVIDIA A100 80GB PCIe", "ok")], ids=["board", "cards"]
+    ("model", "state"),
+    [("Tesla V100-SXM2-16GB", "warning"), ("NVIDIA A100 80GB PCIe", "ok")],
+    ids=["board", "cards"],
 )
 def test_no_link_is_up(launcher: Launcher, dgx1_v100, model: str, state: str) -> None:
     """Where every link is down, cards that are made for a board with NVLink want their fabric manager."""
@@ -201,7 +220,10 @@ def test_what_can_be_shared(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) ->
     dgx1_v100.drop("driver")
     dgx1_v100.add("driver 470.57")
     found = bad(launcher)["sharing", "warning"][0]
-    assert found == "no GPU can be shared: driver 470.57 does not tell whether its MPS works: 550 is the first to"
+    assert (
+        found
+        == "no GPU can be shared: driver 470.57 does not tell whether its MPS works: 550 is the first to"
+    )
 
 
 def test_lost_gpu(launcher: Launcher, dgx1_v100) -> None:

@@ -82,9 +82,16 @@ def test_profile(tmp_path: Path) -> None:
             "source": "measured",
         }
     )
-    assert (profile.communication.pattern, profile.resources.power_w, profile.resources.date) == ("ring", 200, None)
+    assert (profile.communication.pattern, profile.resources.power_w, profile.resources.date) == (
+        "ring",
+        200,
+        None,
+    )
     assert (profile.resources.memory_mib, profile.memory_bytes) == (1000, 1000 * 1024 * 1024)
-    assert (profile.resources.source, profile.resources.memory_is_reservation) == ("measured too", True)
+    assert (profile.resources.source, profile.resources.memory_is_reservation) == (
+        "measured too",
+        True,
+    )
     assert not profile.placement
 
 
@@ -150,32 +157,72 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
             "",
             "11: key 'source' is missing in resources",
         ),
-        ("a source that is no text", '"measured"', "2024-01-01", "9: source: datetime.date(2024, 1, 1) is not text"),
+        (
+            "a source that is no text",
+            '"measured"',
+            "2024-01-01",
+            "9: source: datetime.date(2024, 1, 1) is not text",
+        ),
         (
             "more than all",
             "50.5",
             "100.5",
             "14: sm_utilization_percentage: 100.5 is not within 0 to 100",
         ),
-        ("less than nothing", "power_w = 200", "power_w = -0.1", "16: power_w: -0.1 is not within 0 to 100000"),
-        ("not a number", "power_w = 200", "power_w = nan", "16: power_w: nan is not within 0 to 100000"),
-        ("infinite", "duration_s = 10", "duration_s = inf", "18: duration_s: inf is not within 0 to 1000000000"),
+        (
+            "less than nothing",
+            "power_w = 200",
+            "power_w = -0.1",
+            "16: power_w: -0.1 is not within 0 to 100000",
+        ),
+        (
+            "not a number",
+            "power_w = 200",
+            "power_w = nan",
+            "16: power_w: nan is not within 0 to 100000",
+        ),
+        (
+            "infinite",
+            "duration_s = 10",
+            "duration_s = inf",
+            "18: duration_s: inf is not within 0 to 1000000000",
+        ),
         (
             "minus infinite",
             "duration_s = 10",
             "duration_s = -inf",
             "18: duration_s: -inf is not within 0 to 1000000000",
         ),
-        ("infinite memory", "memory_mib = 1000", "memory_mib = inf", "12: memory_mib: inf is not a whole number"),
-        ("no memory", "memory_mib = 1000", "memory_mib = 0", "12: memory_mib: 0 is not within 1 to 1073741824"),
+        (
+            "infinite memory",
+            "memory_mib = 1000",
+            "memory_mib = inf",
+            "12: memory_mib: inf is not a whole number",
+        ),
+        (
+            "no memory",
+            "memory_mib = 1000",
+            "memory_mib = 0",
+            "12: memory_mib: 0 is not within 1 to 1073741824",
+        ),
         (
             "a list for a table",
             "gpus = 2\n\n[communication]",
             "communication = []\n\n[other]",
             "3: communication: [] is not a table",
         ),
-        ("control characters", "gpus = 2", r'"\u001b[2J" = 2', rf"3: unknown key '\x1b[2J': known here are {TOP_KEYS}"),
-        ("spaces around a key", "gpus = 2", "  gpus   =   0", "3: gpus: 0 is not within 1 to 1048576"),
+        (
+            "control characters",
+            "gpus = 2",
+            r'"\u001b[2J" = 2',
+            rf"3: unknown key '\x1b[2J': known here are {TOP_KEYS}",
+        ),
+        (
+            "spaces around a key",
+            "gpus = 2",
+            "  gpus   =   0",
+            "3: gpus: 0 is not within 1 to 1048576",
+        ),
         (
             "a key that only begins alike",
             "gpus = 2",
@@ -184,7 +231,9 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
         ),
     ],
 )
-def test_mistakes_in_a_profile(tmp_path: Path, sentence: str, old: str, new: str, want: str) -> None:
+def test_mistakes_in_a_profile(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
     """A mistake in a profile is named with path, line, key and what was expected."""
     assert PROFILE.count(old) == 1, sentence
     path = profile_file(tmp_path, PROFILE.replace(old, new))
@@ -194,7 +243,9 @@ def test_mistakes_in_a_profile(tmp_path: Path, sentence: str, old: str, new: str
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_lines_are_counted_alike(tmp_path: Path, newline: str) -> None:
     """The line is right whichever way the lines end."""
-    path = profile_file(tmp_path, PROFILE.replace("power_w = 200", "power_w = -1").replace("\n", newline))
+    path = profile_file(
+        tmp_path, PROFILE.replace("power_w = 200", "power_w = -1").replace("\n", newline)
+    )
     assert complaint(load_profile, path) == "16: power_w: -1 is not within 0 to 100000"
 
 
@@ -220,9 +271,17 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
     """What a job needs of its GPUs, and how it fares beside others, arrives in its record, slowdowns as fractions."""
     profile = load_profile(profile_file(tmp_path, WISHES))
     assert profile.placement == Placement(
-        {"min_bandwidth_gb_per_s": 40, "min_utility": 0.5, "single_node": True, "host_gb_per_s": 12.5}
+        {
+            "min_bandwidth_gb_per_s": 40,
+            "min_utility": 0.5,
+            "single_node": True,
+            "host_gb_per_s": 12.5,
+        }
     )
-    assert (profile.slowdowns, profile.collocation.source) == ({"vgg16": 0.32, "my job": 0.005}, "measured by hand")
+    assert (profile.slowdowns, profile.collocation.source) == (
+        {"vgg16": 0.32, "my job": 0.005},
+        "measured by hand",
+    )
     spread = WISHES.replace("single_node = true", "single_node = false\none_per_node = true")
     profile = load_profile(profile_file(tmp_path, spread))
     assert (profile.placement.single_node, profile.placement.one_per_node) == (False, True)
@@ -243,14 +302,26 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
             "min_bandwidth_gb_per_s = 0",
             "4: min_bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
         ),
-        ("a utility in percent", "0.5\nsingle", "50\nsingle", "5: min_utility: 50 is not within 0 to 1"),
+        (
+            "a utility in percent",
+            "0.5\nsingle",
+            "50\nsingle",
+            "5: min_utility: 50 is not within 0 to 1",
+        ),
         ("not a number", "0.5\nsingle", "nan\nsingle", "5: min_utility: nan is not within 0 to 1"),
-        ("a number for a truth", "single_node = true", "single_node = 1", "6: single_node: 1 is not true or false"),
+        (
+            "a number for a truth",
+            "single_node = true",
+            "single_node = 1",
+            "6: single_node: 1 is not true or false",
+        ),
         (
             "together and apart",
             "single_node = true",
             "single_node = true\none_per_node = true",
-            ("7: one_per_node: true, and so is single_node: GPUs in one machine are not each in a machine of its own"),
+            (
+                "7: one_per_node: true, and so is single_node: GPUs in one machine are not each in a machine of its own"
+            ),
         ),
         (
             "text for a bandwidth",
@@ -265,8 +336,18 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
             "9: key 'source' is missing in collocation",
         ),
         ("a job that helps", "vgg16 = 32", "vgg16 = -1", "13: vgg16: -1 is not within 0 to 10000"),
-        ("more than any", "vgg16 = 32", "vgg16 = 10001", "13: vgg16: 10001 is not within 0 to 10000"),
-        ("text for a slowdown", "vgg16 = 32", 'vgg16 = "32 %"', "13: vgg16: '32 %' is not a number"),
+        (
+            "more than any",
+            "vgg16 = 32",
+            "vgg16 = 10001",
+            "13: vgg16: 10001 is not within 0 to 10000",
+        ),
+        (
+            "text for a slowdown",
+            "vgg16 = 32",
+            'vgg16 = "32 %"',
+            "13: vgg16: '32 %' is not a number",
+        ),
         (
             "an unknown key of the second section",
             "[collocation.slowdown_percentage]",
@@ -275,10 +356,14 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistakes_in_what_a_profile_needs(tmp_path: Path, sentence: str, old: str, new: str, want: str) -> None:
+def test_mistakes_in_what_a_profile_needs(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
     """A mistake in what a job needs of its GPUs is named with path, line, key and what was expected."""
     assert WISHES.count(old) == 1, sentence
-    assert complaint(load_profile, profile_file(tmp_path, WISHES.replace(old, new))) == want, sentence
+    assert complaint(load_profile, profile_file(tmp_path, WISHES.replace(old, new))) == want, (
+        sentence
+    )
 
 
 SHARES = """\
@@ -312,7 +397,11 @@ def test_what_a_profile_says_about_sharing(tmp_path: Path) -> None:
     """A profile says whether and how the job shares, its throughput over SMs and its counters; all is one demand."""
     profile = load_profile(profile_file(tmp_path, SHARES))
     curve = (CurvePoint(10, 1), CurvePoint(50.5, 4), CurvePoint(100, 3.5))
-    assert (profile.sharing.share, profile.sharing.sm_percentage, profile.missing_demand) == (True, 40, [])
+    assert (profile.sharing.share, profile.sharing.sm_percentage, profile.missing_demand) == (
+        True,
+        40,
+        [],
+    )
     assert profile.demand == Demand("job", 30, 20, 1 << 30, 100, curve, Counters(120, 0.75, 128))
 
 
@@ -333,15 +422,30 @@ def test_what_a_demand_lacks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sentence", "old", "new", "want"),
     [
-        ("no percentage", "sm_percentage = 40", "sm_percentage = 0", "5: sm_percentage: 0 is not within 1 to 100"),
+        (
+            "no percentage",
+            "sm_percentage = 40",
+            "sm_percentage = 0",
+            "5: sm_percentage: 0 is not within 1 to 100",
+        ),
         (
             "a part of a percent",
             "sm_percentage = 40",
             "sm_percentage = 40.5",
             "5: sm_percentage: 40.5 is not a whole number",
         ),
-        ("shares that fall", "[10, 50.5, 100]", "[10, 100, 50.5]", "8: sm_percentage: the shares do not ascend"),
-        ("a share twice", "[10, 50.5, 100]", "[10, 10, 100]", "8: sm_percentage: the shares do not ascend"),
+        (
+            "shares that fall",
+            "[10, 50.5, 100]",
+            "[10, 100, 50.5]",
+            "8: sm_percentage: the shares do not ascend",
+        ),
+        (
+            "a share twice",
+            "[10, 50.5, 100]",
+            "[10, 10, 100]",
+            "8: sm_percentage: the shares do not ascend",
+        ),
         ("fewer throughputs", "[1, 4, 3.5]", "[1, 4]", "9: throughput: 2 values for 3 shares"),
         ("no points", "[1, 4, 3.5]", "[]", "9: throughput: 0 values, 1 to 100 are needed"),
         (
@@ -350,16 +454,36 @@ def test_what_a_demand_lacks(tmp_path: Path) -> None:
             "[10, 50, 101]",
             "8: sm_percentage: 101 is no number above 0, 100 at most",
         ),
-        ("no throughput", "[1, 4, 3.5]", "[0, 4, 3.5]", "9: throughput: 0 is no number above 0, 1e+15 at most"),
-        ("text in a curve", "[1, 4, 3.5]", '[1, "4", 3.5]', "9: throughput: '4' is no number above 0, 1e+15 at most"),
+        (
+            "no throughput",
+            "[1, 4, 3.5]",
+            "[0, 4, 3.5]",
+            "9: throughput: 0 is no number above 0, 1e+15 at most",
+        ),
+        (
+            "text in a curve",
+            "[1, 4, 3.5]",
+            '[1, "4", 3.5]',
+            "9: throughput: '4' is no number above 0, 1e+15 at most",
+        ),
         (
             "a curve without shares",
             "sm_percentage = [10, 50.5, 100]\n",
             "",
             "7: key 'sm_percentage' is missing in sm_curve",
         ),
-        ("a curve from nowhere", 'source = "measured"\n', "", "7: key 'source' is missing in sm_curve"),
-        ("more hits than accesses", "= 75", "= 101", "14: llc_hit_rate_percentage: 101 is not within 0 to 100"),
+        (
+            "a curve from nowhere",
+            'source = "measured"\n',
+            "",
+            "7: key 'source' is missing in sm_curve",
+        ),
+        (
+            "more hits than accesses",
+            "= 75",
+            "= 101",
+            "14: llc_hit_rate_percentage: 101 is not within 0 to 100",
+        ),
         (
             "half the counters",
             "llc_hit_rate_percentage = 75\n",
@@ -373,7 +497,9 @@ def test_mistakes_in_what_a_profile_says_about_sharing(
 ) -> None:
     """A mistake in what sharing depends on is named with path, line, key and what was expected."""
     assert SHARES.count(old) == 1, sentence
-    assert complaint(load_profile, profile_file(tmp_path, SHARES.replace(old, new))) == want, sentence
+    assert complaint(load_profile, profile_file(tmp_path, SHARES.replace(old, new))) == want, (
+        sentence
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES.split(", "))
@@ -446,13 +572,18 @@ def test_directory(tmp_path: Path) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     """A path that leads nowhere is named."""
     assert complaint(load_profile, str(tmp_path / "job.toml")) == " no such file or directory"
-    assert complaint(load_described_machine, str(tmp_path / "box.toml")) == " no such file or directory"
+    assert (
+        complaint(load_described_machine, str(tmp_path / "box.toml"))
+        == " no such file or directory"
+    )
 
 
 def test_circle_of_links(tmp_path: Path) -> None:
     """A symbolic link to itself cannot be read."""
     (tmp_path / "job.toml").symlink_to(tmp_path / "job.toml")
-    assert complaint(load_profile, str(tmp_path / "job.toml")) == " too many levels of symbolic links"
+    assert (
+        complaint(load_profile, str(tmp_path / "job.toml")) == " too many levels of symbolic links"
+    )
 
 
 @contextmanager
@@ -488,7 +619,10 @@ def test_file_size(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("load", "name", "want"),
-    [(load_profile, "vgg17", "unknown profile 'vgg17'"), (load_described_machine, "dgx9", "unknown topology 'dgx9'")],
+    [
+        (load_profile, "vgg17", "unknown profile 'vgg17'"),
+        (load_described_machine, "dgx9", "unknown topology 'dgx9'"),
+    ],
 )
 def test_unknown_name(load: Any, name: str, want: str) -> None:
     """A name that no file has is an error with a hint, never a default."""
@@ -578,7 +712,14 @@ def test_machine(tmp_path: Path) -> None:
         Gpu(index=3, uuid="GPU-box-3", **common),
     )
     got = [
-        (link.a, link.b, link.path, link.nvlink_count, link.bandwidth_gb_per_s, link.nvlink_planned_gb_per_s)
+        (
+            link.a,
+            link.b,
+            link.path,
+            link.nvlink_count,
+            link.bandwidth_gb_per_s,
+            link.nvlink_planned_gb_per_s,
+        )
         for link in topology.links
     ]
     assert got == [
@@ -589,7 +730,9 @@ def test_machine(tmp_path: Path) -> None:
         (1, 3, "SYS", 0, 12, 0),
         (2, 3, "NVL", 2, 50, 40),
     ]
-    assert [(link.pcie_path, link.pcie_gb_per_s) for link in (topology.links[0], topology.links[5])] == [
+    assert [
+        (link.pcie_path, link.pcie_gb_per_s) for link in (topology.links[0], topology.links[5])
+    ] == [
         ("PIX", 24),
         ("SYS", 12),
     ]
@@ -606,7 +749,9 @@ def test_machine_with_switch(tmp_path: Path) -> None:
 def test_machine_with_pcie_figure(tmp_path: Path) -> None:
     """A stated PCIe bandwidth holds for every path."""
     text = MACHINE.replace("width = 16", "width = 16\nbandwidth_gb_per_s = 10.5")
-    assert {link.pcie_gb_per_s for link in load_machine(machine_file(tmp_path, text)).links} == {10.5}
+    assert {link.pcie_gb_per_s for link in load_machine(machine_file(tmp_path, text)).links} == {
+        10.5
+    }
 
 
 def test_host_memory(tmp_path: Path) -> None:
@@ -621,7 +766,10 @@ def test_digest(tmp_path: Path) -> None:
     one = load_machine(machine_file(tmp_path, MACHINE))
     (tmp_path / "elsewhere").mkdir()
     assert load_machine(machine_file(tmp_path / "elsewhere", MACHINE)).digest == one.digest
-    assert load_machine(machine_file(tmp_path, MACHINE.replace("[3, 2, 2]", "[3, 2, 1]"))).digest != one.digest
+    assert (
+        load_machine(machine_file(tmp_path, MACHINE.replace("[3, 2, 2]", "[3, 2, 1]"))).digest
+        != one.digest
+    )
 
 
 @pytest.mark.parametrize(
@@ -658,23 +806,73 @@ def test_digest(tmp_path: Path) -> None:
         ("half a GPU", "count = 4", "count = 3.5", "6: count: 3.5 is not a whole number"),
         ("a number for text", '"8.0"', "8.0", "9: compute_capability: 8.0 is not text"),
         ("NVLink -1", "version = 3", "version = -1", "12: version: -1 is not within 0 to 99"),
-        ("a table for a list", "links = [[0, 1, 4], [3, 2, 2]]", "links = {}", "13: links: {} is not a list"),
-        ("a pair without a count", "[3, 2, 2]", "[3, 2]", "13: [3, 2] is not [GPU, GPU, number of NVLinks]"),
+        (
+            "a table for a list",
+            "links = [[0, 1, 4], [3, 2, 2]]",
+            "links = {}",
+            "13: links: {} is not a list",
+        ),
+        (
+            "a pair without a count",
+            "[3, 2, 2]",
+            "[3, 2]",
+            "13: [3, 2] is not [GPU, GPU, number of NVLinks]",
+        ),
         ("no pair at all", "[3, 2, 2]", "3", "13: 3 is not [GPU, GPU, number of NVLinks]"),
-        ("a pair twice", "[3, 2, 2]", "[0, 1, 2]", "13: [0, 1, 2] joins a GPU to itself or a pair twice"),
+        (
+            "a pair twice",
+            "[3, 2, 2]",
+            "[0, 1, 2]",
+            "13: [0, 1, 2] joins a GPU to itself or a pair twice",
+        ),
         (
             "a pair twice, the other way round",
             "[3, 2, 2]",
             "[1, 0, 2]",
             "13: [1, 0, 2] joins a GPU to itself or a pair twice",
         ),
-        ("a GPU and itself", "[3, 2, 2]", "[2, 2, 2]", "13: [2, 2, 2] joins a GPU to itself or a pair twice"),
-        ("a GPU out of range", "[3, 2, 2]", "[3, 4, 2]", "13: [3, 4] is no list of GPU indices 0 to 3"),
-        ("a GPU below zero", "[3, 2, 2]", "[3, -1, 2]", "13: [3, -1] is no list of GPU indices 0 to 3"),
-        ("a GPU that is no number", "[3, 2, 2]", "[3, true, 2]", "13: [3, True] is no list of GPU indices 0 to 3"),
-        ("no link", "[3, 2, 2]", "[3, 2, 0]", "13: [3, 2, 0]: the number of NVLinks must be 1 to 99"),
-        ("half a link", "[3, 2, 2]", "[3, 2, 0.5]", "13: [3, 2, 0.5]: the number of NVLinks must be 1 to 99"),
-        ("PCIe of the future", "generation = 4", "generation = 10", "16: generation: 10 is not within 0 to 9"),
+        (
+            "a GPU and itself",
+            "[3, 2, 2]",
+            "[2, 2, 2]",
+            "13: [2, 2, 2] joins a GPU to itself or a pair twice",
+        ),
+        (
+            "a GPU out of range",
+            "[3, 2, 2]",
+            "[3, 4, 2]",
+            "13: [3, 4] is no list of GPU indices 0 to 3",
+        ),
+        (
+            "a GPU below zero",
+            "[3, 2, 2]",
+            "[3, -1, 2]",
+            "13: [3, -1] is no list of GPU indices 0 to 3",
+        ),
+        (
+            "a GPU that is no number",
+            "[3, 2, 2]",
+            "[3, true, 2]",
+            "13: [3, True] is no list of GPU indices 0 to 3",
+        ),
+        (
+            "no link",
+            "[3, 2, 2]",
+            "[3, 2, 0]",
+            "13: [3, 2, 0]: the number of NVLinks must be 1 to 99",
+        ),
+        (
+            "half a link",
+            "[3, 2, 2]",
+            "[3, 2, 0.5]",
+            "13: [3, 2, 0.5]: the number of NVLinks must be 1 to 99",
+        ),
+        (
+            "PCIe of the future",
+            "generation = 4",
+            "generation = 10",
+            "16: generation: 10 is not within 0 to 9",
+        ),
         ("too many lanes", "width = 16", "width = 32", "17: width: 32 is not within 0 to 16"),
         (
             "no bandwidth",
@@ -694,11 +892,31 @@ def test_digest(tmp_path: Path) -> None:
             "width = 16\nbandwidth_gb_per_s = inf",
             "18: bandwidth_gb_per_s: inf is not within 0.001 to 1000000",
         ),
-        ("an unknown path", "NODE =", "NEAR =", "21: 'NEAR' is no PCIe path type: PIX, PXB, PHB, NODE, SYS"),
-        ("a group out of range", "[[0, 1, 2]]", "[[0, 1, 9]]", "21: [0, 1, 9] is no list of GPU indices 0 to 3"),
-        ("a group instead of groups", "[[0, 1, 2]]", "[0, 1]", "21: 0 is no list of GPU indices 0 to 3"),
+        (
+            "an unknown path",
+            "NODE =",
+            "NEAR =",
+            "21: 'NEAR' is no PCIe path type: PIX, PXB, PHB, NODE, SYS",
+        ),
+        (
+            "a group out of range",
+            "[[0, 1, 2]]",
+            "[[0, 1, 9]]",
+            "21: [0, 1, 9] is no list of GPU indices 0 to 3",
+        ),
+        (
+            "a group instead of groups",
+            "[[0, 1, 2]]",
+            "[0, 1]",
+            "21: 0 is no list of GPU indices 0 to 3",
+        ),
         ("a number for groups", "[[0, 1, 2]]", "2", "21: NODE: 2 is not a list"),
-        ("a NUMA node below zero", "node = 1", "node = -1", "24: node: -1 is not within 0 to 1048576"),
+        (
+            "a NUMA node below zero",
+            "node = 1",
+            "node = -1",
+            "24: node: -1 is not within 0 to 1048576",
+        ),
         ("words for CPUs", '"0-3,8"', '"all"', "26: 'all' is no list of CPUs such as '0-19,40-59'"),
         ("CPUs backwards", '"0-3,8"', '"3-0"', "26: '3-0' is no list of CPUs such as '0-19,40-59'"),
         ("CPUs without end", '"0-3,8"', '"3-"', "26: '3-' is no list of CPUs such as '0-19,40-59'"),
@@ -724,7 +942,9 @@ def test_digest(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistakes_in_a_machine(tmp_path: Path, sentence: str, old: str, new: str, want: str) -> None:
+def test_mistakes_in_a_machine(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
     """A mistake in a described machine is named with path, line and what was found."""
     assert MACHINE.count(old) == 1, sentence
     path = machine_file(tmp_path, MACHINE.replace(old, new))
@@ -734,7 +954,12 @@ def test_mistakes_in_a_machine(tmp_path: Path, sentence: str, old: str, new: str
 @pytest.mark.parametrize(
     ("sentence", "old", "new", "want"),
     [
-        ("a key that an earlier section has too", '"measured too"', "3", "20: source: 3 is not text"),
+        (
+            "a key that an earlier section has too",
+            '"measured too"',
+            "3",
+            "20: source: 3 is not text",
+        ),
         (
             "the same words inside a text",
             'description = "a job"\ngpus = 2',
@@ -748,7 +973,12 @@ def test_mistakes_in_a_machine(tmp_path: Path, sentence: str, old: str, new: str
             "3: gpus: 0 is not within 1 to 1048576",
         ),
         ("a key in quotes", "gpus = 2", '"gpus" = 0', "3: gpus: 0 is not within 1 to 1048576"),
-        ("a dotted key", "gpus = 2", "resources.power_w = -1", "3: power_w: -1 is not within 0 to 100000"),
+        (
+            "a dotted key",
+            "gpus = 2",
+            "resources.power_w = -1",
+            "3: power_w: -1 is not within 0 to 100000",
+        ),
         (
             "an inline table",
             "gpus = 2",
@@ -763,7 +993,9 @@ def test_mistakes_in_a_machine(tmp_path: Path, sentence: str, old: str, new: str
         ),
     ],
 )
-def test_lines_that_are_hard_to_find(tmp_path: Path, sentence: str, old: str, new: str, want: str) -> None:
+def test_lines_that_are_hard_to_find(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
     """The line of a mistake is right however the file is written."""
     text = PROFILE.replace(old, new)
     if "resources" in new:
@@ -776,17 +1008,27 @@ def test_lines_that_are_hard_to_find(tmp_path: Path, sentence: str, old: str, ne
     [
         ("the GPUs of a NUMA node", "gpus = [0, 1]", "gpus = 0", "25: gpus: 0 is not a list"),
         ("of the second", "gpus = [2]", "gpus = [9]", "30: [9] is no list of GPU indices 0 to 3"),
-        ("the second of two NUMA nodes", "node = 0", "node = -1", "29: node: -1 is not within 0 to 1048576"),
+        (
+            "the second of two NUMA nodes",
+            "node = 0",
+            "node = -1",
+            "29: node: -1 is not within 0 to 1048576",
+        ),
     ],
 )
-def test_lines_of_repeated_keys(tmp_path: Path, sentence: str, old: str, new: str, want: str) -> None:
+def test_lines_of_repeated_keys(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
     """The line of a mistake is that of its own section."""
     assert MACHINE.count(old) == 1
-    assert complaint(load_machine, machine_file(tmp_path, MACHINE.replace(old, new))) == want, sentence
+    assert complaint(load_machine, machine_file(tmp_path, MACHINE.replace(old, new))) == want, (
+        sentence
+    )
 
 
 @pytest.mark.parametrize(
-    ("sentence", "value"), [("a list too deep", "[" * 5000 + "]" * 5000), ("a number too long", "9" * 5000)]
+    ("sentence", "value"),
+    [("a list too deep", "[" * 5000 + "]" * 5000), ("a number too long", "9" * 5000)],
 )
 def test_toml_beyond_its_parser(tmp_path: Path, sentence: str, value: str) -> None:
     """What the TOML parser cannot take is a mistake of the file, not of gpulaunch."""
@@ -852,7 +1094,9 @@ def test_profiles_of_table_ii() -> None:
 
 def test_memory_that_is_a_reservation() -> None:
     """WarpX alone reserves its memory: it is the same at both sizes."""
-    assert {name for name in profile_names() if load_profile(name).resources.memory_is_reservation} == {
+    assert {
+        name for name in profile_names() if load_profile(name).resources.memory_is_reservation
+    } == {
         "warpx-1x",
         "warpx-4x",
     }
@@ -863,21 +1107,32 @@ def test_profiles_of_mapa() -> None:
     got = {}
     for name in MAPA_WORKLOADS:
         profile = load_profile(name)
-        got[name] = (profile.communication.bandwidth_sensitive, profile.communication.collective_calls_per_iteration)
+        got[name] = (
+            profile.communication.bandwidth_sensitive,
+            profile.communication.collective_calls_per_iteration,
+        )
         assert "mapa-sc21" in profile.communication.source
     assert got == MAPA_WORKLOADS
 
 
-WITH_SOURCE = {name for name, key in Profile.keys.items() if isinstance(key, Part) and "source" in key.section.keys}
+WITH_SOURCE = {
+    name
+    for name, key in Profile.keys.items()
+    if isinstance(key, Part) and "source" in key.section.keys
+}
 
 
 def test_all_that_is_shipped() -> None:
     """Every shipped profile and machine can be read, is called as its file and says where its figures are from."""
     profiles = {name: load_profile(name) for name in profile_names()}
-    assert {name: profile.name for name, profile in profiles.items()} == {name: name for name in profiles}
+    assert {name: profile.name for name, profile in profiles.items()} == {
+        name: name for name in profiles
+    }
     assert set(profiles) >= set(MAPA_WORKLOADS) | set(table_ii())
     machines = {name: load_described_machine(name) for name in machine_names()}
-    assert {name: topology.name for name, (topology, _) in machines.items()} == {name: name for name in machines}
+    assert {name: topology.name for name, (topology, _) in machines.items()} == {
+        name: name for name in machines
+    }
     assert {"dgx1-v100", "pcie-4gpu-workstation"} <= set(machines)
     for path in (*map(find_profile, profiles), *(path for _, path in machines.values())):
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -918,11 +1173,20 @@ def written(record: Lease) -> Any:
     ("sentence", "record"),
     [
         ("everything set", lease()),
-        ("nothing set that need not be", lease(table=None, profile=None, assumed=(), name=None, ancestors=())),
+        (
+            "nothing set that need not be",
+            lease(table=None, profile=None, assumed=(), name=None, ancestors=()),
+        ),
         ("bytes that no text has", lease(command=("cat", "na\udcefve", "\udcff"), name="\udc80")),
-        ("control characters and other scripts", lease(command=("echo", "\x1b[2J\x00\n", "größe", "🚀"))),
+        (
+            "control characters and other scripts",
+            lease(command=("echo", "\x1b[2J\x00\n", "größe", "🚀")),
+        ),
         ("a container of some engine", lease(engine="NXUF", container="1f2e")),
-        ("wishes about who is next to it", lease(host_gb_per_s=12.5, apart_from=("vgg16", "my job"))),
+        (
+            "wishes about who is next to it",
+            lease(host_gb_per_s=12.5, apart_from=("vgg16", "my job")),
+        ),
         ("no start times", lease(launcher=Process(1, 0), job=Process(2, 0))),
         ("another user", lease(user_id=0)),
     ],
@@ -1001,14 +1265,26 @@ def test_lease_without_a_key(key: str) -> None:
         ("a fraction for a time", {"job": [1, 2.5]}, "job: [1, 2.5] is not [pid, start time]"),
         ("a number for a process", {"job": 4001}, "job: 4001 is not a list"),
         ("text for a table", {"table": "box"}, "table: 'box' is not a list"),
-        ("a table without a file", {"table": ["box", "00"]}, "table: ['box', '00'] is no list of texts"),
-        ("numbers in a table", {"table": ["box", 0, "f"]}, "table: ['box', 0, 'f'] is no list of texts"),
+        (
+            "a table without a file",
+            {"table": ["box", "00"]},
+            "table: ['box', '00'] is no list of texts",
+        ),
+        (
+            "numbers in a table",
+            {"table": ["box", 0, "f"]},
+            "table: ['box', 0, 'f'] is no list of texts",
+        ),
         ("a number for a profile", {"profile": 16}, "profile: 16 is not text"),
         ("text for ancestors", {"ancestors": "cd34"}, "ancestors: 'cd34' is not a list"),
         ("a number for a name", {"name": 0}, "name: 0 is not text"),
         ("text for a bandwidth", {"host_gb_per_s": "5"}, "host_gb_per_s: '5' is not a number"),
         ("a truth for a bandwidth", {"host_gb_per_s": True}, "host_gb_per_s: True is not a number"),
-        ("less than nothing", {"host_gb_per_s": -1}, "host_gb_per_s: -1 is not within 0 to 1000000"),
+        (
+            "less than nothing",
+            {"host_gb_per_s": -1},
+            "host_gb_per_s: -1 is not within 0 to 1000000",
+        ),
         (
             "more than any memory carries",
             {"host_gb_per_s": 1e7},
@@ -1020,7 +1296,11 @@ def test_lease_without_a_key(key: str) -> None:
             "host_gb_per_s: nan is not within 0 to 1000000",
         ),
         ("text for names", {"apart_from": "vgg16"}, "apart_from: 'vgg16' is not a list"),
-        ("a number for a name of them", {"apart_from": ["a", 1]}, "apart_from: ['a', 1] is no list of texts"),
+        (
+            "a number for a name of them",
+            {"apart_from": ["a", 1]},
+            "apart_from: ['a', 1] is no list of texts",
+        ),
     ],
 )
 def test_lease_with_a_wrong_value(sentence: str, change: dict[str, object], want: str) -> None:
@@ -1107,7 +1387,9 @@ def test_cpuset_as_people_write_it(text: str, cpus: list[int]) -> None:
     assert parse_cpuset(text) == frozenset(cpus)
 
 
-@pytest.mark.parametrize("text", ["x", "1-", "-1", "3-1", "1-2-3", "0x1", "1.5", "0-3:1/2", "1;2", "65536", "0-65536"])
+@pytest.mark.parametrize(
+    "text", ["x", "1-", "-1", "3-1", "1-2-3", "0x1", "1.5", "0-3:1/2", "1;2", "65536", "0-65536"]
+)
 def test_no_cpuset(text: str) -> None:
     """What is no CPU list is refused, and so are numbers that no CPU has."""
     with pytest.raises(ValueError):  # noqa: PT011 - a value, not a message, is what the caller gets

@@ -76,7 +76,9 @@ def processes_with(variable: str) -> set[int]:
     found = set()
     for name in os.listdir("/proc"):
         with suppress(OSError):
-            if name.isdecimal() and variable.encode() in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+            if name.isdecimal() and variable.encode() in Path(
+                f"/proc/{name}/environ"
+            ).read_bytes().split(b"\0"):
                 found.add(int(name))
     return found
 
@@ -97,7 +99,8 @@ def free(launcher: Launcher, *ids: str, **environment: str) -> subprocess.Comple
 def ended(*leases: dict) -> str:
     """What `free` says."""
     return "".join(
-        f"ended lease {lease['id']}: GPUs {','.join(map(str, lease['gpus']))} of dgx1-v100\n" for lease in leases
+        f"ended lease {lease['id']}: GPUs {','.join(map(str, lease['gpus']))} of dgx1-v100\n"
+        for lease in leases
     )
 
 
@@ -132,28 +135,51 @@ time.sleep(60)
 
 STRAGGLERS = [
     ("a background child", 1, "sleep 60 & echo $!"),
-    ("a daemon, orphaned and in a session of its own", 1, "setsid -f sh -c 'echo $$; exec sleep 60'"),
-    ("a daemon that has closed every descriptor", 1, f"setsid -f '{sys.executable}' -SIc '{CLOSES_ALL}'"),
+    (
+        "a daemon, orphaned and in a session of its own",
+        1,
+        "setsid -f sh -c 'echo $$; exec sleep 60'",
+    ),
+    (
+        "a daemon that has closed every descriptor",
+        1,
+        f"setsid -f '{sys.executable}' -SIc '{CLOSES_ALL}'",
+    ),
     ("one that ignores TERM", 1, "sh -c 'trap \"\" TERM; echo $$; exec sleep 60' &"),
-    ("a stopped one", 1, f"sh -c 'kill -STOP $$; exec sleep 60' & '{JOBS}/await_stopped' $!; echo $!"),
+    (
+        "a stopped one",
+        1,
+        f"sh -c 'kill -STOP $$; exec sleep 60' & '{JOBS}/await_stopped' $!; echo $!",
+    ),
     (
         "three generations",
         3,
         "family() { ( [ $1 -gt 1 ] && family $(($1 - 1)); exec sleep 60 ) & echo $!; }; family 3",
     ),
-    ("one that forks again whenever it gets TERM", 1, f"setsid -f '{sys.executable}' -SIc '{PHOENIX}'"),
+    (
+        "one that forks again whenever it gets TERM",
+        1,
+        f"setsid -f '{sys.executable}' -SIc '{PHOENIX}'",
+    ),
 ]
 
-LOOK = 'for pid; do { read -r stat </proc/$pid/stat && echo "$stat"; } 2>/dev/null; done; echo looked'
+LOOK = (
+    'for pid; do { read -r stat </proc/$pid/stat && echo "$stat"; } 2>/dev/null; done; echo looked'
+)
 """A job that prints the /proc/PID/stat of those of its arguments that are still there."""
 
 
-@pytest.mark.parametrize(("sentence", "pids", "start"), STRAGGLERS, ids=[row[0] for row in STRAGGLERS])
+@pytest.mark.parametrize(
+    ("sentence", "pids", "start"), STRAGGLERS, ids=[row[0] for row in STRAGGLERS]
+)
 def test_what_a_job_leaves_is_ended_before_the_release(
     launcher: Launcher, sentence: str, pids: int, start: str
 ) -> None:
     """Whoever waits for a job's GPUs finds all dead that it left running when it starts; the status is the job's."""
-    with started(launcher, *ALL, "--", "sh", "-c", f"{start}\nread line; exit 7", pids=pids) as (process, left):
+    with started(launcher, *ALL, "--", "sh", "-c", f"{start}\nread line; exit 7", pids=pids) as (
+        process,
+        left,
+    ):
         look = ("--", "sh", "-c", LOOK, "sh", *map(str, left))
         with started(launcher, *ALL, "--wait", *look, pids=0) as (waiter, _):
             assert "waiting as number 1" in waiter.stderr.readline()
@@ -161,9 +187,13 @@ def test_what_a_job_leaves_is_ended_before_the_release(
             process.stdin.close()  # the job reads the end of its input, and ends
             assert (process.wait(30), process.stderr.read()) == (7, ""), sentence
             *found, last = waiter.stdout.read().splitlines()
-            assert [line for line in found if line.rpartition(")")[2].split()[0] not in "ZX"] == [], sentence
+            assert [
+                line for line in found if line.rpartition(")")[2].split()[0] not in "ZX"
+            ] == [], sentence
             assert (last, waiter.wait(30)) == ("looked", 0)
-        assert processes_of(launcher) == set(), sentence  # nor is there anybody whom they have forked since
+        assert processes_of(launcher) == set(), (
+            sentence
+        )  # nor is there anybody whom they have forked since
     assert launcher.records() == []
 
 
@@ -179,13 +209,17 @@ while not os.path.exists(os.environ["HOME"] + "/stop"):
 
 def test_a_straggler_that_forks_on_and_on(launcher: Launcher) -> None:
     """A straggler that is never the same process for long is ended before the release, or else keeps the lease."""
-    script = f"setsid -f '{sys.executable}' -SIc '{FORKS_ON}'; echo $GPULAUNCH_LEASE; read line; exit 7"
+    script = (
+        f"setsid -f '{sys.executable}' -SIc '{FORKS_ON}'; echo $GPULAUNCH_LEASE; read line; exit 7"
+    )
     with started(launcher, *VGG, "--", "sh", "-c", script, pids=0) as (process, _):
         lease_id = process.stdout.readline().strip()
         process.stdin.close()
         assert process.wait(30) == 7
         released = launcher.records() == []
-        survivors = [pid for _ in range(20) for pid in processes_with(f"GPULAUNCH_LEASE={lease_id}")]
+        survivors = [
+            pid for _ in range(20) for pid in processes_with(f"GPULAUNCH_LEASE={lease_id}")
+        ]
         (launcher.state.parent / "stop").touch()
         assert not released or survivors == []
 
@@ -193,7 +227,9 @@ def test_a_straggler_that_forks_on_and_on(launcher: Launcher) -> None:
 def test_a_stopped_straggler_gets_its_term(launcher: Launcher) -> None:
     """A stopped straggler is woken, so that it hears TERM and may tidy up in the grace."""
     launcher.environment["GPULAUNCH_GRACE"] = "60"
-    straggler = "import os, signal; t = {signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, t)\n"
+    straggler = (
+        "import os, signal; t = {signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, t)\n"
+    )
     straggler += "os.kill(os.getpid(), signal.SIGSTOP); signal.sigwait(t); print('tidy')"
     script = f"'{sys.executable}' -SIc \"{straggler}\" & '{JOBS}/await_stopped' $!; echo $!; exit 7"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, _):
@@ -245,10 +281,15 @@ def test_a_nested_job_is_spared_whose_launcher_was_killed(launcher: Launcher) ->
     """A nested launch's job goes on, and its lease with it, though its launcher is gone and the outer job ends."""
     inner = "gpulaunch -n 1 -- sh -c 'echo $PPID; echo $$; read line' <&3 &"
     script = f"exec 3<&0; {inner} read line; exit 7"
-    with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (outer, (inner_launcher, inner_job)):
+    with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (
+        outer,
+        (inner_launcher, inner_job),
+    ):
         os.kill(inner_launcher, signal.SIGKILL)
         wait_for_end(inner_launcher)
-        outer_lease, inner_lease = sorted(table(launcher)["leases"], key=lambda lease: lease["parent"] is not None)
+        outer_lease, inner_lease = sorted(
+            table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
+        )
         os.kill(outer_lease["job_pid"], signal.SIGTERM)
         assert outer.wait(30) == 143
         assert state(inner_job)
@@ -264,7 +305,9 @@ def stranger() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("ci", ["false", "true"])
-def test_only_what_is_at_work_on_the_gpus_is_ended(launcher: Launcher, dgx1_v100, stranger: int, ci: str) -> None:
+def test_only_what_is_at_work_on_the_gpus_is_ended(
+    launcher: Launcher, dgx1_v100, stranger: int, ci: str
+) -> None:
     """On real GPUs a straggler is ended if NVML lists it on the lease's GPUs; others, such as tmux, go on without it.
 
     They hold the record's descriptor all the same. A process that is none of the job's is never touched, and in CI the
@@ -272,11 +315,16 @@ def test_only_what_is_at_work_on_the_gpus_is_ended(launcher: Launcher, dgx1_v100
     """
     launcher.environment["CI"] = ci
     daemons = "for i in 1 2 3; do setsid -f sh -c 'echo $$; exec sleep 60'; done; read line; exit 7"
-    with started(launcher, "--only", "0", "--", "sh", "-c", daemons, pids=3) as (process, (at_work, idle, elsewhere)):
+    with started(launcher, "--only", "0", "--", "sh", "-c", daemons, pids=3) as (
+        process,
+        (at_work, idle, elsewhere),
+    ):
         (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
         guards = processes_of(launcher) - {process.pid, lease["job_pid"], at_work, idle, elsewhere}
         assert len(guards) == (ci == "true")
-        dgx1_v100.add(*(f"process 0 {pid} 300" for pid in (at_work, stranger)), f"process 5 {elsewhere} 300")
+        dgx1_v100.add(
+            *(f"process 0 {pid} 300" for pid in (at_work, stranger)), f"process 5 {elsewhere} 300"
+        )
         process.stdin.close()
         assert process.wait(30) == 7
         for guard in guards:
@@ -302,8 +350,21 @@ print("tidy")
 
 def limited(launcher: Launcher, ignored: str, blocked: str, *line: str) -> subprocess.Popen[str]:
     """A launch with a limit, started with these signals ignored or blocked: so its job does from the beginning."""
-    command = [str(JOBS / "started_with"), ignored, blocked, launcher.script, "--time-limit", "0.2", *line]
-    options = {"env": launcher.environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [
+        str(JOBS / "started_with"),
+        ignored,
+        blocked,
+        launcher.script,
+        "--time-limit",
+        "0.2",
+        *line,
+    ]
+    options = {
+        "env": launcher.environment,
+        "text": True,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
     return subprocess.Popen(command, start_new_session=True, **options)
 
 
@@ -342,7 +403,9 @@ def test_a_job_over_its_limit_may_tidy_up(launcher: Launcher) -> None:
 
 def test_a_limit_that_is_not_reached(launcher: Launcher) -> None:
     """A job within its limit notices nothing of it: signals reach it, and its status is the launcher's."""
-    done = launcher.run(*VGG, "-q", "--", "true", env={**launcher.environment, "GPULAUNCH_TIME_LIMIT": "1h"})
+    done = launcher.run(
+        *VGG, "-q", "--", "true", env={**launcher.environment, "GPULAUNCH_TIME_LIMIT": "1h"}
+    )
     assert (done.returncode, done.stderr) == (0, "")
     with launcher.start(*VGG, "--time-limit", "1m", "--", str(JOBS / "catches"), "USR1") as process:
         assert process.stdout.readline() == "ready\n"
@@ -355,7 +418,9 @@ def test_the_limit_counts_from_the_start_of_the_job(launcher: Launcher) -> None:
     options = ("--wait", "--time-limit", "0.2")
     with held(launcher, *ALL) as job, launcher.start(*ALL, *options, "--", "echo", "ran") as waiter:
         assert "waiting as number 1" in waiter.stderr.readline()
-        behind = launcher.run(*DGX, "--wait-timeout", "0.3", "--", "true")  # for longer than that limit
+        behind = launcher.run(
+            *DGX, "--wait-timeout", "0.3", "--", "true"
+        )  # for longer than that limit
         assert (behind.returncode, waiter.poll()) == (124, None)
         job.end()
         assert (waiter.stdout.read(), waiter.wait(30)) == ("ran\n", 0)
@@ -376,8 +441,16 @@ def test_times_may_be_long(launcher: Launcher) -> None:
 def test_a_limit_that_is_none(launcher: Launcher, limit: str) -> None:
     """A time limit that is no positive length of time is refused with one line; nothing runs."""
     done = launcher.run(*VGG, "--time-limit", limit, "--", "echo", "ran")
-    why = f": '{limit}' is no length of time such as 90s, 10m or 1h30m" if limit else " has an empty value"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gpulaunch: error: --time-limit{why}\n")
+    why = (
+        f": '{limit}' is no length of time such as 90s, 10m or 1h30m"
+        if limit
+        else " has an empty value"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        f"gpulaunch: error: --time-limit{why}\n",
+    )
 
 
 # CI runners, which cancel with SIGKILL
@@ -395,7 +468,10 @@ sys.stdin.readline()
 def test_a_cancelled_ci_job_leaves_nothing(launcher: Launcher, killed: str) -> None:
     """With CI=true no SIGKILL leaves a lease: children in their own sessions, with the record or without, end too."""
     launcher.environment["CI"] = "true"
-    with started(launcher, *VGG, "--", sys.executable, "-Ic", CI_JOB, pids=3) as (process, (job, *children)):
+    with started(launcher, *VGG, "--", sys.executable, "-Ic", CI_JOB, pids=3) as (
+        process,
+        (job, *children),
+    ):
         if killed == "process group":
             os.killpg(process.pid, signal.SIGKILL)
         else:
@@ -420,7 +496,9 @@ def test_a_cancelled_ci_job_may_tidy_up(launcher: Launcher) -> None:
 
 
 def is_open_to_read_only(pid: int, fd: int) -> bool:
-    (flags,) = re.findall(r"^flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{fd}").read_text(), re.MULTILINE)
+    (flags,) = re.findall(
+        r"^flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{fd}").read_text(), re.MULTILINE
+    )
     return int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
 
 
@@ -432,9 +510,17 @@ def test_the_guard_holds_nothing_and_goes(launcher: Launcher, value: str, guards
         found = processes_of(launcher) - {job.process.pid, job.job_pid}
         assert len(found) == guards
         for guard in found:
-            until(lambda: os.readlink(f"/proc/{guard}/cwd") == "/")  # where it goes when it has let go of the rest  # noqa: B023
-            files = {os.readlink(entry.path): int(entry.name) for entry in os.scandir(f"/proc/{guard}/fd")}
-            held_open = [fd for path, fd in files.items() if path != "/dev/null" and not path.startswith("pipe:")]
+            # it goes to / when it has let go of the rest
+            until(lambda: os.readlink(f"/proc/{guard}/cwd") == "/")  # noqa: B023
+            files = {
+                os.readlink(entry.path): int(entry.name)
+                for entry in os.scandir(f"/proc/{guard}/fd")
+            }
+            held_open = [
+                fd
+                for path, fd in files.items()
+                if path != "/dev/null" and not path.startswith("pipe:")
+            ]
             assert [fd for fd in held_open if not is_open_to_read_only(guard, fd)] == []
             assert len(held_open) <= 1  # the record, which it keeps from being mistaken for another
             assert os.getsid(guard) not in (os.getsid(job.process.pid), os.getsid(0))
@@ -460,10 +546,15 @@ def test_the_guard_ends_no_later_lease(launcher: Launcher) -> None:
     ext4 gives a number out again at once.
     """
     launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": "2"}
-    with started(launcher, *VGG, "--", sys.executable, "-Ic", LOSES_THE_RECORD) as (process, (child,)):
+    with started(launcher, *VGG, "--", sys.executable, "-Ic", LOSES_THE_RECORD) as (
+        process,
+        (child,),
+    ):
         job = table(launcher)["leases"][0]["job_pid"]
         process.kill()
-        wait_for_end(job)  # the guard has ended it; the child ignores TERM, and has closed the record
+        wait_for_end(
+            job
+        )  # the guard has ended it; the child ignores TERM, and has closed the record
         assert table(launcher)["leases"] == []  # which clears the dead record away
         with held(launcher, *ALL) as later:
             wait_for_end(child)
@@ -473,7 +564,10 @@ def test_the_guard_ends_no_later_lease(launcher: Launcher) -> None:
 def test_the_guard_keeps_no_reader_waiting(launcher: Launcher) -> None:
     """Whoever reads the job's output sees its end when the job closes it, and when the launcher ends, guard or not."""
     launcher.environment["CI"] = "true"
-    with started(launcher, *VGG, "--", "sh", "-c", "exec >&-; read line; exit 7", pids=0) as (process, _):
+    with started(launcher, *VGG, "--", "sh", "-c", "exec >&-; read line; exit 7", pids=0) as (
+        process,
+        _,
+    ):
         assert process.stdout.read() == ""
         assert process.poll() is None
         assert process.communicate("\n", timeout=30) == ("", "")
@@ -484,9 +578,17 @@ def test_a_nested_launch_keeps_its_guard(launcher: Launcher) -> None:
     """A nested launch that outlives the outer job is still guarded: SIGKILL of its launcher leaves no lease."""
     launcher.environment["CI"] = "true"
     script = "exec 3<&0; gpulaunch -n 1 -- sh -c 'echo $PPID; echo $$; read line' <&3 & read line"
-    with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (outer, (inner_launcher, inner_job)):
-        outer_lease, _ = sorted(table(launcher)["leases"], key=lambda lease: lease["parent"] is not None)
-        (guard,) = processes_with(f"GPULAUNCH_LEASE={outer_lease['id']}") - {inner_launcher, outer_lease["job_pid"]}
+    with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (
+        outer,
+        (inner_launcher, inner_job),
+    ):
+        outer_lease, _ = sorted(
+            table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
+        )
+        (guard,) = processes_with(f"GPULAUNCH_LEASE={outer_lease['id']}") - {
+            inner_launcher,
+            outer_lease["job_pid"],
+        }
         os.kill(outer_lease["job_pid"], signal.SIGTERM)
         assert outer.wait(30) == 143
         assert state(guard)
@@ -551,12 +653,18 @@ LEAVES_A_DAEMON = "setsid -f sh -c 'trap \"\" TERM; echo $$; exec sleep 60'; ech
 
 JOBS_TO_FREE = [
     ("one that dies of TERM", "echo $$; read line", 143),
-    ("one that ignores TERM, and is killed after the grace", "trap '' TERM; echo $$; read line", 137),
+    (
+        "one that ignores TERM, and is killed after the grace",
+        "trap '' TERM; echo $$; read line",
+        137,
+    ),
     ("one that is stopped", "echo $$; kill -STOP $$; read line", 143),
 ]
 
 
-@pytest.mark.parametrize(("sentence", "job", "status"), JOBS_TO_FREE, ids=[row[0] for row in JOBS_TO_FREE])
+@pytest.mark.parametrize(
+    ("sentence", "job", "status"), JOBS_TO_FREE, ids=[row[0] for row in JOBS_TO_FREE]
+)
 def test_free_ends_a_job(launcher: Launcher, sentence: str, job: str, status: int) -> None:
     """`gpulaunch free` ends the job and says which GPUs are free; the launcher tells how the job ended."""
     with started(launcher, *VGG, "--", "sh", "-c", job) as (process, pids):
@@ -611,7 +719,12 @@ def test_free_ends_a_python_program(launcher: Launcher) -> None:
     """A lease that a Python program holds ends with the program, by TERM."""
     script = "import gpulaunch, sys\nwith gpulaunch.allocate(2, topology='dgx1-v100'):\n"
     script += "    print('got', flush=True); sys.stdin.read()"
-    options = {"env": launcher.environment, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    options = {
+        "env": launcher.environment,
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+    }
     with subprocess.Popen([sys.executable, "-c", script], **options) as program:
         assert program.stdout.readline() == "got\n"
         (lease,) = table(launcher)["leases"]
@@ -623,7 +736,9 @@ def test_free_spares_nested_leases(launcher: Launcher) -> None:
     """`free` of a lease leaves those alone that were taken from it: each ends by its own id."""
     script = "exec 3<&0; gpulaunch -n 1 -- sh -c 'echo $$; read line' <&3 & wait"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, (inner_job,)):
-        outer, inner = sorted(table(launcher)["leases"], key=lambda lease: lease["parent"] is not None)
+        outer, inner = sorted(
+            table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
+        )
         assert free(launcher, outer["id"]).stdout == ended(outer)
         assert process.wait(30) == 143
         assert [lease["id"] for lease in table(launcher)["leases"]] == [inner["id"]]
@@ -634,9 +749,15 @@ def test_free_spares_nested_leases(launcher: Launcher) -> None:
 
 def test_free_of_several(launcher: Launcher) -> None:
     """Several ids are freed one after the other, each once; others' leases go on."""
-    with held(launcher, *VGG) as first, held(launcher, *VGG) as second, held(launcher, *DGX) as third:
+    with (
+        held(launcher, *VGG) as first,
+        held(launcher, *VGG) as second,
+        held(launcher, *DGX) as third,
+    ):
         leases = table(launcher)["leases"]
-        one, two = (lease for lease in leases if lease["pid"] in (first.process.pid, second.process.pid))
+        one, two = (
+            lease for lease in leases if lease["pid"] in (first.process.pid, second.process.pid)
+        )
         done = free(launcher, two["id"], one["id"], two["id"])
         assert (done.returncode, done.stdout, done.stderr) == (0, ended(two, one), "")
         assert (first.process.wait(30), second.process.wait(30), third.end()) == (143, 143, 7)

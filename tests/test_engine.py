@@ -46,13 +46,18 @@ def state(engine: Engine, name: str, key: str) -> str:
 @pytest.mark.parametrize("name", ["2", GPUS[2]])
 def test_cdi(docker: Engine, name: str) -> None:
     """A GPU asked for by CDI, by index or UUID, is in the container, and no other."""
-    assert run(docker, "--device", f"nvidia.com/gpu={name}", *SHOW) == [f"FAKE_GPU_2={GPUS[2]}", "nvidia2"]
+    assert run(docker, "--device", f"nvidia.com/gpu={name}", *SHOW) == [
+        f"FAKE_GPU_2={GPUS[2]}",
+        "nvidia2",
+    ]
 
 
 def test_cdi_all(docker: Engine) -> None:
     """All of CDI's GPUs are all."""
     seen = run(docker, "--device", "nvidia.com/gpu=all", *SHOW)
-    assert seen == [f"FAKE_GPU_{i}={uuid}" for i, uuid in enumerate(GPUS)] + [f"nvidia{i}" for i in range(len(GPUS))]
+    assert seen == [f"FAKE_GPU_{i}={uuid}" for i, uuid in enumerate(GPUS)] + [
+        f"nvidia{i}" for i in range(len(GPUS))
+    ]
 
 
 def test_cdi_keeps_nvidia_runtime_away(docker: Engine) -> None:
@@ -65,7 +70,10 @@ def test_cdi_keeps_nvidia_runtime_away(docker: Engine) -> None:
 def test_cdi_of_other_gpus(docker: Engine) -> None:
     """A specification that changes is read again."""
     write_cdi_spec(docker.cdi, ["GPU-other"])
-    assert run(docker, "--device", "nvidia.com/gpu=GPU-other", *SHOW) == ["FAKE_GPU_0=GPU-other", "nvidia0"]
+    assert run(docker, "--device", "nvidia.com/gpu=GPU-other", *SHOW) == [
+        "FAKE_GPU_0=GPU-other",
+        "nvidia0",
+    ]
 
 
 def test_gpus(docker: Engine) -> None:
@@ -77,7 +85,10 @@ def test_gpus(docker: Engine) -> None:
 def test_nvidia_runtime(docker: Engine) -> None:
     """The runtime called nvidia does what NVIDIA_VISIBLE_DEVICES says, wherever that is set."""
     seen = [f"FAKE_GPU_0={GPUS[0]}", f"FAKE_GPU_5={GPUS[5]}", "nvidia0", "nvidia5"]
-    assert run(docker, "--runtime", "nvidia", "--env", f"NVIDIA_VISIBLE_DEVICES=0,{GPUS[5]}", *SHOW) == seen
+    assert (
+        run(docker, "--runtime", "nvidia", "--env", f"NVIDIA_VISIBLE_DEVICES=0,{GPUS[5]}", *SHOW)
+        == seen
+    )
     docker.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all", "LABEL some=thing"])
     assert len(run(docker, "--runtime", "nvidia", "cuda:1", *SHOW[1:])) == 2 * len(GPUS)
     assert run(docker, "cuda:1", *SHOW[1:]) == []
@@ -88,7 +99,10 @@ def test_nvidia_runtime(docker: Engine) -> None:
     [
         (("--device", "nvidia.com/gpu=9"), "unresolvable CDI devices nvidia.com/gpu=9"),
         (("--gpus", "device=9"), "device error: 9: unknown device"),
-        (("--runtime", "nvidia", "--env", "NVIDIA_VISIBLE_DEVICES=9"), "device error: 9: unknown device"),
+        (
+            ("--runtime", "nvidia", "--env", "NVIDIA_VISIBLE_DEVICES=9"),
+            "device error: 9: unknown device",
+        ),
     ],
     ids=["CDI", "--gpus", "runtime"],
 )
@@ -104,7 +118,10 @@ def test_unknown_gpu(docker: Engine, options: tuple[str, ...], complaint: str) -
 def test_plain_engine_leaves_nothing(own: Engine) -> None:
     """Without NVIDIA's parts the engine refuses what needs them; closed with a container, it is gone without trace."""
     own.start()
-    for option, complaint in (("--gpus=all", "could not select device driver"), ("--runtime=nvidia", "runtime name")):
+    for option, complaint in (
+        ("--gpus=all", "could not select device driver"),
+        ("--runtime=nvidia", "runtime name"),
+    ):
         done = own.docker("run", "--rm", option, IMAGE, "true")
         assert (done.returncode, complaint in done.stderr) == (125, True), done.stderr
     _, pid = start_container(own)
@@ -194,8 +211,13 @@ class TestFixture:
     def test_find_nothing(self, docker: Engine) -> None:
         """Everything is as it was."""
         assert docker.docker("ps", "--all", "--quiet").stdout == ""
-        assert docker.docker("images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split() == [IMAGE]
+        assert docker.docker("images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split() == [
+            IMAGE
+        ]
         assert docker.docker("info", "--format", "{{.Labels}}").stdout == "[]\n"
         assert docker.hook_calls() == []
-        assert run(docker, "--device", f"nvidia.com/gpu={GPUS[7]}", *SHOW) == [f"FAKE_GPU_7={GPUS[7]}", "nvidia7"]
+        assert run(docker, "--device", f"nvidia.com/gpu={GPUS[7]}", *SHOW) == [
+            f"FAKE_GPU_7={GPUS[7]}",
+            "nvidia7",
+        ]
         assert os.listdir(docker.environment["DOCKER_CONFIG"]) == []

@@ -84,7 +84,10 @@ def test_what_a_daemon_looks_like(mps: Mps) -> None:
     (daemon,) = mps.pids(CONTROL)
     for pid, name in ((daemon, CONTROL), (server, SERVER)):
         assert Path(f"/proc/{pid}/comm").read_text() == f"{name[:15]}\n"
-        assert os.path.basename(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]) == name.encode()
+        assert (
+            os.path.basename(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0])
+            == name.encode()
+        )
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         assert f"{PIPE}={mps.pipe()}".encode() in environment
         assert b"CUDA_VISIBLE_DEVICES=GPU-a,GPU-b" in environment
@@ -184,7 +187,13 @@ def test_default_percentage(mps: Mps) -> None:
     """A setter prints what holds then: one decimal, and the old value after a wrong one."""
     mps.start(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25")
     assert said(mps, "get_default_active_thread_percentage") == "25.0\n"
-    for value, now in (("40", "40.0"), ("40.55", "40.5"), ("150", "40.5"), ("abc", "40.5"), ("0", "40.5")):
+    for value, now in (
+        ("40", "40.0"),
+        ("40.55", "40.5"),
+        ("150", "40.5"),
+        ("abc", "40.5"),
+        ("0", "40.5"),
+    ):
         assert said(mps, f"set_default_active_thread_percentage {value}") == f"{now}\n"
     for value in ("-3", ""):
         assert said(mps, f"set_default_active_thread_percentage {value}") == "40.5\n"
@@ -201,7 +210,14 @@ def test_wrong_percentage_in_the_environment(mps: Mps, value: str) -> None:
 @pytest.mark.parametrize(
     ("value", "kept"),
     [
-        *(("1G", "1G"), ("1500M", "1G"), ("2048M", "2G"), ("512MB", "512M"), ("1GB", "1G"), ("100", "100M")),
+        *(
+            ("1G", "1G"),
+            ("1500M", "1G"),
+            ("2048M", "2G"),
+            ("512MB", "512M"),
+            ("1GB", "1G"),
+            ("100", "100M"),
+        ),
         *(("3g", "3G"), ("1.5G", "1M"), ("1T", "1M"), ("0", ""), ("abc", ""), ("", "")),
     ],
 )
@@ -209,14 +225,19 @@ def test_default_memory_limit(mps: Mps, value: str, kept: str) -> None:
     """A limit is printed in whole GiB from 1 GiB on; what is none takes it away; a UUID is no device."""
     mps.start()
     set_it, get_it = "set_default_device_pinned_mem_limit", "get_default_device_pinned_mem_limit"
-    assert said(mps, f"{set_it} 2 7M", f"{set_it} 2 {value}", f"{get_it} 2") == (f"{kept}\n" if kept else "")
+    assert said(mps, f"{set_it} 2 7M", f"{set_it} 2 {value}", f"{get_it} 2") == (
+        f"{kept}\n" if kept else ""
+    )
     assert said(mps, f"{set_it} GPU-x 1G", f"{get_it} GPU-x", f"{get_it} 0") == ""
 
 
 def test_several_commands(mps: Mps) -> None:
     """Commands may come on one stdin, and need no line end after the last."""
     mps.start()
-    assert said(mps, "get_default_active_thread_percentage", "bogus") == '100.0\nUnknown command "bogus"\n'
+    assert (
+        said(mps, "get_default_active_thread_percentage", "bogus")
+        == '100.0\nUnknown command "bogus"\n'
+    )
     done = mps._run([], "bogus", mps.variables())
     assert (done.returncode, done.stdout) == (0, 'Unknown command "bogus"\n')
 
@@ -252,11 +273,17 @@ def test_quit_waits_for_the_server(mps: Mps) -> None:
     log = mps.pipe() / "logs" / "control.log"
     quitter = None
     while "Cmd:quit\n" not in log.read_text():
-        if quitter is None or quitter.poll() is not None:  # sent away: the last who asked is still being heard
-            quitter = subprocess.Popen([mps.bin / CONTROL], env=mps.variables(), stdin=subprocess.PIPE)
+        if (
+            quitter is None or quitter.poll() is not None
+        ):  # sent away: the last who asked is still being heard
+            quitter = subprocess.Popen(
+                [mps.bin / CONTROL], env=mps.variables(), stdin=subprocess.PIPE
+            )
             quitter.stdin.write(b"quit\n")
             quitter.stdin.close()
-    assert mps.ask("get_server_list").stdout == ""  # with status 1 and a complaint, or as well 0 and none
+    assert (
+        mps.ask("get_server_list").stdout == ""
+    )  # with status 1 and a complaint, or as well 0 and none
     assert mps.start().stdout == SECOND
     assert quitter.poll() is None
     os.kill(server, signal.SIGTERM)
@@ -313,7 +340,9 @@ def test_directories_that_are_not_there(mps: Mps) -> None:
     done = mps.start(**{PIPE: str(nowhere)})
     assert (done.returncode, done.stdout) == (1, f"Cannot access {PIPE}={nowhere}\n")
     done = mps.start(mps.pipe("other"), CUDA_MPS_LOG_DIRECTORY=str(nowhere))
-    warning = f"Warning: Failed writing log files to directory [{nowhere}]. No logs will be available.\n"
+    warning = (
+        f"Warning: Failed writing log files to directory [{nowhere}]. No logs will be available.\n"
+    )
     assert (done.returncode, done.stdout) == (0, warning)
 
 
@@ -329,7 +358,9 @@ def test_other_users(mps: Mps) -> None:
     mps.start()
     nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     insufficient = f"Insufficient privileges for UID {NOBODY}. "
-    settings = "Control deamon settings can only be modified by the user started it or by the root user.\n"
+    settings = (
+        "Control deamon settings can only be modified by the user started it or by the root user.\n"
+    )
     assert said(mps, "get_server_list", **nobody) == ""
     assert said(mps, "quit", **nobody) == "Not enough privilege to execute quit command\n"
     assert said(mps, "set_default_active_thread_percentage 33", **nobody) == insufficient + settings
@@ -376,7 +407,9 @@ class Client:
     def __init__(self, mps: FakeMps, *options: str, wait: bool = True, **variables: str) -> None:
         environment = mps.variables(**variables)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = subprocess.Popen([mps.bin / CLIENT, *options], env=environment, text=True, **pipes)
+        self.process = subprocess.Popen(
+            [mps.bin / CLIENT, *options], env=environment, text=True, **pipes
+        )
         self.how = self.process.stdout.readline().partition(" ")[0] if wait else None
 
     def result(self) -> tuple[int, str]:
@@ -403,13 +436,18 @@ def client(fake_mps: FakeMps):
 def test_client_starts_the_server(fake_mps: FakeMps, client) -> None:
     """A client makes the daemon start a server, is listed with its environment, and leaves when told."""
     fake_mps.start(CUDA_VISIBLE_DEVICES="GPU-a")
-    pid = client(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="40", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G").process.pid
+    pid = client(
+        CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="40", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G"
+    ).process.pid
     (server,) = fake_mps.pids(SERVER)
     (event,) = fake_mps.attached()
     assert (event.pid, event.said["server"]) == (pid, server)
     assert event.said["environment"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
     assert event.said["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1G"
-    assert said(fake_mps, f"get_client_list {server}", f"get_server_status {server}") == f"{pid}\nACTIVE\n"
+    assert (
+        said(fake_mps, f"get_client_list {server}", f"get_server_status {server}")
+        == f"{pid}\nACTIVE\n"
+    )
     header, line = said(fake_mps, "ps").splitlines()
     assert header.split() == ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"]
     assert line.split()[:4] == [str(pid), "0", str(server), "GPU-a"]
@@ -447,7 +485,12 @@ def test_terminated_client(fake_mps: FakeMps, client) -> None:
     (server,) = fake_mps.pids(SERVER)
     for one in (gives_up, stays):
         assert said(fake_mps, f"terminate_client {server} {one.process.pid}") == "0\n"
-    assert said(fake_mps, f"get_client_list {server}", f"terminate_client {server} {stays.process.pid}") == "1\n"
+    assert (
+        said(
+            fake_mps, f"get_client_list {server}", f"terminate_client {server} {stays.process.pid}"
+        )
+        == "1\n"
+    )
     assert gives_up.result() == (1, "CUDA_ERROR_MPS_CLIENT_TERMINATED\n")
     stays.process.terminate()
     kill(stays.process.pid)
@@ -495,7 +538,13 @@ def test_hangs_and_deaths(fake_mps: FakeMps) -> None:
     fake_mps.tell(dies=[])
     fake_mps.start()
     assert said(fake_mps, "ps") == "Server not found\n"
-    assert fake_mps.commands() == ["terminate_client 1 2", "quit", "get_default_active_thread_percentage", "ps", "ps"]
+    assert fake_mps.commands() == [
+        "terminate_client 1 2",
+        "quit",
+        "get_default_active_thread_percentage",
+        "ps",
+        "ps",
+    ]
     times = [event.time_s for event in fake_mps.events()]
     assert all(a <= b for a, b in itertools.pairwise(times))
 
@@ -506,13 +555,19 @@ def test_refusals(fake_mps: FakeMps, client) -> None:
     server = with_server(fake_mps)
     assert not (fake_mps.pipe() / "nvidia-cuda-mps-control.pid").exists()
     pid = client().process.pid
-    assert said(fake_mps, f"terminate_client {server} {pid}", f"get_client_list {server}") == f"1\n{pid}\n"
+    assert (
+        said(fake_mps, f"terminate_client {server} {pid}", f"get_client_list {server}")
+        == f"1\n{pid}\n"
+    )
     fake_mps.tell(server_fails=True)
     pipe = fake_mps.pipe("other")
     fake_mps.start(pipe)
     assert said(fake_mps, "start_server -uid 0", "get_server_list", pipe=pipe) == ""
     assert " exited with status 1\n" in (pipe / "logs" / "control.log").read_text()
-    assert client(wait=False, **{PIPE: str(pipe)}).result() == (1, "CUDA_ERROR_MPS_CONNECTION_FAILED\n")
+    assert client(wait=False, **{PIPE: str(pipe)}).result() == (
+        1,
+        "CUDA_ERROR_MPS_CONNECTION_FAILED\n",
+    )
 
 
 @needs_root

@@ -69,7 +69,11 @@ def said(nvml: "FakeNvml", *code: str):
     *before, last = code
     lines = "\n".join([PRELUDE, *before, f"print(json.dumps({last}), flush=True)", "os._exit(0)"])
     run = subprocess.run(
-        [sys.executable, "-c", lines], env=os.environ | nvml.environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", lines],
+        env=os.environ | nvml.environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (run.returncode, run.stderr) == (0, "")
     return json.loads(run.stdout)
@@ -95,7 +99,9 @@ def test_value_of_the_moment(two: "FakeNvml", key: str, call: str, unit: int) ->
     """Power and memory are those of the moment: 0 before the first value, and one value until the next begins."""
     two.script(0, key, "1:70,1.5:300")
     times = (0, 0.99, 1, 1.499, 1.5, 1000)
-    assert said(two, f"[at(t, lambda: {call}) for t in {times}]") == [x * unit for x in (0, 0, 70, 70, 300, 300)]
+    assert said(two, f"[at(t, lambda: {call}) for t in {times}]") == [
+        x * unit for x in (0, 0, 70, 70, 300, 300)
+    ]
 
 
 def test_value_that_repeats(two: "FakeNvml") -> None:
@@ -136,14 +142,20 @@ def test_power_cap(two: "FakeNvml") -> None:
     assert [row[1] == row[2] for row in (first, second, third)] == [True] * 3
     assert [row[3:] for row in (first, second, third)] == [[0, 0], [4, 4], [0, 0]]
     assert said(two, "nvmlDeviceGetEnforcedPowerLimit(a)") == 700_000
-    assert said(two, "code(nvmlDeviceGetViolationStatus, a, NVML_PERF_POLICY_THERMAL)") == NOT_SUPPORTED
+    assert (
+        said(two, "code(nvmlDeviceGetViolationStatus, a, NVML_PERF_POLICY_THERMAL)")
+        == NOT_SUPPORTED
+    )
 
 
 def test_pcie_throughput(two: "FakeNvml") -> None:
     """PCIe throughput in KB/s is the mean of the last 20 ms, each way."""
     two.script(0, "pcie_tx", {0: 2, 1: 10})
     two.script(0, "pcie_rx", 0.5)
-    got = said(two, "[at(t, nvmlDeviceGetPcieThroughput, a, way) for t in (0, 0.9, 1.005, 2) for way in (0, 1)]")
+    got = said(
+        two,
+        "[at(t, nvmlDeviceGetPcieThroughput, a, way) for t in (0, 0.9, 1.005, 2) for way in (0, 1)]",
+    )
     assert got == [2_000_000, 500_000, 2_000_000, 500_000, 4_000_000, 500_000, 10_000_000, 500_000]
 
 
@@ -153,14 +165,26 @@ def test_pcie_throughput(two: "FakeNvml") -> None:
 def test_energy_is_the_integral(two: "FakeNvml") -> None:
     """Energy is the integral of power in mJ, and the field says the same; so does `integral`, for any script."""
     chance = random.Random(9)
-    two.script(1, "power", {x / 8: chance.randint(50, 700) for x in sorted(chance.sample(range(16), 6))}, period=2.5)
+    two.script(
+        1,
+        "power",
+        {x / 8: chance.randint(50, 700) for x in sorted(chance.sample(range(16), 6))},
+        period=2.5,
+    )
     two.script(0, "power", "0:100,1.5:300")
     times = (0, 0.1, 1.5, 2, 2.5, 7.625, 5000.25)
-    energy = f"[[at(t, nvmlDeviceGetTotalEnergyConsumption, gpu) for t in {times}] for gpu in (a, b)]"
+    energy = (
+        f"[[at(t, nvmlDeviceGetTotalEnergyConsumption, gpu) for t in {times}] for gpu in (a, b)]"
+    )
     got = [[later - earlier for earlier, later in pairwise(row)] for row in said(two, energy)]
-    want = [[round(two.integral(gpu, "power", *window) * 1000) for window in pairwise(times)] for gpu in (0, 1)]
+    want = [
+        [round(two.integral(gpu, "power", *window) * 1000) for window in pairwise(times)]
+        for gpu in (0, 1)
+    ]
     assert want[0][:3] == [10_000, 140_000, 150_000]
-    assert [abs(x - y) <= 1 for x, y in zip(got[0] + got[1], want[0] + want[1], strict=True)] == [True] * 12
+    assert [abs(x - y) <= 1 for x, y in zip(got[0] + got[1], want[0] + want[1], strict=True)] == [
+        True
+    ] * 12
     assert said(two, "at(3.5, fields, b, NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION)") == [
         said(two, "at(3.5, nvmlDeviceGetTotalEnergyConsumption, b)")
     ]
@@ -188,11 +212,17 @@ def test_byte_counters(two: "FakeNvml") -> None:
     ]
     first, second = said(two, f"[at(t, fields, a, *{ids}) for t in (1, 3)]")
     grown = [b - a for a, b in zip(first, second, strict=True)]
-    pcie, kib = [8 * GB, 2 * GB], [16 * GB // 1024, 4 * GB * 1.024 / 1024, (16 * GB + 4.096 * GB) / 1024]
+    pcie, kib = (
+        [8 * GB, 2 * GB],
+        [16 * GB // 1024, 4 * GB * 1.024 / 1024, (16 * GB + 4.096 * GB) / 1024],
+    )
     assert grown[:9] == [*pcie, *kib, 20.096 * GB, 4.096 * GB, 2 * GB // 1024, 2 * GB]
     assert first[9] == -NOT_SUPPORTED
     assert min(first[:9]) > GB  # they have counted before
-    assert said(two, f"fields(a, (138, 3), (139, 0), (9999, 0)) + fields(b, 197, (138, {ALL_LINKS}))") == [-3] * 5
+    assert (
+        said(two, f"fields(a, (138, 3), (139, 0), (9999, 0)) + fields(b, 197, (138, {ALL_LINKS}))")
+        == [-3] * 5
+    )
     types = "[value.valueType for value in nvmlDeviceGetFieldValues(a, [197, (138, 0)])]"
     assert said(two, types) == [3, 3]  # NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
 
@@ -213,11 +243,31 @@ def test_true_mean(two: "FakeNvml") -> None:
 def test_gpm_is_the_mean_between_samples(two: "FakeNvml") -> None:
     """A metric is the exact mean between two samples: shares in percent, traffic in MiB/s, a link's and all links'."""
     chance = random.Random(4)
-    keys = {1: "active", 2: "sm", 3: "occupancy", 10: "dram", 20: "pcie_tx", 21: "pcie_rx", 60: "link:*:rx"}
-    keys |= {61: "link:*:tx", 62: "link:0:rx", 63: "link:0:tx", 97: "link:17:tx", 212: "link:18:rx", 406: "link:36:tx"}
+    keys = {
+        1: "active",
+        2: "sm",
+        3: "occupancy",
+        10: "dram",
+        20: "pcie_tx",
+        21: "pcie_rx",
+        60: "link:*:rx",
+    }
+    keys |= {
+        61: "link:*:tx",
+        62: "link:0:rx",
+        63: "link:0:tx",
+        97: "link:17:tx",
+        212: "link:18:rx",
+        406: "link:36:tx",
+    }
     for key in keys.values():
         if "*" not in key:
-            two.script(1, key, {x / 4: chance.randint(0, 100) for x in range(8)}, period=chance.choice([None, 2]))
+            two.script(
+                1,
+                key,
+                {x / 4: chance.randint(0, 100) for x in range(8)},
+                period=chance.choice([None, 2]),
+            )
     windows = [(0, 0.1), (0.3, 1.45), (2, 20.125)]
     got = said(two, f"[gpm(sample(s, b), sample(t, b), *{[*keys]}) for s, t in {windows}]")
     want = [
@@ -232,7 +282,9 @@ def test_gpm_metric_that_fails(two: "FakeNvml") -> None:
     two.script(0, "sm", 30)
     two.script(0, "dram", 20)
     two.answer("gpm:10", 21, gpu=0, since=1, until=2)
-    got = said(two, "[gpm(sample(t, a), sample(t + 0.5, a), 10, 3, 5, 40, 60, 62, 2) for t in (0, 1, 2)]")
+    got = said(
+        two, "[gpm(sample(t, a), sample(t + 0.5, a), 10, 3, 5, 40, 60, 62, 2) for t in (0, 1, 2)]"
+    )
     missing = [-NOT_SUPPORTED] * 5
     assert got == [[20, *missing, 30], [-21, *missing, 30], [20, *missing, 30]]
 
@@ -241,13 +293,21 @@ def test_gpm_refuses(two: "FakeNvml") -> None:
     """Samples of two GPUs, in the wrong order or within less than 0.1 s, a wrong version, and a GPU without GPM."""
     two.script(0, "sm", 30)
     two.change(1, gpm=None)
-    assert said(two, "[nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice for gpu in (a, b)]") == [1, 0]
+    assert said(two, "[nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice for gpu in (a, b)]") == [
+        1,
+        0,
+    ]
     assert said(two, "code(sample, 0, b)") == NOT_SUPPORTED
     two.change(1, gpm=1)
     pairs = "[(sample(0, a), sample(1, b)), (sample(1, a), sample(0, a)), (sample(1, a), sample(1.09, a))]"
     assert said(two, f"[code(gpm, *pair, 2) for pair in {pairs}]") == [INVALID_ARGUMENT] * 3
-    assert said(two, "code(lambda: gpm(sample(0, a), sample(1, a), 2, version=2))") == VERSION_MISMATCH
-    assert said(two, "[gpm(sample(0, a), sample(1, a), 2), nvmlGpmSampleFree(sample(1, a))]") == [[30], None]
+    assert (
+        said(two, "code(lambda: gpm(sample(0, a), sample(1, a), 2, version=2))") == VERSION_MISMATCH
+    )
+    assert said(two, "[gpm(sample(0, a), sample(1, a), 2), nvmlGpmSampleFree(sample(1, a))]") == [
+        [30],
+        None,
+    ]
 
 
 def test_gpm_touches_no_more_than_asked(two: "FakeNvml") -> None:
@@ -269,22 +329,40 @@ def test_gpm_touches_no_more_than_asked(two: "FakeNvml") -> None:
 def test_mig_instance(two: "FakeNvml") -> None:
     """A MIG instance has memory and, through its card, GPM; nothing else, and neither has the card utilization."""
     two.change(0, mig=1)
-    two.add("gpu 1000 uuid=MIG-a memory_mib=9728 used_mib=5 gi=9", "gpu 1001 uuid=MIG-b memory_mib=9728")
+    two.add(
+        "gpu 1000 uuid=MIG-a memory_mib=9728 used_mib=5 gi=9", "gpu 1001 uuid=MIG-b memory_mib=9728"
+    )
     for key in ("active", "power", "sm", "capped"):
         two.script(1000, key, 40)
         two.script(0, key, 50)
     two.script(1001, "used_mib", {1: 3})
-    instance = "instance, other = (nvmlDeviceGetMigDeviceHandleByIndex(a, index) for index in (0, 1))"
-    used = "[at(t, nvmlDeviceGetMemoryInfo, x).used >> 20 for x in (instance, other) for t in (0, 1)]"
+    instance = (
+        "instance, other = (nvmlDeviceGetMigDeviceHandleByIndex(a, index) for index in (0, 1))"
+    )
+    used = (
+        "[at(t, nvmlDeviceGetMemoryInfo, x).used >> 20 for x in (instance, other) for t in (0, 1)]"
+    )
     assert said(two, instance, used) == [5, 5, 0, 3]
     calls = "nvmlDeviceGetUtilizationRates, nvmlDeviceGetPowerUsage, nvmlDeviceGetTotalEnergyConsumption"
     calls += ", nvmlDeviceGetCurrentClocksEventReasons"
-    assert said(two, instance, f"[code(call, instance) for call in ({calls})]") == [NOT_SUPPORTED] * 4
-    assert said(two, "[code(nvmlDeviceGetUtilizationRates, a), nvmlDeviceGetPowerUsage(a)]") == [NOT_SUPPORTED, 50000]
-    assert said(two, "gpm(sample(0, a, 9), sample(1, a, 9), 2) + gpm(sample(0, a), sample(1, a), 2)") == [40, 50]
-    assert said(two, instance, "[code(sample, 0, a, 3), code(sample, 0, instance)]") == [INVALID_ARGUMENT] * 2
+    assert (
+        said(two, instance, f"[code(call, instance) for call in ({calls})]") == [NOT_SUPPORTED] * 4
+    )
+    assert said(two, "[code(nvmlDeviceGetUtilizationRates, a), nvmlDeviceGetPowerUsage(a)]") == [
+        NOT_SUPPORTED,
+        50000,
+    ]
+    assert said(
+        two, "gpm(sample(0, a, 9), sample(1, a, 9), 2) + gpm(sample(0, a), sample(1, a), 2)"
+    ) == [40, 50]
+    assert (
+        said(two, instance, "[code(sample, 0, a, 3), code(sample, 0, instance)]")
+        == [INVALID_ARGUMENT] * 2
+    )
     card = "nvmlDeviceGetUUID(nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance))"
-    assert said(two, instance, f"[{card}, *map(nvmlDeviceGetGpuInstanceId, (instance, other))]") == ["GPU-a", 9, 1]
+    assert said(
+        two, instance, f"[{card}, *map(nvmlDeviceGetGpuInstanceId, (instance, other))]"
+    ) == ["GPU-a", 9, 1]
 
 
 # --------------------------------------------------------------------------------------------- what is not there
@@ -294,8 +372,13 @@ def test_not_supported_without_a_script(two: "FakeNvml") -> None:
     """A GPU whose use no line tells of supports none of the calls; its memory is what its line says."""
     two.script(1, "power", 50)
     calls = "UtilizationRates PowerUsage TotalEnergyConsumption EnforcedPowerLimit CurrentClocksEventReasons"
-    assert said(two, f"[code(globals()['nvmlDeviceGet' + x], a) for x in '{calls}'.split()]") == [NOT_SUPPORTED] * 5
-    assert said(two, "[code(nvmlDeviceGetViolationStatus, a, 0), code(nvmlDeviceGetPcieThroughput, a, 0)]") == [3, 3]
+    assert (
+        said(two, f"[code(globals()['nvmlDeviceGet' + x], a) for x in '{calls}'.split()]")
+        == [NOT_SUPPORTED] * 5
+    )
+    assert said(
+        two, "[code(nvmlDeviceGetViolationStatus, a, 0), code(nvmlDeviceGetPcieThroughput, a, 0)]"
+    ) == [3, 3]
     assert said(two, "nvmlDeviceGetMemoryInfo(a).used >> 20") == 7
 
 
@@ -310,7 +393,10 @@ def test_error_in_a_window(two: "FakeNvml") -> None:
     times = (0, 1, 1.49, 1.5, 2, 2.99, 3)
     power = f"[[at(t, code, nvmlDeviceGetPowerUsage, gpu) for t in {times}] for gpu in (a, b)]"
     assert said(two, power) == [[0, 999, 999, 0, GPU_IS_LOST, GPU_IS_LOST, 0], [0] * 7]
-    assert [x[0] > 0 for x in said(two, "[at(t, fields, a, 197) for t in (1, 1.3)]")] == [True, False]
+    assert [x[0] > 0 for x in said(two, "[at(t, fields, a, 197) for t in (1, 1.3)]")] == [
+        True,
+        False,
+    ]
     assert said(two, "at(2.5, code, nvmlDeviceGetUUID, a)") == GPU_IS_LOST
 
 
@@ -323,9 +409,22 @@ def test_call_that_lingers(two: "FakeNvml") -> None:
     two.slow("nvmlDeviceGetUUID", 0.2, gpu=0)
     two.cost("nvmlDeviceGetUtilizationRates", 20_000, gpu=1, until=5)
     assert said(two, "t = time.monotonic()", "nvmlDeviceGetUUID(a)", "time.monotonic() - t") >= 0.2
-    assert said(two, "t = time.thread_time()", "nvmlDeviceGetUtilizationRates(b)", "time.thread_time() - t") >= 0.02
+    assert (
+        said(
+            two,
+            "t = time.thread_time()",
+            "nvmlDeviceGetUtilizationRates(b)",
+            "time.thread_time() - t",
+        )
+        >= 0.02
+    )
     hang = "threading.Thread(target=at, args=(1, nvmlDeviceGetPowerUsage, a), daemon=True).start()"
-    assert said(two, "before = at(0.5, nvmlDeviceGetPowerUsage, a)", hang, "[before, nvmlDeviceGetPowerUsage(b)]") == [
+    assert said(
+        two,
+        "before = at(0.5, nvmlDeviceGetPowerUsage, a)",
+        hang,
+        "[before, nvmlDeviceGetPowerUsage(b)]",
+    ) == [
         50_000,
         50_000,
     ]
@@ -343,7 +442,9 @@ def test_clock(two: "FakeNvml") -> None:
     two.begin_script(time.monotonic() + 1000)
     energy = said(two, "nvmlDeviceGetTotalEnergyConsumption(a)")
     began = two.begin_script(time.monotonic() - 100)
-    earliest, got, latest = said(two, "[time.monotonic(), nvmlDeviceGetTotalEnergyConsumption(a), time.monotonic()]")
+    earliest, got, latest = said(
+        two, "[time.monotonic(), nvmlDeviceGetTotalEnergyConsumption(a), time.monotonic()]"
+    )
     window = [two.integral(0, "power", 0, now - began) * 1000 for now in (earliest, latest)]
     assert window[0] - 1 <= got - energy <= window[1] + 1
     assert window[0] > 1_900_000

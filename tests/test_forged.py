@@ -20,7 +20,11 @@ def plant(launcher: Launcher, name: str, content: bytes) -> int:
     """A live record made by hand; the descriptor that keeps it so."""
     descriptor = os.open(launcher.state / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     os.write(descriptor, content)
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, records.struct.pack(records._FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
+    fcntl.fcntl(
+        descriptor,
+        fcntl.F_OFD_SETLK,
+        records.struct.pack(records._FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0),
+    )
     return descriptor
 
 
@@ -34,7 +38,11 @@ def test_free_follows_no_link(launcher: Launcher, tmp_path: Path) -> None:
     """A job that puts a symbolic link in its record's place while it is being freed ends nobody but itself."""
     log = tmp_path / "log"
     swap = f'trap "ln -sf {log} $GPULAUNCH_STATE_DIR/gpulaunch.lease.$GPULAUNCH_LEASE; exit 3" TERM; echo up; read line'
-    writer = [sys.executable, "-c", f"import sys; f = open({str(log)!r}, 'w'); print('open', flush=True); input()"]
+    writer = [
+        sys.executable,
+        "-c",
+        f"import sys; f = open({str(log)!r}, 'w'); print('open', flush=True); input()",
+    ]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(writer, **pipes) as bystander:
         assert bystander.stdout.readline() == "open\n"
@@ -55,12 +63,19 @@ def test_a_ticket_beyond_all_reason(launcher: Launcher) -> None:
     with held(launcher, *ALL_GPUS):
         with launcher.start(*VGG, "--wait", "--", "true") as waiter:
             waiter.stderr.readline()
-            forged = document(launcher, "gpulaunch.ticket.") | {"id": "ffffffffffff", "number": 1 << 30}
+            forged = document(launcher, "gpulaunch.ticket.") | {
+                "id": "ffffffffffff",
+                "number": 1 << 30,
+            }
             waiter.kill()
             waiter.communicate()
-        descriptor = plant(launcher, f"gpulaunch.ticket.{1 << 30}.ffffffffffff", json.dumps(forged).encode())
+        descriptor = plant(
+            launcher, f"gpulaunch.ticket.{1 << 30}.ffffffffffff", json.dumps(forged).encode()
+        )
         with launcher.start(*VGG, "--wait", "--", "true") as waiter:
-            assert waiter.stderr.readline().startswith("gpulaunch: info: waiting as number 1 in the queue")
+            assert waiter.stderr.readline().startswith(
+                "gpulaunch: info: waiting as number 1 in the queue"
+            )
             assert launcher.run("status", *DGX).returncode == 0
             waiter.kill()
             waiter.communicate()
@@ -94,7 +109,9 @@ def test_a_damaged_record_can_be_freed(launcher: Launcher) -> None:
         assert keeper.stdout.readline() == b"there\n"
         done = launcher.run(*VGG, *SHOW)
         assert done.returncode == 125
-        assert done.stderr.splitlines()[1].endswith(" or root can end it: gpulaunch free ffffffffffff")
+        assert done.stderr.splitlines()[1].endswith(
+            " or root can end it: gpulaunch free ffffffffffff"
+        )
         assert launcher.run("free", "ffffffffffff").returncode == 0
         keeper.communicate()
         assert keeper.returncode == -signal.SIGTERM
@@ -104,7 +121,9 @@ def test_a_damaged_record_can_be_freed(launcher: Launcher) -> None:
 def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
     """A record that nobody understands, of whoever, does not keep what a job leaves behind from being ended."""
     launcher.environment["GPULAUNCH_GRACE"] = "0.3"
-    with launcher.start(*VGG, "--", "sh", "-c", "sleep 600 & echo $!; read line", stdin=subprocess.PIPE) as process:
+    with launcher.start(
+        *VGG, "--", "sh", "-c", "sleep 600 & echo $!; read line", stdin=subprocess.PIPE
+    ) as process:
         straggler = int(process.stdout.readline())
         descriptor = plant(launcher, "gpulaunch.lease.ffffffffffff", b"{")
         process.communicate("\n")
@@ -122,7 +141,9 @@ def test_root_of_little(launcher: Launcher) -> None:
     os.chmod(launcher.state, 0o1777)
     os.chown(launcher.state, 12345, 12345)  # else its owner may remove what stands in it
     command = ["unshare", "--user", "--map-root-user", launcher.script, *VGG, *SHOW]
-    done = subprocess.run(command, env=launcher.environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=launcher.environment, capture_output=True, text=True, check=False
+    )
     if "unshare failed" in done.stderr:
         pytest.skip("no user namespaces here")
     assert (done.returncode, done.stdout) == (0, "0,2,3\n"), done.stderr
@@ -136,9 +157,7 @@ def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path:
         "[pcie]\ngeneration = 3\nwidth = 16\n[pcie.groups]\nPIX = [[0, 1], [2, 3]]\n"
     )
     machine = ("--topology", str(big))
-    loop = (
-        f"while [ ! -e {tmp_path}/stop ]; do {launcher.script} {' '.join(machine)} -n 1 --policy baseline -- true; done"
-    )
+    loop = f"while [ ! -e {tmp_path}/stop ]; do {launcher.script} {' '.join(machine)} -n 1 --policy baseline -- true; done"
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(["sh", "-c", loop], env=launcher.environment, **pipes):
         try:
@@ -167,7 +186,10 @@ def test_what_a_share_may_say(launcher: Launcher) -> None:
         descriptor = plant(launcher, f"gpulaunch.lease.{good['id']}", content)
         done = launcher.run("status", *DGX)
         assert (done.returncode, done.stderr.count("\n")) == (125, 2)
-        assert f"this live lease of {Path(launcher.state).owner()} cannot be understood: " in done.stderr
+        assert (
+            f"this live lease of {Path(launcher.state).owner()} cannot be understood: "
+            in done.stderr
+        )
         assert what in done.stderr
         os.close(descriptor)
         (launcher.state / f"gpulaunch.lease.{good['id']}").unlink()

@@ -74,7 +74,9 @@ def shipped(name: str) -> Demand:
     )
 
 
-def busy(sm: float, memory_bandwidth: float = 0.0, memory_bytes: int = 0, power_w: float | None = None) -> Demand:
+def busy(
+    sm: float, memory_bandwidth: float = 0.0, memory_bytes: int = 0, power_w: float | None = None
+) -> Demand:
     return Demand(f"{sm:g}", sm, memory_bandwidth, memory_bytes, power_w)
 
 
@@ -102,7 +104,10 @@ def test_the_card_of_the_paper_is_the_shipped_one() -> None:
 def test_combinations_of_table_3(number, names, sm, memory_bandwidth, memory_mib) -> None:
     """Of the combinations whose sizes Table II has, the rule refuses 1, 4, 7 and 10, each for its SM utilization."""
     verdict = judge(clients(*map(shipped, names)), A100X)
-    assert (verdict.sums.sm_percentage, verdict.sums.memory_bandwidth_percentage) == (sm, memory_bandwidth)
+    assert (verdict.sums.sm_percentage, verdict.sums.memory_bandwidth_percentage) == (
+        sm,
+        memory_bandwidth,
+    )
     assert verdict.sums.memory_bytes == memory_mib << 20
     assert verdict.compatible == (number not in INTERFERING)
     expected = f"average SM utilization {sm:g} % of at most 100 %"
@@ -128,13 +133,22 @@ def test_combinations_without_figures(known, missing) -> None:
     ("demands", "reason"),
     [
         ((busy(60), busy(40)), None),
-        (tuple(map(busy, (0.03, 0.03, 0.03, 2.24, 2.24, 95.43))), None),  # as binary fractions 100.00000000000001
+        (
+            tuple(map(busy, (0.03, 0.03, 0.03, 2.24, 2.24, 95.43))),
+            None,
+        ),  # as binary fractions 100.00000000000001
         ((busy(60), busy(40.01)), "average SM utilization 100.01 % of at most 100 %"),
         ((busy(60), busy(40.001)), "average SM utilization 100.001 % of at most 100 %"),
         ((busy(1, 70), busy(1, 30)), None),
-        ((busy(1, 70), busy(1, 30.5)), "average memory-bandwidth utilization 100.5 % of at most 100 %"),
+        (
+            (busy(1, 70), busy(1, 30.5)),
+            "average memory-bandwidth utilization 100.5 % of at most 100 %",
+        ),
         ((busy(1, 1, 50 << 30), busy(1, 1, 30 << 30)), None),
-        ((busy(1, 1, 50 << 30), busy(1, 1, 31 << 30)), "maximum memory 82944 MiB of at most 81920 MiB"),
+        (
+            (busy(1, 1, 50 << 30), busy(1, 1, 31 << 30)),
+            "maximum memory 82944 MiB of at most 81920 MiB",
+        ),
         ((busy(100, 100, 80 << 30),), None),
         ((busy(0, 0, 81 << 30),), "maximum memory 82944 MiB of at most 81920 MiB"),
     ],
@@ -170,7 +184,10 @@ def test_bounds_can_be_set() -> None:
 )
 def test_throughput_wants_few(utilizations, compatible) -> None:
     """Throughput: two clients, or three if each takes a third of the SM bound at most."""
-    assert judge(clients(*map(busy, utilizations), objective="throughput"), A100X).compatible == compatible
+    assert (
+        judge(clients(*map(busy, utilizations), objective="throughput"), A100X).compatible
+        == compatible
+    )
 
 
 def test_one_for_throughput_is_enough() -> None:
@@ -195,12 +212,16 @@ def test_energy_and_product_want_many(objective) -> None:
 @pytest.mark.parametrize("objective", ["energy", "product"])
 def test_until_the_worst_loses_too_much(objective) -> None:
     """Energy and product: the client that is predicted to lose most stays within the smallest tolerance."""
-    pair = clients(busy(50), busy(50), objective=objective, tolerance=20)  # each at 1 / (1 + 0.5 x 0.5) = 80 %
+    pair = clients(
+        busy(50), busy(50), objective=objective, tolerance=20
+    )  # each at 1 / (1 + 0.5 x 0.5) = 80 %
     assert judge(pair, A100X).compatible
     (strict,) = clients(busy(50), objective=objective, tolerance=19)
     strict_reasons = ("predicted throughput loss of 50 20 % of at most 19 %",)
     assert judge([pair[0], strict], A100X).reasons == strict_reasons
-    trio = clients(busy(25), busy(25), busy(50), objective=objective, tolerance=19)  # 25 loses 15.8 %, 50 loses 20 %
+    trio = clients(
+        busy(25), busy(25), busy(50), objective=objective, tolerance=19
+    )  # 25 loses 15.8 %, 50 loses 20 %
     assert judge(trio, A100X).reasons == strict_reasons
 
 
@@ -222,7 +243,10 @@ def test_measured_slowdowns() -> None:
     victim = Client(busy(10), slowdowns={"20": 0.25, "30": 0.1})
     calm = [Client(busy(20), slowdowns={"10": 0.05}), Client(busy(30))]
     fits = judge([victim, calm[0]], A100X)
-    assert (fits.compatible, fits.sums.interference) == (True, pytest.approx(0.15))  # Eq. 4: the mean of 25 and 5 %
+    assert (fits.compatible, fits.sums.interference) == (
+        True,
+        pytest.approx(0.15),
+    )  # Eq. 4: the mean of 25 and 5 %
     assert judge([victim, *calm], A100X, Bounds(slowdown_percentage=30)).reasons == (
         "measured slowdown of 10 35 % of at most 30 %",
     )
@@ -244,7 +268,9 @@ def test_power_is_told_and_never_refused() -> None:
     assert hot.notes == (
         "average power sums to 500 W (predicted draw 411 W), over the limit of 300 W: clocks may be lowered",
     )  # 57 + 2 x 193 / (1 + 0.3 x 0.3)
-    small = judge(clients(*map(shipped, TABLE_3[4][1])), A100X)  # each counts the idle GPU's part again
+    small = judge(
+        clients(*map(shipped, TABLE_3[4][1])), A100X
+    )  # each counts the idle GPU's part again
     assert small.notes == (
         "average power sums to 357 W (predicted draw 182 W), over the limit of 300 W: clocks may be lowered",
     )
@@ -266,12 +292,20 @@ demands = st.builds(
     st.none() | st.floats(0, 400),
 )
 objectives = st.builds(
-    Objective, st.sampled_from(("throughput", "energy", "product")), throughput_tolerance_percentage=percentages
+    Objective,
+    st.sampled_from(("throughput", "energy", "product")),
+    throughput_tolerance_percentage=percentages,
 )
-any_client = st.builds(Client, demands, objectives, st.dictionaries(st.sampled_from("abc"), st.floats(0, 0.5)))
+any_client = st.builds(
+    Client, demands, objectives, st.dictionaries(st.sampled_from("abc"), st.floats(0, 0.5))
+)
 crowds = st.lists(any_client, min_size=1, max_size=7)
-bounds = st.builds(Bounds, st.floats(1, 400), st.floats(1, 400), st.floats(1, 400), st.floats(0, 400))
-capacities = st.builds(Capacity, st.just(80 << 30), st.integers(1, 6), st.none(), st.none() | st.just(300.0))
+bounds = st.builds(
+    Bounds, st.floats(1, 400), st.floats(1, 400), st.floats(1, 400), st.floats(0, 400)
+)
+capacities = st.builds(
+    Capacity, st.just(80 << 30), st.integers(1, 6), st.none(), st.none() | st.just(300.0)
+)
 
 
 @given(crowds, any_client, capacities, bounds)
@@ -333,7 +367,9 @@ def test_power_together() -> None:
     """Idle power once, the rest of each at its rate; a job that draws less than idle lowers idle."""
     pair = [busy(50, power_w=157.0), busy(50, power_w=107.0)]
     assert drawn_power(pair, (0.8, 0.8), 57.0) == pytest.approx(57 + 0.8 * (100 + 50))
-    assert drawn_power([busy(50, power_w=30.0), pair[1]], (0.9, 0.9), 57.0) == pytest.approx(30 + 0.9 * 77)
+    assert drawn_power([busy(50, power_w=30.0), pair[1]], (0.9, 0.9), 57.0) == pytest.approx(
+        30 + 0.9 * 77
+    )
     assert drawn_power([busy(50)], (1.0,), 57.0) is None
 
 
@@ -350,10 +386,16 @@ def test_a_run_by_hand() -> None:
 def test_a_run_is_held_to_the_power_limit() -> None:
     """Beyond the card's limit all slow down to meet it, and nobody gets energy for nothing."""
     hot = [Solo(busy(0, power_w=250.0), 10.0)] * 2
-    assert pace([job.demand for job in hot], A100X, idle_w=50.0) == ((0.625, 0.625), 300.0)  # 250 W of 400
+    assert pace([job.demand for job in hot], A100X, idle_w=50.0) == (
+        (0.625, 0.625),
+        300.0,
+    )  # 250 W of 400
     assert run_together(hot, A100X, idle_w=50.0) == ((16.0, 16.0), 4800.0)
     foreign = [Solo(busy(0, power_w=500.0), 10.0), Solo(busy(0, power_w=50.0), 10.0)]
-    assert run_together(foreign, A100X, idle_w=50.0).ends_s == (10.0, 10.0)  # 500 W were drawn on another card
+    assert run_together(foreign, A100X, idle_w=50.0).ends_s == (
+        10.0,
+        10.0,
+    )  # 500 W were drawn on another card
     assert run_together([*hot, Solo(busy(0), 1.0)], A100X, idle_w=50.0).energy_j is None
 
 
@@ -361,14 +403,18 @@ def test_a_run_is_held_to_the_power_limit() -> None:
 def test_a_run_ends(jobs) -> None:
     """No job ends before it would alone, and all end before they would one after the other."""
     run = run_together(jobs, A100X, idle_w=50.0)
-    assert all(end >= job.duration_s * (1 - 1e-6) for job, end in zip(jobs, run.ends_s, strict=True))
+    assert all(
+        end >= job.duration_s * (1 - 1e-6) for job, end in zip(jobs, run.ends_s, strict=True)
+    )
     assert run.time_s <= sum(job.duration_s for job in jobs) * (1 + 1e-6)
 
 
 CURVE = (CurvePoint(20, 40.0), CurvePoint(50, 80.0), CurvePoint(100, 100.0))
 
 
-@pytest.mark.parametrize(("cap", "rate"), [(100, 1), (50, 0.8), (35, 0.6), (20, 0.4), (10, 0.2), (75, 0.9)])
+@pytest.mark.parametrize(
+    ("cap", "rate"), [(100, 1), (50, 0.8), (35, 0.6), (20, 0.4), (10, 0.2), (75, 0.9)]
+)
 def test_a_cap_is_read_off_the_curve(cap, rate) -> None:
     """Between the points of a curve the rate is on the line, under the first on the line to 0."""
     assert capped_rate(CURVE, cap) == pytest.approx(rate)
@@ -398,7 +444,12 @@ def best(request: Demand, choices: list[list[Demand]], objective: str = "through
 
 def test_lowest_utilization_first() -> None:
     """The GPU with the lowest utilization is preferred, whatever its power."""
-    assert best(busy(5, power_w=90.0), [[busy(50, power_w=290.0)], [busy(20, power_w=90.0)], [busy(70)]]) == 1
+    assert (
+        best(
+            busy(5, power_w=90.0), [[busy(50, power_w=290.0)], [busy(20, power_w=90.0)], [busy(70)]]
+        )
+        == 1
+    )
     assert best(busy(5), [[busy(2), busy(2)], []]) == 1
 
 

@@ -26,7 +26,9 @@ def pipe() -> Iterator[tuple[IO[str], int]]:
             os.close(write_end)
 
 
-def told(launcher: Launcher, *arguments: str, **more: Any) -> tuple[subprocess.CompletedProcess[str], list[dict]]:
+def told(
+    launcher: Launcher, *arguments: str, **more: Any
+) -> tuple[subprocess.CompletedProcess[str], list[dict]]:
     """Run a launch; how it ended, and the lines that it told."""
     with pipe() as (said, fd):
         done = launcher.run(f"--json-status-fd={fd}", *arguments, pass_fds=(fd,), **more)
@@ -36,7 +38,9 @@ def told(launcher: Launcher, *arguments: str, **more: Any) -> tuple[subprocess.C
 
 def test_start_and_end(launcher: Launcher) -> None:
     """A line tells the lease, the GPUs in rank order and the job's pid when it starts, and another how it has ended."""
-    done, (started, ended) = told(launcher, *VGG, "--", "sh", "-c", "echo $GPULAUNCH_LEASE $$; exit 3")
+    done, (started, ended) = told(
+        launcher, *VGG, "--", "sh", "-c", "echo $GPULAUNCH_LEASE $$; exit 3"
+    )
     lease, pid = done.stdout.split()
     assert (done.returncode, done.stderr) == (3, "")
     assert TIME.fullmatch(started["started_at"])
@@ -67,7 +71,10 @@ def test_start_and_end(launcher: Launcher) -> None:
 def test_exit_status(launcher: Launcher, options: tuple[str, ...], script: str, want: int) -> None:
     """The exit status that is told is what a shell sees of the launch."""
     done, (_, ended) = told(launcher, *DGX, *options, "--", "sh", "-c", script)
-    assert (ended["exit_status"], done.returncode) == (want, -signal.SIGINT if want == 130 else want)
+    assert (ended["exit_status"], done.returncode) == (
+        want,
+        -signal.SIGINT if want == 130 else want,
+    )
 
 
 def test_a_command_that_is_not_there(launcher: Launcher) -> None:
@@ -114,7 +121,12 @@ def test_nobody_else_has_it(launcher: Launcher, guarded: str) -> None:
     with os.fdopen(read_end) as said:
         job = ("--", "sh", "-c", "trap '' TERM; echo up; read line")
         launch = launcher.start(
-            *DGX, f"--json-status-fd={fd}", *job, pass_fds=(fd,), env=environment, stdin=subprocess.PIPE
+            *DGX,
+            f"--json-status-fd={fd}",
+            *job,
+            pass_fds=(fd,),
+            env=environment,
+            stdin=subprocess.PIPE,
         )
         os.close(fd)
         pid = json.loads(said.readline())["job_pid"]
@@ -129,7 +141,9 @@ def test_a_reader_that_is_gone(launcher: Launcher) -> None:
     """When nobody reads the job runs all the same, and its exit status is what it is."""
     read_end, write_end = os.pipe()
     os.close(read_end)
-    done = launcher.run(*DGX, f"--json-status-fd={write_end}", "--", "sh", "-c", "exit 5", pass_fds=(write_end,))
+    done = launcher.run(
+        *DGX, f"--json-status-fd={write_end}", "--", "sh", "-c", "exit 5", pass_fds=(write_end,)
+    )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (5, "")
 
@@ -139,7 +153,12 @@ def test_the_next_descriptor(launcher: Launcher, tmp_path) -> None:
     with open(tmp_path / "said", "a") as file, pipe() as (said, fd):
         fds = (fd, file.fileno())
         launch = launcher.start(
-            *DGX, f"--json-status-fd={fds[0]},{fds[1]}", "--", "cat", pass_fds=fds, stdin=subprocess.PIPE
+            *DGX,
+            f"--json-status-fd={fds[0]},{fds[1]}",
+            "--",
+            "cat",
+            pass_fds=fds,
+            stdin=subprocess.PIPE,
         )
         assert json.loads(said.readline())["event"] == "started"
         said.close()

@@ -50,7 +50,10 @@ def test_two_launches_share_nothing(launcher: Launcher) -> None:
         assert (first.gpus, second.gpus) == ("0,2,3", "4,6,7")
         third = launcher.run(*VGG, *SHOW)
         assert (third.returncode, third.stdout) == (75, "")
-        assert third.stderr.splitlines()[0] == "gpulaunch: error: 3 GPUs requested: 2 of 8 are free, 6 are leased"
+        assert (
+            third.stderr.splitlines()[0]
+            == "gpulaunch: error: 3 GPUs requested: 2 of 8 are free, 6 are leased"
+        )
     assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
     assert launcher.records() == []
 
@@ -103,13 +106,22 @@ def test_status_tells_who_has_what(launcher: Launcher) -> None:
     with held(launcher, *VGG, "--name", "my job") as job:
         table = status(launcher)
         lease = table["leases"][0]
-        assert [gpu["index"] for gpu in table["gpus"] if gpu["leases"] == [lease["id"]]] == [0, 2, 3]
+        assert [gpu["index"] for gpu in table["gpus"] if gpu["leases"] == [lease["id"]]] == [
+            0,
+            2,
+            3,
+        ]
         assert {gpu["state"] for gpu in table["gpus"]} == {"free", "leased"}
         assert (lease["pid"], lease["job_pid"]) == (job.process.pid, job.job_pid)
         assert (lease["gpus"], lease["profile"], lease["name"]) == ([0, 2, 3], "vgg16", "my job")
         assert lease["command"][:2] == ["sh", "-c"]
         assert lease["started_at"].endswith("Z")
-        assert (lease["shared"], lease["sm_percentage"], lease["container"], table["queue"]) == (False, None, None, [])
+        assert (lease["shared"], lease["sm_percentage"], lease["container"], table["queue"]) == (
+            False,
+            None,
+            None,
+            [],
+        )
         shown = launcher.run("status", *DGX).stdout
         assert "my job" in shown
         assert "free: 1,4-7" in shown
@@ -137,7 +149,9 @@ def test_a_record_is_a_private_fact_in_public(launcher: Launcher) -> None:
 def test_undecodable_arguments_are_kept_and_shown_escaped(launcher: Launcher) -> None:
     r"""An argument that is no UTF-8 reaches the job as it is; status shows its bytes as \xNN."""
     script = 'printf %s "$1" | od -An -tx1; read line'
-    with launcher.start(*DGX, "--", "sh", "-c", script, "x", b"a\xff\n", stdin=subprocess.PIPE) as process:
+    with launcher.start(
+        *DGX, "--", "sh", "-c", script, "x", b"a\xff\n", stdin=subprocess.PIPE
+    ) as process:
         assert process.stdout.readline().split() == ["61", "ff", "0a"]
         assert status(launcher)["leases"][0]["command"][-1] == "a\\xff\\x0a"
         process.communicate("\n")
@@ -145,10 +159,10 @@ def test_undecodable_arguments_are_kept_and_shown_escaped(launcher: Launcher) ->
 
 def test_a_launch_inside_a_lease_takes_from_it(launcher: Launcher) -> None:
     """Inside a lease a launch chooses among its GPUs alone, on its machine, and two of them share nothing."""
-    inner = (
-        "gpulaunch -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES; gpulaunch -n 1 -- sh -c \"echo \\$CUDA_VISIBLE_DEVICES\"'"
+    inner = "gpulaunch -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES; gpulaunch -n 1 -- sh -c \"echo \\$CUDA_VISIBLE_DEVICES\"'"
+    done = launcher.run(
+        *VGG, "--", "sh", "-c", f"{inner}; gpulaunch -n all -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
     )
-    done = launcher.run(*VGG, "--", "sh", "-c", f"{inner}; gpulaunch -n all -- sh -c 'echo $CUDA_VISIBLE_DEVICES'")
     assert (done.stderr, done.stdout.split()) == ("", ["0,3", "0", "0,2,3"])
     done = launcher.run(*VGG, "--", "gpulaunch", "-n", "4", "--", "true")
     assert done.returncode == 2
@@ -161,7 +175,9 @@ def test_a_nested_lease_outlives_its_parent(launcher: Launcher) -> None:
     outer = launcher.start(*VGG, "--", "sh", "-c", f"exec 3<&0; {script}", stdin=subprocess.PIPE)
     with outer:
         assert outer.stdout.readline() == "started\n"
-        parent, child = sorted(status(launcher)["leases"], key=lambda lease: lease["parent"] is not None)
+        parent, child = sorted(
+            status(launcher)["leases"], key=lambda lease: lease["parent"] is not None
+        )
         assert child["parent"] == parent["id"]
         os.kill(parent["job_pid"], signal.SIGKILL)
         outer.wait(30)
@@ -189,7 +205,9 @@ def test_a_dead_inherited_lease_is_one_warning(launcher: Launcher) -> None:
         ("a UUID may stand for an index", "GPU-dgx1-v100-7,GPU-dgx1-v100-6", "6,7"),
     ],
 )
-def test_visible_devices_that_are_set_restrict(launcher: Launcher, sentence: str, value: str, expected: str) -> None:
+def test_visible_devices_that_are_set_restrict(
+    launcher: Launcher, sentence: str, value: str, expected: str
+) -> None:
     """A CUDA_VISIBLE_DEVICES that is already set restricts the choice."""
     environment = {**launcher.environment, "CUDA_VISIBLE_DEVICES": value}
     assert launcher.run(*DGX, "-n", "2", *SHOW, env=environment).stdout == f"{expected}\n", sentence
@@ -204,8 +222,15 @@ def test_no_visible_device_can_never_be(launcher: Launcher) -> None:
 
 def test_constraints_narrow_the_choice(launcher: Launcher) -> None:
     """--only, --exclude, --memory and --gpu-model narrow the choice."""
-    assert launcher.run(*DGX, "-n", "2", "--only", "1,2,GPU-dgx1-v100-3", "--exclude", "2", *SHOW).stdout == "1,3\n"
-    assert launcher.run(*DGX, "--memory", "15GiB", "--gpu-model", "v100-sxm2", *SHOW).stdout == "0\n"
+    assert (
+        launcher.run(
+            *DGX, "-n", "2", "--only", "1,2,GPU-dgx1-v100-3", "--exclude", "2", *SHOW
+        ).stdout
+        == "1,3\n"
+    )
+    assert (
+        launcher.run(*DGX, "--memory", "15GiB", "--gpu-model", "v100-sxm2", *SHOW).stdout == "0\n"
+    )
     done = launcher.run(*DGX, "--memory", "32GiB", *SHOW)
     error = "gpulaunch: error: 1 GPU requested: 0 of dgx1-v100's 8 satisfy --memory 32GiB\n"
     assert (done.returncode, done.stderr) == (2, error)
@@ -238,7 +263,10 @@ def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> 
     done = launcher.run(*VGG, "--dry-run", "--json", "--", "python", "train.py")
     got = json.loads(done.stdout)
     assert done.returncode == 0
-    assert {key: got[key] for key in ("decision", "policy", "bandwidth_model", "shared", "sm_percentage", "argv")} == {
+    assert {
+        key: got[key]
+        for key in ("decision", "policy", "bandwidth_model", "shared", "sm_percentage", "argv")
+    } == {
         "decision": "grant",
         "policy": "preserve",
         "bandwidth_model": "cut",
@@ -291,7 +319,12 @@ def test_a_dry_run_tells_by_its_status(
     with held(launcher, *VGG):
         done = launcher.run(*DGX, *options, "--dry-run", "--json", "--", "x")
         got = json.loads(done.stdout)
-        assert (got["decision"], got["gpus"], got["env"], done.returncode) == (decision, [], {}, exit_status)
+        assert (got["decision"], got["gpus"], got["env"], done.returncode) == (
+            decision,
+            [],
+            {},
+            exit_status,
+        )
 
 
 def test_explain_says_why_the_winner_won(launcher: Launcher) -> None:
@@ -301,7 +334,17 @@ def test_explain_says_why_the_winner_won(launcher: Launcher) -> None:
     assert "0,2-3 ties with 1-3 in aggregate bandwidth, and has lower indices" in done.stderr
     with held(launcher, *DGX, "-n", "1", "--only", "0"):
         done = launcher.run(
-            *DGX, "-n", "2", "--pattern", "ring", "--explain", "--dry-run", "--only", "1,2,3", "--", "x"
+            *DGX,
+            "-n",
+            "2",
+            "--pattern",
+            "ring",
+            "--explain",
+            "--dry-run",
+            "--only",
+            "1,2,3",
+            "--",
+            "x",
         )
         reason = "2-3 has the most lasting bandwidth: 733 GB/s against 708, after a tie in effective bandwidth"
         assert reason in done.stdout
@@ -312,9 +355,13 @@ def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: La
     bridged = ("--topology", "a100-pcie-4gpu")
     with held(launcher, *bridged, "-n", "2", "--only", "1,2", "--name", "first"):
         (lease,) = json.loads(launcher.run("status", *bridged, "--json").stdout)["leases"]
-        document = json.loads(launcher.run(*bridged, "-n", "2", "--explain", "--dry-run", "--json", "--", "x").stdout)
+        document = json.loads(
+            launcher.run(*bridged, "-n", "2", "--explain", "--dry-run", "--json", "--", "x").stdout
+        )
         why = f"leased by {lease['user']}: first ({lease['id']})"
-        assert document["excluded"] == [{"index": index, "name": str(index), "why": why} for index in (1, 2)]
+        assert document["excluded"] == [
+            {"index": index, "name": str(index), "why": why} for index in (1, 2)
+        ]
         assert [candidate["gpus"] for candidate in document["candidates"]] == [[0, 3]]
         assert document["if_idle"] == {
             "instead": "--min-bandwidth 240 --wait",
@@ -324,11 +371,14 @@ def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: La
         done = launcher.run(*bridged, "-n", "2", "--explain", *SHOW)
         assert done.stdout == "0,3\n"
         assert (
-            "the idle machine would give 0,1 with 240 GB/s: --min-bandwidth 240 --wait waits for as much" in done.stderr
+            "the idle machine would give 0,1 with 240 GB/s: --min-bandwidth 240 --wait waits for as much"
+            in done.stderr
         )
 
 
-def test_preserve_paper_goes_by_the_papers_model_unless_another_is_named(launcher: Launcher) -> None:
+def test_preserve_paper_goes_by_the_papers_model_unless_another_is_named(
+    launcher: Launcher,
+) -> None:
     """Eq. 2 is preserve-paper's own model, the slowest cut everybody else's; --bandwidth-model overrules both."""
 
     def shown(*options: str) -> tuple[str, float]:
@@ -366,8 +416,12 @@ def test_explain_says_what_would_work_instead(launcher: Launcher) -> None:
         assert refused.returncode == 75
         assert "drop --nvlink               12  0,3" in refused.stderr
     with held(launcher, *DGX, "-n", "6"):
-        document = json.loads(launcher.run(*DGX, "-n", "3", "--explain", "--dry-run", "--json", "--", "x").stdout)
-        assert [(one["instead"], len(one["gpus"])) for one in document["alternatives"]] == [("ask for 2 GPUs", 2)]
+        document = json.loads(
+            launcher.run(*DGX, "-n", "3", "--explain", "--dry-run", "--json", "--", "x").stdout
+        )
+        assert [(one["instead"], len(one["gpus"])) for one in document["alternatives"]] == [
+            ("ask for 2 GPUs", 2)
+        ]
 
 
 BIG_MACHINE = """
@@ -385,13 +439,38 @@ width = 16
 BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
     ("unknown profile", (*DGX, "-p", "vgg17", "--", "x"), 2, "unknown profile 'vgg17'"),
     ("unknown policy", (*DGX, "--policy", "best", "--", "x"), 2, "--policy: unknown policy 'best'"),
-    ("unknown pattern", (*DGX, "--pattern", "star7", "--", "x"), 2, "--pattern: unknown pattern 'star7'"),
-    ("unknown model", (*DGX, "--bandwidth-model", "x", "--", "x"), 2, "--bandwidth-model: unknown bandwidth model 'x'"),
+    (
+        "unknown pattern",
+        (*DGX, "--pattern", "star7", "--", "x"),
+        2,
+        "--pattern: unknown pattern 'star7'",
+    ),
+    (
+        "unknown model",
+        (*DGX, "--bandwidth-model", "x", "--", "x"),
+        2,
+        "--bandwidth-model: unknown bandwidth model 'x'",
+    ),
     ("unknown topology", ("--topology", "dgx9", "--", "x"), 2, "unknown topology 'dgx9'"),
-    ("no such file", ("--topology", "./none.toml", "--", "x"), 2, "./none.toml: no such file or directory"),
+    (
+        "no such file",
+        ("--topology", "./none.toml", "--", "x"),
+        2,
+        "./none.toml: no such file or directory",
+    ),
     ("no GPUs", (*DGX, "-n", "0", "--", "x"), 2, "-n: 0 GPUs requested: at least 1 is needed"),
-    ("negative GPUs", (*DGX, "-n", "-1", "--", "x"), 2, "-n: -1 GPUs requested: at least 1 is needed"),
-    ("GPUs in words", (*DGX, "--gpus=three", "--", "x"), 2, "--gpus: 'three' is neither a number of GPUs nor 'all'"),
+    (
+        "negative GPUs",
+        (*DGX, "-n", "-1", "--", "x"),
+        2,
+        "-n: -1 GPUs requested: at least 1 is needed",
+    ),
+    (
+        "GPUs in words",
+        (*DGX, "--gpus=three", "--", "x"),
+        2,
+        "--gpus: 'three' is neither a number of GPUs nor 'all'",
+    ),
     ("too many GPUs", (*DGX, "-n", "9", "--", "x"), 2, "9 GPUs requested: dgx1-v100 has 8"),
     (
         "a GPU that does not exist",
@@ -414,11 +493,21 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
     ("unknown option", (*DGX, "--profil", "vgg16", "--", "x"), 2, "unknown option --profil"),
     ("unknown letter", ("-xn3", "--", "x"), 2, "unknown option -x"),
     ("missing value", (*DGX, "-n"), 2, "-n needs a value: N|all"),
-    ("value for a switch", (*DGX, "--uuid=yes", "--", "x"), 2, "--uuid takes no value, but 'yes' is given"),
+    (
+        "value for a switch",
+        (*DGX, "--uuid=yes", "--", "x"),
+        2,
+        "--uuid takes no value, but 'yes' is given",
+    ),
     ("no command", (*DGX, "--"), 2, "no command given"),
     ("nothing at all", (), 2, "no command given"),
     ("forgotten --", (*DGX, "train.py"), 2, "unknown command 'train.py'"),
-    ("a command for status", ("status", "--", "x"), 2, "'gpulaunch status' runs no command, but -- is given"),
+    (
+        "a command for status",
+        ("status", "--", "x"),
+        2,
+        "'gpulaunch status' runs no command, but -- is given",
+    ),
     (
         "JSON on the job's stdout",
         (*DGX, "--json", "--", "x"),
@@ -426,13 +515,28 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
         "--json needs --dry-run, since stdout belongs to the job",
     ),
     ("podman", (*DGX, "podman", "run", "x"), 2, "launching with podman is not built yet"),
-    ("podman after --", (*DGX, "--", "/usr/bin/podman", "run", "x"), 2, "launching with podman is not built yet"),
-    ("no such program", (*DGX, "--", "no-such-program"), 127, "no-such-program: no such file or directory"),
+    (
+        "podman after --",
+        (*DGX, "--", "/usr/bin/podman", "run", "x"),
+        2,
+        "launching with podman is not built yet",
+    ),
+    (
+        "no such program",
+        (*DGX, "--", "no-such-program"),
+        127,
+        "no-such-program: no such file or directory",
+    ),
     ("a program called status", (*DGX, "--", "status"), 127, "status: no such file or directory"),
     ("not executable", (*DGX, "--", "/etc/passwd"), 126, "/etc/passwd: permission denied"),
     ("a directory", (*DGX, "--", "/"), 126, "/: permission denied"),
     ("an empty value", (*DGX, "-p", "", "--", "x"), 2, "-p has an empty value"),
-    ("digits of another script", (*DGX, "-n", "\u0663", "--", "x"), 2, "-n: '\u0663' is neither a number of GPUs nor"),
+    (
+        "digits of another script",
+        (*DGX, "-n", "\u0663", "--", "x"),
+        2,
+        "-n: '\u0663' is neither a number of GPUs nor",
+    ),
     ("an empty command name", (*DGX, "--", ""), 127, "'': no such file or directory"),
     (
         "too many partitions",
@@ -440,12 +544,19 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
         125,
         "20 GPUs are free: policy best-effort can partition at most 16",
     ),
-    ("terminal control", (*DGX, "-p", "\x1b[31mred", "--", "x"), 2, "unknown profile '\\x1b[31mred'"),
+    (
+        "terminal control",
+        (*DGX, "-p", "\x1b[31mred", "--", "x"),
+        2,
+        "unknown profile '\\x1b[31mred'",
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("sentence", "arguments", "exit_status", "message"), BAD_INPUT, ids=[row[0] for row in BAD_INPUT]
+    ("sentence", "arguments", "exit_status", "message"),
+    BAD_INPUT,
+    ids=[row[0] for row in BAD_INPUT],
 )
 def test_bad_input_is_one_clear_line(
     launcher: Launcher, sentence: str, arguments: tuple[str, ...], exit_status: int, message: str
@@ -467,17 +578,26 @@ def test_bad_input_is_one_clear_line(
         ("config.toml", "gpus = 2\npolicy = \n", ":2: invalid value"),
         ("config.toml", "gpus = 2\npolicies = 3\n", ":2: unknown setting 'policies'"),
         ("config.toml", "\n\ngpus = 0\n", ":3: gpus: 0 GPUs requested: at least 1 is needed"),
-        ("profiles/mine.toml", 'name = "mine"\ngpus = "2"\n', ":2: gpus: '2' is not a whole number"),
+        (
+            "profiles/mine.toml",
+            'name = "mine"\ngpus = "2"\n',
+            ":2: gpus: '2' is not a whole number",
+        ),
         ("profiles/mine.toml", 'name = "mine\n', ":1: illegal character '\\n'"),
     ],
 )
-def test_a_broken_file_is_named_with_its_line(launcher: Launcher, name: str, text: str, message: str) -> None:
+def test_a_broken_file_is_named_with_its_line(
+    launcher: Launcher, name: str, text: str, message: str
+) -> None:
     """A mistake in a file is reported with path and line, and nothing is allocated."""
     path = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch" / name
     path.parent.mkdir(parents=True)
     path.write_text(text)
     done = launcher.run(*DGX, *(["-p", "mine"] if "profiles" in name else []), "--", "true")
-    assert (done.returncode, done.stderr.startswith(f"gpulaunch: error: {path}{message}")) == (2, True), done.stderr
+    assert (done.returncode, done.stderr.startswith(f"gpulaunch: error: {path}{message}")) == (
+        2,
+        True,
+    ), done.stderr
     assert launcher.records() == []
 
 
@@ -500,13 +620,19 @@ def test_verbose_names_the_lease(launcher: Launcher) -> None:
     """-v says on stderr which GPUs the job got and why."""
     done = launcher.run(*VGG, "-v", *SHOW)
     assert done.stdout == "0,2,3\n"
-    assert done.stderr.endswith("GPUs 0,2,3 of dgx1-v100: best effective bandwidth of 56 candidates: 60 GB/s\n")
+    assert done.stderr.endswith(
+        "GPUs 0,2,3 of dgx1-v100: best effective bandwidth of 56 candidates: 60 GB/s\n"
+    )
 
 
 def test_the_launch_path_stays_light(launcher: Launcher) -> None:
     """A launch on a described machine imports neither networkx nor rich nor docker nor psutil nor NVML nor argparse."""
-    done = launcher.run(*VGG, "--", "true", env={**launcher.environment, "PYTHONPROFILEIMPORTTIME": "1"})
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    done = launcher.run(
+        *VGG, "--", "true", env={**launcher.environment, "PYTHONPROFILEIMPORTTIME": "1"}
+    )
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()
+    }
     assert "gpulaunch" in imported
     heavy = {
         "networkx",
@@ -560,7 +686,10 @@ def test_profiles_check(launcher: Launcher, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
     good.write_text('name = "good"\n')
     bad.write_text('name = "bad"\n[resources]\nsm_utilization_percentage = 101\nsource = "me"\n')
-    assert launcher.run("profiles", "check", str(good)).stdout == f"{good}: profile 'good' is well formed\n"
+    assert (
+        launcher.run("profiles", "check", str(good)).stdout
+        == f"{good}: profile 'good' is well formed\n"
+    )
     done = launcher.run("profiles", "check", str(bad))
     problem = f"gpulaunch: error: {bad}:3: sm_utilization_percentage: 101 is not within 0 to 100\n"
     assert (done.returncode, done.stderr) == (2, problem)
@@ -580,19 +709,24 @@ def test_described_machine_needs_no_gpus_and_no_silent_default(launcher: Launche
 def in_bash(launcher: Launcher, line: str) -> subprocess.CompletedProcess[str]:
     """Run a line in bash, where gpulaunch is in the path."""
     command = ["bash", "-c", line]
-    return subprocess.run(command, env=launcher.environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=launcher.environment, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("options", ["--explain", "-v"])
 @pytest.mark.parametrize("stderr", ["/dev/full", " >(true)"])
-def test_a_stderr_that_cannot_be_written_stops_no_job(launcher: Launcher, options: str, stderr: str) -> None:
+def test_a_stderr_that_cannot_be_written_stops_no_job(
+    launcher: Launcher, options: str, stderr: str
+) -> None:
     """What gpulaunch has to say may be lost; the job runs all the same."""
     done = in_bash(launcher, f"gpulaunch --topology dgx1-v100 {options} -- echo ran 2>{stderr}")
     assert (done.stdout, done.returncode) == ("ran\n", 0)
 
 
 @pytest.mark.parametrize(
-    "arguments", ["--help", "--version", "--topology dgx1-v100 --dry-run --json -- x", "status --help"]
+    "arguments",
+    ["--help", "--version", "--topology dgx1-v100 --dry-run --json -- x", "status --help"],
 )
 def test_a_stdout_that_cannot_be_written_is_one_line(launcher: Launcher, arguments: str) -> None:
     """A full disk under stdout is one error line and 125; a reader that has gone is no error at all."""
@@ -634,7 +768,10 @@ def test_the_hint_of_a_wait_can_be_typed(launcher: Launcher) -> None:
     """Who has to wait is told a command that shows who has the GPUs."""
     with held(launcher, *DGX, "-n", "8"):
         hint = launcher.run(*DGX, "--", "true").stderr.splitlines()[1]
-        assert hint == "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'"
+        assert (
+            hint
+            == "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'"
+        )
 
 
 def test_ctrl_c_while_starting_is_no_traceback(launcher: Launcher) -> None:

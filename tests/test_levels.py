@@ -33,7 +33,9 @@ class Box(NamedTuple):
         return Topology("box", gpus, wired(gpus, wire), "made up")
 
 
-NESTED = Box({"PIX": [(0, 1)], "PXB": [(0, 1, 2)], "PHB": [(0, 1, 2, 3)], "NODE": [(0, 1, 2, 3, 4, 5)]}).topology()
+NESTED = Box(
+    {"PIX": [(0, 1)], "PXB": [(0, 1, 2)], "PHB": [(0, 1, 2, 3)], "NODE": [(0, 1, 2, 3, 4, 5)]}
+).topology()
 
 
 def outline(level: Level):
@@ -60,7 +62,10 @@ OUTLINES = [
             *(
                 (
                     "socket",
-                    *(("switch", ("switch", i, i + 1), ("switch", i + 2, i + 3)) for i in (first, first + 4)),
+                    *(
+                        ("switch", ("switch", i, i + 1), ("switch", i + 2, i + 3))
+                        for i in (first, first + 4)
+                    ),
                 )
                 for first in (0, 8)
             ),
@@ -104,7 +109,8 @@ def test_instances_of_a_card_are_a_level():
     """MIG instances hang on their card, which hangs where the card does."""
     whole = Gpu(0, "GPU-0", "A100", 1 << 30)
     parts = [
-        whole._replace(index=mig_index(1, i), uuid=f"MIG-{i}", mig=Mig(1, "GPU-1", i, "1g.10gb")) for i in range(2)
+        whole._replace(index=mig_index(1, i), uuid=f"MIG-{i}", mig=Mig(1, "GPU-1", i, "1g.10gb"))
+        for i in range(2)
     ]
     gpus = (whole, *parts)
     tree = machine_tree(Topology("mig", gpus, wired(gpus, lambda *_: Wire("PHB")), "made up"))
@@ -145,7 +151,9 @@ def test_level_graph(name):
     graph = to_networkx(tree)
     gpus = [node for node, kind in graph.nodes(data="kind") if kind == "GPU"]
     assert gpus == list(tree.gpus)
-    levels = graph.edge_subgraph([(a, b) for a, b, kind in graph.edges(data="kind") if kind == "level"])
+    levels = graph.edge_subgraph(
+        [(a, b) for a, b, kind in graph.edges(data="kind") if kind == "level"]
+    )
     far = [link for link in MACHINES[name].links if not link.nvlink_count][:20]
     want = [nx.shortest_path_length(levels, link.a, link.b, "weight") for link in far]
     assert [distance(tree, link.a, link.b) for link in far] == want
@@ -169,10 +177,17 @@ def test_graph_and_back(name):
 
 def test_instances_and_unknowns_come_back():
     """So is one with MIG instances, gaps in its indices and nothing known of its sockets."""
-    card = Gpu(3, "GPU-3", "A100", 1 << 30, nvlink_version=3, nvswitch_links=12, pci_address="0:1:0")
-    parts = [card._replace(index=mig_index(5, i), uuid=f"M{i}", mig=Mig(5, "GPU-5", i, "1g.5gb")) for i in (0, 4)]
+    card = Gpu(
+        3, "GPU-3", "A100", 1 << 30, nvlink_version=3, nvswitch_links=12, pci_address="0:1:0"
+    )
+    parts = [
+        card._replace(index=mig_index(5, i), uuid=f"M{i}", mig=Mig(5, "GPU-5", i, "1g.5gb"))
+        for i in (0, 4)
+    ]
     gpus = (card, *parts)
-    topology = Topology("odd", gpus, wired(gpus, lambda *_: Wire("PXB", peer_to_peer=False)), "NVML")
+    topology = Topology(
+        "odd", gpus, wired(gpus, lambda *_: Wire("PXB", peer_to_peer=False)), "NVML"
+    )
     assert Topology.from_networkx(topology.to_networkx()) == topology
 
 
@@ -182,8 +197,17 @@ def test_attributes_are_scalars():
     assert graph.graph["name"] == "dgx1-v100"
     assert graph.nodes[0]["cpuset"] == "0-19,40-59"
     assert "pci_address" not in graph.nodes[0]
-    got = {name: graph.edges[0, 3][name] for name in ("path", "nvlink_count", "kind", "bandwidth_gb_per_s", "weight")}
-    assert got == {"path": "NVL", "nvlink_count": 2, "kind": "nvlink", "bandwidth_gb_per_s": 50.0, "weight": 50.0}
+    got = {
+        name: graph.edges[0, 3][name]
+        for name in ("path", "nvlink_count", "kind", "bandwidth_gb_per_s", "weight")
+    }
+    assert got == {
+        "path": "NVL",
+        "nvlink_count": 2,
+        "kind": "nvlink",
+        "bandwidth_gb_per_s": 50.0,
+        "weight": 50.0,
+    }
     kinds = {type(value) for _, values in graph.nodes(data=True) for value in values.values()}
     assert kinds == {str, int, float}
 
@@ -197,7 +221,10 @@ def test_least_graph():
     graph.add_edge(0, 3, path="NVL")
     graph.add_edge(1, 3, weight=10.0)
     topology = Topology.from_networkx(graph)
-    got = [(link.a, link.b, link.path, link.nvlink_count, link.bandwidth_gb_per_s) for link in topology.links]
+    got = [
+        (link.a, link.b, link.path, link.nvlink_count, link.bandwidth_gb_per_s)
+        for link in topology.links
+    ]
     assert got == [
         (0, 1, "NVL", 2, 50.0),
         (0, 2, "SYS", 0, 6.0),
@@ -206,7 +233,10 @@ def test_least_graph():
         (1, 3, "SYS", 0, 10.0),
         (2, 3, "NVL", 1, 18.0),
     ]
-    assert ([gpu.uuid for gpu in topology.gpus], topology.name) == ([f"GPU-graph-{i}" for i in range(4)], "graph")
+    assert ([gpu.uuid for gpu in topology.gpus], topology.name) == (
+        [f"GPU-graph-{i}" for i in range(4)],
+        "graph",
+    )
     assert Topology.from_networkx(topology.to_networkx()) == topology
 
 
@@ -222,7 +252,10 @@ def test_switch_by_its_gpus():
     graph = nx.empty_graph(3)
     for i in range(3):
         graph.nodes[i].update(nvswitch_links=12, nvlink_version=3)
-    kinds = {(link.kind, link.nvlink_count, link.bandwidth_gb_per_s) for link in Topology.from_networkx(graph).links}
+    kinds = {
+        (link.kind, link.nvlink_count, link.bandwidth_gb_per_s)
+        for link in Topology.from_networkx(graph).links
+    }
     assert kinds == {("nvswitch", 12, 300.0)}
 
 
@@ -238,7 +271,10 @@ WRONG_EDGES = [
     ({"nvlink_count": -1}, "edge 0-1: nvlink_count: -1 is not within 0 to 999"),
     ({"path": "PCI"}, "edge 0-1: path: 'PCI' is none of NVL, PIX, PXB, PHB, NODE, SYS, NET"),
     ({"weight": float("nan")}, "edge 0-1: weight: nan is not within 0.001 to 1000000"),
-    ({"path": "PIX", "nvlink_count": 1}, "edge 0-1: path: 'PIX' contradicts 'NVL', which the rest amounts to"),
+    (
+        {"path": "PIX", "nvlink_count": 1},
+        "edge 0-1: path: 'PIX' contradicts 'NVL', which the rest amounts to",
+    ),
     ({"kind": "nvlink"}, "edge 0-1: kind: 'nvlink' contradicts nvlink_count 0"),
     ({"nvlink_gb_per_s": 5.0}, "edge 0-1: nvlink_gb_per_s: 5 contradicts nvlink_count 0"),
     (
@@ -274,7 +310,9 @@ def test_attribute_nobody_knows():
     """A misspelt attribute is refused, not passed over."""
     graph = nx.path_graph(2)
     graph.edges[0, 1]["nvlinks"] = 2
-    assert refusal(graph).startswith("edge 0-1: unknown key 'nvlinks': known here are kind, nvlink_count,")
+    assert refusal(graph).startswith(
+        "edge 0-1: unknown key 'nvlinks': known here are kind, nvlink_count,"
+    )
 
 
 @pytest.mark.parametrize(
@@ -282,14 +320,26 @@ def test_attribute_nobody_knows():
     [
         (nx.Graph(), "graph: it has no node, so no GPU"),
         (nx.DiGraph([(0, 1)]), "graph: it must be undirected, with at most one edge for two nodes"),
-        (nx.MultiGraph([(0, 1)]), "graph: it must be undirected, with at most one edge for two nodes"),
+        (
+            nx.MultiGraph([(0, 1)]),
+            "graph: it must be undirected, with at most one edge for two nodes",
+        ),
         (nx.Graph([(0, 0)]), "edge 0-0: it joins a GPU to itself"),
         (nx.Graph([("a", "b")]), "node 'a': it must be the index of a GPU: 0, 1, 2 ..."),
         (nx.Graph([(0, -1)]), "node -1: it must be the index of a GPU: 0, 1, 2 ..."),
-        (nx.Graph([("9" * 5000, 1)]), f"node '{'9' * 38}…: it must be the index of a GPU: 0, 1, 2 ..."),
+        (
+            nx.Graph([("9" * 5000, 1)]),
+            f"node '{'9' * 38}…: it must be the index of a GPU: 0, 1, 2 ...",
+        ),
         (nx.Graph([(10**5000, 1)]), "node of type int: it must be the index of a GPU: 0, 1, 2 ..."),
-        (nx.Graph([(0, 1, {"weight": 10**5000})]), "edge 0-1: a number has more digits than can be read"),
-        (nx.Graph([(0, np.True_)]), f"node {np.True_!r}: it must be the index of a GPU: 0, 1, 2 ..."),
+        (
+            nx.Graph([(0, 1, {"weight": 10**5000})]),
+            "edge 0-1: a number has more digits than can be read",
+        ),
+        (
+            nx.Graph([(0, np.True_)]),
+            f"node {np.True_!r}: it must be the index of a GPU: 0, 1, 2 ...",
+        ),
         (nx.Graph([(0, 1.0)]), "node 1.0: it must be the index of a GPU: 0, 1, 2 ..."),
         (nx.Graph([(1, "1")]), "graph: two of its nodes are the same index"),
         (nx.Graph([(0, 1)], name=3), "graph: name: 3 is not text"),

@@ -79,7 +79,11 @@ def test_nvlinks_of_each_gpu(name: str) -> None:
     """No GPU has more NVLinks to others, to switches and to CPUs than its generation has."""
     topology = machine(name)
     for gpu in topology.gpus:
-        direct = sum(link.nvlink_count for link in topology.links if link.kind == "nvlink" and gpu.index in link[:2])
+        direct = sum(
+            link.nvlink_count
+            for link in topology.links
+            if link.kind == "nvlink" and gpu.index in link[:2]
+        )
         most = DEGREES.get(name, NVLINKS[gpu.compute_capability])
         assert direct + gpu.nvswitch_links + gpu.cpu_nvlinks <= most, gpu
 
@@ -102,7 +106,9 @@ def test_sums_of_mapa(name: str, nvlink: float, everything: float) -> None:
     assert sum(link.bandwidth_gb_per_s for link in links) == everything
 
 
-@pytest.mark.parametrize(("name", "cpu_links"), [("summit", 2), ("power8-minsky", 2), ("dgx1-p100", 0), ("nvl72", 0)])
+@pytest.mark.parametrize(
+    ("name", "cpu_links"), [("summit", 2), ("power8-minsky", 2), ("dgx1-p100", 0), ("nvl72", 0)]
+)
 def test_nvlinks_into_the_cpu(name: str, cpu_links: int) -> None:
     """Only POWER has NVLinks between GPU and CPU: two, as between GPUs of one socket."""
     assert {gpu.cpu_nvlinks for gpu in machine(name).gpus} == {cpu_links}
@@ -115,12 +121,26 @@ def bandwidths(name: str) -> dict[tuple[int, int], float]:
 @pytest.mark.parametrize(
     ("name", "want"),
     [
-        ("summit", {(0, 1): 50, (0, 2): 50, (1, 2): 50, (3, 4): 50, (3, 5): 50, (4, 5): 50, (2, 3): 12}),
+        (
+            "summit",
+            {(0, 1): 50, (0, 2): 50, (1, 2): 50, (3, 4): 50, (3, 5): 50, (4, 5): 50, (2, 3): 12},
+        ),
         ("power8-minsky", {(0, 1): 40, (2, 3): 40, (0, 2): 6, (1, 3): 6}),
         ("a100-pcie-4gpu", {(0, 1): 300, (2, 3): 300, (1, 2): 12}),
         ("pcie-8gpu-workstation", {(0, 1): 24, (1, 2): 20, (3, 4): 12, (6, 7): 24}),
         ("torus-2d-16", {(0, 1): 50, (0, 3): 25, (0, 4): 25, (0, 12): 50, (0, 5): 12, (0, 15): 12}),
-        ("cube-mesh-16", {(0, 11): 50, (1, 5): 50, (3, 8): 50, (9, 13): 50, (4, 5): 50, (12, 13): 50, (2, 3): 12}),
+        (
+            "cube-mesh-16",
+            {
+                (0, 11): 50,
+                (1, 5): 50,
+                (3, 8): 50,
+                (9, 13): 50,
+                (4, 5): 50,
+                (12, 13): 50,
+                (2, 3): 12,
+            },
+        ),
     ],
 )
 def test_bandwidths(name: str, want: dict[tuple[int, int], float]) -> None:
@@ -129,7 +149,9 @@ def test_bandwidths(name: str, want: dict[tuple[int, int], float]) -> None:
     assert {pair: got[pair] for pair in want} == want
 
 
-@pytest.mark.parametrize(("name", "nominal"), [("dgx2", 150), ("dgx-a100", 300), ("dgx-h100", 450), ("nvl72", 900)])
+@pytest.mark.parametrize(
+    ("name", "nominal"), [("dgx2", 150), ("dgx-a100", 300), ("dgx-h100", 450), ("nvl72", 900)]
+)
 def test_switched_machines(name: str, nominal: float) -> None:
     """On NVSwitch every pair has all NVLinks of a GPU."""
     assert {(link.kind, link.path, link.bandwidth_gb_per_s) for link in machine(name).links} == {
@@ -142,12 +164,21 @@ def test_cpus(name: str) -> None:
     """GPUs of one NUMA node have the same CPUs, and those of different nodes have none in common."""
     cpusets = {(gpu.numa_node, gpu.cpuset) for gpu in machine(name).gpus}
     assert len(cpusets) == len({node for node, _ in cpusets})
-    assert sum(len(cpuset) for _, cpuset in cpusets) == len(frozenset().union(*(cpuset for _, cpuset in cpusets)))
+    assert sum(len(cpuset) for _, cpuset in cpusets) == len(
+        frozenset().union(*(cpuset for _, cpuset in cpusets))
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "cpus"),
-    [("dgx1-p100", 80), ("dgx2", 96), ("dgx-a100", 128), ("dgx-h100", 224), ("summit", 176), ("nvl72", 2592)],
+    [
+        ("dgx1-p100", 80),
+        ("dgx2", 96),
+        ("dgx-a100", 128),
+        ("dgx-h100", 224),
+        ("summit", 176),
+        ("nvl72", 2592),
+    ],
 )
 def test_number_of_cpus(name: str, cpus: int) -> None:
     """The CPUs beside the GPUs are as many as the sockets have; on DGX A100 half of the NUMA nodes have no GPU."""
@@ -165,7 +196,9 @@ def test_first_and_last_tray() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "profiles").glob("[mg][ap]*/*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "profiles").glob("[mg][ap]*/*.toml")), ids=lambda path: path.stem
+)
 def test_sources(path: Path) -> None:
     """Every machine and GPU model says where its figures come from."""
     assert len(read_document(str(path)).data["source"].strip()) >= 20
@@ -176,12 +209,19 @@ def test_topo(launcher: Launcher, name: str) -> None:
     """`gpulaunch topo` shows each shipped machine, as a table and as JSON."""
     count = FACTS[name][0]
     assert f"{name}: {count} x " in launcher.run("topo", "--topology", name).stdout
-    assert len(json.loads(launcher.run("topo", "--topology", name, "--json").stdout)["gpus"]) == count
+    assert (
+        len(json.loads(launcher.run("topo", "--topology", name, "--json").stdout)["gpus"]) == count
+    )
 
 
 def test_page_lists_the_machines() -> None:
     """The page about machines has a row for each one that is shipped, and none for others."""
-    page = (ROOT / "docs" / "machines.md").read_text().partition("## Shipped machines")[2].partition("\n## ")[0]
+    page = (
+        (ROOT / "docs" / "machines.md")
+        .read_text()
+        .partition("## Shipped machines")[2]
+        .partition("\n## ")[0]
+    )
     assert sorted(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)) == machine_names()
 
 
@@ -228,8 +268,14 @@ OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
         ("nothing but PCIe", made_up()),
         ("MIG instances of two cards, of two sizes on one", made_up(mig=[SPLIT, SMALL, OTHER])),
         ("every card split", made_up(mig=[{**SPLIT, "gpu": card} for card in range(4)])),
-        ("MIG instances behind NVLinks", made_up(nvlink={"links": [[0, 1, 4], [1, 3, 2]]}, mig=[SPLIT, SMALL])),
-        ("MIG instances behind NVSwitch", made_up(nvlink={"switch_links_per_gpu": 12}, mig=[SPLIT])),
+        (
+            "MIG instances behind NVLinks",
+            made_up(nvlink={"links": [[0, 1, 4], [1, 3, 2]]}, mig=[SPLIT, SMALL]),
+        ),
+        (
+            "MIG instances behind NVSwitch",
+            made_up(nvlink={"switch_links_per_gpu": 12}, mig=[SPLIT]),
+        ),
         (
             "models of every kind",
             made_up(
@@ -242,12 +288,30 @@ OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
             ),
         ),
         ("unequal links into switches", made_up(nvlink={"switch_links_per_gpu": [12, 12, 6, 0]})),
-        ("a switch beside direct links", made_up(nvlink={"switch_links_per_gpu": 6, "links": [[0, 1, 4]]})),
-        ("links into CPUs", made_up(nvlink={"cpu_links_per_gpu": [2, 2, 0, 0], "links": [[0, 1, 2]]})),
-        ("a bandwidth of its own", made_up(nvlink={"gb_per_s_per_link": 18.5, "links": [[2, 3, 4]]})),
-        ("one for each GPU", made_up(nvlink={"gb_per_s_per_link": [25.0, 25.0, 18.5, 18.5], "links": [[2, 3, 4]]})),
-        ("no peer-to-peer", made_up(pcie={"peer_to_peer": False, "groups": {"PIX": [[0, 1], [2, 3]]}})),
-        ("no peer-to-peer, NVLink nevertheless", made_up(pcie={"peer_to_peer": False}, nvlink={"links": [[0, 1, 4]]})),
+        (
+            "a switch beside direct links",
+            made_up(nvlink={"switch_links_per_gpu": 6, "links": [[0, 1, 4]]}),
+        ),
+        (
+            "links into CPUs",
+            made_up(nvlink={"cpu_links_per_gpu": [2, 2, 0, 0], "links": [[0, 1, 2]]}),
+        ),
+        (
+            "a bandwidth of its own",
+            made_up(nvlink={"gb_per_s_per_link": 18.5, "links": [[2, 3, 4]]}),
+        ),
+        (
+            "one for each GPU",
+            made_up(nvlink={"gb_per_s_per_link": [25.0, 25.0, 18.5, 18.5], "links": [[2, 3, 4]]}),
+        ),
+        (
+            "no peer-to-peer",
+            made_up(pcie={"peer_to_peer": False, "groups": {"PIX": [[0, 1], [2, 3]]}}),
+        ),
+        (
+            "no peer-to-peer, NVLink nevertheless",
+            made_up(pcie={"peer_to_peer": False}, nvlink={"links": [[0, 1, 4]]}),
+        ),
         ("unequal slots", made_up(pcie={"generation": [4, 4, 3, 5], "width": [16, 8, 16, 4]})),
         ("a stated PCIe bandwidth", made_up(pcie={"bandwidth_gb_per_s": 10.5})),
         (
@@ -258,11 +322,20 @@ OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
             "levels within levels",
             made_up(pcie={"groups": {"PIX": [[0, 1]], "PXB": [[0, 1, 2]], "NODE": [[0, 1, 2, 3]]}}),
         ),
-        ("a PCIe matrix that is no tree", made_up(pcie={"groups": {"PIX": [[0, 1], [1, 2]], "PHB": [[2, 3]]}})),
-        ("a ring of neighbours", made_up(pcie={"groups": {"PXB": [[0, 1], [1, 2], [2, 3], [0, 3]]}})),
+        (
+            "a PCIe matrix that is no tree",
+            made_up(pcie={"groups": {"PIX": [[0, 1], [1, 2]], "PHB": [[2, 3]]}}),
+        ),
+        (
+            "a ring of neighbours",
+            made_up(pcie={"groups": {"PXB": [[0, 1], [1, 2], [2, 3], [0, 3]]}}),
+        ),
         ("no memory", made_up(gpus={"memory_mib": 0})),
         ("an instance of unknown memory", made_up(mig=[{**SPLIT, "memory_mib": 0}])),
-        ("a compute capability that is unknown", made_up(gpus={"compute_capability": ["8.0", "", "8.6", "8.0"]})),
+        (
+            "a compute capability that is unknown",
+            made_up(gpus={"compute_capability": ["8.0", "", "8.6", "8.0"]}),
+        ),
         ("measurements", made_up(measured=[MEASURED, {**MEASURED, "ring": ["SYS 12", "SYS 12"]}])),
         (
             "NUMA nodes out of order, without number, without CPUs",
@@ -289,12 +362,20 @@ def test_made_up_machine_there_and_back(sentence: str, document: dict[str, Any])
 def test_what_is_unknown_is_left_out() -> None:
     """A document says nothing of memory and compute capability where they are known of no GPU."""
     document = made_up(gpus={"memory_mib": 0, "compute_capability": ""})
-    assert machine_document(described_topology(document, ""))["gpus"] == {"count": 4, "model": "A100"}
+    assert machine_document(described_topology(document, ""))["gpus"] == {
+        "count": 4,
+        "model": "A100",
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "want"),
-    [("Petersen Graph", "Petersen-Graph"), ("büro/1", "b-ro-1"), ("a.b_c-d", "a.b_c-d"), ("", "machine")],
+    [
+        ("Petersen Graph", "Petersen-Graph"),
+        ("büro/1", "b-ro-1"),
+        ("a.b_c-d", "a.b_c-d"),
+        ("", "machine"),
+    ],
 )
 def test_name_that_a_description_cannot_have(name: str, want: str) -> None:
     """A topology's name becomes one that a machine file can have."""
@@ -331,7 +412,10 @@ def any_machine(rng: random.Random) -> dict[str, Any]:
         },
         nvlink={
             "version": one_or_each(lambda: rng.randint(1, 6)),
-            "links": [[*pair, rng.randint(1, 18)] for pair in rng.sample(pairs, rng.randint(0, len(pairs)))],
+            "links": [
+                [*pair, rng.randint(1, 18)]
+                for pair in rng.sample(pairs, rng.randint(0, len(pairs)))
+            ],
             "switch_links_per_gpu": one_or_each(lambda: rng.choice([0, 6, 12])),
             "cpu_links_per_gpu": one_or_each(lambda: rng.choice([0, 0, 2])),
             "gb_per_s_per_link": one_or_each(lambda: rng.choice([0.0, 25.0, 40.5])),
@@ -340,11 +424,14 @@ def any_machine(rng: random.Random) -> dict[str, Any]:
             "generation": one_or_each(lambda: rng.randint(0, 6)),
             "width": one_or_each(lambda: rng.choice([0, 1, 8, 16])),
             "groups": {
-                level: [group() for _ in range(rng.randint(0, 3))] for level in rng.sample(["PIX", "PXB", "NODE"], 2)
+                level: [group() for _ in range(rng.randint(0, 3))]
+                for level in rng.sample(["PIX", "PXB", "NODE"], 2)
             },
         },
         numa=[
-            {"node": node, "gpus": [gpu], "cpuset": f"{gpu}-{gpu + 3}"} for gpu, node in enumerate(group()) if node % 2
+            {"node": node, "gpus": [gpu], "cpuset": f"{gpu}-{gpu + 3}"}
+            for gpu, node in enumerate(group())
+            if node % 2
         ],
     )
     if rng.random() < 0.3:
@@ -353,7 +440,9 @@ def any_machine(rng: random.Random) -> dict[str, Any]:
         document["pcie"]["bandwidth_gb_per_s"] = rng.choice([12.0, 13.5])
     if rng.random() < 0.5:
         cards = group()
-        document["mig"] = [{**SPLIT, "gpu": card, "instances": rng.sample(range(9), 3)} for card in cards]
+        document["mig"] = [
+            {**SPLIT, "gpu": card, "instances": rng.sample(range(9), 3)} for card in cards
+        ]
     return document
 
 
@@ -423,14 +512,21 @@ def test_machine_with_instances(tmp_path: Path) -> None:
         (101, "0:1", "A100 MIG 3g.20gb", 20096),
         (203, "1:3", "A100 MIG 1g.5gb", 4864),
     ]
-    got = [(gpu.nvswitch_links, gpu.cpu_nvlinks, gpu.nvlink_gb_per_s, gpu.pcie_width) for gpu in gpus]
+    got = [
+        (gpu.nvswitch_links, gpu.cpu_nvlinks, gpu.nvlink_gb_per_s, gpu.pcie_width) for gpu in gpus
+    ]
     assert got == [(4, 2, 14, 8), (4, 2, 14, 8), (12, 2, 25, 16), (12, 2, 25, 16), (12, 2, 25, 16)]
 
 
 @pytest.mark.parametrize(
     ("sentence", "old", "new", "want"),
     [
-        ("too few models", '["A100", "A100", "A40", "A40"]', '["A100"]', "6: model: 1 values for 4 items"),
+        (
+            "too few models",
+            '["A100", "A100", "A40", "A40"]',
+            '["A100"]',
+            "6: model: 1 values for 4 items",
+        ),
         ("a model that is no text", '"A40", "A40"]', '"A40", 40]', "6: model: 40 is not text"),
         (
             "too many switch links",
@@ -444,7 +540,12 @@ def test_machine_with_instances(tmp_path: Path) -> None:
             "12, 4, 1000]",
             "10: switch_links_per_gpu: 1000 is not within 0 to 999",
         ),
-        ("no switch links at all", "[12, 12, 4, 4]", "[]", "10: switch_links_per_gpu: 0 values for 4 items"),
+        (
+            "no switch links at all",
+            "[12, 12, 4, 4]",
+            "[]",
+            "10: switch_links_per_gpu: 0 values for 4 items",
+        ),
         (
             "CPU links below zero",
             "cpu_links_per_gpu = 2",
@@ -469,10 +570,25 @@ def test_machine_with_instances(tmp_path: Path) -> None:
             "cpu_links_per_gpu = [[2]]",
             "11: cpu_links_per_gpu: [2] is not a whole number",
         ),
-        ("words for a bandwidth", "14.0, 14.0]", '14.0, "fast"]', "12: gb_per_s_per_link: 'fast' is not a number"),
-        ("too few bandwidths", "25.0, 14.0, 14.0]", "14.0]", "12: gb_per_s_per_link: 2 values for 4 items"),
+        (
+            "words for a bandwidth",
+            "14.0, 14.0]",
+            '14.0, "fast"]',
+            "12: gb_per_s_per_link: 'fast' is not a number",
+        ),
+        (
+            "too few bandwidths",
+            "25.0, 14.0, 14.0]",
+            "14.0]",
+            "12: gb_per_s_per_link: 2 values for 4 items",
+        ),
         ("too few widths", "[16, 16, 8, 8]", "[16, 8]", "16: width: 2 values for 4 items"),
-        ("a width that no slot has", "16, 8, 8]", "16, 8, 32]", "16: width: 32 is not within 0 to 16"),
+        (
+            "a width that no slot has",
+            "16, 8, 8]",
+            "16, 8, 32]",
+            "16: width: 32 is not within 0 to 16",
+        ),
         (
             "words for a truth",
             "peer_to_peer = true",
@@ -485,23 +601,55 @@ def test_machine_with_instances(tmp_path: Path) -> None:
             'slice = "1g.5gb"',
             "27: unknown key 'slice': known here are gpu, profile, memory_mib, instances",
         ),
-        ("a card that is not there", "gpu = 1", "gpu = 4", "26: [4] is no list of GPU indices 0 to 3"),
+        (
+            "a card that is not there",
+            "gpu = 1",
+            "gpu = 4",
+            "26: [4] is no list of GPU indices 0 to 3",
+        ),
         ("a card beyond any", "gpu = 1", "gpu = 9999", "26: gpu: 9999 is not within 0 to 1024"),
-        ("an instance twice", "[0, 1]", "[0, 0]", "23: 0 is no instance number of its own, 0 to 99"),
-        ("an instance beyond 99", "[3]", "[100]", "29: 100 is no instance number of its own, 0 to 99"),
-        ("an instance below zero", "[3]", "[-1]", "29: -1 is no instance number of its own, 0 to 99"),
-        ("an instance that is no number", "[3]", "[true]", "29: True is no instance number of its own, 0 to 99"),
+        (
+            "an instance twice",
+            "[0, 1]",
+            "[0, 0]",
+            "23: 0 is no instance number of its own, 0 to 99",
+        ),
+        (
+            "an instance beyond 99",
+            "[3]",
+            "[100]",
+            "29: 100 is no instance number of its own, 0 to 99",
+        ),
+        (
+            "an instance below zero",
+            "[3]",
+            "[-1]",
+            "29: -1 is no instance number of its own, 0 to 99",
+        ),
+        (
+            "an instance that is no number",
+            "[3]",
+            "[true]",
+            "29: True is no instance number of its own, 0 to 99",
+        ),
         (
             "an instance of less than no memory",
             "memory_mib = 4864",
             "memory_mib = -1",
             "28: memory_mib: -1 is not within 0 to 1073741824",
         ),
-        ("an instance whose memory is not said", "memory_mib = 4864\n", "", "25: key 'memory_mib' is missing in mig"),
+        (
+            "an instance whose memory is not said",
+            "memory_mib = 4864\n",
+            "",
+            "25: key 'memory_mib' is missing in mig",
+        ),
         ("instances that are no list", "[3]", "3", "29: instances: 3 is not a list"),
     ],
 )
-def test_mistakes_in_a_machine(tmp_path: Path, sentence: str, old: str, new: str, want: str) -> None:
+def test_mistakes_in_a_machine(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
     """A mistake in a value for each GPU or in a MIG instance is named with path, line and what was found."""
     assert MACHINE.count(old) == 1, sentence
     assert complaint(tmp_path / "box.toml", MACHINE.replace(old, new)) == want, sentence
@@ -512,18 +660,35 @@ def test_one_card_in_two_entries(tmp_path: Path) -> None:
     path = tmp_path / "box.toml"
     path.write_text(MACHINE.replace("gpu = 1\n", "gpu = 0\n"))
     got = [(gpu.name, gpu.mig.profile if gpu.mig else None) for gpu in machine(str(path)).gpus]
-    assert got == [("1", None), ("2", None), ("3", None), ("0:0", "3g.20gb"), ("0:1", "3g.20gb"), ("0:3", "1g.5gb")]
+    assert got == [
+        ("1", None),
+        ("2", None),
+        ("3", None),
+        ("0:0", "3g.20gb"),
+        ("0:1", "3g.20gb"),
+        ("0:3", "1g.5gb"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("sentence", "document", "path"),
     [
-        ("nothing is left", made_up(gpus={"count": 1}, mig=[{**SPLIT, "gpu": 0, "instances": []}]), ("mig",)),
-        ("card 100 and the instances of card 0", made_up(gpus={"count": 101}, mig=[SPLIT]), ("mig",)),
+        (
+            "nothing is left",
+            made_up(gpus={"count": 1}, mig=[{**SPLIT, "gpu": 0, "instances": []}]),
+            ("mig",),
+        ),
+        (
+            "card 100 and the instances of card 0",
+            made_up(gpus={"count": 101}, mig=[SPLIT]),
+            ("mig",),
+        ),
         ("a table for a list of instances", made_up(mig=[1]), ("mig", 0)),
     ],
 )
-def test_instances_that_cannot_be(sentence: str, document: dict[str, Any], path: tuple[str | int, ...]) -> None:
+def test_instances_that_cannot_be(
+    sentence: str, document: dict[str, Any], path: tuple[str | int, ...]
+) -> None:
     """What no numbering of GPUs can hold is refused where the instances stand."""
     with pytest.raises(FieldError) as problem:
         described_topology(document, "")
@@ -672,7 +837,12 @@ def test_figures(product_name: str) -> None:
     """A shipped GPU model has the vendor's figures."""
     model = find_gpu_model(load_gpu_models(), product_name)
     assert model is not None
-    got = (model.compute_capability, model.sm_count, model.warp_schedulers_per_sm, model.l2_bytes / (1 << 20))
+    got = (
+        model.compute_capability,
+        model.sm_count,
+        model.warp_schedulers_per_sm,
+        model.l2_bytes / (1 << 20),
+    )
     assert (*got, model.mps_clients) == SHIPPED_MODELS[product_name]
 
 
@@ -733,4 +903,6 @@ def test_mistake_in_an_own_gpu_model(own_gpus: Path) -> None:
     path.write_text(GPU_TEXT + 'estimated = ["sms"]\n')
     with pytest.raises(UsageError) as problem:
         load_gpu_models()
-    assert problem.value.message.startswith(f"{path}:13: estimated: 'sms' is none of compute_capability, sm_count, ")
+    assert problem.value.message.startswith(
+        f"{path}:13: estimated: 'sms' is none of compute_capability, sm_count, "
+    )

@@ -45,10 +45,14 @@ def machine(count: int, seed: int) -> Topology:
     def path(a: int, b: int) -> PathType:
         return "PHB" if a * 2 // count == b * 2 // count else "SYS"
 
-    return Topology("many", tuple(gpus), wired(gpus, lambda a, b: Wire(path(a, b), nvlinks[a, b])), "made up")
+    return Topology(
+        "many", tuple(gpus), wired(gpus, lambda a, b: Wire(path(a, b), nvlinks[a, b])), "made up"
+    )
 
 
-def placed(topology: Topology, count: int, policy: str = "preserve", needs: Needs = NONE) -> Placement | None:
+def placed(
+    topology: Topology, count: int, policy: str = "preserve", needs: Needs = NONE
+) -> Placement | None:
     gpus = [gpu.index for gpu in topology.gpus]
     choice = Choice(
         topology,
@@ -70,7 +74,11 @@ HALVES = (frozenset(range(20)), frozenset(range(20, 40)))
 @pytest.mark.parametrize(
     ("sentence", "needs", "holds"),
     [
-        ("one NUMA node", Needs(within=HALVES), lambda gpus: gpus <= HALVES[0] or gpus <= HALVES[1]),
+        (
+            "one NUMA node",
+            Needs(within=HALVES),
+            lambda gpus: gpus <= HALVES[0] or gpus <= HALVES[1],
+        ),
         (
             "at most five of each",
             Needs(at_most=tuple((half, 5) for half in HALVES)),
@@ -90,7 +98,9 @@ HALVES = (frozenset(range(20)), frozenset(range(20, 40)))
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_needs_hold(policy: str, sentence: str, needs: Needs, holds: Callable[[set[int]], bool]) -> None:
+def test_needs_hold(
+    policy: str, sentence: str, needs: Needs, holds: Callable[[set[int]], bool]
+) -> None:
     """Eight of 40 GPUs are 76,904,685 sets; the one that is found has what is needed."""
     placement = placed(machine(40, 1), 8, policy, needs)
     assert placement is not None
@@ -102,14 +112,18 @@ def test_nothing_is_found_that_cannot_be() -> None:
     """What no set can have is not granted, however many sets there are."""
     needs = Needs(at_most=tuple((half, 3) for half in HALVES))
     assert placed(machine(40, 1), 8, needs=needs) is None
-    assert placed(machine(40, 1), 8, needs=Needs(required=frozenset({3, 33}), within=HALVES)) is None
+    assert (
+        placed(machine(40, 1), 8, needs=Needs(required=frozenset({3, 33}), within=HALVES)) is None
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_copes(policy: str) -> None:
     """Every policy takes five of 40 GPUs, or says in one line that it cannot."""
     if policy == "best_effort":
-        with pytest.raises(FailedError, match="40 GPUs are free: policy best-effort can partition at most 16"):
+        with pytest.raises(
+            FailedError, match="40 GPUs are free: policy best-effort can partition at most 16"
+        ):
             placed(machine(40, 1), 5, policy)
         return
     placement = placed(machine(40, 1), 5, policy)
@@ -132,7 +146,9 @@ def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision that has tried as many mappings as it may goes on with good ones, and its explanation says so."""
     topology = machine(12, 3)
-    request = Request(7, PATTERNS["stencil_3d"], bandwidth_sensitive=True, policy="greedy", bandwidth_model="cut")
+    request = Request(
+        7, PATTERNS["stencil_3d"], bandwidth_sensitive=True, policy="greedy", bandwidth_model="cut"
+    )
 
     def decided() -> tuple[float, str]:
         situation = Situation(topology)

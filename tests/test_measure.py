@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 pytest_plugins = ("fake_nvml",)
 
 PROGRAM = Path(__file__).parent / "jobs" / "all_reduce_perf"
-FOUR = [{"uuid": f"GPU-{i}", "name": "V100", "memory_mib": 16160, "pci": f"ffff:{i + 1:02x}:00"} for i in range(4)]
+FOUR = [
+    {"uuid": f"GPU-{i}", "name": "V100", "memory_mib": 16160, "pci": f"ffff:{i + 1:02x}:00"}
+    for i in range(4)
+]
 # a square of double NVLinks 0-1 and 2-3, single ones 0-2 and 1-3, and PCIe across
 SQUARE = {(0, 1): 2, (2, 3): 2, (0, 2): 1, (1, 3): 1}
 
@@ -47,7 +50,10 @@ class Bench:
 
     def asked(self) -> list[str]:
         """The sets of GPUs that were measured, in order."""
-        return [line.split()[0].replace("GPU-", "") for line in Path(f"{self.file}.log").read_text().splitlines()]
+        return [
+            line.split()[0].replace("GPU-", "")
+            for line in Path(f"{self.file}.log").read_text().splitlines()
+        ]
 
 
 @pytest.fixture
@@ -63,7 +69,13 @@ def bench(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path) -> Bench:
     nvml.describe([gpu | {"cc": "7.0", "gen": 3, "width": 16} for gpu in FOUR], lines)
     bench = Bench(launcher, tmp_path)
     bench.tell(
-        {"GPU-0,GPU-1": 39.0, "GPU-0,GPU-2": 21.0, "GPU-0,GPU-3": 6.5, "GPU-0,GPU-1,GPU-2": 7.0, "otherwise": 20.0}
+        {
+            "GPU-0,GPU-1": 39.0,
+            "GPU-0,GPU-2": 21.0,
+            "GPU-0,GPU-3": 6.5,
+            "GPU-0,GPU-1,GPU-2": 7.0,
+            "otherwise": 20.0,
+        }
     )
     return bench
 
@@ -78,7 +90,10 @@ def test_one_of_each_kind(launcher: Launcher, bench: Bench, tmp_path: Path) -> N
     """One set of each kind of ring is measured, its peak over all message sizes kept, and the GPUs are free again."""
     found = measured(launcher, "-o", str(tmp_path / "machine.toml"))
     assert bench.asked() == ["0,1", "0,2", "0,3", "0,1,2", "0,1,2,3"]
-    assert [(entry["links"], entry["all_reduce_gb_per_s"], entry["cut_gb_per_s"]) for entry in found["measured"]] == [
+    assert [
+        (entry["links"], entry["all_reduce_gb_per_s"], entry["cut_gb_per_s"])
+        for entry in found["measured"]
+    ] == [
         (["NV2 50"], 39.0, 40.0),
         (["NV1 25"], 21.0, 20.0),
         (["SYS 6"], 6.5, 6.0),
@@ -116,7 +131,12 @@ def test_refit(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noq
 def test_machine_file(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
     """Measurements go into this user's machine file, which says when and by what, and describes the machine."""
     done = launcher.run("topo", "--measure")
-    path = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "machines", f"{os.uname().nodename}.toml")
+    path = Path(
+        launcher.environment["XDG_CONFIG_HOME"],
+        "gpulaunch",
+        "machines",
+        f"{os.uname().nodename}.toml",
+    )
     assert f"written to {path}; --bandwidth-model measured goes by it" in done.stdout
     document = tomllib.loads(path.read_text())
     assert document["measurement"]["tool"] == "nccl-tests"
@@ -135,20 +155,41 @@ def test_measured_model(launcher: Launcher, bench: Bench, only: str, want: float
     launcher.run("topo", "--measure")
     count = str(len(only.split(",")))
     done = launcher.run(
-        "--bandwidth-model", "measured", "--only", only, "-n", count, "--dry-run", "--json", "--", "true"
+        "--bandwidth-model",
+        "measured",
+        "--only",
+        only,
+        "-n",
+        count,
+        "--dry-run",
+        "--json",
+        "--",
+        "true",
     )
     document = json.loads(done.stdout)
-    assert (document["bandwidth_model"], document["scores"]["effective_bandwidth_gb_per_s"]) == ("measured", want)
+    assert (document["bandwidth_model"], document["scores"]["effective_bandwidth_gb_per_s"]) == (
+        "measured",
+        want,
+    )
 
 
 def test_measured_model_of_a_kind_that_was_not(launcher: Launcher, bench: Bench) -> None:
     """A kind of set that was not measured has the cut over links that carry what was measured."""
     bench.tell({"GPU-0,GPU-1": 30.0, "GPU-0,GPU-2": 15.0, "GPU-0,GPU-3": 5.0})
     launcher.run("topo", "--measure")
-    path = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "machines", f"{os.uname().nodename}.toml")
+    path = Path(
+        launcher.environment["XDG_CONFIG_HOME"],
+        "gpulaunch",
+        "machines",
+        f"{os.uname().nodename}.toml",
+    )
     path.write_text(path.read_text().replace('"NV1 25", "NV1 25"]', '"NV1 25", "other"]'))
-    done = launcher.run("--bandwidth-model", "measured", "-n", "4", "--dry-run", "--json", "--", "true")
-    assert json.loads(done.stdout)["scores"]["effective_bandwidth_gb_per_s"] == 30.0  # two single ones at 15
+    done = launcher.run(
+        "--bandwidth-model", "measured", "-n", "4", "--dry-run", "--json", "--", "true"
+    )
+    assert (
+        json.loads(done.stdout)["scores"]["effective_bandwidth_gb_per_s"] == 30.0
+    )  # two single ones at 15
 
 
 def test_nothing_measured(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
@@ -177,7 +218,8 @@ def test_slow_link(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> None:
     bench.tell({"GPU-0,GPU-1": 9.0, "otherwise": 20.0})
     done = launcher.run("topo", "--measure")
     assert (
-        done.stderr == "gpulaunch: warning: the link of GPUs 0 and 1 carries 9 GB/s, far under its class NV1 25 at 20\n"
+        done.stderr
+        == "gpulaunch: warning: the link of GPUs 0 and 1 carries 9 GB/s, far under its class NV1 25 at 20\n"
     )
 
 
@@ -211,12 +253,16 @@ def test_failing_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> 
     bench.tell({"fails": "GPU-0,GPU-2"})
     done = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml"))
     assert (done.returncode, done.stdout) == (125, "")
-    assert done.stderr.endswith("ended with status 3: Test NCCL failure common.cu:1005 'unhandled system error'\n")
+    assert done.stderr.endswith(
+        "ended with status 3: Test NCCL failure common.cu:1005 'unhandled system error'\n"
+    )
     assert (launcher.records(), (tmp_path / "machine.toml").exists()) == ([], False)
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT], ids=["int", "term", "hup", "quit"]
+    "number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT],
+    ids=["int", "term", "hup", "quit"],
 )
 def test_interrupted(launcher: Launcher, bench: Bench, tmp_path: Path, number: int) -> None:
     """A signal ends the benchmark, frees the GPUs, writes nothing, and ends by that signal."""
@@ -251,7 +297,9 @@ def test_other_gpus_by_now(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -
     assert (done.returncode, "nothing was measured of" in done.stderr) == (2, True)
 
 
-def test_all_gpus_together(launcher: Launcher, bench: Bench, nvml: "FakeNvml", tmp_path: Path) -> None:
+def test_all_gpus_together(
+    launcher: Launcher, bench: Bench, nvml: "FakeNvml", tmp_path: Path
+) -> None:
     """Beyond five GPUs all idle ones together are measured, too; with --every-pair other sizes are as without."""
     nvml.describe([{"uuid": f"GPU-{i}", "name": "V100", "memory_mib": 16160} for i in range(7)], [])
     bench.tell({"otherwise": 6.0})
@@ -263,9 +311,28 @@ def test_all_gpus_together(launcher: Launcher, bench: Bench, nvml: "FakeNvml", t
 
 def test_median_of_a_kind(launcher: Launcher, bench: Bench) -> None:
     """Of several figures of one kind the median counts."""
-    bench.tell({"GPU-0,GPU-1": 38.0, "GPU-2,GPU-3": 30.0, "GPU-0,GPU-3": 5.0, "GPU-1,GPU-2": 7.0, "otherwise": 20.0})
+    bench.tell(
+        {
+            "GPU-0,GPU-1": 38.0,
+            "GPU-2,GPU-3": 30.0,
+            "GPU-0,GPU-3": 5.0,
+            "GPU-1,GPU-2": 7.0,
+            "otherwise": 20.0,
+        }
+    )
     launcher.run("topo", "--measure", "--every-pair")
-    run = ("--bandwidth-model", "measured", "-n", "2", "--only", "0,3", "--dry-run", "--json", "--", "true")
+    run = (
+        "--bandwidth-model",
+        "measured",
+        "-n",
+        "2",
+        "--only",
+        "0,3",
+        "--dry-run",
+        "--json",
+        "--",
+        "true",
+    )
     assert json.loads(launcher.run(*run).stdout)["scores"]["effective_bandwidth_gb_per_s"] == 7.0
 
 
@@ -291,7 +358,9 @@ def test_what_a_benchmark_leaves_behind(launcher: Launcher, bench: Bench, tmp_pa
     reader = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
     measured(launcher, "-o", str(tmp_path / "machine.toml"))
     os.close(reader)
-    with pytest.raises(OSError, match="No such device or address"):  # nobody has it open for reading
+    with pytest.raises(
+        OSError, match="No such device or address"
+    ):  # nobody has it open for reading
         os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
 
 
@@ -310,7 +379,12 @@ def test_nowhere_to_write(launcher: Launcher, tmp_path: Path) -> None:
     done = launcher.run("topo", "--measure", "-o", "/proc/no/machine.toml")
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("gpulaunch: error: /proc/no/machine.toml")
-    own = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "machines", f"{os.uname().nodename}.toml")
+    own = Path(
+        launcher.environment["XDG_CONFIG_HOME"],
+        "gpulaunch",
+        "machines",
+        f"{os.uname().nodename}.toml",
+    )
     own.parent.mkdir(parents=True)
     own.write_text('name = "mine"\n')
     done = launcher.run("topo", "--measure")
@@ -325,13 +399,19 @@ def test_nowhere_to_write(launcher: Launcher, tmp_path: Path) -> None:
     assert not Path(tmp_path, "bandwidths.json.log").exists()
 
 
-def test_pytorch_without_cuda_is_no_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noqa: ARG001
+def test_pytorch_without_cuda_is_no_benchmark(
+    launcher: Launcher,
+    bench: Bench,  # noqa: ARG001
+    tmp_path: Path,
+) -> None:
     """A PyTorch that has no CUDA measures nothing: the figures would be the CPU's."""
     programs = tmp_path / "few"
     programs.mkdir()
     Path(programs, "python3").symlink_to(sys.executable)
     torch = tmp_path / "torch.py"
-    torch.write_text("class cuda:\n    @staticmethod\n    def is_available():\n        return False\n")
+    torch.write_text(
+        "class cuda:\n    @staticmethod\n    def is_available():\n        return False\n"
+    )
     launcher.environment |= {"PATH": str(programs), "PYTHONPATH": str(tmp_path)}
     done = launcher.run("topo", "--measure")
     assert (done.returncode, "no all-reduce benchmark" in done.stderr) == (125, True)
@@ -346,7 +426,10 @@ def test_described_machine(launcher: Launcher) -> None:
     )
     launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
     done = launcher.run("topo", "--measure")
-    assert done.stderr == "gpulaunch: error: dgx1-v100 is only described: there is nothing to measure\n"
+    assert (
+        done.stderr
+        == "gpulaunch: error: dgx1-v100 is only described: there is nothing to measure\n"
+    )
 
 
 def test_no_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noqa: ARG001

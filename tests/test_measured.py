@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.measure.measured_run import GpuRun, Link, Run, figures_of, is_reservation, run_document, run_of
+from gpulaunch.measure.measured_run import (
+    GpuRun,
+    Link,
+    Run,
+    figures_of,
+    is_reservation,
+    run_document,
+    run_of,
+)
 from gpulaunch.measure.measured_runs import percentile_95, resources_of, updated
 from gpulaunch.measure.usage import LinkBytes, Reading, Usage
 
@@ -36,7 +44,9 @@ def run(
             )
         )
     figures = usage.figures()
-    cards = tuple(GpuRun(gpu, f"GPU-{gpu}", model, 16 * GIB, figures, has_gpm=False) for gpu in range(gpus))
+    cards = tuple(
+        GpuRun(gpu, f"GPU-{gpu}", model, 16 * GIB, figures, has_gpm=False) for gpu in range(gpus)
+    )
     return Run(("job",), status, seconds, cards, "550", DATE)
 
 
@@ -81,12 +91,20 @@ def test_what_was_counted_once_is_unknown() -> None:
 def test_nothing_read_is_nothing_known() -> None:
     """A job that ends before the second reading has a duration, and no figure of its GPU."""
     figures = Usage(Reading(0.0, memory_bytes=5)).figures()
-    one = Run(("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures, has_gpm=True),), None, DATE)
+    one = Run(
+        ("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures, has_gpm=True),), None, DATE
+    )
     assert figures_of(one) == {"duration_s": 0.002}
     assert resources_of([one], "here")["runs"] == {"count": 1, "gpus": 1}
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 100), st.integers(0, 80 * GIB)), min_size=1, max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.floats(0.01, 5), st.floats(0, 100), st.integers(0, 80 * GIB)),
+        min_size=1,
+        max_size=40,
+    )
+)
 def test_averages_are_those_of_all_readings(readings: list[tuple[float, float, int]]) -> None:
     """The average is the integral over the time, and never above the maximum; the same in memory that grows not."""
     usage, at_s = Usage(Reading(0.0, memory_bytes=0)), 0.0
@@ -127,7 +145,9 @@ def test_a_run_survives_json() -> None:
     one = run(gpus=2)
     figures = one.gpus[0].figures._replace(links={3: LinkBytes(5, 6)})
     links = (Link(3, "gpu", 1), Link(4, "switch", None))
-    one = one._replace(gpus=(one.gpus[0]._replace(figures=figures, links=links), one.gpus[1]), problems=("odd",))
+    one = one._replace(
+        gpus=(one.gpus[0]._replace(figures=figures, links=links), one.gpus[1]), problems=("odd",)
+    )
     assert run_of(run_document(one)) == one
 
 

@@ -17,7 +17,9 @@ POLICIES = ["baseline", "fcfs", "best_fit", *BY_LINKS]
 CASES = 40  # of each test
 
 
-def cases(seed: str, policy: str, *, most: int = 10, needs: bool = True) -> Iterator[tuple[random.Random, Case]]:
+def cases(
+    seed: str, policy: str, *, most: int = 10, needs: bool = True
+) -> Iterator[tuple[random.Random, Case]]:
     """Requests for 1 to 6 GPUs of machines some of which are busy."""
     rng = random.Random(f"{seed} {policy}")
     for _ in range(CASES):
@@ -25,7 +27,16 @@ def cases(seed: str, policy: str, *, most: int = 10, needs: bool = True) -> Iter
         free = rng.sample(machine.indices, rng.randrange(2, len(machine.indices) + 1))
         count = rng.randrange(1, min(6, len(free)) + 1)
         model = rng.choice(("cut", "cut", "mapa", "measured"))
-        case = Case(machine, free, free, count, policy, model, rng.random() < 0.6, random_pattern(rng, count))
+        case = Case(
+            machine,
+            free,
+            free,
+            count,
+            policy,
+            model,
+            rng.random() < 0.6,
+            random_pattern(rng, count),
+        )
         yield rng, case._replace(needs=random_needs(rng, case)) if needs else case
 
 
@@ -41,11 +52,15 @@ def renamed(case: Case, name: Mapping[int, int]) -> Case:
     topology = case.machine.topology
     gpus = sorted(gpu._replace(index=name[gpu.index]) for gpu in topology.gpus)
     ends = [(link, *sorted((name[link.a], name[link.b]))) for link in topology.links]
-    links = sorted((link._replace(a=a, b=b) for link, a, b in ends), key=lambda link: (link.a, link.b))
+    links = sorted(
+        (link._replace(a=a, b=b) for link, a, b in ends), key=lambda link: (link.a, link.b)
+    )
     needs = case.needs._replace(
         required=frozenset(name[gpu] for gpu in case.needs.required),
         within=tuple(frozenset(name[gpu] for gpu in group) for group in case.needs.within),
-        at_most=tuple((frozenset(name[gpu] for gpu in group), most) for group, most in case.needs.at_most),
+        at_most=tuple(
+            (frozenset(name[gpu] for gpu in group), most) for group, most in case.needs.at_most
+        ),
     )
     return case._replace(
         machine=Machine(topology._replace(gpus=tuple(gpus), links=tuple(links))),
@@ -59,8 +74,16 @@ def renamed(case: Case, name: Mapping[int, int]) -> Case:
 def test_other_indices_give_the_same_gpus(policy: str) -> None:
     """Whatever the GPUs are called, the scores of the best are the same, and so is the set, but for ties."""
     for rng, case in cases("renamed", policy):
-        if case.pattern.collective is False or case.model == "cut":  # of two best rings the first has the say elsewhere
-            name = dict(zip(case.machine.indices, rng.sample(range(20), len(case.machine.indices)), strict=True))
+        if (
+            case.pattern.collective is False or case.model == "cut"
+        ):  # of two best rings the first has the say elsewhere
+            name = dict(
+                zip(
+                    case.machine.indices,
+                    rng.sample(range(20), len(case.machine.indices)),
+                    strict=True,
+                )
+            )
             other = renamed(case, name)
             assert best(other) == best(case), case
             found = place(other.choice(), policy)
@@ -101,7 +124,10 @@ def test_asking_for_less_never_hurts(policy: str) -> None:
 def scaled(topology: Topology, factor: int) -> Topology:
     """With every link so many times as fast."""
     fields = ("nvlink_gb_per_s", "nvlink_planned_gb_per_s", "pcie_gb_per_s")
-    links = (link._replace(**{name: getattr(link, name) * factor for name in fields}) for link in topology.links)
+    links = (
+        link._replace(**{name: getattr(link, name) * factor for name in fields})
+        for link in topology.links
+    )
     return topology._replace(links=tuple(links), measured=())
 
 
@@ -120,7 +146,10 @@ def test_faster_links_everywhere_change_nothing_but_the_scale(policy: str, facto
         one, other = (place(case.choice(), policy) for case in (before, after))
         assert (one and one.gpus) == (other and other.gpus), before
         if one and other:
-            times = [None if figure is None else pytest.approx(figure * factor) for figure in one.scores[:4]]
+            times = [
+                None if figure is None else pytest.approx(figure * factor)
+                for figure in one.scores[:4]
+            ]
             assert list(other.scores) == [*times, *one.scores[4:]], before
 
 
@@ -150,7 +179,9 @@ def test_same_input_same_answer(policy: str) -> None:
         choice = case.choice()
         for other in POLICIES:
             place(choice, other)
-        assert (place(choice, policy), list(ranking(choice, policy))) == first == answers(case), case
+        assert (place(choice, policy), list(ranking(choice, policy))) == first == answers(case), (
+            case
+        )
 
 
 @pytest.mark.parametrize("policy", BY_LINKS)
@@ -159,5 +190,7 @@ def test_only_ratios_of_weights_matter(policy: str) -> None:
     for _, case in cases("weights", policy, most=8):
         if case.pattern.given:
             heavier = tuple((a, b, weight * 1024) for a, b, weight in case.pattern.given)
-            heavy = case._replace(pattern=Pattern("heavy", collective=False, ranks=case.count, given=heavier))
+            heavy = case._replace(
+                pattern=Pattern("heavy", collective=False, ranks=case.count, given=heavier)
+            )
             assert place(heavy.choice(), policy) == place(case.choice(), policy), case

@@ -20,8 +20,21 @@ from gpulaunch.sharing.mps_daemon import Daemon
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
-LIGHT = ("--share", "--objective", "energy", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
-V100 = [{"uuid": f"GPU-v100-{i}", "name": "Tesla V100", "memory_mib": 16160, "cc": "7.0"} for i in range(2)]
+LIGHT = (
+    "--share",
+    "--objective",
+    "energy",
+    "--sm",
+    "10",
+    "--memory-bandwidth",
+    "5",
+    "--memory",
+    "1GiB",
+)
+V100 = [
+    {"uuid": f"GPU-v100-{i}", "name": "Tesla V100", "memory_mib": 16160, "cc": "7.0"}
+    for i in range(2)
+]
 HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
 
 
@@ -76,7 +89,11 @@ def gone(launcher: Launcher, mps: Mps) -> bool:
         wait_for_end(pid)
     launcher.run("status")  # puts away the records of launchers that were killed
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
-    left = [path.name for path in groups.iterdir() if path.suffix != ".lock"] if groups.exists() else []
+    left = (
+        [path.name for path in groups.iterdir() if path.suffix != ".lock"]
+        if groups.exists()
+        else []
+    )
     return (left, launcher.records()) == ([], [])
 
 
@@ -89,7 +106,9 @@ def ended_safely(fake_mps: FakeMps, pid: int) -> bool:
 def gpu_of(job: Client) -> str:
     """CUDA_VISIBLE_DEVICES of a job."""
     variables = Path(f"/proc/{job.pid}/environ").read_bytes().split(b"\0")
-    return next(v.partition(b"=")[2].decode() for v in variables if v.startswith(b"CUDA_VISIBLE_DEVICES="))
+    return next(
+        v.partition(b"=")[2].decode() for v in variables if v.startswith(b"CUDA_VISIBLE_DEVICES=")
+    )
 
 
 # ---------------------------------------------------------------------------------------------- the life of a daemon
@@ -118,7 +137,11 @@ def test_the_life_of_a_group_of_one(launcher: Launcher, fake_mps: FakeMps) -> No
         kinds = [event.kind for event in fake_mps.events("started", "server", "asked", "attached")]
         assert kinds == ["started", "server", "asked", "attached"]
         heard = [line for line in fake_mps.commands() if not line.startswith("get_default")]
-        assert heard[:3] == ["get_server_list", f"start_server -uid {os.geteuid()}", "get_server_list"]
+        assert heard[:3] == [
+            "get_server_list",
+            f"start_server -uid {os.geteuid()}",
+            "get_server_list",
+        ]
         assert stat_mode(groups) == 0o700
         assert job.end() == (0, "")
     assert fake_mps.commands("quit") == ["quit"]
@@ -134,7 +157,11 @@ def test_the_last_one_ends_it(launcher: Launcher, fake_mps: FakeMps) -> None:
     with client(launcher, *LIGHT) as first:
         with client(launcher, *LIGHT) as second, client(launcher, *LIGHT) as third:
             assert {gpu_of(job) for job in (first, second, third)} == {"GPU-v100-0"}
-            assert [len(fake_mps.events("started")), len(fake_mps.pids(SERVER)), len(fake_mps.attached())] == [1, 1, 3]
+            assert [
+                len(fake_mps.events("started")),
+                len(fake_mps.pids(SERVER)),
+                len(fake_mps.attached()),
+            ] == [1, 1, 3]
             assert first.end() == (0, "")
             assert third.end() == (0, "")
             assert fake_mps.commands("quit") == []
@@ -151,8 +178,15 @@ def test_the_last_one_ends_it(launcher: Launcher, fake_mps: FakeMps) -> None:
 
 def test_each_set_of_gpus_has_its_own(launcher: Launcher, fake_mps: FakeMps) -> None:
     """Groups on different GPUs have different daemons, and never the directory that everybody's CUDA looks into."""
-    with client(launcher, *LIGHT, "-n", "2") as pair, client(launcher, *LIGHT) as one, client(launcher, *HEAVY) as two:
-        pipes = {event.said["environment"]["CUDA_VISIBLE_DEVICES"]: event.pipe for event in fake_mps.events("started")}
+    with (
+        client(launcher, *LIGHT, "-n", "2") as pair,
+        client(launcher, *LIGHT) as one,
+        client(launcher, *HEAVY) as two,
+    ):
+        pipes = {
+            event.said["environment"]["CUDA_VISIBLE_DEVICES"]: event.pipe
+            for event in fake_mps.events("started")
+        }
         assert set(pipes) == {",".join(sorted(gpu_of(pair).split(","))), gpu_of(one), gpu_of(two)}
         assert len({*pipes.values(), "/tmp/nvidia-mps"}) == 4
         assert all(len(pipe) + len("/control_privileged") < 108 for pipe in pipes.values())
@@ -189,7 +223,10 @@ def test_a_server_that_never_gets_there(launcher: Launcher, fake_mps: FakeMps) -
         ({"server_fails": True}, "its server does not start: "),
         ({"status": "FAULT"}, "is in state FAULT"),
         ({"dies": ["start_server"]}, "its daemon does not survive start_server"),
-        ({"answers": {"get_server_status": ["Unknown command get_server_status"]}}, "get_server_status is unknown"),
+        (
+            {"answers": {"get_server_status": ["Unknown command get_server_status"]}},
+            "get_server_status is unknown",
+        ),
     ],
 )
 def test_a_daemon_that_fails(launcher: Launcher, fake_mps: FakeMps, told: dict, want: str) -> None:
@@ -199,7 +236,11 @@ def test_a_daemon_that_fails(launcher: Launcher, fake_mps: FakeMps, told: dict, 
     with client(launcher, *LIGHT) as job:
         assert (job.how, gpu_of(job)) == ("without", "0")
         status, said = job.end()
-    assert (status, said.startswith("gpulaunch: warning: not shared: MPS: "), want in said) == (0, True, True), said
+    assert (status, said.startswith("gpulaunch: warning: not shared: MPS: "), want in said) == (
+        0,
+        True,
+        True,
+    ), said
     assert gone(launcher, fake_mps)
 
 
@@ -244,7 +285,9 @@ def test_a_dead_daemon_is_not_joined(launcher: Launcher, fake_mps: FakeMps) -> N
         wait_for_end(daemon.pid)
         with client(launcher, *LIGHT) as second:
             assert second.how == "without"
-            assert "its control daemon is gone, and a job of the group still runs" in second.end()[1]
+            assert (
+                "its control daemon is gone, and a job of the group still runs" in second.end()[1]
+            )
         assert first.end()[0] == 0
     with client(launcher, *LIGHT) as third:
         assert (third.how, gpu_of(third)) == ("attached", "GPU-v100-0")
@@ -255,7 +298,11 @@ def test_a_daemon_without_a_pid_file(launcher: Launcher, fake_mps: FakeMps) -> N
     """A daemon is known by its process: one whose pid file is gone is used and ended like any other."""
     fake_mps.tell(forgets_pid_file=True)
     with client(launcher, *LIGHT) as first, client(launcher, *LIGHT) as second:
-        assert (first.how, second.how, len(fake_mps.events("started"))) == ("attached", "attached", 1)
+        assert (first.how, second.how, len(fake_mps.events("started"))) == (
+            "attached",
+            "attached",
+            1,
+        )
     assert gone(launcher, fake_mps)
 
 
@@ -292,7 +339,9 @@ def processes_of(launcher: Launcher) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [(*LIGHT,), (*LIGHT, "--only", "5"), ("--only", "5")])
-def test_a_daemon_that_nobody_ended(launcher: Launcher, fake_mps: FakeMps, options: tuple[str, ...]) -> None:
+def test_a_daemon_that_nobody_ended(
+    launcher: Launcher, fake_mps: FakeMps, options: tuple[str, ...]
+) -> None:
     """A daemon that outlived everybody is ended by its user's next launch, of whatever kind."""
     pipe = orphan(launcher, fake_mps, *LIGHT)
     (old,) = fake_mps.events("started")
@@ -303,14 +352,22 @@ def test_a_daemon_that_nobody_ended(launcher: Launcher, fake_mps: FakeMps, optio
     assert gone(launcher, fake_mps)
 
 
-def test_an_orphan_in_exclusive_process_mode(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
+def test_an_orphan_in_exclusive_process_mode(
+    launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
+) -> None:
     """Where an orphan's server keeps others off its GPU, its user's next launch gets that GPU all the same."""
     orphan(launcher, fake_mps, *LIGHT)
     fake_mps.tell_nvml(dgx1_v100)
     dgx1_v100.change(0, mode=3)
     (server,) = fake_mps.pids(SERVER)
     job = launcher.start(
-        "--only", "0", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; read line", stdin=subprocess.PIPE
+        "--only",
+        "0",
+        "--",
+        "sh",
+        "-c",
+        "echo $CUDA_VISIBLE_DEVICES; read line",
+        stdin=subprocess.PIPE,
     )
     wait_for_end(server)
     fake_mps.tell_nvml(dgx1_v100)
@@ -341,7 +398,8 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize(
-    "end", ["lease.release()", "", "sys.exit(3)", "import os; os.kill(os.getpid(), 15)", "os._exit(0)"]
+    "end",
+    ["lease.release()", "", "sys.exit(3)", "import os; os.kill(os.getpid(), 15)", "os._exit(0)"],
 )
 def test_a_program_that_ends(launcher: Launcher, fake_mps: FakeMps, end: str) -> None:
     """However a Python program that shares ends, its daemon goes with it."""
@@ -362,7 +420,16 @@ def test_a_program_that_ends(launcher: Launcher, fake_mps: FakeMps, end: str) ->
 def test_the_daemon_is_nobodys(launcher: Launcher, fake_mps: FakeMps) -> None:
     """A daemon has nothing of the job that came first: no secrets, no limits, no descriptors, no session."""
     launcher.environment["SECRET"] = "1"
-    command = ["sh", "-c", 'ulimit -t 77; exec "$@"', "sh", launcher.script, *LIGHT, "--", "mps_client"]
+    command = [
+        "sh",
+        "-c",
+        'ulimit -t 77; exec "$@"',
+        "sh",
+        launcher.script,
+        *LIGHT,
+        "--",
+        "mps_client",
+    ]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, env=launcher.environment, text=True, **pipes) as job:
         assert job.stdout.readline().startswith("attached")
@@ -393,7 +460,11 @@ def test_another_place_of_the_same_name(launcher: Launcher, fake_mps: FakeMps) -
         environment = launcher.environment | {"GPULAUNCH_STATE_DIR": str(state)}
         for _ in range(2):
             done = subprocess.run(
-                ["unshare", "--mount", "sh", "-c", script], env=environment, capture_output=True, text=True, check=False
+                ["unshare", "--mount", "sh", "-c", script],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert (done.returncode, done.stderr) == (0, "")
         assert is_alive(daemon.pid)
@@ -402,11 +473,15 @@ def test_another_place_of_the_same_name(launcher: Launcher, fake_mps: FakeMps) -
 
 
 @pytest.mark.parametrize("how", ["FAULT", "hangs"])
-def test_a_faulty_daemon_that_nobody_uses_is_replaced(launcher: Launcher, fake_mps: FakeMps, how: str) -> None:
+def test_a_faulty_daemon_that_nobody_uses_is_replaced(
+    launcher: Launcher, fake_mps: FakeMps, how: str
+) -> None:
     """One that outlived everybody and does not work is replaced."""
     pipe = orphan(launcher, fake_mps, *LIGHT)
     (old,) = fake_mps.events("started")
-    if how == "FAULT":  # the state is the server's, and all servers have one: this one's is answered for it
+    if (
+        how == "FAULT"
+    ):  # the state is the server's, and all servers have one: this one's is answered for it
         (server,) = fake_mps.pids(SERVER)
         os.kill(server, signal.SIGKILL)
         fake_mps.tell(answers={"get_server_list": [str(server)], "get_server_status": ["FAULT"]})
@@ -429,7 +504,9 @@ def test_a_job_that_did_not_attach_is_told_of(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml, seen: bool
 ) -> None:
     """A job that uses its GPU without MPS is told of, once; one of which nothing is seen there is not."""
-    job = launcher.start(*LIGHT, "--", "sh", "-c", "echo $$; exec sleep 600", stdin=subprocess.DEVNULL)
+    job = launcher.start(
+        *LIGHT, "--", "sh", "-c", "echo $$; exec sleep 600", stdin=subprocess.DEVNULL
+    )
     pid = int(job.stdout.readline())
     if seen:
         dgx1_v100.add(f"process 0 {pid} 300")
@@ -471,15 +548,24 @@ def test_a_share_is_not_handed_on(launcher: Launcher, fake_mps: FakeMps) -> None
     with client(launcher, *LIGHT) as job:
         variables = Path(f"/proc/{job.pid}/environ").read_bytes().decode().split("\0")
         found = dict(line.split("=", 1) for line in variables if line.startswith("CUDA_MPS"))
-        done = launcher.run("--", "mps_client", env=launcher.environment | found, input="\n", timeout=10)
+        done = launcher.run(
+            "--", "mps_client", env=launcher.environment | found, input="\n", timeout=10
+        )
         assert (done.returncode, done.stdout.split()[0]) == (0, "without")
     (fake_mps.folder / "own").mkdir()
-    own = {"CUDA_MPS_PIPE_DIRECTORY": str(fake_mps.folder / "own"), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
-    done = launcher.run("--", "sh", "-c", "env | grep ^CUDA_MPS | sort", env=launcher.environment | own)
+    own = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(fake_mps.folder / "own"),
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
+    }
+    done = launcher.run(
+        "--", "sh", "-c", "env | grep ^CUDA_MPS | sort", env=launcher.environment | own
+    )
     assert done.stdout == "".join(f"{name}={value}\n" for name, value in sorted(own.items()))
 
 
-def test_servers_are_no_use_outside(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
+def test_servers_are_no_use_outside(
+    launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
+) -> None:
     """An MPS server at work on a GPU is nobody's use; in EXCLUSIVE_PROCESS, where it keeps others off, it is."""
     pipe = orphan(launcher, fake_mps, *LIGHT)
     (server,) = fake_mps.pids(SERVER)
@@ -502,7 +588,9 @@ def test_exclusive_process_mode(launcher: Launcher, fake_mps: FakeMps, dgx1_v100
         with client(launcher, *LIGHT) as second:
             fake_mps.tell_nvml(dgx1_v100)
             assert (first.how, second.how, gpu_of(second)) == ("attached", "attached", "GPU-v100-0")
-            states = [gpu["state"] for gpu in json.loads(launcher.run("status", "--json").stdout)["gpus"]]
+            states = [
+                gpu["state"] for gpu in json.loads(launcher.run("status", "--json").stdout)["gpus"]
+            ]
             assert states == ["shared", *["free"] * 7]
             fake_mps.tell_nvml(dgx1_v100)
         fake_mps.tell_nvml(dgx1_v100)
@@ -515,7 +603,10 @@ def test_exclusive_process_mode(launcher: Launcher, fake_mps: FakeMps, dgx1_v100
 
 def test_a_time_limit_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
     """TERM, the grace, terminate_client, and only then KILL; the others of the group go on."""
-    with client(launcher, *LIGHT) as other, client(launcher, *LIGHT, "--time-limit", "0.5s", deaf=True) as job:
+    with (
+        client(launcher, *LIGHT) as other,
+        client(launcher, *LIGHT, "--time-limit", "0.5s", deaf=True) as job,
+    ):
         job.process.wait(30)
         assert job.process.returncode == 124
         assert fake_mps.commands("terminate_client")[0].endswith(f" {job.pid}")
@@ -549,7 +640,9 @@ def test_a_job_in_ci_is_ended_safely(launcher: Launcher, fake_mps: FakeMps) -> N
     assert gone(launcher, fake_mps)
 
 
-def test_what_a_job_leaves_behind_is_ended_safely(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
+def test_what_a_job_leaves_behind_is_ended_safely(
+    launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
+) -> None:
     """A client that a job leaves on its GPU is taken off MPS before it is killed; the daemon is not taken for one."""
     script = "mps_client --deaf --stays </dev/null & echo $!; read line"
     job = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
@@ -562,7 +655,9 @@ def test_what_a_job_leaves_behind_is_ended_safely(launcher: Launcher, fake_mps: 
     assert gone(launcher, fake_mps)
 
 
-@pytest.mark.parametrize("told", [{"refuses": ["terminate_client"]}, {"hangs": ["terminate_client"]}])
+@pytest.mark.parametrize(
+    "told", [{"refuses": ["terminate_client"]}, {"hangs": ["terminate_client"]}]
+)
 def test_mps_that_does_not_let_go(launcher: Launcher, fake_mps: FakeMps, told: dict) -> None:
     """A client that MPS does not let go of is killed all the same: its time is up."""
     fake_mps.tell(**told)
@@ -601,7 +696,9 @@ def test_a_damaged_record_keeps_a_daemon(launcher: Launcher, fake_mps: FakeMps) 
     assert gone(launcher, fake_mps)
 
 
-def test_free_where_nobody_else_looks_after_the_daemon(launcher: Launcher, fake_mps: FakeMps) -> None:
+def test_free_where_nobody_else_looks_after_the_daemon(
+    launcher: Launcher, fake_mps: FakeMps
+) -> None:
     """`gpulaunch free` ends the daemon, too, if launcher and companions have been killed."""
     job = Client(launcher, *LIGHT)
     for pid in processes_of(launcher):
@@ -624,7 +721,10 @@ def test_what_mps_refuses_is_told(launcher: Launcher, fake_mps: FakeMps) -> None
     with client(launcher, *LIGHT, deaf=True) as job:
         (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
         done = launcher.run("free", lease["id"])
-        assert (done.returncode, f"MPS does not let go of pid {job.pid}: 1" in done.stderr) == (0, True)
+        assert (done.returncode, f"MPS does not let go of pid {job.pid}: 1" in done.stderr) == (
+            0,
+            True,
+        )
     assert gone(launcher, fake_mps)
 
 
@@ -642,7 +742,9 @@ def test_a_launch_inside_outlives_the_one_around_it(launcher: Launcher, fake_mps
 def test_crowd(launcher: Launcher, fake_mps: FakeMps) -> None:
     """Ten jobs that come and go at once on one GPU have one daemon at a time, and none when all have ended."""
     jobs = [
-        launcher.start("-q", "--only", "0", "--wait", *LIGHT, "--", "mps_client", stdin=subprocess.PIPE)
+        launcher.start(
+            "-q", "--only", "0", "--wait", *LIGHT, "--", "mps_client", stdin=subprocess.PIPE
+        )
         for _ in range(10)
     ]
     outcomes = []
@@ -677,7 +779,9 @@ def test_without_the_program(launcher: Launcher) -> None:
         ("unheard-of", "the driver does not tell its version"),
     ],
 )
-def test_old_drivers(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml, driver: str, want: str) -> None:
+def test_old_drivers(
+    launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml, driver: str, want: str
+) -> None:
     """A driver that cannot bound clients, or does not say what it is, shares nothing; MPS is not even started."""
     dgx1_v100.drop("driver")
     dgx1_v100.add(f"driver {driver}")
@@ -707,7 +811,9 @@ def test_a_full_disk(launcher: Launcher, fake_mps: FakeMps) -> None:
         pytest.skip("needs root to mount")
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
     groups.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=3,mode=700", "tmpfs", groups], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=3,mode=700", "tmpfs", groups], check=True
+    )
     try:
         assert "no space left on device" in own_gpu(launcher)
         assert fake_mps.events() == []
@@ -719,7 +825,10 @@ def test_gpus_that_differ(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: Fake
     """On a GPU before Volta the job is alone, and says why; --dry-run starts nothing."""
     dgx1_v100.change(0, cc="6.0")
     assert launcher.run(*LIGHT, "--dry-run", "--", "x").returncode == 0
-    assert own_gpu(launcher, "--only", "0") == "compute capability 6.0: MPS bounds SMs and memory from 7.0 on"
+    assert (
+        own_gpu(launcher, "--only", "0")
+        == "compute capability 6.0: MPS bounds SMs and memory from 7.0 on"
+    )
     assert fake_mps.events() == []
 
 
@@ -736,13 +845,17 @@ def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
         assert gone(launcher, real_mps)
 
 
-def test_many_ask_the_real_daemon_at_once(real_mps: RealMps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ask_the_real_daemon_at_once(
+    real_mps: RealMps, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It sends away who comes while it hears another: everybody who asks gets an answer all the same."""
     real_mps.start()
     monkeypatch.setenv("PATH", real_mps.environment["PATH"])
     daemon = Daemon(str(real_mps.pipe()), [], os.geteuid())
     with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(lambda _: daemon.ask("get_default_active_thread_percentage"), range(60)))
+        answers = list(
+            threads.map(lambda _: daemon.ask("get_default_active_thread_percentage"), range(60))
+        )
     assert set(answers) == {"100.0\n"}
     daemon.quit()
     assert real_mps.pids(CONTROL) == []
@@ -760,12 +873,17 @@ def test_real_daemons_of_two_groups(launcher: Launcher, real_mps: RealMps) -> No
     """Two groups start two of NVIDIA's daemons side by side, each with its own GPU and directories."""
     launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "20s"
     with ExitStack() as stack:
-        jobs = [stack.enter_context(launcher.start(*LIGHT, "--only", gpu, "--", "true")) for gpu in ("2", "5")]
+        jobs = [
+            stack.enter_context(launcher.start(*LIGHT, "--only", gpu, "--", "true"))
+            for gpu in ("2", "5")
+        ]
         found: set[tuple[bytes, ...]] = set()
         while len(found) < 2:
             for pid in real_mps.pids(SERVER):
                 variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                found.add(tuple(v for v in variables if v.startswith((b"CUDA_VIS", b"CUDA_MPS_PIPE"))))
+                found.add(
+                    tuple(v for v in variables if v.startswith((b"CUDA_VIS", b"CUDA_MPS_PIPE")))
+                )
         for job in jobs:
             job.send_signal(signal.SIGTERM)
     assert len({value for variables in found for value in variables}) == 4
@@ -783,7 +901,11 @@ def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int
     nvml.describe(V100, ["driver 550.54.15"])
     with closing(FakeMps()) as mps:
         path = f"{mps.bin}{os.pathsep}{launcher.environment['PATH']}"
-        launcher.environment |= {**nvml.environment, "PATH": path, "GPULAUNCH_MPS_DIRECTORY": f"{mps.folder}/g"}
+        launcher.environment |= {
+            **nvml.environment,
+            "PATH": path,
+            "GPULAUNCH_MPS_DIRECTORY": f"{mps.folder}/g",
+        }
         with start(launcher, *LIGHT, "--", "mps_client", before=victim) as first:
             try:
                 began = first.stdout.readline().split()
@@ -802,20 +924,26 @@ def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int
 def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path) -> None:
     """Wherever a launcher, or who leaves the group for it, is killed, others share the GPU; in the end MPS is gone."""
     trace = tmp_path / "trace"
-    assert launch_that_shares(tmp_path / "traced", fake_nvml_library, at_step("trace", str(trace))) == 0
+    assert (
+        launch_that_shares(tmp_path / "traced", fake_nvml_library, at_step("trace", str(trace)))
+        == 0
+    )
     found: dict[str, list[str]] = {}
     for step in trace.read_text().split():
         forked_to_ask = step.startswith("child:host.mps.")
         if step.removeprefix("child:").startswith(OURS) and not forked_to_ask:
             found.setdefault(step.partition("#")[0], []).append(step)
     steps = [step for same in found.values() for step in dict.fromkeys((same[0], same[-1]))]
-    assert {"host.share_group.ShareGroup._make_ready:open#1", "host.share_group.ShareGroup._end:os.rmdir#1"} < set(
-        steps
-    )
+    assert {
+        "host.share_group.ShareGroup._make_ready:open#1",
+        "host.share_group.ShareGroup._end:os.rmdir#1",
+    } < set(steps)
 
     def play(step: str) -> tuple[str, object]:
         try:
-            return step, launch_that_shares(tmp_path / step, fake_nvml_library, at_step("KILL", step))
+            return step, launch_that_shares(
+                tmp_path / step, fake_nvml_library, at_step("KILL", step)
+            )
         except (AssertionError, subprocess.TimeoutExpired) as problem:
             return step, str(problem)
 
@@ -823,6 +951,8 @@ def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path
         outcomes = dict(pool.map(play, steps))
     wrong = {step: outcome for step, outcome in outcomes.items() if not isinstance(outcome, int)}
     assert wrong == {}
-    missed = [step for step, status in outcomes.items() if status == 0 and not step.startswith("child:")]
+    missed = [
+        step for step, status in outcomes.items() if status == 0 and not step.startswith("child:")
+    ]
     assert [step for step in missed if step.endswith("#1")] == []
     assert len(missed) <= len(steps) / 5, missed

@@ -87,7 +87,9 @@ def test_users_share_with_themselves(alice: User, bob: User, mps: FakeMps) -> No
     """Two jobs of one user share a GPU, and those of another one the other; each has a daemon and server of his own."""
     with client(alice, *LIGHT), client(bob, *LIGHT), client(alice, *LIGHT), client(bob, *LIGHT):
         assert states(bob) == [("shared", [alice.name] * 2), ("shared", [bob.name] * 2)]
-        assert sorted(event.said["uid"] for event in mps.events("server")) == sorted([alice.uid, bob.uid])
+        assert sorted(event.said["uid"] for event in mps.events("server")) == sorted(
+            [alice.uid, bob.uid]
+        )
         assert len({event.pipe for event in mps.events("started")}) == 2
         refused = bob.run(*LIGHT, "--only", "0", "--", "true")
         assert refused.returncode == 75
@@ -119,7 +121,10 @@ def test_a_place_that_somebody_else_made(alice: User, bob: User, mps: FakeMps) -
     subprocess.run(["mkdir", "-m", "777", place], user=bob.uid, check=True)
     with client(alice, *LIGHT) as job:
         assert job.how == "without"
-        assert job.end() == (0, f"gpulaunch: warning: not shared: {place} is not this user's alone\n")
+        assert job.end() == (
+            0,
+            f"gpulaunch: warning: not shared: {place} is not this user's alone\n",
+        )
     assert mps.events("started") == []
 
 
@@ -136,7 +141,11 @@ def test_root_frees_a_users_client_safely(alice: User, root: Launcher, mps: Fake
     """Root's `free` takes a user's client off MPS, asking as that user, and the user's daemon goes in the end."""
     with client(alice, *LIGHT, deaf=True) as job, freed(root, alice):
         assert ended_safely(mps, job.pid)
-    told = [event.said for event in mps.events("command") if event.said["command"].startswith("terminate_client")]
+    told = [
+        event.said
+        for event in mps.events("command")
+        if event.said["command"].startswith("terminate_client")
+    ]
     assert [said["uid"] for said in told] == [alice.uid]
     for pid in mps.pids(CONTROL):
         wait_for_end(pid)

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import NcclLog, read_nccl_log
-from gpulaunch.measure.logs.nccl_traffic import LEAST_GB_PER_S, Communication, communication, nccl_document
+from gpulaunch.measure.logs.nccl_traffic import (
+    LEAST_GB_PER_S,
+    Communication,
+    communication,
+    nccl_document,
+)
 
 FLOAT = 7
 MB = 1_000_000
@@ -35,12 +40,18 @@ def call(
 ) -> str:
     """A call as NCCL prints it."""
     comm = comm or f"0x55d0{rank:08x}"
-    buffers = "sendbuff 0x7f0000400000 recvbuff (nil)" if name == "Send" else "sendbuff (nil) recvbuff 0x7f0000500000"
+    buffers = (
+        "sendbuff 0x7f0000400000 recvbuff (nil)"
+        if name == "Send"
+        else "sendbuff (nil) recvbuff 0x7f0000500000"
+    )
     text = f"{name}: opCount 1a {buffers} count {count} datatype {kind} op 0 root {root} comm {comm} [nranks={ranks}]"
     return said(rank, f"{text} stream 0x550000007ae0", time=time)
 
 
-def joined(rank: int, ranks: int = 4, *, comm: str = "", number: int | None = None, id_: str = "0xb1a3") -> str:
+def joined(
+    rank: int, ranks: int = 4, *, comm: str = "", number: int | None = None, id_: str = "0xb1a3"
+) -> str:
     """A rank joins a communicator, as NCCL 2.18 and later print it."""
     own = rank if number is None else number
     comm = comm or f"0x55d0{rank:08x}"
@@ -49,7 +60,11 @@ def joined(rank: int, ranks: int = 4, *, comm: str = "", number: int | None = No
 
 
 def every(ranks: int, name: str, count: int, times: int, **options: object) -> list[str]:
-    return [call(rank, name, count, ranks=ranks, **options) for _ in range(times) for rank in range(ranks)]
+    return [
+        call(rank, name, count, ranks=ranks, **options)
+        for _ in range(times)
+        for rank in range(ranks)
+    ]
 
 
 def read(lines: Iterable[str | bytes]) -> tuple[NcclLog, Communication]:
@@ -75,7 +90,11 @@ PUBLISHED = [
             "south:8000:8000 [0] NCCL INFO Channel 00/0 : 3[2000] -> 0[2000] [send] via NET/Socket/0\n"
             "NCCL version 2.18.3+cuda12.1\n"
         ),
-        {"rings": (((0, 1, 2, 3), 1),), "ways": (("P2P", 1), ("NET", 1)), "version": "2.18.3+cuda12.1"},
+        {
+            "rings": (((0, 1, 2, 3), 1),),
+            "ways": (("P2P", 1), ("NET", 1)),
+            "version": "2.18.3+cuda12.1",
+        },
     ),
     (
         (
@@ -117,7 +136,9 @@ def test_members_of_old_and_new_versions() -> None:
     assert found["0x7f04"] == (0, 1, ("a", "8c000"), ("split", "id", "0x3a", "1", "0"))
 
 
-@pytest.mark.parametrize(("kind", "size"), list(enumerate([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])), ids=str)
+@pytest.mark.parametrize(
+    ("kind", "size"), list(enumerate([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])), ids=str
+)
 def test_data_types(kind: int, size: int) -> None:
     """Each data type of NCCL has its size; an unknown one cannot be read."""
     (found,) = read_nccl_log([call(0, "AllReduce", 1000, kind=kind)]).calls
@@ -127,10 +148,19 @@ def test_data_types(kind: int, size: int) -> None:
 
 def test_sizes_and_calls() -> None:
     """Of each function: calls, sizes, large calls, and what is sent for it, from the whole buffer of all ranks."""
-    lines = [*every(4, "AllReduce", 25_000, 2), *every(4, "AllReduce", 24_999, 1), *every(4, "AllGather", 250_000, 5)]
+    lines = [
+        *every(4, "AllReduce", 25_000, 2),
+        *every(4, "AllReduce", 24_999, 1),
+        *every(4, "AllGather", 250_000, 5),
+    ]
     log, found = read(lines)
     gather, reduce = found.collectives
-    assert (gather.name, gather.calls, gather.message_bytes, gather.large_calls) == ("AllGather", 20, 4 * MB, 20)
+    assert (gather.name, gather.calls, gather.message_bytes, gather.large_calls) == (
+        "AllGather",
+        20,
+        4 * MB,
+        20,
+    )
     assert gather.sent_gb == pytest.approx(20 * 3 * MB / 1e9)
     assert (reduce.calls, reduce.large_calls, reduce.sizes) == (12, 8, ((99_996, 4), (100_000, 8)))
     assert reduce.sent_gb == pytest.approx((8 * 150_000 + 4 * 149_994) / 1e9)
@@ -147,13 +177,18 @@ def test_rings_from_each_ranks_place() -> None:
     ]
     assert read_nccl_log(lines).rings == (((0, 3, 1, 2), 2),)
     assert read_nccl_log(lines[1:4]).rings == ()
-    apart = [said(rank, f"Ring 00 : {peer} -> {rank} -> {peer}") for rank, peer in ((0, 1), (1, 0), (2, 3), (3, 2))]
+    apart = [
+        said(rank, f"Ring 00 : {peer} -> {rank} -> {peer}")
+        for rank, peer in ((0, 1), (1, 0), (2, 3), (3, 2))
+    ]
     assert read_nccl_log(apart).rings == ()
 
 
 def test_rings_that_were_cut_off() -> None:
     """NCCL cuts long rings off: a ring without all its ranks is not reported."""
-    line = said(0, "Channel 00/16 :" + "".join(f" {rank:3}" for rank in (0, 7, 6, 5, 4, 3, 2, 1, 8, 15, 14)))
+    line = said(
+        0, "Channel 00/16 :" + "".join(f" {rank:3}" for rank in (0, 7, 6, 5, 4, 3, 2, 1, 8, 15, 14))
+    )
     assert read_nccl_log([line]).rings == ()
 
 
@@ -162,15 +197,27 @@ def test_rings_that_were_cut_off() -> None:
     [
         ("large all-reduces use rings", every(4, "AllReduce", MB, 9), "ring"),
         ("small ones trees", every(4, "AllReduce", 100, 9), "tree"),
-        ("much of both both", [*every(4, "AllReduce", 50_000, 9), *every(4, "AllReduce", 20_000, 9)], "ring+tree"),
+        (
+            "much of both both",
+            [*every(4, "AllReduce", 50_000, 9), *every(4, "AllReduce", 20_000, 9)],
+            "ring+tree",
+        ),
         (
             "a few small ones beside large ones nothing",
             every(4, "AllReduce", 9 * MB, 9) + every(4, "AllReduce", 1, 9),
             "ring",
         ),
-        ("sharded training is a ring", every(4, "AllGather", MB, 9) + every(4, "ReduceScatter", MB, 9), "ring"),
+        (
+            "sharded training is a ring",
+            every(4, "AllGather", MB, 9) + every(4, "ReduceScatter", MB, 9),
+            "ring",
+        ),
         ("an all-to-all is one", every(4, "AlltoAll", MB, 9), "all_to_all"),
-        ("with a ring it still is", every(4, "AlltoAll", MB, 9) + every(4, "AllReduce", MB, 9), "all_to_all"),
+        (
+            "with a ring it still is",
+            every(4, "AlltoAll", MB, 9) + every(4, "AllReduce", MB, 9),
+            "all_to_all",
+        ),
         ("scattering is a star", every(4, "Scatter", MB, 9), "star"),
         ("one rank talks to nobody", [call(0, "AllReduce", MB, ranks=1)], "none"),
     ],
@@ -184,7 +231,9 @@ def test_pipeline_from_send_and_recv() -> None:
     """Sends from stage to stage give the chain and its edges; a Recv tells of the same bytes."""
     lines = [joined(rank) for rank in range(4)]
     for rank in range(3):
-        lines += [call(rank, "Send", MB, root=rank + 1)] * 50 + [call(rank + 1, "Recv", MB, root=rank)] * 50
+        lines += [call(rank, "Send", MB, root=rank + 1)] * 50 + [
+            call(rank + 1, "Recv", MB, root=rank)
+        ] * 50
     found = read(lines)[1]
     assert found.pattern == "chain"
     assert found.edges == ((0, 1, 0.2), (1, 2, 0.2), (2, 3, 0.2))
@@ -196,7 +245,11 @@ def test_pipeline_from_send_and_recv() -> None:
 def test_experts_exchange_with_everybody() -> None:
     """Sends from each rank to all others are an all-to-all."""
     lines = [joined(rank) for rank in range(4)]
-    lines += [call(a, name, MB, root=b) for a, b in product(range(4), repeat=2) for name in ("Send", "Recv")]
+    lines += [
+        call(a, name, MB, root=b)
+        for a, b in product(range(4), repeat=2)
+        for name in ("Send", "Recv")
+    ]
     found = read(lines)[1]
     assert found.pattern == "all_to_all"
     assert len(found.edges) == 6
@@ -216,10 +269,14 @@ def test_communicators_of_a_part() -> None:
     assert any("no named pattern" in reason for reason in found.reasons)
 
 
-def stamped(count: int, calls: int, seconds: int, form: str = "[2025-06-01 12:{:02}:{:02}] ") -> list[str]:
+def stamped(
+    count: int, calls: int, seconds: int, form: str = "[2025-06-01 12:{:02}:{:02}] "
+) -> list[str]:
     """All-reduces of two ranks, evenly over so long."""
     times = [form.format(*divmod(round(i * seconds / (calls - 1)), 60)) for i in range(calls)]
-    return [call(rank, "AllReduce", count, ranks=2, time=time) for time in times for rank in range(2)]
+    return [
+        call(rank, "AllReduce", count, ranks=2, time=time) for time in times for rank in range(2)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -229,13 +286,20 @@ def stamped(count: int, calls: int, seconds: int, form: str = "[2025-06-01 12:{:
         ("1 GB/s are just enough", stamped(25 * MB, 601, 60), True, "guess"),
         ("0.6 GB/s are just too little", stamped(25 * MB, 361, 60), False, "guess"),
         ("0.1 GB/s are nothing", stamped(25 * MB, 61, 60), False, "likely"),
-        ("a second is too short to tell: size and calls do", stamped(25 * MB, 200, 1), True, "guess"),
+        (
+            "a second is too short to tell: size and calls do",
+            stamped(25 * MB, 200, 1),
+            True,
+            "guess",
+        ),
         ("large messages without times", every(2, "AllReduce", MB, 200), True, "guess"),
         ("too few of them", every(2, "AllReduce", MB, 20), None, "guess"),
         ("small messages", every(2, "AllReduce", 1000, 5000), False, "guess"),
     ],
 )
-def test_sensitivity(sentence: str, lines: list[str], sensitive: bool | None, confidence: str) -> None:
+def test_sensitivity(
+    sentence: str, lines: list[str], sensitive: bool | None, confidence: str
+) -> None:
     """Sensitive is what sends enough in large messages; without times, what sends large ones, and that is a guess."""
     found = read(lines)[1]
     assert (found.sensitive, found.confidence) == (sensitive, confidence), sentence
@@ -334,7 +398,11 @@ def test_document() -> None:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.one_of(st.text(), st.binary(), st.sampled_from([call(0, "Send", 9), joined(1)])), max_size=9), st.data()
+    st.lists(
+        st.one_of(st.text(), st.binary(), st.sampled_from([call(0, "Send", 9), joined(1)])),
+        max_size=9,
+    ),
+    st.data(),
 )
 def test_nothing_in_a_log_is_fatal(lines: list[str | bytes], data: st.DataObject) -> None:
     """Whatever stands in a log, cut anywhere, reading it raises nothing but that there are no calls."""
@@ -348,7 +416,11 @@ def test_nothing_in_a_log_is_fatal(lines: list[str | bytes], data: st.DataObject
 
 def test_garbage_is_read_in_linear_time() -> None:
     """A long line without blanks, colons or an end takes no longer than its length."""
-    lines = ["NCCL " + "a" * 2_000_000, "NCCL " + "a:1:" * 500_000, "opCount" + ": opCount 1" * 100_000]
+    lines = [
+        "NCCL " + "a" * 2_000_000,
+        "NCCL " + "a:1:" * 500_000,
+        "opCount" + ": opCount 1" * 100_000,
+    ]
     begin = perf_counter()
     read_nccl_log(lines)
     assert perf_counter() - begin < 10  # 0.3 s on an idle core

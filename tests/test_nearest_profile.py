@@ -21,13 +21,17 @@ TABLE_2 = {
 }
 PERCENTAGES = st.floats(0, 100)
 SHARES = st.none() | st.floats(0, 1)
-ANY = st.builds(Figures, st.sampled_from("abc"), PERCENTAGES, PERCENTAGES, SHARES, SHARES, st.none(), st.none())
+ANY = st.builds(
+    Figures, st.sampled_from("abc"), PERCENTAGES, PERCENTAGES, SHARES, SHARES, st.none(), st.none()
+)
 
 
 def published(name: str, size: int) -> Figures:
     """A job of Table II: 0 at its smaller size, 1 at its larger."""
     sm, bandwidth, mib, watts = TABLE_2[name][size]
-    return Figures(f"{name}-{size}", sm, bandwidth, None if mib is None else mib / 81920, watts / 300)
+    return Figures(
+        f"{name}-{size}", sm, bandwidth, None if mib is None else mib / 81920, watts / 300
+    )
 
 
 def test_nearest() -> None:
@@ -42,7 +46,9 @@ def test_nearest() -> None:
 def test_ties_go_by_name() -> None:
     """Of two that are as near the first by name lends, whatever their order."""
     twins = [Figures("b", 50, 50), Figures("a", 50, 50)]
-    assert [nearest_profile(Figures("mine", 52, 50), order).name for order in (twins, twins[::-1])] == ["a", "a"]
+    assert [
+        nearest_profile(Figures("mine", 52, 50), order).name for order in (twins, twins[::-1])
+    ] == ["a", "a"]
 
 
 @pytest.mark.parametrize(("sm", "want"), [(14.1, "other"), (14.2, None)])
@@ -74,7 +80,10 @@ def test_both_utilizations_are_needed(other: Figures) -> None:
 def test_what_contradicts(key: str) -> None:
     """Memory- and compute-intensive jobs, and shares of SMs and of time, cannot be compared; unknown fits both."""
     values = {"intensity": ("memory", "compute"), "utilization": ("share", "time-active")}[key]
-    job, other = (Figures(name, 50, 50)._replace(**{key: value}) for name, value in zip("ab", values, strict=True))
+    job, other = (
+        Figures(name, 50, 50)._replace(**{key: value})
+        for name, value in zip("ab", values, strict=True)
+    )
     assert distance_between(job, other) is None
     assert distance_between(job, other._replace(**{key: None})) == 0
     assert distance_between(job, other._replace(**{key: values[0]})) == 0
@@ -84,16 +93,25 @@ def test_missing_figures_are_left_out() -> None:
     """Memory and power count where both know them, and take nothing away where one does not."""
     job = Figures("mine", 50, 50, 0.2, 0.5)
     assert distance_between(job, Figures("other", 60, 50)) == pytest.approx((0.1**2 / 2) ** 0.5)
-    assert distance_between(job, Figures("other", 60, 50, 0.4)) == pytest.approx(((0.1**2 + 0.2**2) / 3) ** 0.5)
+    assert distance_between(job, Figures("other", 60, 50, 0.4)) == pytest.approx(
+        ((0.1**2 + 0.2**2) / 3) ** 0.5
+    )
     found = nearest_profile(job, [Figures("other", 60, 50, 0.25, 0.45)])
     assert found.because.count(" against ") == 4
 
 
 def test_bound_against_the_published_jobs() -> None:
     """No program of Table II is within the bound of itself at four times the problem size; 10 of 13 find a lender."""
-    pairs = [distance_between(published(name, 0), published(name, 1)) for name in TABLE_2 if len(TABLE_2[name]) > 1]
+    pairs = [
+        distance_between(published(name, 0), published(name, 1))
+        for name in TABLE_2
+        if len(TABLE_2[name]) > 1
+    ]
     assert (len(pairs), min(pairs) > BOUND) == (6, True)
-    assert (min(pairs), max(pairs)) == (pytest.approx(0.109, abs=5e-4), pytest.approx(0.371, abs=5e-4))
+    assert (min(pairs), max(pairs)) == (
+        pytest.approx(0.109, abs=5e-4),
+        pytest.approx(0.371, abs=5e-4),
+    )
     jobs = [published(name, size) for name, sizes in TABLE_2.items() for size in range(len(sizes))]
     assert (len(jobs), sum(nearest_profile(job, jobs) is not None for job in jobs)) == (13, 10)
 

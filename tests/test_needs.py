@@ -21,7 +21,9 @@ DGX1, MINSKY, CLUSTER, PCIE8 = (
     load_described_machine(name)[0]
     for name in ("dgx1-v100", "power8-minsky", "minsky-cluster", "pcie-8gpu-workstation")
 )
-PLAIN = Request(2, PATTERNS["ring"], bandwidth_sensitive=True, policy="preserve", bandwidth_model="cut")
+PLAIN = Request(
+    2, PATTERNS["ring"], bandwidth_sensitive=True, policy="preserve", bandwidth_model="cut"
+)
 
 
 def asking(gpus: int | None = 2, **wishes: object) -> Request:
@@ -88,13 +90,22 @@ def beside(request: Request, machine: Topology, *leases: Lease) -> tuple[object,
             (Refuse, "5 GPUs requested in one NUMA node: no 5 of the 8 that dgx1-v100 has are"),
         ),
         ("one is always in one", 1, MINSKY, (0, 1, 2), (Grant, [3])),
-        ("NUMA nodes of different machines are different", 2, CLUSTER, (0, 2, 4, 6, *range(8, 18)), (Grant, [18, 19])),
+        (
+            "NUMA nodes of different machines are different",
+            2,
+            CLUSTER,
+            (0, 2, 4, 6, *range(8, 18)),
+            (Grant, [18, 19]),
+        ),
         (
             "as many as a socket has are not there in any machine",
             3,
             CLUSTER,
             (),
-            (Refuse, "3 GPUs requested in one NUMA node: no 3 of the 20 that minsky-cluster has are"),
+            (
+                Refuse,
+                "3 GPUs requested in one NUMA node: no 3 of the 20 that minsky-cluster has are",
+            ),
         ),
     ],
 )
@@ -129,12 +140,17 @@ def test_one_numa_node(
             2,
             PCIE8,
             (),
-            (Refuse, "2 GPUs requested joined by NVLink: no 2 of the 8 that pcie-8gpu-workstation has are"),
+            (
+                Refuse,
+                "2 GPUs requested joined by NVLink: no 2 of the 8 that pcie-8gpu-workstation has are",
+            ),
         ),
         ("one GPU needs no link", 1, PCIE8, (), (Grant, [0])),
     ],
 )
-def test_nvlink(sentence: str, gpus: int, machine: Topology, busy: Sequence[int], want: tuple[object, ...]) -> None:
+def test_nvlink(
+    sentence: str, gpus: int, machine: Topology, busy: Sequence[int], want: tuple[object, ...]
+) -> None:
     """With --nvlink the GPUs are connected by NVLink, each with each or through others of them."""
     assert answer(asking(gpus, nvlink=True), machine, busy) == want, sentence
 
@@ -161,7 +177,10 @@ def test_nvlink(sentence: str, gpus: int, machine: Topology, busy: Sequence[int]
             40.5,
             DGX1,
             (),
-            (Refuse, "2 GPUs requested with 40.5 GB/s at least: the best of the 8 that dgx1-v100 has reach 40"),
+            (
+                Refuse,
+                "2 GPUs requested with 40.5 GB/s at least: the best of the 8 that dgx1-v100 has reach 40",
+            ),
         ),
         ("three have", 3, 60.0, DGX1, (), (Grant, [0, 2, 3])),
         (
@@ -170,12 +189,20 @@ def test_nvlink(sentence: str, gpus: int, machine: Topology, busy: Sequence[int]
             2.0,
             CLUSTER,
             (),
-            (Refuse, "5 GPUs requested with 2 GB/s at least: the best of the 20 that minsky-cluster has reach 1.25"),
+            (
+                Refuse,
+                "5 GPUs requested with 2 GB/s at least: the best of the 20 that minsky-cluster has reach 1.25",
+            ),
         ),
     ],
 )
 def test_least_bandwidth(
-    sentence: str, gpus: int, least: float, machine: Topology, busy: Sequence[int], want: tuple[object, ...]
+    sentence: str,
+    gpus: int,
+    least: float,
+    machine: Topology,
+    busy: Sequence[int],
+    want: tuple[object, ...],
 ) -> None:
     """With --min-bandwidth a job waits rather than start on poor links, and is refused where there are no better."""
     assert answer(asking(gpus, least_gb_per_s=least), machine, busy) == want, sentence
@@ -186,10 +213,14 @@ def test_least_bandwidth_of_one_gpu() -> None:
     assert answer(asking(1, least_gb_per_s=1000.0), DGX1) == (Grant, [0])
 
 
-@pytest.mark.parametrize("policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"])
+@pytest.mark.parametrize(
+    "policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
+)
 def test_least_bandwidth_by_every_policy(policy: str) -> None:
     """Whatever the policy would have taken, it takes nothing under the least bandwidth."""
-    got = decide(asking(2, least_gb_per_s=40.0)._replace(policy=policy), Situation(DGX1, [lease(DGX1, (0,))]))
+    got = decide(
+        asking(2, least_gb_per_s=40.0)._replace(policy=policy), Situation(DGX1, [lease(DGX1, (0,))])
+    )
     assert isinstance(got, Grant)
     assert got.placement.scores.effective_bandwidth == 40.0
 
@@ -200,7 +231,10 @@ def test_least_bandwidth_by_every_policy(policy: str) -> None:
 def test_required() -> None:
     """A required GPU is among the chosen ones, with those that suit it best."""
     assert answer(asking(2, required=only(DGX1, ["6"], "--require 6")), DGX1) == (Grant, [5, 6])
-    assert answer(asking(2, required=only(DGX1, ["6", "1"], "--require 6,1")), DGX1) == (Grant, [1, 6])
+    assert answer(asking(2, required=only(DGX1, ["6", "1"], "--require 6,1")), DGX1) == (
+        Grant,
+        [1, 6],
+    )
 
 
 def test_required_and_busy() -> None:
@@ -231,14 +265,19 @@ def test_required_that_cannot_be_together() -> None:
             "too few are left elsewhere",
             5,
             {"name": "noisy"},
-            (Wait, "5 GPUs requested: 4 of 8 are to be had, 1 is leased, 3 are next to a job to stay apart from"),
+            (
+                Wait,
+                "5 GPUs requested: 4 of 8 are to be had, 1 is leased, 3 are next to a job to stay apart from",
+            ),
         ),
         ("they want to be apart from this one", 2, {"apart_from": ("me",)}, (Grant, [4, 7])),
         ("or from its profile", 2, {"apart_from": ("other", "mine")}, (Grant, [4, 7])),
         ("or from somebody else", 2, {"apart_from": ("other",)}, (Grant, [2, 3])),
     ],
 )
-def test_apart(sentence: str, gpus: int, theirs: dict[str, object], want: tuple[object, ...]) -> None:
+def test_apart(
+    sentence: str, gpus: int, theirs: dict[str, object], want: tuple[object, ...]
+) -> None:
     """A job stays out of the socket of one that it is to stay apart from, whichever of the two says so."""
     request = asking(gpus, apart_from=("noisy",))._replace(name="me", profile="mine")
     assert beside(request, DGX1, lease(DGX1, (0,), **theirs)) == want, sentence
@@ -280,7 +319,10 @@ def test_apart_on_several_machines() -> None:
             3,
             60.0,
             {},
-            (Refuse, "3 GPUs requested with 60 GB/s of host memory each: no 3 of the 4 that power8-minsky has are"),
+            (
+                Refuse,
+                "3 GPUs requested with 60 GB/s of host memory each: no 3 of the 4 that power8-minsky has are",
+            ),
         ),
     ],
 )
@@ -295,7 +337,9 @@ def test_host_memory(
 def test_host_memory_of_each_gpu() -> None:
     """A job moves what it says for each of its GPUs."""
     leases = [lease(CLUSTER, (0, 1), host_gb_per_s=40.0)]
-    assert needs_of(asking(1, host_gb_per_s=20.0), CLUSTER, CLUSTER.gpus, 1, leases).at_most[:2] == (
+    assert needs_of(asking(1, host_gb_per_s=20.0), CLUSTER, CLUSTER.gpus, 1, leases).at_most[
+        :2
+    ] == (
         (frozenset({0, 1}), 1),
         (frozenset({2, 3}), 5),
     )
@@ -347,7 +391,10 @@ HALF = (0, 1, 4, 5, 8, 9, 12, 13, 16, 17)
             6,
             {"one_per_node": True},
             (),
-            (Refuse, "6 GPUs requested each in a machine of its own: no 6 of the 20 that minsky-cluster has are"),
+            (
+                Refuse,
+                "6 GPUs requested each in a machine of its own: no 6 of the 20 that minsky-cluster has are",
+            ),
         ),
     ],
 )
@@ -358,7 +405,9 @@ def test_several_machines(
     assert answer(asking(gpus, **wishes), CLUSTER, busy) == want, sentence
 
 
-@pytest.mark.parametrize("policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"])
+@pytest.mark.parametrize(
+    "policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
+)
 def test_one_machine_by_every_policy(policy: str) -> None:
     """Whatever the policy, and however little a job cares for links, it is in one machine if it fits into one."""
     request = asking(4)._replace(policy=policy, bandwidth_sensitive=False)
@@ -377,7 +426,9 @@ def test_single_node_on_one_machine() -> None:
 
 
 def patient(least: float, gpus: int = 2, **slowdowns: tuple[float, float]) -> Request:
-    return asking(gpus)._replace(policy="topo_aware_p", utility=UtilityTerms(least=least, slowdowns=slowdowns))
+    return asking(gpus)._replace(
+        policy="topo_aware_p", utility=UtilityTerms(least=least, slowdowns=slowdowns)
+    )
 
 
 def test_least_utility() -> None:
@@ -421,7 +472,10 @@ def test_least_utility_of_required_gpus() -> None:
     """GPUs that the policy would not have chosen, but has to take, need the least utility as well."""
     required = only(MINSKY, ["1", "2"], "--require 1,2")
     assert answer(patient(0.5)._replace(wishes=Wishes(required=required)), MINSKY)[0] is not Grant
-    assert answer(patient(0.1)._replace(wishes=Wishes(required=required)), MINSKY) == (Grant, [1, 2])
+    assert answer(patient(0.1)._replace(wishes=Wishes(required=required)), MINSKY) == (
+        Grant,
+        [1, 2],
+    )
 
 
 # ---------------------------------------------------------------------------------------- inside a lease
@@ -476,7 +530,10 @@ def test_what_can_never_be(sentence: str, request_: Request, want: type) -> None
 def effective_gb_per_s(machine: Topology, gpus: Sequence[int]) -> float:
     """Written a second time: the narrowest of all ways to part the GPUs, over NVLink if that joins them."""
     links = {(link.a, link.b): link for link in machine.links if link.a in gpus and link.b in gpus}
-    nvlink = {pair: link.nvlink_planned_gb_per_s if link.nvlink_count else 0.0 for pair, link in links.items()}
+    nvlink = {
+        pair: link.nvlink_planned_gb_per_s if link.nvlink_count else 0.0
+        for pair, link in links.items()
+    }
     hop = {pair: max(nvlink[pair], link.pcie_gb_per_s) for pair, link in links.items()}
     cuts = [
         [pair for pair in links if (pair[0] in side) != (pair[1] in side)]
@@ -489,7 +546,9 @@ def effective_gb_per_s(machine: Topology, gpus: Sequence[int]) -> float:
     return max(over_nvlink, min(max(hop[pair] for pair in cut) for cut in cuts))
 
 
-def satisfies(request: Request, machine: Topology, leases: Sequence[Lease], gpus: Sequence[int]) -> bool:
+def satisfies(
+    request: Request, machine: Topology, leases: Sequence[Lease], gpus: Sequence[int]
+) -> bool:
     """Written a second time: whether these GPUs have all that the request wishes of them together."""
     wishes = request.wishes
     chosen = [gpu for gpu in machine.gpus if gpu.index in gpus]
@@ -498,7 +557,9 @@ def satisfies(request: Request, machine: Topology, leases: Sequence[Lease], gpus
     moved = dict.fromkeys(sockets, 0.0)
     for gpu in machine.gpus:
         if (gpu.node, gpu.numa_node) in moved:
-            moved[gpu.node, gpu.numa_node] += sum(one.host_gb_per_s for one in leases if gpu.uuid in one.uuids)
+            moved[gpu.node, gpu.numa_node] += sum(
+                one.host_gb_per_s for one in leases if gpu.uuid in one.uuids
+            )
     for socket in sockets:
         moved[socket] += wishes.host_gb_per_s
     linked = {frozenset((link.a, link.b)) for link in machine.links if link.nvlink_count}
@@ -512,7 +573,10 @@ def satisfies(request: Request, machine: Topology, leases: Sequence[Lease], gpus
         and (not wishes.single_node or len(set(nodes)) == 1)
         and (not wishes.one_per_node or len(set(nodes)) == len(nodes))
         and (not wishes.host_gb_per_s or all(total <= 115.2 + 1e-6 for total in moved.values()))
-        and (not wishes.least_gb_per_s or effective_gb_per_s(machine, gpus) >= wishes.least_gb_per_s - 1e-6)
+        and (
+            not wishes.least_gb_per_s
+            or effective_gb_per_s(machine, gpus) >= wishes.least_gb_per_s - 1e-6
+        )
     )
 
 
@@ -527,7 +591,9 @@ def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
         leases.append(lease(machine, gpus, host_gb_per_s=rng.choice([0.0, 20.0, 35.0])))
     required = [str(rng.choice(machine.gpus).index)]
     wishes = {
-        "required": only(machine, required, f"--require {required[0]}") if rng.random() < 0.3 else None,
+        "required": only(machine, required, f"--require {required[0]}")
+        if rng.random() < 0.3
+        else None,
         "nvlink": rng.random() < 0.3,
         "least_gb_per_s": rng.choice([0.0, 0.0, 9.0, 20.0, 36.0, 40.0]),
         "one_numa_node": rng.random() < 0.3,
@@ -536,18 +602,25 @@ def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
     together = rng.choice([None, None, "single_node", "one_per_node"])
     if together:
         wishes[together] = True
-    request = asking(count, **wishes)._replace(policy=rng.choice(["preserve", "baseline", "best_fit", "topo_aware"]))
+    request = asking(count, **wishes)._replace(
+        policy=rng.choice(["preserve", "baseline", "best_fit", "topo_aware"])
+    )
     if rng.random() < 0.3:
-        request = request._replace(constraints=(exclude(machine, [str(rng.choice(machine.gpus).index)], "--exclude"),))
+        request = request._replace(
+            constraints=(exclude(machine, [str(rng.choice(machine.gpus).index)], "--exclude"),)
+        )
     return request, machine, leases
 
 
-def sets_that_would_do(request: Request, machine: Topology, leases: Sequence[Lease]) -> Iterator[tuple[int, ...]]:
+def sets_that_would_do(
+    request: Request, machine: Topology, leases: Sequence[Lease]
+) -> Iterator[tuple[int, ...]]:
     taken = {uuid for one in leases for uuid in one.uuids}
     left = [
         gpu.index
         for gpu in machine.gpus
-        if gpu.uuid not in taken and all(gpu.uuid in constraint.uuids for constraint in request.constraints)
+        if gpu.uuid not in taken
+        and all(gpu.uuid in constraint.uuids for constraint in request.constraints)
     ]
     chosen = combinations(left, request.gpus or 1)
     return (gpus for gpus in chosen if satisfies(request, machine, leases, gpus))

@@ -36,7 +36,10 @@ def several(nodes: int, **tables: Any) -> dict[str, Any]:
         "gpus": {"count": 3, "model": "A100", "memory_mib": 40960, "compute_capability": "8.0"},
         "nvlink": {"version": 3, "switch_links_per_gpu": 12},
         "pcie": {"generation": 4, "width": 16, "groups": {"PIX": [[0, 1]]}},
-        "numa": [{"node": 0, "gpus": [0, 1], "cpuset": "0-7"}, {"node": 1, "gpus": [2], "cpuset": "8-15"}],
+        "numa": [
+            {"node": 0, "gpus": [0, 1], "cpuset": "0-7"},
+            {"node": 1, "gpus": [2], "cpuset": "8-15"},
+        ],
         "network": {"nodes": nodes, "bandwidth_gb_per_s": 12.5},
         **tables,
     }
@@ -143,7 +146,9 @@ def test_machine_alone(name: str) -> None:
     assert {gpu.node for gpu in topology.gpus} == {0}
     assert machines(topology)[0] is topology
     assert machine_tree(topology).kind == "machine"
-    assert {values.get("node") for _, values in to_networkx(machine_tree(topology)).nodes(data=True)} == {None}
+    assert {
+        values.get("node") for _, values in to_networkx(machine_tree(topology)).nodes(data=True)
+    } == {None}
     assert counts_as_cuda(topology)
 
 
@@ -162,10 +167,26 @@ def test_source_of_the_network() -> None:
 # Mistakes in a description
 
 WRONG: list[tuple[dict[str, Any], tuple[str | int, ...], str]] = [
-    ({"nodes": 0, "bandwidth_gb_per_s": 1}, ("network", "nodes"), "nodes: 0 is not within 1 to 1024"),
-    ({"nodes": 1025, "bandwidth_gb_per_s": 1}, ("network", "nodes"), "nodes: 1025 is not within 1 to 1024"),
-    ({"nodes": 2.0, "bandwidth_gb_per_s": 1}, ("network", "nodes"), "nodes: 2.0 is not a whole number"),
-    ({"nodes": True, "bandwidth_gb_per_s": 1}, ("network", "nodes"), "nodes: True is not a whole number"),
+    (
+        {"nodes": 0, "bandwidth_gb_per_s": 1},
+        ("network", "nodes"),
+        "nodes: 0 is not within 1 to 1024",
+    ),
+    (
+        {"nodes": 1025, "bandwidth_gb_per_s": 1},
+        ("network", "nodes"),
+        "nodes: 1025 is not within 1 to 1024",
+    ),
+    (
+        {"nodes": 2.0, "bandwidth_gb_per_s": 1},
+        ("network", "nodes"),
+        "nodes: 2.0 is not a whole number",
+    ),
+    (
+        {"nodes": True, "bandwidth_gb_per_s": 1},
+        ("network", "nodes"),
+        "nodes: True is not a whole number",
+    ),
     (
         {"nodes": 342, "bandwidth_gb_per_s": 1},
         ("network", "nodes"),
@@ -188,7 +209,11 @@ WRONG: list[tuple[dict[str, Any], tuple[str | int, ...], str]] = [
         ("network", "latency_us"),
         "unknown key 'latency_us': known here are nodes, bandwidth_gb_per_s, source",
     ),
-    ({"nodes": 2, "bandwidth_gb_per_s": 1, "source": 3}, ("network", "source"), "source: 3 is not text"),
+    (
+        {"nodes": 2, "bandwidth_gb_per_s": 1, "source": 3},
+        ("network", "source"),
+        "source: 3 is not text",
+    ),
 ]
 
 
@@ -242,25 +267,38 @@ def test_most_machines() -> None:
 
 def outline(level: Level) -> Any:
     """Kind of a level, which node it is in, and what is below; GPUs as their index."""
-    return level.gpus[0] if level.kind == "GPU" else (level.kind, level.node, *map(outline, level.children))
+    return (
+        level.gpus[0]
+        if level.kind == "GPU"
+        else (level.kind, level.node, *map(outline, level.children))
+    )
 
 
 def test_levels_of_the_published_cluster() -> None:
     """The network is the first level, then come the machines, the sockets and the GPUs."""
-    want = [("machine", n, ("socket", n, 4 * n, 4 * n + 1), ("socket", n, 4 * n + 2, 4 * n + 3)) for n in range(5)]
+    want = [
+        ("machine", n, ("socket", n, 4 * n, 4 * n + 1), ("socket", n, 4 * n + 2, 4 * n + 3))
+        for n in range(5)
+    ]
     assert outline(machine_tree(CLUSTER)) == ("network", None, *want)
 
 
 def test_machines_below_the_network() -> None:
     """The levels of each machine are those of the machine alone, but for the indices."""
-    assert [machine_tree(part) for part in machines(CLUSTER).values()] == list(machine_tree(CLUSTER).children)
+    assert [machine_tree(part) for part in machines(CLUSTER).values()] == list(
+        machine_tree(CLUSTER).children
+    )
 
 
 def test_numa_nodes_of_different_machines() -> None:
     """GPUs of one NUMA node number in different machines are not of one NUMA node."""
     tree = machine_tree(built(2, numa=[{"node": 0, "gpus": [0, 1, 2], "cpuset": "0-7"}]))
     got = [(level.numa_node, level.cpuset, level.node) for level in (tree, *tree.children)]
-    assert got == [(None, frozenset(), None), (0, frozenset(range(8)), 0), (0, frozenset(range(8)), 1)]
+    assert got == [
+        (None, frozenset(), None),
+        (0, frozenset(range(8)), 0),
+        (0, frozenset(range(8)), 1),
+    ]
 
 
 def test_sockets_of_all_machines() -> None:
@@ -274,12 +312,20 @@ def test_sockets_of_all_machines() -> None:
 def test_sockets_of_machines_of_which_little_is_known() -> None:
     """A machine whose sockets nobody knows counts as one."""
     sockets = machine_tree(built(2, numa=[], pcie={"generation": 4, "width": 16})).sockets
-    assert [(socket.kind, socket.gpus) for socket in sockets] == [("machine", (0, 1, 2)), ("machine", (3, 4, 5))]
+    assert [(socket.kind, socket.gpus) for socket in sockets] == [
+        ("machine", (0, 1, 2)),
+        ("machine", (3, 4, 5)),
+    ]
 
 
 def test_machine_of_one_gpu_below_the_network() -> None:
     """A machine of one GPU is a level of its own all the same."""
-    assert outline(machine_tree(built(2, **BARE))) == ("network", None, ("machine", 0, 0), ("machine", 1, 1))
+    assert outline(machine_tree(built(2, **BARE))) == (
+        "network",
+        None,
+        ("machine", 0, 0),
+        ("machine", 1, 1),
+    )
 
 
 def test_network_is_farthest() -> None:
@@ -292,7 +338,9 @@ def test_network_is_farthest() -> None:
     reach: dict[str, list[int]] = {}
     for link in topology.links:
         reach.setdefault(link.path, []).append(distance(tree, link.a, link.b))
-    ranges = [(min(reach[path]), max(reach[path])) for path in ("PIX", "PXB", "PHB", "NODE", "SYS", "NET")]
+    ranges = [
+        (min(reach[path]), max(reach[path])) for path in ("PIX", "PXB", "PHB", "NODE", "SYS", "NET")
+    ]
     assert all(before[1] < after[0] for before, after in pairwise(ranges)), ranges
 
 
@@ -302,21 +350,33 @@ def test_network_is_farther_than_the_deepest_machine() -> None:
 
     def wire(a: int, b: int) -> Wire:
         if a // 10 == b // 10 == 0:
-            return Wire(next(path for size, path in groups if b < size or (a >= 5 and a % 5 < size and b % 5 < size)))
+            return Wire(
+                next(
+                    path
+                    for size, path in groups
+                    if b < size or (a >= 5 and a % 5 < size and b % 5 < size)
+                )
+            )
         return Wire("PIX") if a // 10 == b // 10 else Wire("NET", pcie_gb_per_s=1.0)
 
     gpus = [Gpu(i, f"GPU-{i}", "A40", 0, node=i // 10) for i in range(30)]
     tree = machine_tree(Topology("uneven", tuple(gpus), wired(gpus, wire), "made up"))
-    assert max(distance(tree, a, b) for a, b in combinations(range(10), 2)) == 2 * (1 + 2 + 4 + 8 + 20)
+    assert max(distance(tree, a, b) for a, b in combinations(range(10), 2)) == 2 * (
+        1 + 2 + 4 + 8 + 20
+    )
     assert distance(tree, 10, 20) > 2 * (1 + 2 + 4 + 8 + 20)
 
 
-@pytest.mark.parametrize("topology", [CLUSTER, built(4), built(2, **SPLIT), built(3, **BARE)], ids=range(4))
+@pytest.mark.parametrize(
+    "topology", [CLUSTER, built(4), built(2, **SPLIT), built(3, **BARE)], ids=range(4)
+)
 def test_distance_is_the_way_through_the_graph(topology: Topology) -> None:
     """The distance of two GPUs of different machines is the length of the shortest way along the level graph."""
     tree = machine_tree(topology)
     graph = to_networkx(tree)
-    levels = graph.edge_subgraph([(a, b) for a, b, kind in graph.edges(data="kind") if kind == "level"])
+    levels = graph.edge_subgraph(
+        [(a, b) for a, b, kind in graph.edges(data="kind") if kind == "level"]
+    )
     apart = [link for link in topology.links if link.kind == "network"]
     want = [nx.shortest_path_length(levels, link.a, link.b, "weight") for link in apart]
     assert [distance(tree, link.a, link.b) for link in apart] == want
@@ -333,7 +393,9 @@ def test_level_graph_of_a_cluster() -> None:
     assert dict(graph.nodes(data=True))[whole] == {"kind": "network"}
     assert {node for node, home in graph.nodes(data="node") if home is None} == {whole}
     assert [graph.nodes[gpu]["node"] for gpu in range(20)] == [gpu // 4 for gpu in range(20)]
-    assert sorted(graph[whole]) == sorted(f"machine {n},{n + 1},{n + 2},{n + 3}" for n in range(0, 20, 4))
+    assert sorted(graph[whole]) == sorted(
+        f"machine {n},{n + 1},{n + 2},{n + 3}" for n in range(0, 20, 4)
+    )
     assert "graphml" in "\n".join(nx.generate_graphml(graph))
 
 
@@ -346,14 +408,25 @@ def any_cluster(rng: random.Random) -> dict[str, Any]:
     pairs = list(combinations(range(count), 2))
     document = several(
         rng.randint(1, 5),
-        gpus={"count": count, "model": rng.choice(["A100", ["A100"] * (count - 1) + ["A40"]]), "memory_mib": 4096},
+        gpus={
+            "count": count,
+            "model": rng.choice(["A100", ["A100"] * (count - 1) + ["A40"]]),
+            "memory_mib": 4096,
+        },
         nvlink={
             "version": 3,
-            "links": [[*pair, rng.randint(1, 4)] for pair in rng.sample(pairs, rng.randint(0, len(pairs)))],
+            "links": [
+                [*pair, rng.randint(1, 4)] for pair in rng.sample(pairs, rng.randint(0, len(pairs)))
+            ],
             "switch_links_per_gpu": rng.choice([0, 6]),
         },
         numa=[
-            {"node": card % 2, "gpus": [card], "cpuset": f"{card}", "memory_gb_per_s": 40.0 + card % 2}
+            {
+                "node": card % 2,
+                "gpus": [card],
+                "cpuset": f"{card}",
+                "memory_gb_per_s": 40.0 + card % 2,
+            }
             for card in range(rng.randint(0, count))
         ],
     )
@@ -365,7 +438,9 @@ def any_cluster(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.3:
         document["pcie"]["bandwidth_gb_per_s"] = 11.0
     if rng.random() < 0.4:
-        document["mig"] = [{**SPLIT["mig"][0], "gpu": rng.randrange(count), "instances": rng.sample(range(7), 2)}]
+        document["mig"] = [
+            {**SPLIT["mig"][0], "gpu": rng.randrange(count), "instances": rng.sample(range(7), 2)}
+        ]
     return document
 
 
@@ -387,8 +462,12 @@ def test_links_of_any_cluster(seed: int) -> None:
     """Two GPUs have the network between them if, and only if, they are in different machines."""
     topology = described_topology(any_cluster(random.Random(seed)), "")
     node = {gpu.index: gpu.node for gpu in topology.gpus}
-    assert all((link.kind == "network") == (node[link.a] != node[link.b]) for link in topology.links)
-    assert all((link.pcie_path == "NET") == (node[link.a] != node[link.b]) for link in topology.links)
+    assert all(
+        (link.kind == "network") == (node[link.a] != node[link.b]) for link in topology.links
+    )
+    assert all(
+        (link.pcie_path == "NET") == (node[link.a] != node[link.b]) for link in topology.links
+    )
     assert len({gpu.uuid for gpu in topology.gpus}) == len(topology.gpus)
 
 
@@ -413,8 +492,14 @@ def test_machines_that_differ() -> None:
     odd = CLUSTER._replace(gpus=(*CLUSTER.gpus[:-1], last._replace(memory_bytes=1 << 30)))
     with pytest.raises(UsageError) as problem:
         machine_document(odd)
-    assert problem.value.message == "nodes 0 and 4 differ, and a machine file has one description for all"
-    slower = tuple(link._replace(pcie_gb_per_s=0.5) if link.b == 19 and link.a < 4 else link for link in CLUSTER.links)
+    assert (
+        problem.value.message
+        == "nodes 0 and 4 differ, and a machine file has one description for all"
+    )
+    slower = tuple(
+        link._replace(pcie_gb_per_s=0.5) if link.b == 19 and link.a < 4 else link
+        for link in CLUSTER.links
+    )
     with pytest.raises(UsageError) as problem:
         machine_document(CLUSTER._replace(links=slower))
     assert problem.value.message == (
@@ -434,7 +519,8 @@ def pair(edge: dict[str, Any], nodes: tuple[int, int] = (0, 1), **more: Any) -> 
 
 
 @pytest.mark.parametrize(
-    "edge", [{"weight": 12.5}, {"path": "NET", "pcie_gb_per_s": 12.5}, {"kind": "network", "weight": 12.5}]
+    "edge",
+    [{"weight": 12.5}, {"path": "NET", "pcie_gb_per_s": 12.5}, {"kind": "network", "weight": 12.5}],
 )
 def test_least_graph_of_two_machines(edge: dict[str, Any]) -> None:
     """Two nodes in different machines need no more than their edge's bandwidth, even with NVLinks into a switch."""
@@ -447,19 +533,41 @@ WRONG_EDGES: list[tuple[dict[str, Any], tuple[int, int], str]] = [
     ({}, (0, 1), "weight is missing: GB/s of the network between two machines"),
     ({"path": "PIX", "weight": 12.5}, (0, 1), "path: 'PIX' contradicts nodes 0 and 1 of its GPUs"),
     ({"path": "NVL", "weight": 12.5}, (0, 2), "path: 'NVL' contradicts nodes 0 and 2 of its GPUs"),
-    ({"pcie_path": "SYS", "weight": 12.5}, (0, 1), "pcie_path: 'SYS' contradicts nodes 0 and 1 of its GPUs"),
-    ({"kind": "pcie", "weight": 12.5}, (0, 1), "kind: 'pcie' contradicts nodes 0 and 1 of its GPUs"),
+    (
+        {"pcie_path": "SYS", "weight": 12.5},
+        (0, 1),
+        "pcie_path: 'SYS' contradicts nodes 0 and 1 of its GPUs",
+    ),
+    (
+        {"kind": "pcie", "weight": 12.5},
+        (0, 1),
+        "kind: 'pcie' contradicts nodes 0 and 1 of its GPUs",
+    ),
     ({"nvlink_count": 2}, (0, 1), "nvlink_count: 2 contradicts nodes 0 and 1 of its GPUs"),
     ({"path": "NET", "weight": 12.5}, (3, 3), "path: 'NET' contradicts nodes 3 and 3 of its GPUs"),
-    ({"pcie_path": "NET", "nvlink_count": 1}, (0, 0), "pcie_path: 'NET' contradicts nodes 0 and 0 of its GPUs"),
+    (
+        {"pcie_path": "NET", "nvlink_count": 1},
+        (0, 0),
+        "pcie_path: 'NET' contradicts nodes 0 and 0 of its GPUs",
+    ),
     ({"kind": "network"}, (0, 0), "kind: 'network' contradicts nodes 0 and 0 of its GPUs"),
-    ({"weight": 1.0, "pcie_gb_per_s": 2.0}, (0, 1), "weight: 1 contradicts 2, which the rest amounts to"),
-    ({"weight": 1.0, "nvlink_gb_per_s": 2.0}, (0, 1), "nvlink_gb_per_s: 2 contradicts nvlink_count 0"),
+    (
+        {"weight": 1.0, "pcie_gb_per_s": 2.0},
+        (0, 1),
+        "weight: 1 contradicts 2, which the rest amounts to",
+    ),
+    (
+        {"weight": 1.0, "nvlink_gb_per_s": 2.0},
+        (0, 1),
+        "nvlink_gb_per_s: 2 contradicts nvlink_count 0",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("edge", "nodes", "want"), WRONG_EDGES)
-def test_edge_that_contradicts_its_nodes(edge: dict[str, Any], nodes: tuple[int, int], want: str) -> None:
+def test_edge_that_contradicts_its_nodes(
+    edge: dict[str, Any], nodes: tuple[int, int], want: str
+) -> None:
     """An edge that says something else than its GPUs' machines is refused by its name and both facts."""
     with pytest.raises(UsageError) as problem:
         Topology.from_networkx(pair(edge, nodes))
@@ -473,7 +581,10 @@ def test_machines_without_an_edge() -> None:
     graph.add_node(1, node=1)
     with pytest.raises(UsageError) as problem:
         Topology.from_networkx(graph)
-    assert problem.value.message == "edge 0-1: weight is missing: GB/s of the network between two machines"
+    assert (
+        problem.value.message
+        == "edge 0-1: weight is missing: GB/s of the network between two machines"
+    )
 
 
 def test_card_in_two_machines() -> None:
@@ -483,10 +594,15 @@ def test_card_in_two_machines() -> None:
         graph.nodes[index]["mig_instance"] = index
     with pytest.raises(UsageError) as problem:
         Topology.from_networkx(graph)
-    assert problem.value.message == "edge 0-1: card 7, which both are of, contradicts nodes 0 and 1 of its GPUs"
+    assert (
+        problem.value.message
+        == "edge 0-1: card 7, which both are of, contradicts nodes 0 and 1 of its GPUs"
+    )
 
 
-@pytest.mark.parametrize(("node", "want"), [(-1, "-1 is not within 0 to 1048576"), ("a", "'a' is not a whole number")])
+@pytest.mark.parametrize(
+    ("node", "want"), [(-1, "-1 is not within 0 to 1048576"), ("a", "'a' is not a whole number")]
+)
 def test_wrong_number_of_a_machine(node: object, want: str) -> None:
     """The number of a GPU's machine is checked like its other numbers."""
     graph = nx.empty_graph(1)
@@ -591,28 +707,45 @@ def of_class(svg: ET.Element, name: str) -> list[ET.Element]:
 
 
 def frame(element: ET.Element) -> tuple[float, float, float, float]:
-    left, top, width, height = (float(element.get(name, "nan")) for name in ("x", "y", "width", "height"))
+    left, top, width, height = (
+        float(element.get(name, "nan")) for name in ("x", "y", "width", "height")
+    )
     return left, top, left + width, top + height
 
 
 @pytest.mark.parametrize(
-    "topology", [CLUSTER, built(2, **SPLIT), built(20), built(9, **BARE)], ids=["cluster", "mig", "twenty", "bare"]
+    "topology",
+    [CLUSTER, built(2, **SPLIT), built(20), built(9, **BARE)],
+    ids=["cluster", "mig", "twenty", "bare"],
 )
 def test_picture_of_several_machines(topology: Topology) -> None:
     """Each machine has a frame with its name, frames keep apart, and everything of a machine is within its own."""
     svg = ET.fromstring(topology_svg(topology))
     groups = of_class(svg, "node")
     frames = [frame(group.find(f"{SVG}rect")) for group in groups]
-    assert [group.find(f"{SVG}text").text for group in groups] == [f"node {node}" for node in machines(topology)]
+    assert [group.find(f"{SVG}text").text for group in groups] == [
+        f"node {node}" for node in machines(topology)
+    ]
     assert all(above[3] < below[1] for above, below in pairwise(frames))
     homes = {str(gpu.index): frames[gpu.node] for gpu in topology.gpus}
-    boxes = [(homes[box.get("data-gpu", "")], frame(box.find(f"{SVG}rect"))) for box in of_class(svg, "gpu")]
+    boxes = [
+        (homes[box.get("data-gpu", "")], frame(box.find(f"{SVG}rect")))
+        for box in of_class(svg, "gpu")
+    ]
     panels = [frame(socket.find(f"{SVG}rect")) for socket in of_class(svg, "socket")]
     assert all(o[0] < b[0] and o[1] < b[1] and b[2] < o[2] and b[3] < o[3] for o, b in boxes)
     for panel in panels:
-        assert sum(o[0] < panel[0] and o[1] < panel[1] and panel[2] < o[2] and panel[3] < o[3] for o in frames) == 1
+        assert (
+            sum(
+                o[0] < panel[0] and o[1] < panel[1] and panel[2] < o[2] and panel[3] < o[3]
+                for o in frames
+            )
+            == 1
+        )
     width = float(svg.get("width", "0"))
-    margin = min(frame(bar)[0] for group in of_class(svg, "network") for bar in group.findall(f"{SVG}rect"))
+    margin = min(
+        frame(bar)[0] for group in of_class(svg, "network") for bar in group.findall(f"{SVG}rect")
+    )
     assert all(margin < left and right <= width - margin for left, _, right, _ in frames)
 
 

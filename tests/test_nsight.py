@@ -21,9 +21,7 @@ HEADER = [
     "Grid Size",
 ]
 HEADER += ["Device", "CC", "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
-BEFORE = (
-    '==PROF== Connected to process 7 (/job)\n==PROF== Profiling "f": 0%....100% - 1 passes\nepoch 1, "half of a quote\n'
-)
+BEFORE = '==PROF== Connected to process 7 (/job)\n==PROF== Profiling "f": 0%....100% - 1 passes\nepoch 1, "half of a quote\n'
 AFTER = "==PROF== Disconnected from process 7\n"
 
 
@@ -37,7 +35,11 @@ def details(*kernels: dict[str, tuple[str, str]], columns: list[str] = HEADER) -
     text = BEFORE + line(*columns)
     for number, metrics in enumerate(kernels):
         for name, (unit, value) in metrics.items():
-            known = {"ID": number, "Process ID": 7, "Kernel Name": f"void f<{number}>(int, float *)"}
+            known = {
+                "ID": number,
+                "Process ID": 7,
+                "Kernel Name": f"void f<{number}>(int, float *)",
+            }
             known |= {"Metric Name": name, "Metric Unit": unit, "Metric Value": value}
             text += line(*(known.get(column, "x") for column in columns))
     return text + AFTER
@@ -82,7 +84,9 @@ def test_pages(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [("\n", "\r\n"), ("==PROF==", "==WARNING=="), ("", "")], ids=["dos", "warning", "as is"]
+    "change",
+    [("\n", "\r\n"), ("==PROF==", "==WARNING=="), ("", "")],
+    ids=["dos", "warning", "as is"],
 )
 def test_surroundings(change: tuple[str, str]) -> None:
     """Line ends of DOS, a byte order mark, and what ncu and the job say around the table change nothing."""
@@ -92,7 +96,14 @@ def test_surroundings(change: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     "columns",
     [
-        [*HEADER, "Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup"],
+        [
+            *HEADER,
+            "Rule Name",
+            "Rule Type",
+            "Rule Description",
+            "Estimated Speedup Type",
+            "Estimated Speedup",
+        ],
         [name for name in HEADER if name not in {"Block Size", "Grid Size", "Device", "CC"}],
         ["ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"],
     ],
@@ -105,7 +116,11 @@ def test_columns_of_other_versions(columns: list[str]) -> None:
 
 def test_names_on_the_details_page() -> None:
     """Sections name the same figures otherwise: those are taken, too."""
-    names = {HIT: "L2 Hit Rate", INSTRUCTIONS: "Executed Instructions", ACHIEVED: "Achieved Occupancy"}
+    names = {
+        HIT: "L2 Hit Rate",
+        INSTRUCTIONS: "Executed Instructions",
+        ACHIEVED: "Achieved Occupancy",
+    }
     names |= {THEORETICAL: "Theoretical Occupancy", DURATION: "Duration"}
     kernel = {names.get(name, name): cell for name, cell in ONE.items()}
     assert near(read_ncu(details(kernel, kernel), "ncu.csv")) == WANT._replace(kernels=2)
@@ -121,7 +136,9 @@ def test_own_name_counts_first() -> None:
 def test_sectors_by_operation() -> None:
     """Where sectors were counted by operation only, all four together are all of them."""
     parts = {"read": "4,000,000", "write": "1,500,000", "atom": "400,000", "red": "100,000"}
-    kernel = {f"lts__t_sectors_op_{name}.sum": ("sector", value) for name, value in parts.items()} | without(SECTORS)
+    kernel = {
+        f"lts__t_sectors_op_{name}.sum": ("sector", value) for name, value in parts.items()
+    } | without(SECTORS)
     assert near(read_ncu(details(kernel), "ncu.csv")) == WANT
     with pytest.raises(UsageError, match=r"without lts__t_sectors\.sum"):
         read_ncu(details(without("lts__t_sectors_op_red.sum", kernel=kernel)), "ncu.csv")
@@ -134,7 +151,9 @@ def test_german() -> None:
     assert near(read_ncu(details(kernel), "ncu.csv")) == WANT
 
 
-@pytest.mark.parametrize("other", [{SECTORS: "6.000.000"}, {HIT: "75,50"}, {DURATION: "1.234,56"}, {HIT: "7,5"}])
+@pytest.mark.parametrize(
+    "other", [{SECTORS: "6.000.000"}, {HIT: "75,50"}, {DURATION: "1.234,56"}, {HIT: "7,5"}]
+)
 def test_one_figure_tells(other: dict[str, str]) -> None:
     """One figure that can be read in one way only tells how all others are meant."""
     told = {SECTORS: ("", "6000"), HIT: ("%", "75"), INSTRUCTIONS: ("", "40.000")}
@@ -154,7 +173,9 @@ def test_other_thousands(thousands: str) -> None:
 def test_what_may_be_either_is_english() -> None:
     """Where no figure tells, a comma stands between thousands."""
     kernel = {SECTORS: ("", "6,000"), HIT: ("%", "75"), INSTRUCTIONS: ("", "40,000")}
-    assert read_ncu(details(kernel), "ncu.csv").llc_accesses_per_kilo_instruction == pytest.approx(150)
+    assert read_ncu(details(kernel), "ncu.csv").llc_accesses_per_kilo_instruction == pytest.approx(
+        150
+    )
 
 
 def test_two_languages() -> None:
@@ -163,7 +184,8 @@ def test_two_languages() -> None:
     with pytest.raises(UsageError) as caught:
         read_ncu(text, "ncu.csv")
     assert (
-        caught.value.message == "ncu.csv:6: '75,5' has a decimal comma, '6,000,000' in line 5 is written as in English"
+        caught.value.message
+        == "ncu.csv:6: '75,5' has a decimal comma, '6,000,000' in line 5 is written as in English"
     )
 
 
@@ -228,11 +250,17 @@ def test_kernel_that_does_not_use_the_cache(nothing: str) -> None:
         ([DURATION], (ACHIEVED, THEORETICAL, DURATION), None),
     ],
 )
-def test_occupancy_is_not_needed(names: list[str], missing: tuple[str, ...], occupancy: float | None) -> None:
+def test_occupancy_is_not_needed(
+    names: list[str], missing: tuple[str, ...], occupancy: float | None
+) -> None:
     """Without occupancy, or without the time that weighs it, it is unknown, and what ncu was not asked for is named."""
     kernel = without(*names)
     got = read_ncu(details(kernel, kernel), "ncu.csv")
-    assert (got.warp_occupancy_percentage, got.missing, got.llc_hit_rate_percentage) == (occupancy, missing, 75.5)
+    assert (got.warp_occupancy_percentage, got.missing, got.llc_hit_rate_percentage) == (
+        occupancy,
+        missing,
+        75.5,
+    )
 
 
 def test_one_kernel_needs_no_time() -> None:
@@ -252,7 +280,15 @@ def test_rate_slightly_past_all() -> None:
         ('{"ID": 3}\n', "ncu.csv: no table of Nsight Compute: no row with ID and Kernel Name"),
         (line(*HEADER), "ncu.csv: a table of Nsight Compute without any kernel"),
         (
-            line("Process ID", "Kernel Name", "Invocations", "Section Name", "Metric Name", "Metric Unit", "Average"),
+            line(
+                "Process ID",
+                "Kernel Name",
+                "Invocations",
+                "Section Name",
+                "Metric Name",
+                "Metric Unit",
+                "Average",
+            ),
             "ncu.csv: a summary of Nsight Compute (--print-summary), which has no single kernels",
         ),
         (details(without(SECTORS, HIT)), f"ncu.csv: 1 kernels without {SECTORS} and {HIT}"),
@@ -263,7 +299,16 @@ def test_rate_slightly_past_all() -> None:
             f"ncu.csv:5: kernel 'void f<0>(int, float *)' has no {INSTRUCTIONS}",
         ),
     ],
-    ids=["empty", "json", "header", "summary", "two metrics", "one metric", "not of one kernel", "not counted"],
+    ids=[
+        "empty",
+        "json",
+        "header",
+        "summary",
+        "two metrics",
+        "one metric",
+        "not of one kernel",
+        "not counted",
+    ],
 )
 def test_what_is_missing(text: str, want: str) -> None:
     """What is missing is named, and the hint is the command that counts it."""
@@ -277,11 +322,21 @@ def test_what_is_missing(text: str, want: str) -> None:
     [
         (SECTORS, "sector", "many", f"ncu.csv:5: {SECTORS} is 'many', not a number from 0"),
         (SECTORS, "sector", "-1", f"ncu.csv:5: {SECTORS} is '-1', not a number from 0"),
-        (INSTRUCTIONS, "inst", "1e999", f"ncu.csv:7: {INSTRUCTIONS} is '1e999', not a number from 0"),
+        (
+            INSTRUCTIONS,
+            "inst",
+            "1e999",
+            f"ncu.csv:7: {INSTRUCTIONS} is '1e999', not a number from 0",
+        ),
         (SECTORS, "Mbyte", "6", f"ncu.csv:5: {SECTORS} has the unit 'Mbyte', which is not known"),
         (HIT, "%", "755", f"ncu.csv:6: {HIT} is '755 %', not 0 to 100 %"),
         (HIT, "ratio", "0.7", f"ncu.csv:6: {HIT} is '0.7 ratio', not 0 to 100 %"),
-        (INSTRUCTIONS, "inst", "0", "ncu.csv: 1 kernels executed 0 warp instructions: there is nothing to count by"),
+        (
+            INSTRUCTIONS,
+            "inst",
+            "0",
+            "ncu.csv: 1 kernels executed 0 warp instructions: there is nothing to count by",
+        ),
     ],
 )
 def test_wrong_figures(metric: str, unit: str, value: str, want: str) -> None:

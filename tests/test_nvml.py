@@ -24,7 +24,13 @@ SHOW_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinit
 NO_GPUS_HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 STATUS_HINT = "add --wait to queue, or see 'gpulaunch status'"
 # nvmlReturn_t
-NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_POWER, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND = 3, 4, 8, 9, 13
+NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_POWER, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND = (
+    3,
+    4,
+    8,
+    9,
+    13,
+)
 GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999
 USER = pwd.getpwuid(os.getuid()).pw_name
 
@@ -49,7 +55,13 @@ SYS SYS SYS SYS PIX  X  PHB PHB
 SYS SYS SYS SYS PHB PHB  X  PIX
 SYS SYS SYS SYS PHB PHB PIX  X
 """
-BANDWIDTH_GB_PER_S = {"NV1": 25.0, "NV2": 50.0, "PIX": 12.0, "PHB": 10.0, "SYS": 6.0}  # PCIe 3.0 x16
+BANDWIDTH_GB_PER_S = {
+    "NV1": 25.0,
+    "NV2": 50.0,
+    "PIX": 12.0,
+    "PHB": 10.0,
+    "SYS": 6.0,
+}  # PCIe 3.0 x16
 
 
 def document(launcher, *arguments) -> dict:
@@ -169,7 +181,18 @@ def test_narrow_slot(launcher, dgx1_v100):
 
 @pytest.mark.parametrize(
     ("version", "bandwidth"),
-    [(1, 20.0), (2, 25.0), (3, 25.0), (4, 25.0), (5, 25.0), (6, 25.0), (7, 50.0), (8, 50.0), (99, 50.0), (None, 20.0)],
+    [
+        (1, 20.0),
+        (2, 25.0),
+        (3, 25.0),
+        (4, 25.0),
+        (5, 25.0),
+        (6, 25.0),
+        (7, 50.0),
+        (8, 50.0),
+        (99, 50.0),
+        (None, 20.0),
+    ],
 )
 def test_nvlink_version(launcher, dgx1_v100, version, bandwidth):
     """NVML's number of an NVLink version gives the bandwidth: a later one counts as the newest, none as the oldest."""
@@ -184,7 +207,12 @@ def test_nvlink_that_is_down(launcher, dgx1_v100):
     """An NVLink that is down does not count, and the ones after it do."""
     dgx1_v100.drop("nvlink 0 0 ")  # one of the two to GPU 3
     dgx1_v100.add("nvlink 0 0 state=0")
-    want = [(0, 1, "NVL", 1, 25.0), (0, 2, "NVL", 1, 25.0), (0, 3, "NVL", 1, 25.0), (0, 4, "NVL", 2, 50.0)]
+    want = [
+        (0, 1, "NVL", 1, 25.0),
+        (0, 2, "NVL", 1, 25.0),
+        (0, 3, "NVL", 1, 25.0),
+        (0, 4, "NVL", 2, 50.0),
+    ]
     assert links(launcher)[:4] == want
 
 
@@ -263,7 +291,11 @@ def test_card_that_changed_its_index(launcher, dgx1_v100):
     """A lease is about a GPU, not about an index: when cards are counted anew, it blocks the same card."""
     with holding(launcher, "--only", "0"):
         dgx1_v100.swap(0, 5)
-        held = [(gpu["index"], gpu["uuid"]) for gpu in document(launcher, "status")["gpus"] if not gpu["free"]]
+        held = [
+            (gpu["index"], gpu["uuid"])
+            for gpu in document(launcher, "status")["gpus"]
+            if not gpu["free"]
+        ]
         shown = [lease["gpus"] for lease in document(launcher, "status")["leases"]]
         by_index = [launcher.run("--only", index, "--", "true").returncode for index in ("0", "5")]
     assert (held, shown, by_index) == ([(5, "GPU-v100-0")], [[5]], [0, 75])
@@ -277,16 +309,27 @@ def test_outside_use(launcher, dgx1_v100):
     dgx1_v100.add(f"process 0 {os.getpid()} 300")
     run = launcher.run("-n", "8", "--", "echo", "ran")
     used = f"1 is in use outside gpulaunch (pid {os.getpid()}, {USER})"
-    assert outcome(run) == (75, "", complaint(f"8 GPUs requested: 7 of 8 are free, {used}", STATUS_HINT))
+    assert outcome(run) == (
+        75,
+        "",
+        complaint(f"8 GPUs requested: 7 of 8 are free, {used}", STATUS_HINT),
+    )
     gpu = document(launcher, "status")["gpus"][0]
-    assert (gpu["state"], gpu["free"], gpu["outside"]) == ("outside", False, f"pid {os.getpid()}, {USER}")
+    assert (gpu["state"], gpu["free"], gpu["outside"]) == (
+        "outside",
+        False,
+        f"pid {os.getpid()}, {USER}",
+    )
 
 
 def test_outside_use_of_several_processes(launcher, dgx1_v100):
     """Several processes of one GPU are all named, lowest pid first; one that is not visible here has no user."""
     nobody = 2**22 + 1  # beyond the kernel's largest pid
     dgx1_v100.add(f"process 0 {nobody} 300", f"process 0 {os.getpid()} 300")
-    assert document(launcher, "status")["gpus"][0]["outside"] == f"pid {os.getpid()}, {USER}; pid {nobody}"
+    assert (
+        document(launcher, "status")["gpus"][0]["outside"]
+        == f"pid {os.getpid()}, {USER}; pid {nobody}"
+    )
 
 
 def test_outside_use_ends(launcher, dgx1_v100):
@@ -328,7 +371,11 @@ def test_memory_in_use_blocks(launcher, dgx1_v100):
     dgx1_v100.change(0, used_mib=5000)
     run = launcher.run("-n", "8", "--", "true")
     used = "1 is in use outside gpulaunch (5000 MiB in use by a process that is not visible here)"
-    assert outcome(run) == (75, "", complaint(f"8 GPUs requested: 7 of 8 are free, {used}", STATUS_HINT))
+    assert outcome(run) == (
+        75,
+        "",
+        complaint(f"8 GPUs requested: 7 of 8 are free, {used}", STATUS_HINT),
+    )
 
 
 def test_graphics(launcher, dgx1_v100):
@@ -413,7 +460,11 @@ def test_every_gpu_lost(launcher, dgx1_v100):
     dgx1_v100.answer("nvmlDeviceGetUUID", GPU_IS_LOST)
     run = launcher.run("--", "echo", "ran")
     lost = "; ".join(f"GPU {i} is left out: GPU is lost" for i in ALL)
-    assert outcome(run) == (125, "", complaint(f"NVML lists no GPU in service; {lost}", NO_GPUS_HINT))
+    assert outcome(run) == (
+        125,
+        "",
+        complaint(f"NVML lists no GPU in service; {lost}", NO_GPUS_HINT),
+    )
 
 
 def test_driver_that_is_older_than_510(launcher, dgx1_v100):
@@ -426,7 +477,9 @@ def test_driver_that_is_older_than_510(launcher, dgx1_v100):
 
 
 @pytest.mark.parametrize(
-    "code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION], ids=["unsupported", "missing", "forbidden"]
+    "code",
+    [NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION],
+    ids=["unsupported", "missing", "forbidden"],
 )
 @pytest.mark.parametrize("function", OPTIONAL)
 def test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code):
@@ -452,7 +505,9 @@ def test_card_that_knows_less_than_the_others(launcher, dgx1_v100):
     dgx1_v100.answer("nvmlDeviceGetNvLinkState", NOT_SUPPORTED, gpu=7)
     dgx1_v100.change(7, cpus=None)
     got = links(launcher)
-    assert [link for link in got if 7 not in link[:2]] == [link for link in links_of(DGX1) if 7 not in link[:2]]
+    assert [link for link in got if 7 not in link[:2]] == [
+        link for link in links_of(DGX1) if 7 not in link[:2]
+    ]
     assert [gpu["cpuset"] for gpu in document(launcher, "topo")["gpus"]][6:] == ["10-19,30-39", ""]
 
 
@@ -478,7 +533,12 @@ def test_gpu_that_fails_in_earnest(launcher, dgx1_v100, function):
     ("function", "code", "line", "hint"),
     [
         ("nvmlDeviceGetCount_v2", UNKNOWN, "nvmlDeviceGetCount failed: Unknown Error", None),
-        ("nvmlInitWithFlags", DRIVER_NOT_LOADED, "nvmlInit failed: Driver Not Loaded", NO_GPUS_HINT),
+        (
+            "nvmlInitWithFlags",
+            DRIVER_NOT_LOADED,
+            "nvmlInit failed: Driver Not Loaded",
+            NO_GPUS_HINT,
+        ),
     ],
     ids=["count", "no-driver"],
 )
@@ -546,7 +606,9 @@ def test_described_and_real_leases_apart(launcher, dgx1_v100):
     with holding(launcher, *described, "-n", "3", "--profile", "vgg16"):
         real_before = states(launcher)
         with holding(launcher, "-n", "all") as (_, gpus, _):
-            leases = [len(document(launcher, "status", *machine)["leases"]) for machine in ((), described)]
+            leases = [
+                len(document(launcher, "status", *machine)["leases"]) for machine in ((), described)
+            ]
             real, pretended = states(launcher), states(launcher, *described)
             fits = launcher.run(*described, "-n", "5", "--", "true").returncode
     assert (real_before, sorted(gpus.split(","))) == (["free"] * 8, [str(i) for i in ALL])
@@ -598,5 +660,7 @@ def test_real_gpus_in_a_container(launcher, dgx1_v100):  # noqa: ARG001
     assert outcome(run) == (
         125,
         "",
-        complaint(own, 'mount the host\'s: docker run -v /run/lock:/run/lock, or set table = "private"'),
+        complaint(
+            own, 'mount the host\'s: docker run -v /run/lock:/run/lock, or set table = "private"'
+        ),
     )

@@ -11,7 +11,14 @@ from gpulaunch.papers import mapa
 from gpulaunch.papers.catalog import PAPERS
 from gpulaunch.papers.mapa import PUBLISHED
 from gpulaunch.papers.reproduction import Reproduction
-from gpulaunch.papers.topo_aware import figure_8, figure_10, generated, job_set, replayed, split_pairs
+from gpulaunch.papers.topo_aware import (
+    figure_8,
+    figure_10,
+    generated,
+    job_set,
+    replayed,
+    split_pairs,
+)
 
 DOCS = Path(__file__).parent.parent / "docs"
 TIMED = ("mapa-fig19", "topo-fig11")
@@ -24,8 +31,15 @@ def found() -> dict[str, Reproduction]:
     return {name: compute() for name, compute in PAPERS.items() if name not in TIMED}
 
 
-def rows(reproduction: Reproduction, title: str = "") -> dict[str, tuple[float | None, float | None]]:
-    return {row.what: (row.theirs, row.ours) for part in reproduction.parts if title in part.title for row in part.rows}
+def rows(
+    reproduction: Reproduction, title: str = ""
+) -> dict[str, tuple[float | None, float | None]]:
+    return {
+        row.what: (row.theirs, row.ours)
+        for part in reproduction.parts
+        if title in part.title
+        for row in part.rows
+    }
 
 
 # --------------------------------------------------------------------------------------------------- mapa-sc21
@@ -64,7 +78,9 @@ def test_all_six_job_files_on_three_machines(found: dict[str, Reproduction]) -> 
     assert [(part.title.split(",")[0], part.title.split()[-2]) for part in parts] == [
         (machine, size) for machine in PUBLISHED for size in ("100", "300")
     ]
-    assert all(len(part.rows) == 5 * 5 and None not in [row.ours for row in part.rows] for part in parts)
+    assert all(
+        len(part.rows) == 5 * 5 and None not in [row.ours for row in part.rows] for part in parts
+    )
 
 
 def test_job_sets() -> None:
@@ -118,7 +134,9 @@ def test_six_jobs() -> None:
                 allowed = 1.1 + 1e-6 if "timeline" in part.title else 1e-6  # one tick
                 assert row.theirs is None or row.ours == pytest.approx(row.theirs, abs=allowed), row
     assert [round(row.ours, 2) for row in got.parts[4].rows] == [1.25, 1.32]
-    assert rows(got, "without the tick")["topo-aware-p"][1] == pytest.approx(349.4, abs=0.1)  # nothing is faster
+    assert rows(got, "without the tick")["topo-aware-p"][1] == pytest.approx(
+        349.4, abs=0.1
+    )  # nothing is faster
 
 
 def test_100_jobs_on_5_machines() -> None:
@@ -130,7 +148,11 @@ def test_100_jobs_on_5_machines() -> None:
         theirs, ours = got[f"topo-aware-p: {what}"]
         assert ours <= theirs, what
     looking = rows(figure_10(), "every 1.1 s")
-    for what in ("all done, s", "mean wait, s", "mean slowdown, %"):  # that one's rule is the same there and here
+    for what in (
+        "all done, s",
+        "mean wait, s",
+        "mean slowdown, %",
+    ):  # that one's rule is the same there and here
         theirs, ours = looking[f"fcfs: {what}"]
         assert ours == pytest.approx(theirs, rel=0.02), what
 
@@ -143,7 +165,14 @@ def test_1000_jobs_on_100_machines() -> None:
 
 def test_published_sets() -> None:
     """The published sets have 6 and 100 jobs, with the same profiles by both measurements."""
-    assert [job.duration_s for job in job_set("six-jobs")] == [69.165, 109.435, 112.365, 152.285, 127.415, 127.415]
+    assert [job.duration_s for job in job_set("six-jobs")] == [
+        69.165,
+        109.435,
+        112.365,
+        152.285,
+        127.415,
+        127.415,
+    ]
     assert len(job_set("100-jobs")) == 100
     full = job_set("six-jobs", "topo-aware-sc17-full")
     assert [job.duration_s for job in full] == [job.duration_s for job in job_set("six-jobs")]
@@ -168,7 +197,9 @@ def test_the_command(launcher: Launcher) -> None:
     """`gpulaunch simulate --paper NAME` prints paper, ours and ratio, as a table or as JSON."""
     done = launcher.run("simulate", "--paper", "topo-fig8")
     assert done.stdout.splitlines()[0].startswith("topo-aware-sc17 Figure 8: six jobs")
-    assert ["best-fit", "461.7", "440", "0.953"] in [line.split() for line in done.stdout.splitlines()]
+    assert ["best-fit", "461.7", "440", "0.953"] in [
+        line.split() for line in done.stdout.splitlines()
+    ]
     document = json.loads(launcher.run("simulate", "--paper", "mapa-fig16", "--json").stdout)
     assert document["name"] == "mapa-fig16"
     assert document["parts"][0]["rows"][0]["theirs"] == 3.0

@@ -14,7 +14,14 @@ from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, cd_search
 from gpulaunch.sharing.curve import keeps, percentage_for, rounded_down, saturates, throughput_at
 from gpulaunch.sharing.intensity import Knee, is_memory_intensive, knee, off_sm
-from gpulaunch.sharing.partition import LEAST_LEFT, Part, Prediction, for_newcomer, partition, predict
+from gpulaunch.sharing.partition import (
+    LEAST_LEFT,
+    Part,
+    Prediction,
+    for_newcomer,
+    partition,
+    predict,
+)
 
 PAPER = Machine()
 VARIANTS = (PAPER, *(Machine(24, bandwidth) for bandwidth in (0.75, 1.25, 1.5)), Machine(30))
@@ -31,8 +38,17 @@ def capacity(sm_count: int) -> Capacity:
     return Capacity(1 << 34, 48, sm_count=sm_count)
 
 
-def job(name: str, points: Sequence[tuple[float, float]] = (), counters: Counters | None = None) -> Demand:
-    return Demand(name, 100.0, 0.0, 1 << 30, curve=tuple(CurvePoint(*point) for point in points), counters=counters)
+def job(
+    name: str, points: Sequence[tuple[float, float]] = (), counters: Counters | None = None
+) -> Demand:
+    return Demand(
+        name,
+        100.0,
+        0.0,
+        1 << 30,
+        curve=tuple(CurvePoint(*point) for point in points),
+        counters=counters,
+    )
 
 
 def flat_from(percentage: int) -> list[tuple[float, float]]:
@@ -51,12 +67,17 @@ def pair_of(names: str) -> tuple[Benchmark, ...]:
 
 def searched(machine: Machine, jobs: Sequence[Benchmark]) -> Allocation:
     """What the search finds while the model runs the jobs together."""
-    return cd_search([job.memory_intensive for job in jobs], machine.sm_count, machine.performance(jobs))
+    return cd_search(
+        [job.memory_intensive for job in jobs], machine.sm_count, machine.performance(jobs)
+    )
 
 
 @cache
 def best_stp(machine: Machine, jobs: tuple[Benchmark, ...], *, all_used: bool = True) -> float:
-    return max(machine.stp(jobs, sms) for sms in allocations(len(jobs), machine.sm_count, all_used=all_used))
+    return max(
+        machine.stp(jobs, sms)
+        for sms in allocations(len(jobs), machine.sm_count, all_used=all_used)
+    )
 
 
 # ------------------------------------------------------------------- the model holds what the paper's text quotes
@@ -86,7 +107,9 @@ def test_optimum_of_a_mixed_pair(pair: tuple[Benchmark, ...]) -> None:
     assert 4 <= best[0 if pair[0].memory_intensive else 1] <= 7
 
 
-@pytest.mark.parametrize(("names", "each"), [("LBM_DWT2D", 3), ("LBM_LAVAMD", 5), ("LAVAMD_GAUSSIAN", 4)])
+@pytest.mark.parametrize(
+    ("names", "each"), [("LBM_DWT2D", 3), ("LBM_LAVAMD", 5), ("LAVAMD_GAUSSIAN", 4)]
+)
 def test_saturation_of_a_memory_pair(names: str, each: int) -> None:
     """A memory-intensive pair has, within 5 %, its best STP among even partitions from so many SMs each on."""
     stp = [PAPER.stp(pair_of(names), (n, n)) for n in range(1, 13)]
@@ -156,7 +179,9 @@ def test_saturation(sentence: str, points: list[tuple[float, float]], want: bool
 
 # ------------------------------------------------------------------------------------------- off-SM bandwidth model
 
-MADE_UP_GPU = Capacity(1 << 34, 48, 24, None, giga_instructions_per_s_per_sm=2.0, llc_gb_per_s=1000, dram_gb_per_s=200)
+MADE_UP_GPU = Capacity(
+    1 << 34, 48, 24, None, giga_instructions_per_s_per_sm=2.0, llc_gb_per_s=1000, dram_gb_per_s=200
+)
 MADE_UP_LAVAMD = Counters(llc_accesses_per_kilo_instruction=1000, llc_hit_rate=0.99)
 MADE_UP_MERGE = Counters(llc_accesses_per_kilo_instruction=26.6 / 1.536, llc_hit_rate=0.0)
 
@@ -164,12 +189,16 @@ MADE_UP_MERGE = Counters(llc_accesses_per_kilo_instruction=26.6 / 1.536, llc_hit
 def test_off_sm_model() -> None:
     """Eq. 1 and 2, worked out by hand: 2e9 x 1 access x 32 bytes x 24; 0.99 x 1000 + 0.01 x 200 x 0.5."""
     assert off_sm(MADE_UP_LAVAMD, MADE_UP_GPU) == pytest.approx((1536.0, 991.0))
-    assert off_sm(MADE_UP_LAVAMD, MADE_UP_GPU, dram_efficiency=1.0) == pytest.approx((1536.0, 992.0))
+    assert off_sm(MADE_UP_LAVAMD, MADE_UP_GPU, dram_efficiency=1.0) == pytest.approx(
+        (1536.0, 992.0)
+    )
 
 
 def test_network_bounds_the_supply() -> None:
     """DRAM that is faster than the network to it cannot be used up."""
-    assert off_sm(Counters(10, 0.0), MADE_UP_GPU._replace(dram_gb_per_s=5000)) == pytest.approx((15.36, 1000.0))
+    assert off_sm(Counters(10, 0.0), MADE_UP_GPU._replace(dram_gb_per_s=5000)) == pytest.approx(
+        (15.36, 1000.0)
+    )
 
 
 def test_dram_utilization_alone_misleads() -> None:
@@ -186,8 +215,13 @@ def test_dram_utilization_alone_misleads() -> None:
 def test_demand_as_large_as_supply() -> None:
     """Demand that is just met is no reason to wait: Eq. 2 asks for more."""
     counters = Counters(100 / 1.536, llc_hit_rate=0.0)  # 100 GB/s, and half of DRAM gives as much
-    assert is_memory_intensive(job("", counters=counters), MADE_UP_GPU, dram_efficiency=0.5001) is False
-    assert is_memory_intensive(job("", counters=counters), MADE_UP_GPU, dram_efficiency=0.4999) is True
+    assert (
+        is_memory_intensive(job("", counters=counters), MADE_UP_GPU, dram_efficiency=0.5001)
+        is False
+    )
+    assert (
+        is_memory_intensive(job("", counters=counters), MADE_UP_GPU, dram_efficiency=0.4999) is True
+    )
 
 
 def test_curve_goes_before_counters() -> None:
@@ -197,7 +231,9 @@ def test_curve_goes_before_counters() -> None:
     assert is_memory_intensive(counted._replace(curve=counted.curve[:1]), MADE_UP_GPU) is True
 
 
-@pytest.mark.parametrize("figure", ["sm_count", "giga_instructions_per_s_per_sm", "llc_gb_per_s", "dram_gb_per_s"])
+@pytest.mark.parametrize(
+    "figure", ["sm_count", "giga_instructions_per_s_per_sm", "llc_gb_per_s", "dram_gb_per_s"]
+)
 def test_unknown_figure(figure: str) -> None:
     """Without any one of the GPU's figures, counters say nothing."""
     gpu = MADE_UP_GPU._replace(**{figure: None})
@@ -215,12 +251,21 @@ def test_unknown_figure(figure: str) -> None:
         ("whole SMs: 5 of 24 are 20.8 %", flat_from(20), 24, 21),
         ("linear", flat_from(100), None, 95),
         ("falling: of the best, not of the last", [(10, 1.0), (40, 4.0), (100, 1.0)], None, 38),
-        ("falling: the fewest, though more would be faster still", [(20, 3.9), (40, 4.0), (100, 1.0)], None, 20),
+        (
+            "falling: the fewest, though more would be faster still",
+            [(20, 3.9), (40, 4.0), (100, 1.0)],
+            None,
+            20,
+        ),
     ],
 )
-def test_knee(sentence: str, points: list[tuple[float, float]], sm_count: int | None, want: int) -> None:
+def test_knee(
+    sentence: str, points: list[tuple[float, float]], sm_count: int | None, want: int
+) -> None:
     """The knee is the smallest size within 5 % of the best throughput."""
-    assert knee(job("", points), UNCOUNTED._replace(sm_count=sm_count)) == Knee(want, estimated=False), sentence
+    assert knee(job("", points), UNCOUNTED._replace(sm_count=sm_count)) == Knee(
+        want, estimated=False
+    ), sentence
 
 
 @pytest.mark.parametrize("points", [[], [(50, 7.0)], [(10, 1.0), (40, 4.0)]])
@@ -234,7 +279,9 @@ def test_estimated_knee() -> None:
 
     By hand: all from DRAM, 200 GB/s; an SM draws 1000 / 24 GB/s, so 4.8 SMs; 5 % less are 4.56, and 5 of 24 are 21 %.
     """
-    assert knee(job("", counters=Counters(1000, llc_hit_rate=0.0)), MADE_UP_GPU) == Knee(21, estimated=True)
+    assert knee(job("", counters=Counters(1000, llc_hit_rate=0.0)), MADE_UP_GPU) == Knee(
+        21, estimated=True
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- search
@@ -262,7 +309,9 @@ def test_power_mode_against_trying_all(pair: tuple[Benchmark, ...], machine: Mac
     even = machine.rates(pair, [machine.sm_count // 2] * 2)
 
     def as_good(sms: Sequence[int]) -> bool:
-        return all(keeps(now, before) for now, before in zip(machine.rates(pair, sms), even, strict=True))
+        return all(
+            keeps(now, before) for now, before in zip(machine.rates(pair, sms), even, strict=True)
+        )
 
     found = searched(machine, pair)
     tried = list(allocations(2, machine.sm_count, all_used=False))
@@ -288,7 +337,9 @@ def test_four_jobs(jobs: tuple[Benchmark, ...]) -> None:
     """
     found = searched(PAPER, jobs)
     before, after = (
-        PAPER.rates(jobs, [n if one.memory_intensive else 6 for one, n in zip(jobs, sms, strict=True)])
+        PAPER.rates(
+            jobs, [n if one.memory_intensive else 6 for one, n in zip(jobs, sms, strict=True)]
+        )
         for sms in ((6,) * 4, found.sms)
     )
     memory = [i for i in range(4) if jobs[i].memory_intensive]
@@ -331,7 +382,10 @@ def test_tentative_numbers() -> None:
 def test_power_mode_never_beyond_half() -> None:
     """A job that loses at every step keeps its half, and gets no more, even if it suffers from what another gave up."""
     assert cd_search([True, True], 24, lambda job, sms: sms[job] ** 2).sms == (12, 12)
-    assert cd_search([True, True], 24, lambda job, sms: 1 if job else sms[0] * sms[1]).sms == (12, 1)
+    assert cd_search([True, True], 24, lambda job, sms: 1 if job else sms[0] * sms[1]).sms == (
+        12,
+        1,
+    )
 
 
 def test_down_to_one_sm() -> None:
@@ -403,7 +457,11 @@ def test_estimates_are_marked() -> None:
     """A share that rests on counters says so. What 5 of 24 SMs leave, 79 %, is 18 whole SMs, so 75 %."""
     counted = job("counted", counters=Counters(1000, llc_hit_rate=0.0))
     found = partition([counted, LINEAR], MADE_UP_GPU)
-    assert (found.mode, found.sm_percentages, found.estimated) == ("performance", (21, 75), ("counted",))
+    assert (found.mode, found.sm_percentages, found.estimated) == (
+        "performance",
+        (21, 75),
+        ("counted",),
+    )
     assert "estimated from counters: counted" in found.reason
     assert partition([counted], MADE_UP_GPU).estimated == ("counted",)
 
@@ -435,7 +493,13 @@ def test_whole_sms() -> None:
         ("compute-intensive: all that is left", [(FLAT, 19)], LINEAR, [], (81, False)),
         ("also if its part would be less", [(LINEAR, 30)], LINEAR, [], (70, False)),
         ("nothing is left for a compute-intensive job", [(LINEAR, 100)], LINEAR, [], (50, True)),
-        ("nothing is left, and nobody knows what they are", [(UNKNOWN, 100)], UNKNOWN, [], (100, True)),
+        (
+            "nothing is left, and nobody knows what they are",
+            [(UNKNOWN, 100)],
+            UNKNOWN,
+            [],
+            (100, True),
+        ),
         ("unknown: all that is left", [(FLAT, 19)], UNKNOWN, [], (81, False)),
         ("what another will get is kept", [(FLAT, 19)], LINEAR, [LINEAR], (41, False)),
         ("what two others will get is kept", [(FLAT, 19)], LINEAR, [LINEAR, FLATTER], (36, False)),
@@ -454,20 +518,28 @@ def test_newcomer(
     part = for_newcomer(residents, newcomer, announced, UNCOUNTED)
     assert (part.sm_percentage, part.overlaps) == want, sentence
     assert part.left == 100 - sum(percentage for _, percentage in residents)
-    assert part.optimum == partition([*(demand for demand, _ in residents), newcomer, *announced], UNCOUNTED)
+    assert part.optimum == partition(
+        [*(demand for demand, _ in residents), newcomer, *announced], UNCOUNTED
+    )
 
 
 def test_group_that_comes_one_by_one() -> None:
     """A group that is announced gets its best partition, in whatever order its jobs come."""
     group = [FLAT, LINEAR, FLATTER, LINEAR._replace(name="other")]
-    best = dict(zip((one.name for one in group), partition(group, UNCOUNTED).sm_percentages, strict=True))
+    best = dict(
+        zip((one.name for one in group), partition(group, UNCOUNTED).sm_percentages, strict=True)
+    )
     for order in permutations(group):
         residents: list[tuple[Demand, int]] = []
         for i, newcomer in enumerate(order):
             part = for_newcomer(residents, newcomer, order[i + 1 :], UNCOUNTED)
             residents.append((newcomer, part.sm_percentage))
         # the last of the compute-intensive ones also has the percent that does not divide
-        assert {one.name: max(0, got - best[one.name]) for one, got in residents if got != best[one.name]} in (
+        assert {
+            one.name: max(0, got - best[one.name])
+            for one, got in residents
+            if got != best[one.name]
+        } in (
             {},
             {"linear": 1},
             {"other": 1},
@@ -498,12 +570,18 @@ def test_reasons() -> None:
 
 def test_prediction() -> None:
     """By hand: the flat job keeps 19/20 of its speed, the linear one 81 %."""
-    assert predict([FLAT, LINEAR], [19, 81]) == pytest.approx(Prediction(0.95 + 0.81, (1 / 0.95 + 1 / 0.81) / 2))
+    assert predict([FLAT, LINEAR], [19, 81]) == pytest.approx(
+        Prediction(0.95 + 0.81, (1 / 0.95 + 1 / 0.81) / 2)
+    )
 
 
 def test_prediction_where_caps_overlap() -> None:
     """Two linear jobs with all SMs each are as fast as with half each."""
-    assert predict([LINEAR, LINEAR], [100, 100]) == predict([LINEAR, LINEAR], [50, 50]) == Prediction(1.0, 2.0)
+    assert (
+        predict([LINEAR, LINEAR], [100, 100])
+        == predict([LINEAR, LINEAR], [50, 50])
+        == Prediction(1.0, 2.0)
+    )
 
 
 def test_no_prediction() -> None:
@@ -521,7 +599,9 @@ def demands(draw: st.DrawFn) -> Demand:
     throughputs = draw(st.lists(st.integers(1, 1000), min_size=len(shares), max_size=len(shares)))
     counters = draw(st.none() | st.builds(Counters, st.floats(0, 2000), st.floats(0, 1)))
     return job(
-        draw(st.sampled_from("abc")), list(zip(map(float, shares), map(float, throughputs), strict=True)), counters
+        draw(st.sampled_from("abc")),
+        list(zip(map(float, shares), map(float, throughputs), strict=True)),
+        counters,
     )
 
 
@@ -543,7 +623,9 @@ def test_percentages_are_whole_and_fit(group: list[Demand], gpu: Capacity) -> No
 
 @PROPERTY
 @given(GROUPS, CAPACITIES)
-def test_memory_intensive_jobs_get_an_even_share_at_most(group: list[Demand], gpu: Capacity) -> None:
+def test_memory_intensive_jobs_get_an_even_share_at_most(
+    group: list[Demand], gpu: Capacity
+) -> None:
     """A memory-intensive job of several never gets more than its even share, and keeps 95 % of what that gives it."""
     found = partition(group, gpu).sm_percentages
     for demand, percentage in zip(group, found, strict=True):
@@ -567,7 +649,9 @@ def test_order_of_a_group(group: list[Demand], gpu: Capacity, rng: object) -> No
 def test_unit_of_throughput(group: list[Demand], gpu: Capacity) -> None:
     """The unit of a curve makes no difference."""
     scaled = [
-        one._replace(curve=tuple(point._replace(throughput=point.throughput * 1024) for point in one.curve))
+        one._replace(
+            curve=tuple(point._replace(throughput=point.throughput * 1024) for point in one.curve)
+        )
         for one in group
     ]
     assert partition(scaled, gpu) == partition(group, gpu)
@@ -579,7 +663,11 @@ RESIDENTS = st.lists(st.tuples(demands(), st.integers(1, 100)), max_size=4)
 @PROPERTY
 @given(RESIDENTS, demands(), st.lists(demands(), max_size=2), CAPACITIES, st.randoms())
 def test_newcomers(
-    residents: list[tuple[Demand, int]], newcomer: Demand, announced: list[Demand], gpu: Capacity, rng: object
+    residents: list[tuple[Demand, int]],
+    newcomer: Demand,
+    announced: list[Demand],
+    gpu: Capacity,
+    rng: object,
 ) -> None:
     """A newcomer gets 1 to 100 %, whatever there is and in whatever order it came; caps overlap only where less than
     10 % is left, or less than an SM.

@@ -49,9 +49,24 @@ SHAPES = [
     ("all to all is every pair", "all_to_all", 4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]),
     ("a star has rank 0 in its middle", "star", 4, [(0, 1), (0, 2), (0, 3)]),
     ("trees of two are one edge", "tree", 2, [(0, 1)]),
-    ("trees of four are the second way through a square", "tree", 4, [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]),
-    ("a plane of six is 3 x 2", "stencil_2d", 6, [(0, 1), (2, 3), (4, 5), (0, 2), (2, 4), (1, 3), (3, 5)]),
-    ("a plane of a prime number is a chain", "stencil_2d", 7, [(rank, rank + 1) for rank in range(6)]),
+    (
+        "trees of four are the second way through a square",
+        "tree",
+        4,
+        [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)],
+    ),
+    (
+        "a plane of six is 3 x 2",
+        "stencil_2d",
+        6,
+        [(0, 1), (2, 3), (4, 5), (0, 2), (2, 4), (1, 3), (3, 5)],
+    ),
+    (
+        "a plane of a prime number is a chain",
+        "stencil_2d",
+        7,
+        [(rank, rank + 1) for rank in range(6)],
+    ),
     (
         "a block of eight is a cube",
         "stencil_3d",
@@ -62,7 +77,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("sentence", "name", "ranks", "want"), SHAPES, ids=[row[0] for row in SHAPES])
+@pytest.mark.parametrize(
+    ("sentence", "name", "ranks", "want"), SHAPES, ids=[row[0] for row in SHAPES]
+)
 def test_shapes(sentence: str, name: str, ranks: int, want: list[Pair]) -> None:
     """Each shape is what its sentence says."""
     assert pairs(name, ranks) == in_order(want), sentence
@@ -82,7 +99,9 @@ def test_edges_of_shapes(name: str) -> None:
     for ranks in range(2, 40):
         edges = PATTERNS[name].edges(ranks)
         assert [(a, b) for a, b, _ in edges] == in_order([(a, b) for a, b, _ in edges])
-        assert all(0 <= a < b < ranks and type(weight) is float and weight == 1 for a, b, weight in edges)
+        assert all(
+            0 <= a < b < ranks and type(weight) is float and weight == 1 for a, b, weight in edges
+        )
         assert name == "none" or nx.is_connected(nx.Graph([(a, b) for a, b, _ in edges]))
         assert name == "none" or {rank for a, b, _ in edges for rank in (a, b)} == set(range(ranks))
 
@@ -97,7 +116,11 @@ def hanging(base: int, count: int) -> tuple[list[Pair], int | None]:
     top = base + half
     left, left_top = hanging(base, half - 1)
     right, right_top = hanging(top, count - half)
-    return [*left, *right, *((top, below) for below in (left_top, right_top) if below is not None)], top
+    return [
+        *left,
+        *right,
+        *((top, below) for below in (left_top, right_top) if below is not None),
+    ], top
 
 
 def double_tree(ranks: int) -> list[Pair]:
@@ -190,8 +213,18 @@ def test_patterns_are_values() -> None:
 def test_import_is_cheap() -> None:
     """Patterns, and the door to their files, are imported without networkx, dataclasses or an XML parser."""
     code = "import sys, gpulaunch.profiles.pattern_file; print([m for m in sys.argv[1:] if m in sys.modules])"
-    heavy = ["networkx", "numpy", "dataclasses", "statistics", "argparse", "xml.etree.ElementTree", "random"]
-    done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    heavy = [
+        "networkx",
+        "numpy",
+        "dataclasses",
+        "statistics",
+        "argparse",
+        "xml.etree.ElementTree",
+        "random",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"
 
 
@@ -203,10 +236,14 @@ def test_graph_of_every_kind() -> None:
     simple = nx.Graph([(2, 0, {"weight": 3}), (1, 2)])
     directed = nx.DiGraph([("0", "2", {"weight": 2}), ("2", "0"), ("1", "2", {"weight": 1})])
     parallel = nx.MultiGraph([(0, 2), (2, 0), (0, 2), (1, 2)])
-    both = nx.MultiDiGraph([(0, 2, {"weight": 2.5}), (2, 0, {"weight": 0.25}), (0, 2, {"weight": 0.25}), (2, 1)])
+    both = nx.MultiDiGraph(
+        [(0, 2, {"weight": 2.5}), (2, 0, {"weight": 0.25}), (0, 2, {"weight": 0.25}), (2, 1)]
+    )
     simple.graph["edge_default"] = "thin"  # GraphML's defaults stand there, but so may anything
     want = Pattern("mine", collective=False, ranks=3, given=((0, 2, 3.0), (1, 2, 1.0)))
-    assert [graph_pattern(graph, "mine") for graph in (simple, directed, parallel, both)] == [want] * 4
+    assert [graph_pattern(graph, "mine") for graph in (simple, directed, parallel, both)] == [
+        want
+    ] * 4
     assert want.edges(3) == ((0, 2, 3.0), (1, 2, 1.0))
 
 
@@ -232,13 +269,17 @@ def summed(edges: list[Edge]) -> tuple[Edge, ...]:
     matrix = np.zeros((ranks, ranks))
     for a, b, weight in edges:
         matrix[min(a, b), max(a, b)] += weight
-    return tuple((int(a), int(b), float(matrix[a, b])) for a, b in zip(*matrix.nonzero(), strict=True))
+    return tuple(
+        (int(a), int(b), float(matrix[a, b])) for a, b in zip(*matrix.nonzero(), strict=True)
+    )
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 64).map(float)).filter(lambda e: e[0] != e[1]),
+        st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 64).map(float)).filter(
+            lambda e: e[0] != e[1]
+        ),
         min_size=1,
         max_size=20,
     ),
@@ -285,7 +326,10 @@ WRONG_GRAPHS = [
     (nx.Graph([("a\n" * 50, 0)]), "node '" + "a\\n" * 12 + "a\\…: it must be a rank: 0, 1, 2 ..."),
     (nx.Graph([("1", 1), (1, 0)]), "two of its nodes are the same rank"),
     (nx.Graph([(1, 2)]), "rank 0 is missing: ranks are 0, 1, 2 ... up to the largest, here 2"),
-    (nx.Graph([(0, 5)]), "rank 1 and 3 more are missing: ranks are 0, 1, 2 ... up to the largest, here 5"),
+    (
+        nx.Graph([(0, 5)]),
+        "rank 1 and 3 more are missing: ranks are 0, 1, 2 ... up to the largest, here 5",
+    ),
     (nx.Graph([(0, 0), (0, 1)]), "edge 0-0: it joins a rank to itself"),
     (nx.Graph([(0, MAX_RANKS)]), "rank 1024: a pattern has at most 1024 ranks, 0 to 1023"),
     (nx.empty_graph(MAX_RANKS + 1), "no edge: a pattern has at least two ranks that talk"),
@@ -325,7 +369,10 @@ def test_graph_has_its_own_size(ranks: int, asked: str) -> None:
     """A graph is no pattern for another number of ranks; the hint says which option asks for its own."""
     with pytest.raises(UsageError) as caught:
         graph_pattern(nx.path_graph(3), "my\njob").edges(ranks)
-    assert (caught.value.message, caught.value.hint) == (f"{asked} requested: pattern my\\x0ajob has 3 ranks", "-n 3")
+    assert (caught.value.message, caught.value.hint) == (
+        f"{asked} requested: pattern my\\x0ajob has 3 ranks",
+        "-n 3",
+    )
 
 
 # Names and files
@@ -333,7 +380,12 @@ def test_graph_has_its_own_size(ranks: int, asked: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "want"),
-    [("ring", "ring"), ("all-to-all", "all_to_all"), ("all_to_all", "all_to_all"), ("stencil-2d", "stencil_2d")],
+    [
+        ("ring", "ring"),
+        ("all-to-all", "all_to_all"),
+        ("all_to_all", "all_to_all"),
+        ("stencil-2d", "stencil_2d"),
+    ],
 )
 def test_names(text: str, want: str) -> None:
     """A pattern has its name with either dash."""
@@ -361,7 +413,9 @@ def test_file_without_an_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("ending", [ending for ending in GRAPH_ENDINGS if ending != ".graphml"])
-def test_edge_list_by_its_ending(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edge_list_by_its_ending(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name that ends as edge lists do is a file, in whatever case, and names the pattern."""
     monkeypatch.chdir(tmp_path)
     name = f"Job{ending.upper()}"
@@ -421,7 +475,9 @@ WRONG_LISTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "want"), WRONG_LISTS, ids=[ascii(row[0][:30]) for row in WRONG_LISTS])
+@pytest.mark.parametrize(
+    ("text", "want"), WRONG_LISTS, ids=[ascii(row[0][:30]) for row in WRONG_LISTS]
+)
 def test_wrong_edge_lists(text: str, want: str, tmp_path: Path) -> None:
     """What is no edge list of a pattern is refused in one line with the path, and the line where one is at fault."""
     path = tmp_path / "job.edges"
@@ -452,11 +508,16 @@ def test_edge_list_of_networkx(tmp_path: Path) -> None:
     """What networkx writes as a weighted edge list is the pattern of its graph."""
     graph = nx.Graph()
     chance = random.Random(6)
-    graph.add_weighted_edges_from((a, b, chance.random() + 0.1) for a, b in nx.circulant_graph(12, [1, 5]).edges)
+    graph.add_weighted_edges_from(
+        (a, b, chance.random() + 0.1) for a, b in nx.circulant_graph(12, [1, 5]).edges
+    )
     nx.write_weighted_edgelist(graph, tmp_path / "job.edgelist")
     nx.write_weighted_edgelist(graph, tmp_path / "job.csv", delimiter=",")
     want = graph_pattern(graph, "").given
-    assert [load_pattern(f"{tmp_path}/job{end}").given for end in (".edgelist", ".csv")] == [want, want]
+    assert [load_pattern(f"{tmp_path}/job{end}").given for end in (".edgelist", ".csv")] == [
+        want,
+        want,
+    ]
 
 
 @pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
@@ -489,7 +550,9 @@ def edge(a: object, b: object, weight: object = None) -> str:
 def test_graphml_default_weight(tmp_path: Path) -> None:
     """An edge without a weight has the default that the document states."""
     path = tmp_path / "job.graphml"
-    path.write_text(graphml(edge(0, 1) + edge(1, 2, 3), key=KEY.format("double", "<default>7</default>")))
+    path.write_text(
+        graphml(edge(0, 1) + edge(1, 2, 3), key=KEY.format("double", "<default>7</default>"))
+    )
     assert load_pattern(str(path)).given == ((0, 1, 7.0), (1, 2, 3.0))
 
 
@@ -504,7 +567,10 @@ WRONG_GRAPHML = [
     (graphml('<node id="2"/>' + edge(0, 1)), ": ranks 0,1 and 2 have no edge between them"),
     (graphml(edge(0, 1, "fast")), f"{UNREADABLE}: {NO_FLOAT}: 'fast'"),
     (graphml(edge(0, 1, -1)), ": edge 0-1: weight: -1.0 is not within 1e-09 to 1e+18"),
-    (graphml(edge(0, 1, 2), key=KEY.format("string", "")), ": edge 0-1: weight: '2' is not a number"),
+    (
+        graphml(edge(0, 1, 2), key=KEY.format("string", "")),
+        ": edge 0-1: weight: '2' is not a number",
+    ),
     (
         graphml(edge(0, 1, "x" * 500)),
         f"{UNREADABLE}: {NO_FLOAT}: '{'x' * 64}",
@@ -513,7 +579,9 @@ WRONG_GRAPHML = [
 ]
 
 
-@pytest.mark.parametrize(("text", "want"), WRONG_GRAPHML, ids=[row[1][:50] for row in WRONG_GRAPHML])
+@pytest.mark.parametrize(
+    ("text", "want"), WRONG_GRAPHML, ids=[row[1][:50] for row in WRONG_GRAPHML]
+)
 def test_wrong_graphml(text: str, want: str, tmp_path: Path) -> None:
     """What is no GraphML of a pattern is refused in one line with the path."""
     path = tmp_path / "job.graphml"

@@ -37,12 +37,20 @@ MADE_UP = {
     "one": machine("one", 1, lambda *_: Wire("SYS")),
     "unknown": machine("unknown", 3, lambda *_: Wire("SYS")),
     "one-switch": machine("one-switch", 4, lambda *_: Wire("PIX"), gpu={"numa_node": 0}),
-    "two-switches": machine("two-switches", 8, lambda a, b: Wire("PIX" if a // 4 == b // 4 else "PXB")),
-    "long-socket": machine("long-socket", 16, lambda *_: Wire("NODE", 1), gpu={"nvlink_version": 3}),
-    "three-sockets": machine("three-sockets", 9, lambda a, b: Wire("PHB" if a // 3 == b // 3 else "SYS", 1)),
+    "two-switches": machine(
+        "two-switches", 8, lambda a, b: Wire("PIX" if a // 4 == b // 4 else "PXB")
+    ),
+    "long-socket": machine(
+        "long-socket", 16, lambda *_: Wire("NODE", 1), gpu={"nvlink_version": 3}
+    ),
+    "three-sockets": machine(
+        "three-sockets", 9, lambda a, b: Wire("PHB" if a // 3 == b // 3 else "SYS", 1)
+    ),
     "mig": machine("mig", 4, lambda *_: Wire("SYS", 4), split=2, gpu={"nvlink_version": 3}),
     "one-split": machine("one-split", 1, lambda *_: Wire("SYS"), split=1),
-    "rack-split": machine("rack-split", 18, lambda *_: Wire("SYS"), split=9, gpu={"nvswitch_links": 18}),
+    "rack-split": machine(
+        "rack-split", 18, lambda *_: Wire("SYS"), split=9, gpu={"nvswitch_links": 18}
+    ),
     "hostile": machine(HOSTILE, 2, lambda *_: Wire("PIX"), model=HOSTILE, source=HOSTILE),
 }
 MACHINES = {name: load_described_machine(name)[0] for name in machine_names()} | MADE_UP
@@ -90,7 +98,10 @@ def test_row_for_each_gpu(topology):
     """Up to 16 GPUs have a row each, and a MIG instance one below its card; more have none."""
     got = [line.split()[0] for line in text(topology)[2:] if re.match(r" *\d+(:\d+)? ", line)]
     cards = {gpu.card for gpu in topology.gpus}
-    names = [{str(gpu.card): None, gpu.name: None} for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)]
+    names = [
+        {str(gpu.card): None, gpu.name: None}
+        for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)
+    ]
     want = list({name: None for pair in names for name in pair})
     assert got == (want if len(cards) <= 16 else [])
 
@@ -131,8 +142,17 @@ def test_rack():
 
 def test_many_gpus_of_several_links():
     """On a large machine whose links differ it is said how many pairs have which."""
-    topology = machine("big", 20, lambda a, b: Wire("PIX" if a // 2 == b // 2 else "SYS"), gpu={"pcie_generation": 4})
-    assert text(topology)[1:4] == ["20 GPUs; of 190 pairs", "    10 have PIX 24 GB/s", "   180 have SYS 12 GB/s"]
+    topology = machine(
+        "big",
+        20,
+        lambda a, b: Wire("PIX" if a // 2 == b // 2 else "SYS"),
+        gpu={"pcie_generation": 4},
+    )
+    assert text(topology)[1:4] == [
+        "20 GPUs; of 190 pairs",
+        "    10 have PIX 24 GB/s",
+        "   180 have SYS 12 GB/s",
+    ]
 
 
 def test_instances_below_their_card():
@@ -155,7 +175,10 @@ def test_models_that_differ():
     gpus = (gpus[0], gpus[1]._replace(model="Tesla T4", memory_bytes=15 << 30))
     lines = text(Topology("mixed", gpus, wired(gpus, lambda *_: Wire("PIX")), "made up"))
     assert lines[0] == "mixed: 2 GPUs"
-    assert [line.partition("?")[2].strip() for line in lines[2:4]] == ["A100, 80 GiB", "Tesla T4, 15 GiB"]
+    assert [line.partition("?")[2].strip() for line in lines[2:4]] == [
+        "A100, 80 GiB",
+        "Tesla T4, 15 GiB",
+    ]
 
 
 def test_cpu_nvlinks():
@@ -201,7 +224,10 @@ def points(path: str) -> list[tuple[float, float]]:
         (x, y, end, _) = numbers
         return [(x + (end - x) * i / 50, y) for i in range(51)]
     p = [complex(*numbers[i : i + 2]) for i in range(0, 8, 2)]
-    weights = [((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3) for t in (i / 200 for i in range(201))]
+    weights = [
+        ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
+        for t in (i / 200 for i in range(201))
+    ]
     curve = [sum(w * z for w, z in zip(four, p, strict=True)) for four in weights]
     return [(z.real, z.imag) for z in curve]
 
@@ -221,8 +247,14 @@ def test_line_for_each_nvlink(topology):
     """There is one line for each two cards with NVLinks between them, or one for each GPU with some into a switch."""
     svg = picture(topology)
     card = {gpu.index: gpu.card for gpu in topology.gpus}
-    direct = {tuple(sorted((card[link.a], card[link.b]))) for link in topology.links if link.kind == "nvlink"}
-    switched = {card[index] for link in topology.links if link.kind == "nvswitch" for index in link[:2]}
+    direct = {
+        tuple(sorted((card[link.a], card[link.b])))
+        for link in topology.links
+        if link.kind == "nvlink"
+    }
+    switched = {
+        card[index] for link in topology.links if link.kind == "nvswitch" for index in link[:2]
+    }
     pairs = [tuple(map(int, line.get("data-pair").split("-"))) for line in of_class(svg, "nvlink")]
     assert sorted(pairs) == sorted(direct)
     assert len(of_class(svg, "uplink")) == len(switched)
@@ -235,7 +267,9 @@ def test_nothing_lies_on_a_box(topology):
     boxes = card_frames(svg)
     assert [pair for pair in combinations(boxes, 2) if overlap(*pair)] == []
     lines = [points(line.get("d")) for line in of_class(svg, "nvlink")]
-    hit = [(x, y) for line in lines for x, y in line for a, b, c, d in boxes if a < x < c and b < y < d]
+    hit = [
+        (x, y) for line in lines for x, y in line for a, b, c, d in boxes if a < x < c and b < y < d
+    ]
     assert hit == []
 
 
@@ -269,7 +303,10 @@ def test_state_of_a_gpu(kind):
     topology = MACHINES["summit"]
     svg = picture(topology, {2: GpuState(kind, "alice")})
     (box,) = of_class(svg, kind)
-    assert (box.get("data-gpu"), [element.text for element in box.iter(f"{SVG}text")]) == ("2", ["GPU 2", "alice"])
+    assert (box.get("data-gpu"), [element.text for element in box.iter(f"{SVG}text")]) == (
+        "2",
+        ["GPU 2", "alice"],
+    )
     fill = box.find(f"{SVG}rect").get("fill")
     (legend,) = of_class(svg, "legend")
     assert [rect.get("fill") for rect in legend.iter(f"{SVG}rect")] == [fill]
@@ -285,9 +322,19 @@ def test_state_of_an_instance():
 def test_hostile_names():
     """Names that users and drivers give are escaped: the document stays well formed, and nothing becomes an element."""
     topology = MACHINES["hostile"]
-    states = {0: GpuState("leased", HOSTILE), 1: GpuState("leased", "</text><script>x</script>\x07")}
+    states = {
+        0: GpuState("leased", HOSTILE),
+        1: GpuState("leased", "</text><script>x</script>\x07"),
+    }
     svg = picture(topology, states)
-    assert {element.tag.removeprefix(SVG) for element in svg.iter()} <= {"svg", "title", "g", "rect", "line", "text"}
+    assert {element.tag.removeprefix(SVG) for element in svg.iter()} <= {
+        "svg",
+        "title",
+        "g",
+        "rect",
+        "line",
+        "text",
+    }
     assert "\\x1b" in svg.find(f"{SVG}title").text
     assert all(line.isprintable() for line in text(topology))
 
@@ -316,7 +363,9 @@ def test_word_longer_than_the_picture(topology):
     svg = picture(topology)
     _, _, width, _ = map(float, svg.get("viewBox").split())
     lines = [element for element in svg.iter(f"{SVG}text") if element.get("text-anchor") == "start"]
-    assert [line.text for line in lines if float(line.get("x")) + len(line.text) * 5.6 > width] == []
+    assert [
+        line.text for line in lines if float(line.get("x")) + len(line.text) * 5.6 > width
+    ] == []
     assert any(line.text.endswith("…") for line in lines)
     assert LONG in svg.find(f"{SVG}title").text
 
@@ -325,7 +374,13 @@ def test_word_longer_than_the_picture(topology):
 def test_picture_needs_nothing_else(topology):
     """A picture has a ground of its own, and neither scripts, styles, images nor addresses."""
     svg = picture(topology)
-    assert {element.tag.removeprefix(SVG) for element in svg.iter()} & {"script", "style", "image", "use", "a"} == set()
+    assert {element.tag.removeprefix(SVG) for element in svg.iter()} & {
+        "script",
+        "style",
+        "image",
+        "use",
+        "a",
+    } == set()
     assert topology_svg(topology).count("http") == 1 + topology.source.count("http")
     assert svg.find(f"{SVG}rect").get("fill") == "#ffffff"
 
@@ -350,9 +405,14 @@ def test_legend_has_every_bandwidth():
 
 def test_legend_of_slots_that_differ():
     """Where pairs that meet alike have slots of different width, the legend says from where to where they reach."""
-    cards = [Gpu(i, f"GPU-{i}", "A100", 0, pcie_generation=3, pcie_width=width) for i, width in enumerate((16, 16, 8))]
+    cards = [
+        Gpu(i, f"GPU-{i}", "A100", 0, pcie_generation=3, pcie_width=width)
+        for i, width in enumerate((16, 16, 8))
+    ]
     svg = picture(Topology("slots", tuple(cards), wired(cards, lambda *_: Wire("SYS")), "made up"))
-    assert "PCIe: SYS 3 to 6 GB/s (between NUMA nodes)" in [element.text for element in svg.iter(f"{SVG}text")]
+    assert "PCIe: SYS 3 to 6 GB/s (between NUMA nodes)" in [
+        element.text for element in svg.iter(f"{SVG}text")
+    ]
 
 
 # Graphviz
@@ -380,7 +440,9 @@ def test_dot_of_nvlinks():
     lines = topology_dot(MACHINES["dgx1-v100"]).splitlines()
     assert '  "0" -- "3" [color="#0b7a3b", penwidth=3, xlabel="NV2", constraint=false]' in lines
     assert sum("constraint=false" in line for line in lines) == 16
-    assert sum(" -- NVSwitch " in line for line in topology_dot(MACHINES["dgx2"]).splitlines()) == 16
+    assert (
+        sum(" -- NVSwitch " in line for line in topology_dot(MACHINES["dgx2"]).splitlines()) == 16
+    )
 
 
 def test_dot_of_hostile_names():
@@ -395,7 +457,12 @@ def test_graphviz_reads_it(topology):
     """Graphviz draws every machine without complaint."""
     command = ["dot", "-Tsvg", "-o", "/dev/null"]
     done = subprocess.run(
-        command, input=topology_dot(topology), capture_output=True, text=True, timeout=60, check=False
+        command,
+        input=topology_dot(topology),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -410,7 +477,13 @@ def test_unequal_links_into_a_switch() -> None:
         "pcie": {"generation": 5, "width": 16},
     }
     picture = ET.fromstring(topology_svg(described_topology(document, "")))
-    uplinks = [line.get("stroke") for line in picture.iter(f"{SVG}line") if line.get("class") == "uplink"]
+    uplinks = [
+        line.get("stroke") for line in picture.iter(f"{SVG}line") if line.get("class") == "uplink"
+    ]
     assert (len(set(uplinks[:3])), uplinks[3] != uplinks[0]) == (1, True)
-    bar = next(text.text for text in picture.iter(f"{SVG}text") if text.text and text.text.startswith("NVSwitch"))
+    bar = next(
+        text.text
+        for text in picture.iter(f"{SVG}text")
+        if text.text and text.text.startswith("NVSwitch")
+    )
     assert bar == "NVSwitch: 6 or 18 NVLinks from each GPU"

@@ -17,7 +17,16 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import BOUNDS, judge
 from gpulaunch.sharing.partition import partition
-from gpulaunch.sharing.plan import Group, Job, Plan, Site, Workflow, circle, configurations, make_plan
+from gpulaunch.sharing.plan import (
+    Group,
+    Job,
+    Plan,
+    Site,
+    Workflow,
+    circle,
+    configurations,
+    make_plan,
+)
 from gpulaunch.sharing.prediction import Solo, run_together
 from gpulaunch.show.plan import plan_document
 
@@ -29,10 +38,14 @@ def site(objective: str = "energy", gpus: int = 1, **options) -> Site:
     return Site(CARD, gpus, Objective(objective, **options), 57.0)
 
 
-def job(name: str, sm: float, duration_s: float = 10.0, power_w: float | None = 157.0, **options) -> Job:
+def job(
+    name: str, sm: float, duration_s: float = 10.0, power_w: float | None = 157.0, **options
+) -> Job:
     """A job without any use of memory."""
     objective = options.pop("objective", "energy")
-    return Job(name, Client(Demand(name, sm, 0.0, 0, power_w), Objective(objective)), duration_s, **options)
+    return Job(
+        name, Client(Demand(name, sm, 0.0, 0, power_w), Objective(objective)), duration_s, **options
+    )
 
 
 def names(plan: Plan) -> list[list[str]]:
@@ -57,8 +70,14 @@ def complaints(jobs: Sequence[Job], plan: Plan, where: Site) -> list[str]:
         late = [other for other in each.after if max(end for _, end in spans[other]) > start]
         found += [f"{each.name} starts before {other} has ended" for other in late]
     for gpu in range(where.gpus):
-        own = sorted((group.start_s, group.start_s + group.cost.time_s) for group in plan.groups if group.gpu == gpu)
-        found += [f"GPU {gpu}: two at once" for (_, end), (start, _) in pairwise(own) if start < end]
+        own = sorted(
+            (group.start_s, group.start_s + group.cost.time_s)
+            for group in plan.groups
+            if group.gpu == gpu
+        )
+        found += [
+            f"GPU {gpu}: two at once" for (_, end), (start, _) in pairwise(own) if start < end
+        ]
     return found
 
 
@@ -74,7 +93,9 @@ def _refusals(group: Group, where: Site) -> tuple[str, ...]:
 def queues(draw) -> tuple[list[Job], Site]:
     objective = draw(st.sampled_from(("throughput", "energy", "product")))
     jobs: list[Job] = []
-    for name in draw(st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=10, unique=True)):
+    for name in draw(
+        st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=10, unique=True)
+    ):
         parallel = draw(st.sampled_from((1, 1, 2, 3)))
         demand = Demand(
             name,
@@ -90,7 +111,11 @@ def queues(draw) -> tuple[list[Job], Site]:
                 draw(st.floats(0.1, 1000)),
                 parallel * draw(st.integers(1, 12)),
                 parallel,
-                tuple(draw(st.lists(st.sampled_from([job.name for job in jobs]), max_size=2)) if jobs else ()),
+                tuple(
+                    draw(st.lists(st.sampled_from([job.name for job in jobs]), max_size=2))
+                    if jobs
+                    else ()
+                ),
             )
         )
     return jobs, site(objective, draw(st.integers(1, 3)))
@@ -117,7 +142,9 @@ def test_one_gpu_never_loses_by_sharing(queue) -> None:
     jobs, where = queue
     plan = make_plan(jobs, where._replace(gpus=1))
     assert plan.gain.throughput >= 1 - 1e-6
-    assert plan.sequential.time_s == pytest.approx(sum(job.duration_s * job.repetitions for job in jobs))
+    assert plan.sequential.time_s == pytest.approx(
+        sum(job.duration_s * job.repetitions for job in jobs)
+    )
 
 
 @given(queues())
@@ -133,7 +160,10 @@ def test_documents_have_no_nan(queue) -> None:
 def test_many_jobs_in_one_plan() -> None:
     """Three hundred jobs that nothing keeps apart are planned by the same rules."""
     chance = random.Random(7)
-    jobs = [job(f"{n:03}", chance.uniform(0, 15), chance.uniform(1, 100), chance.uniform(60, 280)) for n in range(300)]
+    jobs = [
+        job(f"{n:03}", chance.uniform(0, 15), chance.uniform(1, 100), chance.uniform(60, 280))
+        for n in range(300)
+    ]
     plan = make_plan(jobs, site())
     assert complaints(jobs, plan, site()) == []
     assert max(map(len, names(plan))) > 20
@@ -166,15 +196,26 @@ def test_groups_follow_each_other() -> None:
 
 def test_low_goes_with_high_power() -> None:
     """Of partners that are about as busy, the one whose power is farthest is taken."""
-    queue = [job("cool", 20, power_w=90.0), job("warm", 34, power_w=120.0), job("hot", 38, power_w=280.0)]
+    queue = [
+        job("cool", 20, power_w=90.0),
+        job("warm", 34, power_w=120.0),
+        job("hot", 38, power_w=280.0),
+    ]
     assert names(make_plan(queue, site())) == [["cool", "hot", "warm"]]
-    throughput = [each._replace(client=each.client._replace(objective=Objective("throughput"))) for each in queue]
+    throughput = [
+        each._replace(client=each.client._replace(objective=Objective("throughput")))
+        for each in queue
+    ]
     assert names(make_plan(throughput, site("throughput"))) == [["cool", "hot"], ["warm"]]
 
 
 def test_low_utilization_joins_before_opposing_power() -> None:
     """A partner that uses ten points less is taken, whatever the power of the other."""
-    queue = [job("cool", 20, power_w=90.0), job("mild", 25, power_w=95.0), job("hot", 76, power_w=280.0)]
+    queue = [
+        job("cool", 20, power_w=90.0),
+        job("mild", 25, power_w=95.0),
+        job("hot", 76, power_w=280.0),
+    ]
     assert names(make_plan(queue, site())) == [["cool", "mild"], ["hot"]]
 
 
@@ -189,12 +230,19 @@ def test_power_beyond_the_limit_is_noted() -> None:
 
 def test_dependencies_are_respected() -> None:
     """A job starts once all that it is after have ended, even if a GPU waits for that."""
-    chain = [job("a", 10, 10), job("b", 10, 30, after=("a",)), job("c", 10, 5, after=("b",)), job("d", 10, 5)]
+    chain = [
+        job("a", 10, 10),
+        job("b", 10, 30, after=("a",)),
+        job("c", 10, 5, after=("b",)),
+        job("d", 10, 5),
+    ]
     plan = make_plan(chain, site("energy", gpus=2))
     starts = {flow.job.name: group.start_s for group in plan.groups for flow, _, _ in group.members}
     assert starts == {"a": 0.0, "d": 0.0, "b": 10.0, "c": 40.0}
     assert plan.cost.time_s == plan.sequential.time_s == 45.0
-    assert plan.cost.energy_j == pytest.approx(157 * 50 + 57 * (90 - 50))  # the other GPU idles, and counts
+    assert plan.cost.energy_j == pytest.approx(
+        157 * 50 + 57 * (90 - 50)
+    )  # the other GPU idles, and counts
 
 
 def test_each_job_gets_a_gpu_while_there_are_enough() -> None:
@@ -205,7 +253,11 @@ def test_each_job_gets_a_gpu_while_there_are_enough() -> None:
         (1, "there is a GPU for each"),
         (2, "no other job can start then"),
     ]
-    assert names(make_plan([job(name, 10) for name in "abcd"], site(gpus=3))) == [["a", "b"], ["c"], ["d"]]
+    assert names(make_plan([job(name, 10) for name in "abcd"], site(gpus=3))) == [
+        ["a", "b"],
+        ["c"],
+        ["d"],
+    ]
 
 
 def test_parallel_workflows_of_one_job() -> None:
@@ -237,10 +289,14 @@ def best_time(jobs: list[Job], where: Site) -> float:
     times: list[float] = []
     for division in divisions([Workflow(each, 1, each.repetitions) for each in jobs]):
         if all(judge([flow.job.client for flow in group], CARD).compatible for group in division):
-            caps = [partition([flow.demand for flow in group], CARD).sm_percentages for group in division]
+            caps = [
+                partition([flow.demand for flow in group], CARD).sm_percentages
+                for group in division
+            ]
             solos = [[Solo(flow.demand, flow.alone_s) for flow in group] for group in division]
             runs = [
-                run_together(s, CARD, c if len(s) > 1 else (), where.idle_w) for s, c in zip(solos, caps, strict=True)
+                run_together(s, CARD, c if len(s) > 1 else (), where.idle_w)
+                for s, c in zip(solos, caps, strict=True)
             ]
             times.append(sum(run.time_s for run in runs))
     return min(times)
@@ -250,7 +306,9 @@ def test_groups_are_near_the_best() -> None:
     """Of queues of five shipped workloads, the plan's throughput is 90 % of the best division's in the mean."""
     chance = random.Random(3)
     profiles = [
-        profile for profile in map(load_profile, profile_names()) if profile.demand and profile.resources.duration_s
+        profile
+        for profile in map(load_profile, profile_names())
+        if profile.demand and profile.resources.duration_s
     ]
     shares = []
     for _ in range(12):
@@ -259,7 +317,9 @@ def test_groups_are_near_the_best() -> None:
             profile = chance.choice(profiles)
             tasks = max(1, round(chance.uniform(60, 600) / profile.resources.duration_s))
             jobs.append(Job(name, Client(profile.demand), profile.resources.duration_s, tasks))
-        shares.append(best_time(jobs, site("throughput")) / make_plan(jobs, site("throughput")).cost.time_s)
+        shares.append(
+            best_time(jobs, site("throughput")) / make_plan(jobs, site("throughput")).cost.time_s
+        )
     assert max(shares) <= 1 + 1e-9
     assert sum(shares) / len(shares) >= 0.9
 
@@ -274,7 +334,11 @@ def test_configurations_keep_the_number_of_tasks(repetitions, objective) -> None
     each = job("a", 5, objective=objective, repetitions=repetitions)
     found = configurations(each, site(objective))
     assert all(choice.tasks * choice.workflows == repetitions for choice in found.choices)
-    allowed = [b for b in range(1, 49) if repetitions % b == 0 and judge([each.client] * b, CARD, BOUNDS).compatible]
+    allowed = [
+        b
+        for b in range(1, 49)
+        if repetitions % b == 0 and judge([each.client] * b, CARD, BOUNDS).compatible
+    ]
     assert [choice.workflows for choice in found.choices] == allowed
     assert bool(found.limits) == (repetitions not in allowed)
 
@@ -292,7 +356,9 @@ def test_configurations_by_hand() -> None:
 def test_the_best_configuration_is_the_objectives() -> None:
     """Throughput ends at three small workflows; energy goes on until the power limit brings no more."""
     best = {
-        name: configurations(job("a", 8, 2.6, 90.0, repetitions=240, objective=name), site(name)).best.workflows
+        name: configurations(
+            job("a", 8, 2.6, 90.0, repetitions=240, objective=name), site(name)
+        ).best.workflows
         for name in ("throughput", "energy", "product")
     }
     assert best == {"throughput": 3, "energy": 8, "product": 8}
@@ -326,7 +392,10 @@ def test_the_example_is_planned(launcher) -> None:
     """The shipped example has a plan for each objective."""
     for objective in ("throughput", "energy", "product"):
         document = planned(launcher, str(EXAMPLE), "--objective", objective)
-        assert (document["objective"], document["gpu_model"]) == (objective, "A100X converged accelerator, 80 GB")
+        assert (document["objective"], document["gpu_model"]) == (
+            objective,
+            "A100X converged accelerator, 80 GB",
+        )
         assert document["predicted"]["throughput"] > 1
         assert document["idle_power_estimated"]
 
@@ -362,7 +431,9 @@ FULL = "sm = 10\nmemory_bandwidth = 1\nmemory = '1GiB'\nduration_s = 5\n"
 
 def test_figures_of_a_job_count_more_than_its_profiles(launcher, queue_file) -> None:
     """A queue may correct what a profile says; power is optional, and without it energy is unknown."""
-    path = queue_file(f"{HEAD}[[job]]\nname = 'a'\nprofile = 'kripke-4x'\nduration_s = 7\n[[job]]\nname = 'b'\n{FULL}")
+    path = queue_file(
+        f"{HEAD}[[job]]\nname = 'a'\nprofile = 'kripke-4x'\nduration_s = 7\n[[job]]\nname = 'b'\n{FULL}"
+    )
     document = planned(launcher, path)
     assert [member["alone_s"] for member in document["groups"][0]["jobs"]] == [5, 7]
     assert document["predicted"]["energy_j"] is document["predicted"]["product"] is None
@@ -372,8 +443,12 @@ def test_figures_of_a_job_count_more_than_its_profiles(launcher, queue_file) -> 
 def test_measured_slowdowns_keep_jobs_apart(launcher, queue_file, tmp_path) -> None:
     """What a profile says of another job's company counts; beside that one it runs alone, and says why."""
     profile = tmp_path / "mine.toml"
-    profile.write_text('name = "mine"\n[collocation]\nsource = "us"\nslowdown_percentage = { "b" = 40 }\n')
-    path = queue_file(f"{HEAD}[[job]]\nname = 'a'\nprofile = '{profile}'\n{FULL}[[job]]\nname = 'b'\n{FULL}")
+    profile.write_text(
+        'name = "mine"\n[collocation]\nsource = "us"\nslowdown_percentage = { "b" = 40 }\n'
+    )
+    path = queue_file(
+        f"{HEAD}[[job]]\nname = 'a'\nprofile = '{profile}'\n{FULL}[[job]]\nname = 'b'\n{FULL}"
+    )
     assert planned(launcher, path)["groups"][0]["why_alone"] == (
         "beside b: measured slowdown of mine 40 % of at most 25 %"
     )
@@ -381,7 +456,9 @@ def test_measured_slowdowns_keep_jobs_apart(launcher, queue_file, tmp_path) -> N
 
 def test_the_head_of_a_queue_counts(launcher, queue_file) -> None:
     """Number of GPUs, weights and a job's own power are what the file says."""
-    body = "".join(f"[[job]]\nname = '{name}'\nprofile = 'kripke-4x'\npower_w = 200\n" for name in "ab")
+    body = "".join(
+        f"[[job]]\nname = '{name}'\nprofile = 'kripke-4x'\npower_w = 200\n" for name in "ab"
+    )
     document = planned(launcher, queue_file(f"{HEAD}gpus = 2\nweights = [2, 1]\n{body}"))
     assert [group["gpu"] for group in document["groups"]] == [0, 1]
     assert (document["throughput_weight"], document["energy_weight"]) == (2, 1)
@@ -400,9 +477,17 @@ def test_measured_idle_power_counts(launcher, queue_file) -> None:
     [
         ("gpu_memory = '1GiB'\njob = []\n", None, "key 'gpu' is missing"),
         ("gpu = 'zx81'\ngpu_memory = '1GiB'\njob = [1]\n", 1, "unknown GPU model 'zx81'"),
-        ("gpu = 'h100'\ngpu_memory = '1GiB'\njob = [1]\n", 1, "'h100' could be H100 PCIe 80 GB or H100 SXM5 80 GB"),
+        (
+            "gpu = 'h100'\ngpu_memory = '1GiB'\njob = [1]\n",
+            1,
+            "'h100' could be H100 PCIe 80 GB or H100 SXM5 80 GB",
+        ),
         ("gpu = 'a100x'\ngpu_memory = 'lots'\njob = [1]\n", 2, "'lots' is no size"),
-        (f"{HEAD}objective = 'fame'\njob = []\n", 3, "'fame' is none of throughput, energy, product"),
+        (
+            f"{HEAD}objective = 'fame'\njob = []\n",
+            3,
+            "'fame' is none of throughput, energy, product",
+        ),
         (f"{HEAD}weights = [1]\njob = [1]\n", 3, "is not two numbers"),
         (f"{HEAD}weights = [0, 0]\njob = [1]\n", 3, "not both 0"),
         (f"{HEAD}weights = [nan, 1]\njob = [1]\n", 3, "is not two numbers"),
@@ -418,13 +503,33 @@ def test_measured_idle_power_counts(launcher, queue_file) -> None:
             3,
             "job 'a': nobody says its sm, memory_bandwidth, memory, duration_s",
         ),
-        (f"{HEAD}[[job]]\nname = 'a'\nsm = 1\nmemory = '1G'\nmemory_bandwidth = 1\n", 3, "says its duration_s"),
-        (f"{HEAD}[[job]]\nname = 'a'\n{FULL}memory = '90GiB'\n".replace("memory = '1GiB'\n", ""), 3, "does not fit"),
-        (f"{HEAD}[[job]]\nname = 'a'\n{FULL}repetitions = 5\nparallel = 2\n", 10, "cannot share 5 tasks evenly"),
-        (f"{HEAD}[[job]]\nname = 'a'\n{FULL}[[job]]\nname = 'a'\n{FULL}", 10, "there are two jobs 'a'"),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\nsm = 1\nmemory = '1G'\nmemory_bandwidth = 1\n",
+            3,
+            "says its duration_s",
+        ),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\n{FULL}memory = '90GiB'\n".replace("memory = '1GiB'\n", ""),
+            3,
+            "does not fit",
+        ),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\n{FULL}repetitions = 5\nparallel = 2\n",
+            10,
+            "cannot share 5 tasks evenly",
+        ),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\n{FULL}[[job]]\nname = 'a'\n{FULL}",
+            10,
+            "there are two jobs 'a'",
+        ),
         (f"{HEAD}[[job]]\nname = 'a'\n{FULL}after = ['b']\n", 9, "there is no job 'b'"),
         (f"{HEAD}[[job]]\nname = 'a'\n{FULL}after = [1]\n", 9, "is not a list of names"),
-        (f"{HEAD}[[job]]\nname = 'a'\n{FULL}after = ['a']\n", 9, "these wait for each other: a after a"),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\n{FULL}after = ['a']\n",
+            9,
+            "these wait for each other: a after a",
+        ),
     ],
 )
 def test_mistakes_are_one_line_with_its_number(launcher, queue_file, text, line, words) -> None:
@@ -434,11 +539,16 @@ def test_mistakes_are_one_line_with_its_number(launcher, queue_file, text, line,
     assert done.returncode == 2
     assert done.stdout == ""
     first = done.stderr.splitlines()[0]
-    assert first.startswith(f"gpulaunch: error: {path}:{line}: " if line else f"gpulaunch: error: {path}: ")
+    assert first.startswith(
+        f"gpulaunch: error: {path}:{line}: " if line else f"gpulaunch: error: {path}: "
+    )
     assert words in first
 
 
 def test_mistakes_on_the_command_line_are_told_as_such(launcher) -> None:
     """An option that is wrong is named, and not a line of the file."""
     done = launcher.run("plan", str(EXAMPLE), "--gpu", "zx81")
-    assert (done.returncode, done.stderr.split(":")[2:4]) == (2, [" --gpu", " unknown GPU model 'zx81'"])
+    assert (done.returncode, done.stderr.split(":")[2:4]) == (
+        2,
+        [" --gpu", " unknown GPU model 'zx81'"],
+    )

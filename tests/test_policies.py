@@ -80,7 +80,9 @@ class Machine:
         self.indices = [gpu.index for gpu in topology.gpus]
         self.at = {index: i for i, index in enumerate(self.indices)}
         count = len(self.indices)
-        self.weight, self.direct, self.hop, self.nvlinks = (np.zeros((count, count), np.int64) for _ in range(4))
+        self.weight, self.direct, self.hop, self.nvlinks = (
+            np.zeros((count, count), np.int64) for _ in range(4)
+        )
         self.name: dict[Gpus, str] = {}
         self.into_switch = np.zeros(count, np.int64)
         self.apart: set[Gpus] = set()  # pairs that meet between sockets or machines
@@ -88,14 +90,18 @@ class Machine:
             a, b = self.at[link.a], self.at[link.b]
             planned = micro(link.nvlink_planned_gb_per_s) if link.nvlink_count else 0
             self.nvlinks[a, b] = self.nvlinks[b, a] = link.nvlink_count
-            self.weight[a, b] = self.weight[b, a] = micro(link.nvlink_gb_per_s or link.pcie_gb_per_s)
+            self.weight[a, b] = self.weight[b, a] = micro(
+                link.nvlink_gb_per_s or link.pcie_gb_per_s
+            )
             self.hop[a, b] = self.hop[b, a] = max(planned, micro(link.pcie_gb_per_s))
             self.name[a, b] = self.name[b, a] = link.name
             if link.kind == "nvlink":
                 self.direct[a, b] = self.direct[b, a] = planned
             if link.kind == "nvswitch":
                 for i in (a, b):
-                    self.into_switch[i] = topology.gpus[i].nvswitch_links * planned // link.nvlink_count
+                    self.into_switch[i] = (
+                        topology.gpus[i].nvswitch_links * planned // link.nvlink_count
+                    )
             if link.pcie_path in ("SYS", "NET"):
                 self.apart |= {(a, b), (b, a)}
         self.known: dict[Any, Any] = {}
@@ -105,10 +111,15 @@ class Machine:
         """The socket of each GPU: its node and lowest GPU; the node where no two share one and nothing is known."""
         gpus = self.topology.gpus
         every = range(len(gpus))
-        found = [(gpus[a].node, min(reached(a, every, lambda c, d: (c, d) not in self.apart))) for a in every]
+        found = [
+            (gpus[a].node, min(reached(a, every, lambda c, d: (c, d) not in self.apart)))
+            for a in every
+        ]
         for node in {gpu.node for gpu in gpus}:
             here = [i for i in every if gpus[i].node == node]
-            if len({found[i] for i in here}) == len(here) and all(gpus[i].numa_node is None for i in here):
+            if len({found[i] for i in here}) == len(here) and all(
+                gpus[i].numa_node is None for i in here
+            ):
                 for i in here:
                     found[i] = node, here[0]
         return found
@@ -140,22 +151,34 @@ class Machine:
     def in_switch(self, sets: np.ndarray) -> np.ndarray:
         """What NVSwitch carries where it computes the sums."""
         share = {"9": 0.83, "10": 0.75}
-        able = [share.get((gpu.compute_capability or "").split(".")[0], 0.0) for gpu in self.topology.gpus]
+        able = [
+            share.get((gpu.compute_capability or "").split(".")[0], 0.0)
+            for gpu in self.topology.gpus
+        ]
         ranks = sets.shape[1]
-        return np.rint((self.into_switch * able)[sets].min(axis=1) * 2 * (ranks - 1) / (ranks + 1)).astype(np.int64)
+        return np.rint(
+            (self.into_switch * able)[sets].min(axis=1) * 2 * (ranks - 1) / (ranks + 1)
+        ).astype(np.int64)
 
     def cut(self, sets: Sequence[Gpus]) -> list[int]:
         every = np.array(sets)
         pairs = every[:, :, None], every[:, None, :]
         wired = np.where(self.nvlinks[pairs] > 0, ENDLESS, 0)
         hop = self.hop[pairs]
-        whole = np.maximum(self.narrowest(every), np.maximum(widest_ways(hop), self.in_switch(every)))
+        whole = np.maximum(
+            self.narrowest(every), np.maximum(widest_ways(hop), self.in_switch(every))
+        )
         return np.where(widest_ways(wired) > 0, whole, widest_ways(np.maximum(wired, hop))).tolist()
 
     def rings(self, sets: Sequence[Gpus]) -> list[list[Gpus]]:
         """Hops of the ring with the most bandwidth, the first of equals."""
-        found = self.mapped(sets, PATTERNS["ring"].edges(len(sets[0])), None, slowest_first=False).values()
-        return [[(m.order[i - 1], m.order[i]) for i in range(len(m.order) if len(m.order) > 2 else 1)] for m in found]
+        found = self.mapped(
+            sets, PATTERNS["ring"].edges(len(sets[0])), None, slowest_first=False
+        ).values()
+        return [
+            [(m.order[i - 1], m.order[i]) for i in range(len(m.order) if len(m.order) > 2 else 1)]
+            for m in found
+        ]
 
     def mapa(self, sets: Sequence[Gpus]) -> list[int]:
         return [eq_2([int(self.nvlinks[hop]) for hop in ring]) for ring in self.rings(sets)]
@@ -163,14 +186,22 @@ class Machine:
     def measured(self, sets: Sequence[Gpus]) -> list[int]:
         known = {tuple(sorted(ring)): micro(figure) for ring, figure in self.topology.measured}
         kinds = [tuple(sorted(self.name[hop] for hop in ring)) for ring in self.rings(sets)]
-        return [known.get(kind, cut) for kind, cut in zip(kinds, self.calibrated.cut(sets), strict=True)]
+        return [
+            known.get(kind, cut) for kind, cut in zip(kinds, self.calibrated.cut(sets), strict=True)
+        ]
 
     @cached_property
     def calibrated(self) -> "Machine":
         """With links of each class as fast as two GPUs were measured that it joins."""
         known = {ring[0]: figure for ring, figure in self.topology.measured if len(ring) == 1}
         links = tuple(
-            link._replace(**{"nvlink_planned_gb_per_s" if link.nvlink_count else "pcie_gb_per_s": known[link.name]})
+            link._replace(
+                **{
+                    "nvlink_planned_gb_per_s" if link.nvlink_count else "pcie_gb_per_s": known[
+                        link.name
+                    ]
+                }
+            )
             if link.name in known
             else link
             for link in self.topology.links
@@ -180,13 +211,17 @@ class Machine:
     def bandwidth(self, model: str, sets: Sequence[Gpus]) -> dict[Gpus, int]:
         key = model, tuple(sets)
         if key not in self.known:
-            self.known[key] = dict(zip(sets, getattr(self, model)(sets), strict=True)) if sets else {}
+            self.known[key] = (
+                dict(zip(sets, getattr(self, model)(sets), strict=True)) if sets else {}
+            )
         return self.known[key]
 
     def pairs(self, model: str) -> np.ndarray:
         """What the model says of every two GPUs."""
         speeds = np.zeros_like(self.weight)
-        for (a, b), speed in self.bandwidth(model, list(combinations(range(len(self.indices)), 2))).items():
+        for (a, b), speed in self.bandwidth(
+            model, list(combinations(range(len(self.indices)), 2))
+        ).items():
             speeds[a, b] = speeds[b, a] = speed
         return speeds
 
@@ -205,7 +240,9 @@ class Machine:
         self, sets: Sequence[Gpus], edges: Sequence[Edge], model: str | None, *, slowest_first: bool
     ) -> dict[Gpus, "Mapped"]:
         alike = len({weight for *_, weight in edges}) == 1 and len(edges) == comb(len(sets[0]), 2)
-        every = np.array(sets)[:, [range(len(sets[0]))] if alike else orders(len(sets[0]))]  # set, order, rank
+        every = np.array(sets)[
+            :, [range(len(sets[0]))] if alike else orders(len(sets[0]))
+        ]  # set, order, rank
         total = np.zeros(every.shape[:2], np.int64)
         slowest = np.full(every.shape[:2], 1 << 60 if model else 0, np.int64)
         heaviest = max(weight for _, _, weight in edges)
@@ -229,7 +266,9 @@ class Machine:
 def eq_2(nvlinks: Sequence[int]) -> int:
     """Bandwidth of a ring by the NVLinks of its hops (mapa-sc21 3.4.3)."""
     x, y, z = sum(count > 1 for count in nvlinks), nvlinks.count(1), nvlinks.count(0)
-    linear = 16.396 * x + 4.536 * y + 1.556 * z - 20.694 / (x + 1) - 9.467 / (y + 1) + 7.615 / (z + 1)
+    linear = (
+        16.396 * x + 4.536 * y + 1.556 * z - 20.694 / (x + 1) - 9.467 / (y + 1) + 7.615 / (z + 1)
+    )
     pairs = -7.973 * x * y + 12.733 * y * z - 4.195 * z * x
     inverse = -8.413 / (x * y + 1) + 62.851 / (y * z + 1) + 27.418 / (z * x + 1)
     return micro(linear + pairs + inverse - 5.114 * x * y * z - 46.973 / (x * y * z + 1))
@@ -280,10 +319,14 @@ class Case(NamedTuple):
         machine, edges = self.machine, self.pattern.edges(self.count)
         by = SCORES.get((self.policy, self.sensitive and bool(edges)), ())
         model = None if self.pattern.collective else self.model
-        slowest_first = "aggregate" not in by or ("effective" in by and by.index("effective") < by.index("aggregate"))
+        slowest_first = "aggregate" not in by or (
+            "effective" in by and by.index("effective") < by.index("aggregate")
+        )
         slowest_first |= self.needs.least_gb_per_s > 0  # a mapping that is fast enough comes first
         sets = list(combinations(sorted(machine.at[gpu] for gpu in self.admitted), self.count))
-        collective = machine.bandwidth(self.model, sets) if edges and self.pattern.collective else {}
+        collective = (
+            machine.bandwidth(self.model, sets) if edges and self.pattern.collective else {}
+        )
         found = []
         for gpus, mapped in machine.mapped(sets, edges, model, slowest_first=slowest_first).items():
             effective = collective.get(gpus, mapped.slowest) if edges else None
@@ -308,7 +351,9 @@ class Case(NamedTuple):
         """Minus the share of GPUs that stay free, mean over the sockets touched."""
         socket = self.machine.socket
         touched = {socket[gpu] for gpu in gpus}
-        left = [socket[self.machine.at[gpu]] for gpu in self.free if self.machine.at[gpu] not in gpus]
+        left = [
+            socket[self.machine.at[gpu]] for gpu in self.free if self.machine.at[gpu] not in gpus
+        ]
         return -sum(Fraction(left.count(one), socket.count(one)) for one in touched) / len(touched)
 
     def made(self) -> Gpus | None:
@@ -317,11 +362,22 @@ class Case(NamedTuple):
             return None
         socket, at = self.machine.socket, self.machine.at
         admitted = sorted(at[gpu] for gpu in self.admitted)
-        groups = [[gpu for gpu in admitted if self.machine.indices[gpu] in group] for group in self.needs.within]
+        groups = [
+            [gpu for gpu in admitted if self.machine.indices[gpu] in group]
+            for group in self.needs.within
+        ]
         groups = [group for group in groups if len(group) >= self.count] or [admitted]
-        full = Counter(socket[at[gpu]] for gpu in self.free) if self.policy == "best_fit" else Counter[Gpus]()
-        group = min(groups, key=lambda group: sum(full[one] for one in {socket[gpu] for gpu in group}))
-        return tuple(sorted(sorted(group, key=lambda gpu: (full[socket[gpu]], socket[gpu]))[: self.count]))
+        full = (
+            Counter(socket[at[gpu]] for gpu in self.free)
+            if self.policy == "best_fit"
+            else Counter[Gpus]()
+        )
+        group = min(
+            groups, key=lambda group: sum(full[one] for one in {socket[gpu] for gpu in group})
+        )
+        return tuple(
+            sorted(sorted(group, key=lambda gpu: (full[socket[gpu]], socket[gpu]))[: self.count])
+        )
 
     def suits(self, gpus: Gpus, effective: int | None) -> bool:
         needs, machine = self.needs, self.machine
@@ -330,17 +386,39 @@ class Case(NamedTuple):
             needs.required <= chosen
             and (not needs.within or any(chosen <= group for group in needs.within))
             and all(len(chosen & group) <= most for group, most in needs.at_most)
-            and (not needs.nvlink or len(reached(gpus[0], gpus, lambda a, b: machine.nvlinks[a, b] > 0)) == len(gpus))
-            and (effective is None or not needs.least_gb_per_s or effective >= micro(needs.least_gb_per_s))
+            and (
+                not needs.nvlink
+                or len(reached(gpus[0], gpus, lambda a, b: machine.nvlinks[a, b] > 0)) == len(gpus)
+            )
+            and (
+                effective is None
+                or not needs.least_gb_per_s
+                or effective >= micro(needs.least_gb_per_s)
+            )
         )
 
 
 # ---------------------------------------------------------------------------------------------- random machines
 
 CARDS = {
-    "V100": {"nvlink_version": 2, "compute_capability": "7.0", "pcie_generation": 3, "pcie_width": 16},
-    "H100": {"nvlink_version": 4, "compute_capability": "9.0", "pcie_generation": 5, "pcie_width": 16},
-    "B200": {"nvlink_version": 5, "compute_capability": "10.0", "pcie_generation": 5, "pcie_width": 8},
+    "V100": {
+        "nvlink_version": 2,
+        "compute_capability": "7.0",
+        "pcie_generation": 3,
+        "pcie_width": 16,
+    },
+    "H100": {
+        "nvlink_version": 4,
+        "compute_capability": "9.0",
+        "pcie_generation": 5,
+        "pcie_width": 16,
+    },
+    "B200": {
+        "nvlink_version": 5,
+        "compute_capability": "10.0",
+        "pcie_generation": 5,
+        "pcie_width": 8,
+    },
 }
 
 
@@ -356,7 +434,9 @@ def random_sockets(rng: random.Random, count: int) -> list[int]:
     )
 
 
-def random_nvlinks(rng: random.Random, pairs: Sequence[Gpus], socket: dict[int, int]) -> dict[Gpus, int]:
+def random_nvlinks(
+    rng: random.Random, pairs: Sequence[Gpus], socket: dict[int, int]
+) -> dict[Gpus, int]:
     """None, at random, of everybody alike, within sockets, or around."""
     kinds = rng.choice(((0, 1), (0, 0, 0, 1), (0, 1, 2), (0, 0, 1, 1, 2, 3)))
     links = rng.randrange(1, 4)
@@ -376,15 +456,29 @@ def random_nvlinks(rng: random.Random, pairs: Sequence[Gpus], socket: dict[int, 
 
 def random_topology(rng: random.Random, count: int) -> Topology:
     """GPUs with gaps in their indices, some or all or none behind a switch, of few kinds of links, some all alike."""
-    indices = sorted(rng.sample(range(12), count)) if count <= 12 and rng.random() < 0.5 else list(range(count))
+    indices = (
+        sorted(rng.sample(range(12), count))
+        if count <= 12 and rng.random() < 0.5
+        else list(range(count))
+    )
     socket = dict(zip(indices, random_sockets(rng, count), strict=True))
-    node = {index: int(socket[index] > 1) for index in indices} if rng.random() < 0.1 else dict.fromkeys(indices, 0)
-    members = rng.sample(indices, rng.choice((0, 0, 0, 2, count // 2, count, count)) if count > 1 else 0)
+    node = (
+        {index: int(socket[index] > 1) for index in indices}
+        if rng.random() < 0.1
+        else dict.fromkeys(indices, 0)
+    )
+    members = rng.sample(
+        indices, rng.choice((0, 0, 0, 2, count // 2, count, count)) if count > 1 else 0
+    )
     uneven = rng.random() < 0.3
-    into_switch = {gpu: rng.choice((2, 2, 3)) if uneven else 2 for gpu in members} if len(members) > 1 else {}
+    into_switch = (
+        {gpu: rng.choice((2, 2, 3)) if uneven else 2 for gpu in members} if len(members) > 1 else {}
+    )
     pairs = list(combinations(indices, 2))
     nvlinks = random_nvlinks(rng, pairs, socket)
-    near = rng.choice((("PIX",), ("PHB",), ("NODE",), ("PIX", "PHB"), ("PIX", "PXB", "PHB", "NODE")))
+    near = rng.choice(
+        (("PIX",), ("PHB",), ("NODE",), ("PIX", "PHB"), ("PIX", "PXB", "PHB", "NODE"))
+    )
     far = ("SYS",) if rng.random() < 0.8 else ("NODE", "SYS", "SYS")
     path = {pair: rng.choice(near if socket[pair[0]] == socket[pair[1]] else far) for pair in pairs}
     card = CARDS[rng.choice(sorted(CARDS))]
@@ -409,7 +503,11 @@ def random_topology(rng: random.Random, count: int) -> Topology:
         return Wire(path[a, b], 0 if {a, b} <= into_switch.keys() else nvlinks[a, b])
 
     topology = Topology("test", gpus, wired(gpus, wire), "a test")
-    return topology if uneven else topology._replace(measured=random_measurements(rng, Machine(topology)))
+    return (
+        topology
+        if uneven
+        else topology._replace(measured=random_measurements(rng, Machine(topology)))
+    )
 
 
 def random_measurements(rng: random.Random, machine: Machine) -> tuple[Measured, ...]:
@@ -417,9 +515,15 @@ def random_measurements(rng: random.Random, machine: Machine) -> tuple[Measured,
     weight = {machine.name[pair]: -int(machine.weight[pair]) for pair in machine.name}
     found = {}
     for _ in range(rng.randrange(8) if len(machine.indices) > 1 else 0):
-        gpus = sorted(rng.sample(range(len(machine.indices)), rng.randrange(2, min(5, len(machine.indices) + 1))))
+        gpus = sorted(
+            rng.sample(
+                range(len(machine.indices)), rng.randrange(2, min(5, len(machine.indices) + 1))
+            )
+        )
         names = [machine.name[hop] for hop in machine.rings([tuple(gpus)])[0]]
-        found[tuple(sorted(names, key=lambda name: (weight[name], name)))] = rng.randrange(4, 120) / 2
+        found[tuple(sorted(names, key=lambda name: (weight[name], name)))] = (
+            rng.randrange(4, 120) / 2
+        )
     return tuple(Measured(ring, figure) for ring, figure in found.items())
 
 
@@ -432,19 +536,28 @@ def random_pattern(rng: random.Random, ranks: int) -> Pattern:
     pairs = {(rng.randrange(b), b) for b in range(1, ranks)}
     pairs |= {tuple(sorted(rng.sample(range(ranks), 2))) for _ in range(rng.randrange(ranks))}
     weights = rng.choice(((1.0,), (1.0, 2.0, 4.0), (1.0, 3.0, 5.0, 10.0)))
-    return Pattern("given", False, ranks, tuple((a, b, rng.choice(weights)) for a, b in sorted(pairs)))
+    return Pattern(
+        "given", False, ranks, tuple((a, b, rng.choice(weights)) for a, b in sorted(pairs))
+    )
 
 
 def random_needs(rng: random.Random, case: Case) -> Needs:
     """Mostly none, else one or two."""
     machine, needs = case.machine, Needs()
-    label = rng.choice((machine.socket, machine.socket, [rng.randrange(3) for _ in machine.indices]))
+    label = rng.choice(
+        (machine.socket, machine.socket, [rng.randrange(3) for _ in machine.indices])
+    )
     groups = [
-        frozenset(gpu for gpu, own in zip(machine.indices, label, strict=True) if own == one) for one in set(label)
+        frozenset(gpu for gpu, own in zip(machine.indices, label, strict=True) if own == one)
+        for one in set(label)
     ]
-    for kind in rng.sample(("required", "within", "at_most", "nvlink", "least", "", "", ""), 3)[: rng.randrange(3)]:
+    for kind in rng.sample(("required", "within", "at_most", "nvlink", "least", "", "", ""), 3)[
+        : rng.randrange(3)
+    ]:
         if kind == "required":
-            needs = needs._replace(required=frozenset(rng.sample(case.admitted, rng.randrange(1, case.count + 1))))
+            needs = needs._replace(
+                required=frozenset(rng.sample(case.admitted, rng.randrange(1, case.count + 1)))
+            )
         if kind == "within":
             needs = needs._replace(within=tuple(groups))
         if kind == "at_most":
@@ -453,7 +566,9 @@ def random_needs(rng: random.Random, case: Case) -> Needs:
             needs = needs._replace(nvlink=True)
         if kind == "least" and (ranked := case.ranked()):
             least = (rng.choice(ranked).effective or 0) / MICRO
-            needs = needs._replace(least_gb_per_s=max(0.0, least + rng.choice((-0.5, 0.0, 0.0, 0.000001))))
+            needs = needs._replace(
+                least_gb_per_s=max(0.0, least + rng.choice((-0.5, 0.0, 0.0, 0.000001)))
+            )
     return needs
 
 
@@ -516,7 +631,9 @@ def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(policy: str, mode
         assert [candidate for candidate in every if candidate in listed] == listed, case
         before = set()
         for candidate in every:
-            scores = candidate[1:-1]  # but the cost, for which also such PCIe counts as no link uses
+            scores = candidate[
+                1:-1
+            ]  # but the cost, for which also such PCIe counts as no link uses
             before |= {scores} if candidate in listed else set()
             assert scores in before, (candidate, case)
 
@@ -524,7 +641,9 @@ def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(policy: str, mode
 def test_candidates_are_counted() -> None:
     """A placement says how many sets there were, alike or not, with the required GPUs and within the groups."""
     for asked in random_cases("counted", "preserve", "cut", 400):
-        case = asked._replace(needs=asked.needs._replace(at_most=(), nvlink=False, least_gb_per_s=0.0))
+        case = asked._replace(
+            needs=asked.needs._replace(at_most=(), nvlink=False, least_gb_per_s=0.0)
+        )
         every = combinations(sorted(case.machine.at[gpu] for gpu in case.admitted), case.count)
         assert case.choice().candidates == sum(case.suits(gpus, None) for gpus in every), case
 
@@ -536,19 +655,37 @@ def test_cases_cover_what_they_should() -> None:
         ranked, machine = case.ranked(), case.machine
         seen.add(f"{case.count} GPUs")
         seen |= {name for name, value in case.needs._asdict().items() if value}
-        seen |= {f"no {name}" for name, value in case.needs._asdict().items() if value and not ranked}
+        seen |= {
+            f"no {name}" for name, value in case.needs._asdict().items() if value and not ranked
+        }
         seen.add("weights" if len({weight for *_, weight in case.pattern.given}) > 1 else "")
         seen.add("constrained" if len(case.admitted) < len(case.free) else "")
-        seen.add("tied" if len(ranked) > 1 and wanted(ranked[0])[1:] == wanted(ranked[1])[1:] else "")
+        seen.add(
+            "tied" if len(ranked) > 1 and wanted(ranked[0])[1:] == wanted(ranked[1])[1:] else ""
+        )
         chosen = [machine.at[gpu] for gpu in ranked[0].gpus] if ranked else []
-        joined = len(chosen) > 1 and widest_ways(machine.nvlinks[np.ix_(chosen, chosen)][None])[0] > 0
+        joined = (
+            len(chosen) > 1 and widest_ways(machine.nvlinks[np.ix_(chosen, chosen)][None])[0] > 0
+        )
         switched = np.count_nonzero(machine.into_switch[chosen])
         seen.add("over PCIe" if len(chosen) > 1 and not joined else "")
         seen.add("partly behind a switch" if joined and 1 < switched < len(chosen) else "")
         seen.add("several machines" if len({gpu.node for gpu in machine.topology.gpus}) > 1 else "")
     needs = ("required", "within", "at_most", "nvlink", "least_gb_per_s")
-    kinds = {"weights", "constrained", "tied", "over PCIe", "partly behind a switch", "several machines"}
-    assert seen >= {*(f"{n} GPUs" for n in range(1, 9)), *kinds, *needs, *(f"no {name}" for name in needs[1:])}
+    kinds = {
+        "weights",
+        "constrained",
+        "tied",
+        "over PCIe",
+        "partly behind a switch",
+        "several machines",
+    }
+    assert seen >= {
+        *(f"{n} GPUs" for n in range(1, 9)),
+        *kinds,
+        *needs,
+        *(f"no {name}" for name in needs[1:]),
+    }
 
 
 SIXTEEN = {
@@ -558,7 +695,10 @@ SIXTEEN = {
         for count in (2, 3, 4, 5, 6)
     },
     **{f"random {seed}, {2 + seed % 5}": (seed, 2 + seed % 5) for seed in range(15)},
-    **{f"{name}, {count}": (name, count) for name, count in (("torus-2d-16", 12), ("cube-mesh-16", 8), ("dgx2", 13))},
+    **{
+        f"{name}, {count}": (name, count)
+        for name, count in (("torus-2d-16", 12), ("cube-mesh-16", 8), ("dgx2", 13))
+    },
 }
 
 
@@ -568,8 +708,14 @@ def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
     """On machines of 16 GPUs preserve takes the best of all sets, idle or with some GPUs busy."""
     name, count = SIXTEEN[case]
     rng = random.Random(case)
-    topology = random_topology(rng, 16) if isinstance(name, int) else load_described_machine(name)[0]
-    free = rng.sample(range(16), max(count, rng.choice((13, 14, 16)))) if count < 8 else list(range(16))
+    topology = (
+        random_topology(rng, 16) if isinstance(name, int) else load_described_machine(name)[0]
+    )
+    free = (
+        rng.sample(range(16), max(count, rng.choice((13, 14, 16))))
+        if count < 8
+        else list(range(16))
+    )
     pattern = PATTERNS[rng.choice(("ring", "all_to_all")) if count < 5 else "all_to_all"]
     asked = Case(Machine(topology), free, free, count, "preserve", "cut", sensitive, pattern)
     assert shown(place(asked.choice(), "preserve")) == wanted(asked.ranked()[0])
@@ -581,24 +727,43 @@ def test_set_that_many_nvlinks_leave_in_parts() -> None:
     path = {**dict.fromkeys(combinations(range(4, 8), 2), "PHB"), (2, 3): "PIX"}
     links = wired(gpus, lambda a, b: Wire(path.get((a, b), "SYS"), int(b < 3)))
     machine = Machine(Topology("test", gpus, links, "a test"))
-    case = Case(machine, [*range(8)], [*range(8)], 4, "preserve_paper", "cut", sensitive=True, pattern=PATTERNS["ring"])
+    case = Case(
+        machine,
+        [*range(8)],
+        [*range(8)],
+        4,
+        "preserve_paper",
+        "cut",
+        sensitive=True,
+        pattern=PATTERNS["ring"],
+    )
     placement = place(case.choice(), "preserve_paper")
     assert (placement.gpus, placement.scores.effective_bandwidth) == ((0, 1, 2, 3), 48)
     assert shown(placement) == wanted(case.ranked()[0])
 
 
-def dgx1_choice(count: int, *, pattern: str = "ring", sensitive: bool, free: Iterable[int] = range(8)) -> Choice:
+def dgx1_choice(
+    count: int, *, pattern: str = "ring", sensitive: bool, free: Iterable[int] = range(8)
+) -> Choice:
     topology, _ = load_described_machine("dgx1-v100")
     free = list(free)
     return Choice(
-        topology, free=free, admitted=free, count=count, pattern=PATTERNS[pattern], sensitive=sensitive, model="cut"
+        topology,
+        free=free,
+        admitted=free,
+        count=count,
+        pattern=PATTERNS[pattern],
+        sensitive=sensitive,
+        model="cut",
     )
 
 
 def test_vgg16_on_an_idle_dgx1() -> None:
     """Three GPUs for vgg16 on an idle DGX-1 V100: 0, 2 and 3, with 60 GB/s; 311 are preserved, now and later."""
     said = load_profile("vgg16").communication
-    placement = place(dgx1_choice(3, pattern=said.pattern, sensitive=said.bandwidth_sensitive), "preserve")
+    placement = place(
+        dgx1_choice(3, pattern=said.pattern, sensitive=said.bandwidth_sensitive), "preserve"
+    )
     assert placement.gpus == (0, 2, 3)
     assert placement.scores[:4] == (125, 60, 311, 622)
     assert placement.candidates == 56
@@ -612,13 +777,30 @@ SPARING = ("lasting_bandwidth", "aggregate_bandwidth", "fragmentation")
     [
         ("baseline takes the lowest indices", "baseline", True, ()),
         ("greedy looks at the pattern's links alone", "greedy", True, ("aggregate_bandwidth",)),
-        ("a sensitive job comes first, then those after it", "preserve", True, ("effective_bandwidth", *SPARING)),
+        (
+            "a sensitive job comes first, then those after it",
+            "preserve",
+            True,
+            ("effective_bandwidth", *SPARING),
+        ),
         ("an insensitive job spares the links, then stays compact", "preserve", False, SPARING),
-        ("as printed a sensitive job looks at itself alone", "preserve_paper", True, ("effective_bandwidth",)),
-        ("as printed an insensitive job looks at others alone", "preserve_paper", False, ("preserved_bandwidth",)),
+        (
+            "as printed a sensitive job looks at itself alone",
+            "preserve_paper",
+            True,
+            ("effective_bandwidth",),
+        ),
+        (
+            "as printed an insensitive job looks at others alone",
+            "preserve_paper",
+            False,
+            ("preserved_bandwidth",),
+        ),
     ],
 )
-def test_scores_that_decide(sentence: str, policy: str, sensitive: bool, want: tuple[str, ...]) -> None:
+def test_scores_that_decide(
+    sentence: str, policy: str, sensitive: bool, want: tuple[str, ...]
+) -> None:
     """A placement names the scores that decided it, in order of weight."""
     assert place(dgx1_choice(3, sensitive=sensitive), policy).by == want, sentence
 

@@ -75,7 +75,10 @@ instances = [1]
 def without_what_nvml_cannot_know(document: dict) -> dict:
     """A machine's description, less host memory and what it states against the rules, and with peer-to-peer known."""
     pcie = {key: value for key, value in document["pcie"].items() if key != "bandwidth_gb_per_s"}
-    numa = [{key: value for key, value in node.items() if key != "memory_gb_per_s"} for node in document["numa"]]
+    numa = [
+        {key: value for key, value in node.items() if key != "memory_gb_per_s"}
+        for node in document["numa"]
+    ]
     return document | {"pcie": {"peer_to_peer": True} | pcie, "numa": numa}
 
 
@@ -94,7 +97,10 @@ def described(launcher: Launcher, tmp_path: Path, document: dict) -> dict:
 
 def comparable(document: dict) -> dict:
     """Without what differs by nature: names, where the facts come from, addresses on the bus."""
-    gpus = [{key: value for key, value in gpu.items() if key != "pci_address"} for gpu in document["gpus"]]
+    gpus = [
+        {key: value for key, value in gpu.items() if key != "pci_address"}
+        for gpu in document["gpus"]
+    ]
     return {"gpus": gpus, "links": document["links"]}
 
 
@@ -129,8 +135,14 @@ def test_mig_round_trip(launcher: Launcher, tmp_path: Path) -> None:
         (300, "MIG-split-2-0", 40192),
         (301, "MIG-split-2-1", 9728),
     ]
-    links = {(link["a"], link["b"]): (link["path"], link["nvlink_count"]) for link in found["links"]}
-    assert (links[1, 103], links[103, 300], links[103, 105]) == (("NVL", 12), ("NVL", 12), ("PIX", 0))
+    links = {
+        (link["a"], link["b"]): (link["path"], link["nvlink_count"]) for link in found["links"]
+    }
+    assert (links[1, 103], links[103, 300], links[103, 105]) == (
+        ("NVL", 12),
+        ("NVL", 12),
+        ("PIX", 0),
+    )
 
 
 @pytest.mark.usefixtures("split")
@@ -158,9 +170,12 @@ def test_choice_of_an_instance(launcher: Launcher, options: tuple[str, ...], wan
 
 @pytest.mark.usefixtures("split")
 @pytest.mark.parametrize(
-    ("options", "asked"), [(("-n", "2", "--gpu-model", "1g.10gb"), 2), (("-n", "all", "--gpu-model", "MIG"), 4)]
+    ("options", "asked"),
+    [(("-n", "2", "--gpu-model", "1g.10gb"), 2), (("-n", "all", "--gpu-model", "MIG"), 4)],
 )
-def test_instances_do_not_work_together(launcher: Launcher, options: tuple[str, ...], asked: int) -> None:
+def test_instances_do_not_work_together(
+    launcher: Launcher, options: tuple[str, ...], asked: int
+) -> None:
     """Several MIG instances for one job are refused, with CUDA's rule as the reason."""
     done = launcher.run(*options, "--", "echo", "ran")
     rule = "a process can use one MIG instance at most, and only those would do"
@@ -172,7 +187,9 @@ def test_instances_do_not_work_together(launcher: Launcher, options: tuple[str, 
 def test_more_than_the_whole_cards(launcher: Launcher) -> None:
     """On a mixed machine a request for several GPUs is about the whole ones."""
     done = launcher.run("-n", "2", "--", "echo", "ran")
-    want = f"2 GPUs requested: 1 of {os.uname().nodename}'s 5 are whole GPUs, the others MIG instances"
+    want = (
+        f"2 GPUs requested: 1 of {os.uname().nodename}'s 5 are whole GPUs, the others MIG instances"
+    )
     assert (done.returncode, done.stderr) == (2, f"gpulaunch: error: {want}\n")
 
 
@@ -189,7 +206,9 @@ def test_card_in_mig_mode_is_not_given_whole(launcher: Launcher) -> None:
     """Two whole GPUs of a machine that has one left, since the others are split, can never be."""
     done = launcher.run("-n", "2", "--gpu-model", "A100", "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("2 GPUs requested: 1 of " + os.uname().nodename + "'s 5 satisfy --gpu-model A100\n")
+    assert done.stderr.endswith(
+        "2 GPUs requested: 1 of " + os.uname().nodename + "'s 5 satisfy --gpu-model A100\n"
+    )
 
 
 def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml", split: Topology) -> None:  # noqa: ARG001
@@ -220,12 +239,16 @@ def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNv
         nvml.change(0, mig=1)
         nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
         assert launcher.run("--", "true").returncode == 75
-        assert [gpu["state"] for gpu in json.loads(launcher.run("status", "--json").stdout)["gpus"]] == ["leased"]
+        assert [
+            gpu["state"] for gpu in json.loads(launcher.run("status", "--json").stdout)["gpus"]
+        ] == ["leased"]
         holder.communicate("")
     assert launcher.run("--", *SHOW_GPUS).stdout == "MIG-a\n"
 
 
-def test_card_that_is_split_while_somebody_waits_for_it(launcher: Launcher, nvml: "FakeNvml") -> None:
+def test_card_that_is_split_while_somebody_waits_for_it(
+    launcher: Launcher, nvml: "FakeNvml"
+) -> None:
     """Who has waited for a card since before it was split does not get it whole."""
     nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
     with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
@@ -258,7 +281,8 @@ def test_number_of_instances_is_not_told(launcher: Launcher, nvml: "FakeNvml", c
 def test_profile_of_an_instance_without_name(launcher: Launcher, nvml: "FakeNvml") -> None:
     """Where the product name does not say it, the profile is made of slices and memory."""
     nvml.describe(
-        [{"uuid": "GPU-a", "name": "A100", "mig": 1}], ["gpu 1000 uuid=MIG-a name=A100 slices=2 memory_mib=19968"]
+        [{"uuid": "GPU-a", "name": "A100", "mig": 1}],
+        ["gpu 1000 uuid=MIG-a name=A100 slices=2 memory_mib=19968"],
     )
     assert discovered(launcher)["gpus"][0]["mig"]["profile"] == "2g.20gb"
 
@@ -277,7 +301,9 @@ def test_only_empty_cards(launcher: Launcher, nvml: "FakeNvml") -> None:
 def pair(nvml: "FakeNvml", *lines: str, **values: object) -> None:
     """Two GPUs with these facts."""
     gpu = {"name": "NVIDIA H100", "memory_mib": 81920, "cc": "9.0", "gen": 5, "width": 16} | values
-    nvml.describe([gpu | {"uuid": f"GPU-{i}", "pci": f"ffff:{i + 1:02x}:00"} for i in range(2)], lines)
+    nvml.describe(
+        [gpu | {"uuid": f"GPU-{i}", "pci": f"ffff:{i + 1:02x}:00"} for i in range(2)], lines
+    )
 
 
 def link(launcher: Launcher) -> dict:
@@ -286,7 +312,13 @@ def link(launcher: Launcher) -> dict:
 
 @pytest.mark.parametrize(
     ("said", "want"),
-    [("", 25.0), ("speed=25000", 25.0), ("speed=26562", 25.0), ("speed=14062", 14.062), ("speed=53125", 53.125)],
+    [
+        ("", 25.0),
+        ("speed=25000", 25.0),
+        ("speed=26562", 25.0),
+        ("speed=14062", 14.062),
+        ("speed=53125", 53.125),
+    ],
     ids=["silent", "nominal", "raw rate", "slower", "faster"],
 )
 def test_speed_of_an_nvlink(launcher: Launcher, nvml: "FakeNvml", said: str, want: float) -> None:
@@ -298,7 +330,9 @@ def test_speed_of_an_nvlink(launcher: Launcher, nvml: "FakeNvml", said: str, wan
 def test_speed_of_each_nvlink(launcher: Launcher, nvml: "FakeNvml") -> None:
     """Drivers that tell the speed and state link by link are asked so; a link that sleeps is up."""
     said = "version=6 hopper speed=14000"
-    pair(nvml, *(f"nvlink {a} {n} peer={1 - a} {said} state={n}" for a in range(2) for n in range(3)))
+    pair(
+        nvml, *(f"nvlink {a} {n} peer={1 - a} {said} state={n}" for a in range(2) for n in range(3))
+    )
     assert (link(launcher)["nvlink_count"], link(launcher)["bandwidth_gb_per_s"]) == (2, 28.0)
 
 
@@ -372,10 +406,15 @@ def test_lost_peer_is_no_switch(launcher: Launcher, nvml: "FakeNvml") -> None:
 
 
 @pytest.mark.parametrize(("status", "want", "bandwidth"), [(0, True, 48.0), (2, False, 36.0)])
-def test_peer_to_peer(launcher: Launcher, nvml: "FakeNvml", status: int, want: bool, bandwidth: float) -> None:
+def test_peer_to_peer(
+    launcher: Launcher, nvml: "FakeNvml", status: int, want: bool, bandwidth: float
+) -> None:
     """Cards that cannot read each other's memory go through the host's, however near they are."""
     pair(nvml, "ancestor 0 1 10", f"p2p 0 1 {status}")
-    assert (link(launcher)["peer_to_peer"], link(launcher)["bandwidth_gb_per_s"]) == (want, bandwidth)
+    assert (link(launcher)["peer_to_peer"], link(launcher)["bandwidth_gb_per_s"]) == (
+        want,
+        bandwidth,
+    )
 
 
 def test_compute_mode(launcher: Launcher, nvml: "FakeNvml") -> None:
@@ -416,7 +455,12 @@ def test_garbage(launcher: Launcher, nvml: "FakeNvml", function: str, want: str)
 
 
 @pytest.mark.parametrize(
-    "fault", ["garbage nvmlDeviceGetUUID 0", "gpu unprintable", f"error nvmlDeviceGetUUID 0 {NOT_SUPPORTED}"]
+    "fault",
+    [
+        "garbage nvmlDeviceGetUUID 0",
+        "gpu unprintable",
+        f"error nvmlDeviceGetUUID 0 {NOT_SUPPORTED}",
+    ],
 )
 def test_no_identity(launcher: Launcher, nvml: "FakeNvml", fault: str) -> None:
     """A GPU without a UUID cannot be leased, so it is left out with a warning."""
@@ -424,7 +468,10 @@ def test_no_identity(launcher: Launcher, nvml: "FakeNvml", fault: str) -> None:
     if fault.startswith("gpu"):
         nvml.change(0, uuid="GPU\x01\x7f")
     done = launcher.run("--", *SHOW_GPUS)
-    assert (done.stdout, done.stderr) == ("GPU-1\n", "gpulaunch: warning: GPU 0 is left out: it has no UUID\n")
+    assert (done.stdout, done.stderr) == (
+        "GPU-1\n",
+        "gpulaunch: warning: GPU 0 is left out: it has no UUID\n",
+    )
 
 
 # What is remembered
@@ -478,15 +525,22 @@ CPUS = json.dumps(sorted(os.sched_getaffinity(0)), separators=(",", ":"))
         pytest.param(split_one, id="mig"),
         pytest.param(written(lambda text: text.replace(BOOT, "another")), id="boot"),
         pytest.param(written(lambda text: text.replace(CPUS, "[7]", 1)), id="cpus"),
-        pytest.param(written(lambda text: text.replace('"topology":[', '"topology":[[', 1)), id="damage"),
+        pytest.param(
+            written(lambda text: text.replace('"topology":[', '"topology":[[', 1)), id="damage"
+        ),
         pytest.param(written(lambda text: text[:-20]), id="short"),
-        pytest.param(written(lambda text: text.replace('"key":[["index"', '"key":[["number"')), id="other format"),
+        pytest.param(
+            written(lambda text: text.replace('"key":[["index"', '"key":[["number"')),
+            id="other format",
+        ),
         pytest.param(aged(901), id="age"),
         pytest.param(aged(-60), id="future"),
         pytest.param(lambda path, _: path.chmod(0o666), id="writable"),
     ],
 )
-def test_forgotten(launcher: Launcher, warm: "FakeNvml", change: Callable[[Path, "FakeNvml"], object]) -> None:
+def test_forgotten(
+    launcher: Launcher, warm: "FakeNvml", change: Callable[[Path, "FakeNvml"], object]
+) -> None:
     """What NVML lists otherwise, another driver or boot, age, damage and a file that others can write end it."""
     change(cached(launcher), warm)
     assert link(launcher)["nvlink_count"] == 0
@@ -508,7 +562,8 @@ def test_cache_of_somebody_else(launcher: Launcher, warm: "FakeNvml") -> None:  
 def test_instance_of_another_size(launcher: Launcher, nvml: "FakeNvml") -> None:
     """A MIG instance that was made anew in another size, under the same UUID, is read again."""
     nvml.describe(
-        [{"uuid": "GPU-a", "name": "A100", "mig": 1}], ["gpu 1000 uuid=MIG-a name=A_MIG_3g.20gb memory_mib=19968"]
+        [{"uuid": "GPU-a", "name": "A100", "mig": 1}],
+        ["gpu 1000 uuid=MIG-a name=A_MIG_3g.20gb memory_mib=19968"],
     )
     discovered(launcher)
     nvml.drop("gpu 1000 ")
@@ -556,9 +611,13 @@ def test_directory_of_somebody_else(tmp_path: Path) -> None:
         lock.chmod(0o666)
         with lock.open() as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            environment = {key: value for key, value in os.environ.items() if key != "XDG_RUNTIME_DIR"}
+            environment = {
+                key: value for key, value in os.environ.items() if key != "XDG_RUNTIME_DIR"
+            }
             command = [sys.executable, "-c", AS_ANOTHER_USER, str(user)]
-            done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+            )
         assert (done.stdout, done.stderr) == ("None\n", "")
         assert [path.name for path in squatted.iterdir()] == [lock.name]
     finally:
@@ -567,7 +626,10 @@ def test_directory_of_somebody_else(tmp_path: Path) -> None:
 
 def test_gpu_that_is_lost_behind_the_cache(launcher: Launcher, warm: "FakeNvml") -> None:
     """A GPU that is listed still, and does not answer any more, ends what is remembered: it is left out."""
-    warm.add(f"error nvmlDeviceGetHandleByUUID 0 {GPU_IS_LOST}", f"error nvmlDeviceGetName 0 {GPU_IS_LOST}")
+    warm.add(
+        f"error nvmlDeviceGetHandleByUUID 0 {GPU_IS_LOST}",
+        f"error nvmlDeviceGetName 0 {GPU_IS_LOST}",
+    )
     done = launcher.run("-n", "all", "--", *SHOW_GPUS)
     want = "gpulaunch: warning: GPU 0 is left out: GPU is lost\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "GPU-1\n", want)
@@ -578,7 +640,10 @@ def test_lost_gpu_is_told_every_time(launcher: Launcher, warm: "FakeNvml") -> No
     warm.answer("nvmlDeviceGetUUID", GPU_IS_LOST, gpu=0)
     for _ in range(2):
         done = launcher.run("--", *SHOW_GPUS)
-        assert (done.stdout, done.stderr) == ("GPU-1\n", "gpulaunch: warning: GPU 0 is left out: GPU is lost\n")
+        assert (done.stdout, done.stderr) == (
+            "GPU-1\n",
+            "gpulaunch: warning: GPU 0 is left out: GPU is lost\n",
+        )
 
 
 def test_gpu_that_is_lost_half_way(launcher: Launcher, nvml: "FakeNvml") -> None:

@@ -32,10 +32,18 @@ MEMORY = ((0.5, 5010), (1.0, 9010))
 
 
 def timed(
-    seconds: float, ending: str = "", began: float = 0.0, memory: tuple[tuple[float, int], ...] = MEMORY
+    seconds: float,
+    ending: str = "",
+    began: float = 0.0,
+    memory: tuple[tuple[float, int], ...] = MEMORY,
 ) -> tuple[str, ...]:
     """The command of such a job."""
-    return ("--", sys.executable, "-c", TIMED.format(seconds=seconds, ending=ending, began=began, memory=memory))
+    return (
+        "--",
+        sys.executable,
+        "-c",
+        TIMED.format(seconds=seconds, ending=ending, began=began, memory=memory),
+    )
 
 
 def resources(path: Path) -> dict[str, object]:
@@ -74,7 +82,10 @@ def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_p
     path = tmp_path / "job.toml"
     done = launcher.run("profile", "--only", "0", "-o", str(path), *timed(4, began=began))
     assert done.returncode == 0
-    assert done.stderr == f"gpulaunch: info: written to {path}; to see it: gpulaunch profiles show {path}\n"
+    assert (
+        done.stderr
+        == f"gpulaunch: info: written to {path}; to see it: gpulaunch profiles show {path}\n"
+    )
     end = float(done.stdout)
     start = end - resources(path)["duration_s"]  # Python's own start takes its time
 
@@ -140,7 +151,9 @@ def test_without_gpm_the_meaning_is_marked(launcher: Launcher, tmp_path: Path) -
     assert got["sm_utilization_percentage"] == got["time_active_percentage"]
 
 
-def test_one_figure_that_fails_is_left_out(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+def test_one_figure_that_fails_is_left_out(
+    launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
+) -> None:
     """A GPM metric, a call or a counter that fails all the time is missing, and all else is there."""
     for failing in ("gpm:3", "nvmlDeviceGetTotalEnergyConsumption", "field:197"):
         busy_h100.answer(failing, 3, 0)
@@ -153,7 +166,9 @@ def test_one_figure_that_fails_is_left_out(launcher: Launcher, busy_h100: FakeNv
     assert got["pcie_tx_gb_per_s"] in (2, 14)  # of the one look that there was
 
 
-def test_failures_in_the_middle_cost_only_their_time(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+def test_failures_in_the_middle_cost_only_their_time(
+    launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
+) -> None:
     """Calls that fail for a second in the middle leave averages of the rest, and counters that lose nothing."""
     for name in ("nvmlGpmSampleGet", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"):
         busy_h100.answer(name, 999, 0, since=1.2, until=2.0)
@@ -163,11 +178,15 @@ def test_failures_in_the_middle_cost_only_their_time(launcher: Launcher, busy_h1
     got, end = resources(path), float(done.stdout)
     start = end - got["duration_s"]
     assert got["power_w"] == near(busy_h100.mean(0, "power", start, end), 0)
-    assert got["sm_utilization_percentage"] == pytest.approx(busy_h100.mean(0, "sm", start, end), rel=0.1)
+    assert got["sm_utilization_percentage"] == pytest.approx(
+        busy_h100.mean(0, "sm", start, end), rel=0.1
+    )
     assert "incomplete" not in got
 
 
-def test_a_lost_gpu_leaves_what_was_measured(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+def test_a_lost_gpu_leaves_what_was_measured(
+    launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
+) -> None:
     """A GPU that falls off the bus leaves what it told before, marked as incomplete; the job's status is its own."""
     busy_h100.begin_script()
     busy_h100.answer("*", 15, 0, since=1.5)
@@ -178,14 +197,20 @@ def test_a_lost_gpu_leaves_what_was_measured(launcher: Launcher, busy_h100: Fake
     assert (got["incomplete"], got["samples"] > 3, got["power_max_w"]) == (True, True, near(610, 0))
 
 
-@pytest.mark.parametrize(("ending", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+@pytest.mark.parametrize(
+    ("ending", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)]
+)
 @pytest.mark.usefixtures("busy_h100")
-def test_a_job_that_dies_leaves_what_was_measured(launcher: Launcher, tmp_path: Path, ending: str, status: int) -> None:
+def test_a_job_that_dies_leaves_what_was_measured(
+    launcher: Launcher, tmp_path: Path, ending: str, status: int
+) -> None:
     """A job that dies half way leaves its profile marked as incomplete, and its own exit status."""
     path = tmp_path / "job.toml"
     done = profiled(launcher, path, "--only", "0", *timed(1, ending))
     assert done.returncode == status
-    assert f"gpulaunch: warning: {path}: the run was not complete, and is marked so\n" in done.stderr
+    assert (
+        f"gpulaunch: warning: {path}: the run was not complete, and is marked so\n" in done.stderr
+    )
     got = resources(path)
     assert (got["incomplete"], got["sm_utilization_percentage"] > 50) == (True, True)
     before = path.read_text()
@@ -208,9 +233,20 @@ def test_output_and_input_pass_through(launcher: Launcher, tmp_path: Path) -> No
     """stdin, stdout and stderr are the job's, byte by byte, in several runs as in one."""
     for runs in ("1", "2"):
         script = "cat; printf '\\377\\0x'; echo oops >&2; exit 0"
-        options = ("profile", "-o", str(tmp_path / f"{runs}.toml"), "--runs", runs, "--only", "0", "-q")
+        options = (
+            "profile",
+            "-o",
+            str(tmp_path / f"{runs}.toml"),
+            "--runs",
+            runs,
+            "--only",
+            "0",
+            "-q",
+        )
         command = [launcher.script, *options, "--", "sh", "-c", script]
-        done = subprocess.run(command, input=b"in\n", env=launcher.environment, capture_output=True, check=False)
+        done = subprocess.run(
+            command, input=b"in\n", env=launcher.environment, capture_output=True, check=False
+        )
         times = int(runs)
         assert done.stdout == b"in\n" + b"\377\0x" * times
         assert done.stderr.count(b"oops\n") == times
@@ -234,7 +270,16 @@ def test_interrupted_like_the_job(launcher: Launcher, tmp_path: Path) -> None:
     """After Ctrl-C the command ends by INT as its job did, so that a shell loop stops."""
     path = tmp_path / "job.toml"
     job = launcher.start(
-        "profile", "-o", str(path), "--only", "0", "--", "sh", "-c", "echo ready; exec sleep 60", process_group=0
+        "profile",
+        "-o",
+        str(path),
+        "--only",
+        "0",
+        "--",
+        "sh",
+        "-c",
+        "echo ready; exec sleep 60",
+        process_group=0,
     )
     assert job.stdout.readline() == "ready\n"
     os.killpg(job.pid, signal.SIGINT)
@@ -242,10 +287,19 @@ def test_interrupted_like_the_job(launcher: Launcher, tmp_path: Path) -> None:
     assert job.returncode == -signal.SIGINT
 
 
-def test_sampling_ends_with_the_launcher(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+def test_sampling_ends_with_the_launcher(
+    launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
+) -> None:
     """Whoever kills the launcher ends its sampling, too: nothing asks the driver any more, and the job goes on."""
     job = launcher.start(
-        "--record-to", str(tmp_path / "run.json"), "--only", "0", "--", "sh", "-c", "echo $$; exec sleep 60"
+        "--record-to",
+        str(tmp_path / "run.json"),
+        "--only",
+        "0",
+        "--",
+        "sh",
+        "-c",
+        "echo $$; exec sleep 60",
     )
     pid = int(job.stdout.readline())
     job.kill()
@@ -263,18 +317,24 @@ def _asks(path: Path, fake: FakeNvml) -> bool:
         return False
 
 
-def test_a_driver_that_hangs_holds_nobody_up(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+def test_a_driver_that_hangs_holds_nobody_up(
+    launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
+) -> None:
     """A driver that does not answer any more delays the job's end by half a second, not for ever; it is told."""
     busy_h100.begin_script()
     busy_h100.slow("nvmlDeviceGetPowerUsage", 30, 0, since=1.0)
     path = tmp_path / "run.json"
-    done = launcher.run("--record-to", str(path), "--only", "0", *timed(2, "sys.exit(4)"), timeout=20)
+    done = launcher.run(
+        "--record-to", str(path), "--only", "0", *timed(2, "sys.exit(4)"), timeout=20
+    )
     document = json.loads(path.read_text())
     assert (done.returncode, document["exit_status"], document["complete"]) == (4, 4, False)
     assert "did not answer" in document["gpus"][0]["problem"]
 
 
-def test_sampling_costs_less_than_a_hundredth_of_a_cpu(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
+def test_sampling_costs_less_than_a_hundredth_of_a_cpu(
+    launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
+) -> None:
     """However dear a reading is, it is taken so rarely that all of them cost less than 1 % of one CPU."""
     busy_h100.cost("nvmlDeviceGetPowerUsage", 20_000, 0)
     path = tmp_path / "run.json"
@@ -326,32 +386,74 @@ def test_a_profile_of_the_users_own(launcher: Launcher) -> None:
         (("--", "true"), 2, "nobody says where the profile is to go"),
         (("-o", "x.toml"), 2, "no command given"),
         (("-o", "x.toml", "true"), 2, "unknown word 'true'"),
-        (("-o", "x.toml", "--runs", "0", "--", "true"), 2, "--runs: '0' is no number from 1 to 100"),
+        (
+            ("-o", "x.toml", "--runs", "0", "--", "true"),
+            2,
+            "--runs: '0' is no number from 1 to 100",
+        ),
         (("-o", "x.toml", "--json", "--", "true"), 2, "--json: stdout belongs to the job"),
         (("-o", "-", "--", "true"), 2, "-o -: stdout belongs to the job"),
-        (("-o", "x.toml", "--sweep", "10", "--", "true"), 2, "--sweep: '10' is 1 share: at least 2 make a curve"),
-        (("-o", "x.toml", "--sweep", "0,5", "--", "true"), 2, "is no list of shares such as 10,25,50,100"),
-        (("-o", "x.toml", "--sweep", "1,5", "--pair", "x", "--", "true"), 2, "--sweep and --pair: one at a time"),
-        (("-o", "x.toml", "--iterations-from", "(", "--", "true"), 2, "'(' is no regular expression"),
-        (("-o", "x.toml", "--iterations-from", "a", "--", "true"), 2, "'a' has 0 groups: one is needed"),
+        (
+            ("-o", "x.toml", "--sweep", "10", "--", "true"),
+            2,
+            "--sweep: '10' is 1 share: at least 2 make a curve",
+        ),
+        (
+            ("-o", "x.toml", "--sweep", "0,5", "--", "true"),
+            2,
+            "is no list of shares such as 10,25,50,100",
+        ),
+        (
+            ("-o", "x.toml", "--sweep", "1,5", "--pair", "x", "--", "true"),
+            2,
+            "--sweep and --pair: one at a time",
+        ),
+        (
+            ("-o", "x.toml", "--iterations-from", "(", "--", "true"),
+            2,
+            "'(' is no regular expression",
+        ),
+        (
+            ("-o", "x.toml", "--iterations-from", "a", "--", "true"),
+            2,
+            "'a' has 0 groups: one is needed",
+        ),
         (
             ("-o", "x.toml", "--slice", "5s", "--", "true"),
             2,
             "--slice: only a job that tells of its progress can be cut",
         ),
-        (("-o", "x.toml", "--sensitivity", "--", "true"), 2, "--sensitivity: a job of 1 GPU has no links to compare"),
-        (("-o", "x.toml", "--pair", "vgg16", "--", "true"), 2, "--pair: profile 'vgg16' does not say what to run"),
+        (
+            ("-o", "x.toml", "--sensitivity", "--", "true"),
+            2,
+            "--sensitivity: a job of 1 GPU has no links to compare",
+        ),
+        (
+            ("-o", "x.toml", "--pair", "vgg16", "--", "true"),
+            2,
+            "--pair: profile 'vgg16' does not say what to run",
+        ),
         (("-o", "no/such/x.toml", "--", "true"), 125, "no such file or directory"),
-        (("-o", "x.toml", "--topology", "dgx1-v100", "--", "true"), 2, "dgx1-v100 is only described"),
+        (
+            ("-o", "x.toml", "--topology", "dgx1-v100", "--", "true"),
+            2,
+            "dgx1-v100 is only described",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 @pytest.mark.usefixtures("hgx_h100")
-def test_wrong_input(launcher: Launcher, tmp_path: Path, arguments: tuple[str, ...], status: int, message: str) -> None:
+def test_wrong_input(
+    launcher: Launcher, tmp_path: Path, arguments: tuple[str, ...], status: int, message: str
+) -> None:
     """A mistake is one line, the right exit status, and nothing is run or written."""
     done = launcher.run("profile", *arguments, cwd=tmp_path)
     line = done.stderr.splitlines()[0]
-    assert (done.returncode, message in line, line.startswith("gpulaunch: error: ")) == (status, True, True), line
+    assert (done.returncode, message in line, line.startswith("gpulaunch: error: ")) == (
+        status,
+        True,
+        True,
+    ), line
     assert not (tmp_path / "x.toml").exists()
 
 
@@ -360,7 +462,9 @@ def test_wrong_input(launcher: Launcher, tmp_path: Path, arguments: tuple[str, .
 
 def own(launcher: Launcher, name: str) -> dict[str, object]:
     """A profile of the user's own."""
-    return tomllib.loads(Path(launcher.environment["XDG_CONFIG_HOME"], f"gpulaunch/profiles/{name}.toml").read_text())
+    return tomllib.loads(
+        Path(launcher.environment["XDG_CONFIG_HOME"], f"gpulaunch/profiles/{name}.toml").read_text()
+    )
 
 
 def test_launches_teach_a_profile(launcher: Launcher, busy_h100: FakeNvml) -> None:
@@ -395,7 +499,13 @@ def test_a_run_that_does_not_fit_is_flagged(launcher: Launcher, busy_h100: FakeN
     for _ in range(3):
         done = launcher.run(*record)
         document = own(launcher, "mine")
-        found.append((done.stderr, document["resources"]["sm_utilization_percentage"], document["runs"].get("misfits")))
+        found.append(
+            (
+                done.stderr,
+                document["resources"]["sm_utilization_percentage"],
+                document["runs"].get("misfits"),
+            )
+        )
     assert found == [(warning, 40, 1), (warning, 40, 2), (last, 90, None)]
 
 
@@ -454,7 +564,9 @@ def test_the_setting_is_for_jobs_with_a_profile(launcher: Launcher) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 @pytest.mark.usefixtures("busy_h100")
-def test_what_cannot_be_recorded(launcher: Launcher, options: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_recorded(
+    launcher: Launcher, options: tuple[str, ...], message: str
+) -> None:
     """What cannot be recorded is refused before the job starts."""
     done = launcher.run(*options, "--", "echo", "ran")
     assert (done.returncode, done.stdout, message in done.stderr) == (2, "", True), done.stderr
@@ -464,8 +576,17 @@ def test_a_reservation_is_flagged(launcher: Launcher, busy_h100: FakeNvml, tmp_p
     """Memory that stands at 3/4 of the card from when it is taken is marked; memory that grows is not."""
     path = tmp_path / "job.toml"
     card = 81559
-    for memory, expected in ((((0.1, round(card * 0.75)),), True), (((0.1, 9000), (0.6, round(card * 0.75))), None)):
-        done = profiled(launcher, path, "--only", "0", *timed(1.2, memory=memory, began=busy_h100.begin_script()))
+    for memory, expected in (
+        (((0.1, round(card * 0.75)),), True),
+        (((0.1, 9000), (0.6, round(card * 0.75))), None),
+    ):
+        done = profiled(
+            launcher,
+            path,
+            "--only",
+            "0",
+            *timed(1.2, memory=memory, began=busy_h100.begin_script()),
+        )
         assert resources(path).get("memory_is_reservation") is expected
         assert ("XLA_PYTHON_CLIENT_PREALLOCATE=false" in done.stderr) is bool(expected)
 
@@ -487,8 +608,12 @@ def talk(fake: FakeNvml, a: int, b: int, gb_per_s: float) -> None:
         fake.script(gpu, f"link:{link}:rx", str_of(gb_per_s))
 
 
-@pytest.mark.parametrize("lacking", [(), ("field:202", "field:204")], ids=["counts bytes", "counts KiB"])
-def test_a_ring_is_seen(launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path, lacking: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "lacking", [(), ("field:202", "field:204")], ids=["counts bytes", "counts KiB"]
+)
+def test_a_ring_is_seen(
+    launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path, lacking: tuple[str, ...]
+) -> None:
     """Four GPUs that exchange along a ring of direct NVLinks have that pattern, with GB for each pair of ranks."""
     for field in lacking:
         dgx1_v100.answer(field, 3)
@@ -545,13 +670,18 @@ def test_a_sensitive_job(launcher: Launcher, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     began = time.monotonic()
     options = ("--sensitivity", "--iterations-from", r"iteration (\d+)", "--slice", "1s", "-n", "2")
-    done = profiled(launcher, path, *options, "--", sys.executable, "-c", BY_LINKS.format(count=100_000))
+    done = profiled(
+        launcher, path, *options, "--", sys.executable, "-c", BY_LINKS.format(count=100_000)
+    )
     assert time.monotonic() - began < 20
     document = tomllib.loads(path.read_text())
     sensitivity = document["sensitivity"]
     assert (sensitivity["best_gb_per_s"], sensitivity["worst_gb_per_s"] < 15) == (40, True)
     assert sensitivity["slowdown_percentage"] == pytest.approx(50, abs=10)
-    assert (document["communication"]["bandwidth_sensitive"], sensitivity["iterations"] > 20) == (True, True)
+    assert (document["communication"]["bandwidth_sensitive"], sensitivity["iterations"] > 20) == (
+        True,
+        True,
+    )
     assert "iteration 1 of many" in done.stdout
     assert "bandwidth-sensitive" in done.stderr
 
@@ -568,7 +698,11 @@ def test_an_insensitive_job(launcher: Launcher, tmp_path: Path) -> None:
 def test_placements_that_are_alike(launcher: Launcher, tmp_path: Path) -> None:
     """Where all placements have the same links there is nothing to compare, and nothing runs."""
     done = profiled(launcher, tmp_path / "x.toml", "--sensitivity", "-n", "4", "--", "echo", "ran")
-    assert (done.returncode, done.stdout, "there is nothing to compare" in done.stderr) == (2, "", True), done.stderr
+    assert (done.returncode, done.stdout, "there is nothing to compare" in done.stderr) == (
+        2,
+        "",
+        True,
+    ), done.stderr
 
 
 @pytest.mark.usefixtures("dgx1_v100")

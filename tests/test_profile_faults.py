@@ -62,7 +62,9 @@ def alive(mark: str) -> list[str]:
 # -------------------------------------------------------------------------------------------------- what is measured
 
 
-def test_counters_that_fail_for_a_while_lose_nothing(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+def test_counters_that_fail_for_a_while_lose_nothing(
+    launcher: Launcher, box: FakeNvml, tmp_path: Path
+) -> None:
     """Links whose counters cannot be read in the middle have carried what they have: no ring becomes no traffic."""
     box.answer("nvmlDeviceGetFieldValues", 999, since=1.0, until=2.2)
     path = tmp_path / "job.toml"
@@ -83,17 +85,24 @@ def test_a_driver_that_goes_away_is_told(launcher: Launcher, box: FakeNvml, tmp_
     assert (document["complete"], document["gpus"][0]["problem"] is None) == (False, False)
 
 
-def test_a_driver_that_hangs_does_not_keep_the_job(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+def test_a_driver_that_hangs_does_not_keep_the_job(
+    launcher: Launcher, box: FakeNvml, tmp_path: Path
+) -> None:
     """A driver that hangs when measuring begins keeps the job for two seconds, not for as long as it hangs."""
     box.script(0, "power", 100)
     box.slow("nvmlDeviceGetPowerUsage", 30, 0)
     began, path = time.monotonic(), tmp_path / "run.json"
-    assert launcher.run("--record-to", str(path), "--only", "0", "--", "sh", "-c", "exit 6").returncode == 6
+    assert (
+        launcher.run("--record-to", str(path), "--only", "0", "--", "sh", "-c", "exit 6").returncode
+        == 6
+    )
     assert time.monotonic() - began < 10
     assert "before the job's start" in json.loads(path.read_text())["problems"][0]
 
 
-def test_time_stopped_is_no_time_of_the_job(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+def test_time_stopped_is_no_time_of_the_job(
+    launcher: Launcher, box: FakeNvml, tmp_path: Path
+) -> None:
     """A job that was stopped by Ctrl-Z and went on is told of, and what was measured of it is incomplete."""
     del box
     path = tmp_path / "job.toml"
@@ -111,7 +120,9 @@ def test_a_slice_is_a_whole_measurement(launcher: Launcher, box: FakeNvml, tmp_p
     del box
     path = tmp_path / "job.toml"
     job = (sys.executable, "-c", STEPS.format(count=100_000))
-    done = launcher.run("profile", "-o", str(path), "--only", "0", *PROGRESS, "--slice", "0.5s", "--", *job)
+    done = launcher.run(
+        "profile", "-o", str(path), "--only", "0", *PROGRESS, "--slice", "0.5s", "--", *job
+    )
     assert (done.returncode, "incomplete" in read(path)["resources"]) == (0, False), done.stderr
     assert 0.4 < read(path)["resources"]["duration_s"] < 3
 
@@ -131,20 +142,26 @@ def test_a_reader_that_goes_ends_the_job(launcher: Launcher, box: FakeNvml, tmp_
     del box
     command = [launcher.script, "profile", "-o", str(tmp_path / "job.toml"), "--only", "0"]
     command += [*PROGRESS, "--", "yes", "step 1"]
-    with subprocess.Popen(command, env=launcher.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as job:
+    with subprocess.Popen(
+        command, env=launcher.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as job:
         assert job.stdout.readline() == b"step 1\n"
         job.stdout.close()
         job.stdout = None
         assert job.wait(30) == 141
 
 
-def test_the_last_line_counts_though_it_has_no_end(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+def test_the_last_line_counts_though_it_has_no_end(
+    launcher: Launcher, box: FakeNvml, tmp_path: Path
+) -> None:
     """Progress in a last line without a newline, and between carriage returns, is progress."""
     del box
     path = tmp_path / "job.toml"
     script = "printf 'step 1\\r'; sleep 0.3; printf 'step 31'"
     options = ("--sensitivity", *PROGRESS, "-n", "2")
-    assert launcher.run("profile", "-o", str(path), *options, "--", "sh", "-c", script).returncode == 0
+    assert (
+        launcher.run("profile", "-o", str(path), *options, "--", "sh", "-c", script).returncode == 0
+    )
     assert read(path)["sensitivity"]["iterations"] == 30
 
 
@@ -156,7 +173,9 @@ def test_an_interrupted_run_is_the_last(launcher: Launcher, box: FakeNvml, tmp_p
     del box
     path = tmp_path / "job.toml"
     script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
-    job = launcher.start("profile", "-o", str(path), "--only", "0", "--runs", "3", "--", "sh", "-c", script)
+    job = launcher.start(
+        "profile", "-o", str(path), "--only", "0", "--runs", "3", "--", "sh", "-c", script
+    )
     assert job.stdout.readline() == "up\n"
     job.terminate()
     output, _ = job.communicate(timeout=30)
@@ -164,7 +183,9 @@ def test_an_interrupted_run_is_the_last(launcher: Launcher, box: FakeNvml, tmp_p
 
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["CI", "no CI"])
-def test_killed_while_measuring(launcher: Launcher, box: FakeNvml, tmp_path: Path, guarded: bool) -> None:
+def test_killed_while_measuring(
+    launcher: Launcher, box: FakeNvml, tmp_path: Path, guarded: bool
+) -> None:
     """A measuring that is killed takes its job along where CI is set, as a launch would; else the job goes on."""
     del box
     if guarded:
@@ -198,9 +219,15 @@ def test_what_ran_beside_leaves_nothing(launcher: Launcher, box: FakeNvml, tmp_p
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("broken.toml", "name = "), ("other.toml", 'title = "x"\n'), ("bad.toml", 'name = "x"\ngpus = 0\n')],
+    [
+        ("broken.toml", "name = "),
+        ("other.toml", 'title = "x"\n'),
+        ("bad.toml", 'name = "x"\ngpus = 0\n'),
+    ],
 )
-def test_a_file_that_is_no_profile(launcher: Launcher, box: FakeNvml, tmp_path: Path, name: str, content: str) -> None:
+def test_a_file_that_is_no_profile(
+    launcher: Launcher, box: FakeNvml, tmp_path: Path, name: str, content: str
+) -> None:
     """What is there already and is no profile is told before the job runs, and stays as it is."""
     del box
     path = tmp_path / name
@@ -214,9 +241,15 @@ def test_a_file_that_is_no_profile(launcher: Launcher, box: FakeNvml, tmp_path: 
 def test_what_can_be_no_profile(launcher: Launcher, box: FakeNvml, path: str) -> None:
     """A path that can never be a profile is refused before the job runs, with one line."""
     del box
-    done = launcher.run("profile", "-o", path, "--only", "0", "--", "echo", "ran", stdin=subprocess.DEVNULL)
+    done = launcher.run(
+        "profile", "-o", path, "--only", "0", "--", "echo", "ran", stdin=subprocess.DEVNULL
+    )
     told = [line.split(": ")[1] for line in done.stderr.splitlines()]
-    assert (done.returncode, done.stdout, told in (["error"], ["error", "hint"])) == (2, "", True), done.stderr
+    assert (done.returncode, done.stdout, told in (["error"], ["error", "hint"])) == (
+        2,
+        "",
+        True,
+    ), done.stderr
 
 
 def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
@@ -224,7 +257,9 @@ def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path:
     del box
     path = tmp_path / "job.toml"
     done = launcher.run("profile", "-o", str(path), "--only", "0", "--", "echo", "caf\udce9")
-    assert (done.returncode, done.stdout, "command" in read(path)) == (0, "caf\udce9\n", False), done.stderr
+    assert (done.returncode, done.stdout, "command" in read(path)) == (0, "caf\udce9\n", False), (
+        done.stderr
+    )
 
 
 def test_a_full_disk(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
@@ -242,12 +277,18 @@ def test_learning_holds_no_gpu(launcher: Launcher, box: FakeNvml) -> None:
     folder.mkdir(parents=True)
     with FileLock(folder / "profiles.lock"):
         job = launcher.start("--record", "--name", "mine", "--only", "0", "--", "true")
-        eventually(lambda: launcher.records() == [] and job.poll() is None and (folder / "profiles").exists())
+        eventually(
+            lambda: (
+                launcher.records() == [] and job.poll() is None and (folder / "profiles").exists()
+            )
+        )
     assert job.communicate(timeout=30)[1] == ""
     assert read(folder / "profiles" / "mine.toml")["runs"]["count"] == 1
 
 
-def test_measuring_is_no_launch_to_learn_from(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+def test_measuring_is_no_launch_to_learn_from(
+    launcher: Launcher, box: FakeNvml, tmp_path: Path
+) -> None:
     """With record = true the runs of a measurement teach nobody besides: not those on the worst GPUs."""
     del box
     launcher.environment["GPULAUNCH_RECORD"] = "true"
@@ -261,15 +302,22 @@ def test_two_jobs_in_one_profile(launcher: Launcher, box: FakeNvml, tmp_path: Pa
     """A profile that is given figures of another command is told of."""
     del box
     path = tmp_path / "job.toml"
-    assert launcher.run("profile", "-o", str(path), "--only", "0", "--", "sleep", "0.1").returncode == 0
-    done = launcher.run("profile", "-o", str(path), "--sensitivity", "-n", "2", "--", "sleep", "0.2")
+    assert (
+        launcher.run("profile", "-o", str(path), "--only", "0", "--", "sleep", "0.1").returncode
+        == 0
+    )
+    done = launcher.run(
+        "profile", "-o", str(path), "--sensitivity", "-n", "2", "--", "sleep", "0.2"
+    )
     assert f"{path}: its other figures are of another command: sleep 0.1" in done.stderr
 
 
 # ---------------------------------------------------------------------------------------------- what fails half way
 
 
-def test_a_whole_measurement_is_not_called_a_part(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+def test_a_whole_measurement_is_not_called_a_part(
+    launcher: Launcher, box: FakeNvml, tmp_path: Path
+) -> None:
     """A pair that is measured to its end takes away the mark of one that was not, and keeps its other figures."""
     del box
     path, other = tmp_path / "job.toml", tmp_path / "other.toml"
@@ -279,15 +327,22 @@ def test_a_whole_measurement_is_not_called_a_part(launcher: Launcher, box: FakeN
     options = ("--pair", str(other), "--runs", "1", "--only", "0-3", "-n", "1")
     assert launcher.run("profile", "-o", str(path), *options, "--", "sleep", "0.1").returncode == 0
     found = read(path)["collocation"]
-    assert ("incomplete" in found, sorted(found["slowdown_percentage"])) == (False, ["kripke-1x", "other"])
+    assert ("incomplete" in found, sorted(found["slowdown_percentage"])) == (
+        False,
+        ["kripke-1x", "other"],
+    )
 
 
-def test_a_companion_has_the_gpus_that_it_was_measured_on(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+def test_a_companion_has_the_gpus_that_it_was_measured_on(
+    launcher: Launcher, box: FakeNvml, tmp_path: Path
+) -> None:
     """A profile that was measured on two GPUs runs on two beside the job, though nobody said how many it wants."""
     del box
     seen, other = tmp_path / "seen", tmp_path / "other.toml"
     script = f"echo $CUDA_VISIBLE_DEVICES > {seen}; sleep 60"
-    other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n[runs]\ncount = 1\ngpus = 2\n')
+    other.write_text(
+        f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n[runs]\ncount = 1\ngpus = 2\n'
+    )
     options = ("--pair", str(other), "--runs", "1", "--only", "0-3", "-n", "1")
     done = launcher.run("profile", "-o", str(tmp_path / "job.toml"), *options, "--", "sleep", "0.3")
     assert (done.returncode, len(seen.read_text().split(","))) == (0, 2), done.stderr

@@ -14,7 +14,8 @@ DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP
 SILENT = "# dist.all_reduce(x)\nprint('ncclAllReduce')\n"
 RANK = "host:{pid}:{pid} [{rank}] NCCL INFO "
 INIT = (
-    RANK + "comm 0x{pid} rank {rank} nranks {ranks} cudaDev {rank} busId {rank}000 commId 0x{group} - Init COMPLETE\n"
+    RANK
+    + "comm 0x{pid} rank {rank} nranks {ranks} cudaDev {rank} busId {rank}000 commId 0x{group} - Init COMPLETE\n"
 )
 CALL = RANK + (
     "AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 comm 0x{pid} "
@@ -60,7 +61,11 @@ def test_scan_as_json(launcher: Launcher, files: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     api = "torch.nn.parallel.DistributedDataParallel"
     assert document["calls"] == [{"file": "train.py", "line": 2, "api": api, "pattern": "ring"}]
-    assert [document[key] for key in ("pattern", "sensitive", "confidence")] == ["ring", True, "certain"]
+    assert [document[key] for key in ("pattern", "sensitive", "confidence")] == [
+        "ring",
+        True,
+        "certain",
+    ]
 
 
 def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
@@ -73,7 +78,11 @@ def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
     ("options", "section", "want"),
     [
         (("--scan", "train.py"), "communication", {"pattern": "ring", "bandwidth_sensitive": True}),
-        (("--scan-nccl-log", "nccl.log"), "communication", {"pattern": "ring", "message_bytes": 10_240_000}),
+        (
+            ("--scan-nccl-log", "nccl.log"),
+            "communication",
+            {"pattern": "ring", "message_bytes": 10_240_000},
+        ),
         (
             ("--import-ncu", "ncu.csv"),
             "counters",
@@ -87,13 +96,19 @@ def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
         ),
     ],
 )
-def test_into_a_profile(launcher: Launcher, files: Path, options: tuple[str, ...], section: str, want: dict) -> None:
+def test_into_a_profile(
+    launcher: Launcher, files: Path, options: tuple[str, ...], section: str, want: dict
+) -> None:
     """What was read makes a profile, or changes its own section of one that is there; both can be used at once."""
     done = launcher.run("profile", *options, "-o", "new.toml", cwd=files)
     assert (done.returncode, done.stderr) == (0, "gpulaunch: info: written to new.toml\n")
     (files / "old.toml").write_text('name = "old" # mine\n\n[sharing]\nshare = false\n')
     assert launcher.run("profile", *options, "-o", "old.toml", "-q", cwd=files).stderr == ""
-    assert (files / "old.toml").read_text().startswith('name = "old" # mine\n\n[sharing]\nshare = false\n')
+    assert (
+        (files / "old.toml")
+        .read_text()
+        .startswith('name = "old" # mine\n\n[sharing]\nshare = false\n')
+    )
     for name in ("new.toml", "old.toml"):
         found = read(files / name)[section]
         assert {key: found[key] for key in want} == want
@@ -109,19 +124,32 @@ def test_several_communicators(launcher: Launcher, tmp_path: Path) -> None:
     lines = [INIT.format(**rank) for rank in (*ranks, *worlds)]
     lines += [CALL.format(**rank, n=n, count=2_560_000) for n in range(200) for rank in ranks]
     (tmp_path / "nccl.log").write_text("".join(lines))
-    assert launcher.run("profile", "--scan-nccl-log", "nccl.log", "-o", "x.toml", cwd=tmp_path).returncode == 0
+    assert (
+        launcher.run(
+            "profile", "--scan-nccl-log", "nccl.log", "-o", "x.toml", cwd=tmp_path
+        ).returncode
+        == 0
+    )
     done = launcher.run("profiles", "check", "x.toml", cwd=tmp_path)
-    assert (done.returncode, "edges" in read(tmp_path / "x.toml")["communication"]) == (0, False), done.stderr
+    assert (done.returncode, "edges" in read(tmp_path / "x.toml")["communication"]) == (0, False), (
+        done.stderr
+    )
 
 
 def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> None:
     """What counters and runs have found stays when the source is scanned afterwards, and that is told."""
     measured = '[communication]\npattern = "chain"\nedges = [[0, 1, 5.0]]\nconfidence = "certain"\nsource = "counted"\n'
-    sensitivity = 'bandwidth_sensitive = false\n[sensitivity]\nslowdown_percentage = 1\nsource = "runs"\n'
+    sensitivity = (
+        'bandwidth_sensitive = false\n[sensitivity]\nslowdown_percentage = 1\nsource = "runs"\n'
+    )
     (files / "job.toml").write_text('name = "job"\n' + measured + sensitivity)
     done = launcher.run("profile", "--scan", "train.py", "-o", "job.toml", cwd=files)
     found = read(files / "job.toml")["communication"]
-    assert [found[key] for key in ("pattern", "edges", "bandwidth_sensitive")] == ["chain", [[0, 1, 5.0]], False]
+    assert [found[key] for key in ("pattern", "edges", "bandwidth_sensitive")] == [
+        "chain",
+        [[0, 1, 5.0]],
+        False,
+    ]
     assert "job.toml: what was measured of its communication stays" in done.stderr
 
 
@@ -139,7 +167,9 @@ def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> N
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_cannot_be_read(launcher: Launcher, files: Path, options: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_read(
+    launcher: Launcher, files: Path, options: tuple[str, ...], message: str
+) -> None:
     """A mistake is told in one line that names the file, and nothing is printed or written."""
     before = sorted(files.iterdir())
     done = launcher.run("profile", *options, cwd=files)
@@ -150,7 +180,9 @@ def test_what_cannot_be_read(launcher: Launcher, files: Path, options: tuple[str
 # -------------------------------------------------------------------------------------------------------- borrowing
 
 
-def test_a_job_without_pair_data_borrows(launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path) -> None:
+def test_a_job_without_pair_data_borrows(
+    launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path
+) -> None:
     """A job that nobody measured beside others borrows from the nearest that was, and that is called predicted."""
     folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
     folder.mkdir(parents=True)
@@ -161,16 +193,27 @@ def test_a_job_without_pair_data_borrows(launcher: Launcher, dgx1_v100: FakeNvml
             f'[shared_gpu]\nslowdown_percentage = {{ kripke-1x = {slowdown} }}\nsource = "made up"\n'
         )
     lent = (folder / "near.toml").read_text().replace('"near"', '"nearest"').replace("= 62", "= 60")
-    (folder / "nearest.toml").write_text(f'{lent}predicted_from = "far"\n')  # who has borrowed does not lend
+    (folder / "nearest.toml").write_text(
+        f'{lent}predicted_from = "far"\n'
+    )  # who has borrowed does not lend
     dgx1_v100.script(0, "active", 60)
     dgx1_v100.script(0, "memactive", 30)
     dgx1_v100.begin_script()
     path = tmp_path / "job.toml"
-    assert launcher.run("profile", "-o", str(path), "--only", "0", "--", "sleep", "0.6").returncode == 0
+    assert (
+        launcher.run("profile", "-o", str(path), "--only", "0", "--", "sleep", "0.6").returncode
+        == 0
+    )
     shared = read(path)["shared_gpu"]
-    assert (shared["predicted_from"], shared["slowdown_percentage"]) == ("near", {"kripke-1x": 12.5})
+    assert (shared["predicted_from"], shared["slowdown_percentage"]) == (
+        "near",
+        {"kripke-1x": 12.5},
+    )
     assert shared["source"].startswith("predicted: nearest to 'near'")
-    assert "predicted_from: these slowdowns were not measured" in launcher.run("profiles", "check", str(path)).stderr
+    assert (
+        "predicted_from: these slowdowns were not measured"
+        in launcher.run("profiles", "check", str(path)).stderr
+    )
     launcher.run("--record", "--name", "own", "--only", "0", "--", "sleep", "0.6")
     assert read(folder / "own.toml")["shared_gpu"]["predicted_from"] == "near"
 

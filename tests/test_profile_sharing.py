@@ -23,7 +23,9 @@ SATURATING = "0.4 / min(share, 20)"
 LINEAR = "0.8 / share"
 
 
-def swept(launcher: Launcher, path: Path, seconds: str, shares: str = "10,20,50,100") -> dict[str, object]:
+def swept(
+    launcher: Launcher, path: Path, seconds: str, shares: str = "10,20,50,100"
+) -> dict[str, object]:
     """The profile of a job that takes so long for an iteration."""
     options = ("--sweep", shares, "--iterations-from", r"done (\d+)", "--slice", "0.6s")
     job = (sys.executable, "-c", BY_SMS.format(seconds=seconds))
@@ -41,7 +43,11 @@ def test_a_curve_that_saturates(launcher: Launcher, fake_mps: FakeMps, tmp_path:
     assert curve["throughput"] == [pytest.approx(rate, rel=0.2) for rate in (25, 50, 50, 50)]
     assert 17 <= curve["knee_percentage"] <= 50
     assert document["classification"]["intensity"] == "memory"
-    asked = [c for event in fake_mps.events("started") for c in (event.said["environment"]["CUDA_VISIBLE_DEVICES"],)]
+    asked = [
+        c
+        for event in fake_mps.events("started")
+        for c in (event.said["environment"]["CUDA_VISIBLE_DEVICES"],)
+    ]
     assert asked == ["GPU-v100-0"] * 4
     assert launcher.records() == []
 
@@ -61,7 +67,9 @@ def test_a_job_that_cannot_be_cut(launcher: Launcher, tmp_path: Path) -> None:
     script = deaf + "i=0; while :; do i=$((i+1)); echo step $i; sleep 0.05; done"
     options = ("--sensitivity", "--iterations-from", "step ([0-9]+)", "--slice", "0.3s", "-n", "2")
     launcher.environment["GPULAUNCH_GRACE"] = "0.5s"
-    done = launcher.run("profile", "-o", str(tmp_path / "job.toml"), *options, "--", "sh", "-c", script)
+    done = launcher.run(
+        "profile", "-o", str(tmp_path / "job.toml"), *options, "--", "sh", "-c", script
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(launcher.run("status", "--json").stdout)["leases"] == []
 
@@ -83,7 +91,18 @@ def test_beside_another_on_one_gpu(launcher: Launcher, tmp_path: Path) -> None:
     other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n')
     job = f"if [ -e {marker} ]; then cat {marker}; sleep 0.9; else sleep 0.4; fi"
     done = launcher.run(
-        "profile", "-o", str(path), "--share", "--pair", str(other), "--runs", "3", "--", "sh", "-c", job
+        "profile",
+        "-o",
+        str(path),
+        "--share",
+        "--pair",
+        str(other),
+        "--runs",
+        "3",
+        "--",
+        "sh",
+        "-c",
+        job,
     )
     assert done.returncode == 0, done.stderr
     assert "GPU-v100-0" in done.stdout
@@ -98,7 +117,9 @@ def test_beside_built_in_loads(launcher: Launcher, cuda: FakeCuda, tmp_path: Pat
     """Synthetic loads of memory, links and SMs run beside the job, each until it has been measured."""
     launcher.environment = cuda.environment(launcher.environment)
     path = tmp_path / "job.toml"
-    done = launcher.run("profile", "-o", str(path), "--pair", "synthetic", "--runs", "2", "--", "sleep", "0.2")
+    done = launcher.run(
+        "profile", "-o", str(path), "--pair", "synthetic", "--runs", "2", "--", "sleep", "0.2"
+    )
     assert done.returncode == 0, done.stderr
     slowdowns = tomllib.loads(path.read_text())["collocation"]["slowdown_percentage"]
     assert sorted(slowdowns) == ["synthetic-compute", "synthetic-link", "synthetic-memory"]
@@ -112,19 +133,27 @@ def test_a_load_that_fails_is_told(launcher: Launcher, cuda: FakeCuda, tmp_path:
     cuda.settings["FAKE_CUDA_FAIL"] = "cuInit:999"
     launcher.environment = cuda.environment(launcher.environment)
     path = tmp_path / "job.toml"
-    done = launcher.run("profile", "-o", str(path), "--pair", "synthetic", "--runs", "1", "--", "true")
+    done = launcher.run(
+        "profile", "-o", str(path), "--pair", "synthetic", "--runs", "1", "--", "true"
+    )
     assert (done.returncode, path.exists()) == (125, False)
-    assert "synthetic-memory ended with status 125 before it could run beside the job" in done.stderr
+    assert (
+        "synthetic-memory ended with status 125 before it could run beside the job" in done.stderr
+    )
     assert launcher.records() == []
 
 
 @pytest.mark.usefixtures("dgx1_v100")
-def test_a_pair_that_fails_half_way_keeps_its_figures(launcher: Launcher, cuda: FakeCuda, tmp_path: Path) -> None:
+def test_a_pair_that_fails_half_way_keeps_its_figures(
+    launcher: Launcher, cuda: FakeCuda, tmp_path: Path
+) -> None:
     """A job that fails beside the third load leaves its slowdowns beside two, marked as incomplete, and its status."""
     launcher.environment = cuda.environment(launcher.environment)
     path, count = tmp_path / "job.toml", tmp_path / "count"
     job = f"echo x >> {count}; test $(wc -l < {count}) -lt 4 || exit 9; sleep 0.1"
-    done = launcher.run("profile", "-o", str(path), "--pair", "synthetic", "--runs", "1", "--", "sh", "-c", job)
+    done = launcher.run(
+        "profile", "-o", str(path), "--pair", "synthetic", "--runs", "1", "--", "sh", "-c", job
+    )
     found = tomllib.loads(path.read_text())["collocation"]
     assert (done.returncode, found["incomplete"]) == (9, True), done.stderr
     assert sorted(found["slowdown_percentage"]) == ["synthetic-link", "synthetic-memory"]
@@ -135,7 +164,9 @@ def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_pa
     """A job that fails at the third share leaves a curve of two points, marked as incomplete, and its own status."""
     path = tmp_path / "job.toml"
     job = "test $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -lt 50 || exit 9; sleep 0.2"
-    done = launcher.run("profile", "-o", str(path), "--sweep", "10,20,50,100", "--", "sh", "-c", job)
+    done = launcher.run(
+        "profile", "-o", str(path), "--sweep", "10,20,50,100", "--", "sh", "-c", job
+    )
     curve = tomllib.loads(path.read_text())["sm_curve"]
     assert (done.returncode, curve["sm_percentage"], curve["incomplete"]) == (9, [10, 20], True)
     assert "incomplete" in launcher.run("profiles", "check", str(path)).stderr

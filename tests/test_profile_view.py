@@ -131,14 +131,22 @@ FULL = {
         "measured_on": "Tesla V100-SXM2-16GB",
         "source": "Nsight Compute 2024.3",
     },
-    "collocation": {"slowdown_percentage": {"vgg16": 32, "kripke-4x": 4.5}, "source": "10 runs on one socket"},
+    "collocation": {
+        "slowdown_percentage": {"vgg16": 32, "kripke-4x": 4.5},
+        "source": "10 runs on one socket",
+    },
     "shared_gpu": {
         "slowdown_percentage": {"memory-load": 148, "link-load": 0},
         "predicted_from": "vgg16",
         "measured_on": "Tesla V100-SXM2-16GB",
         "source": "gpulaunch profile --pair synthetic",
     },
-    "placement": {"min_bandwidth_gb_per_s": 25, "min_utility": 0.5, "single_node": True, "host_gb_per_s": 3},
+    "placement": {
+        "min_bandwidth_gb_per_s": 25,
+        "min_utility": 0.5,
+        "single_node": True,
+        "host_gb_per_s": 3,
+    },
     "sharing": {"share": True, "sm_percentage": 40},
 }
 
@@ -149,7 +157,10 @@ def every_pair(ranks: int) -> list[list[float]]:
 
 
 def curve(shares: list[float], throughput: list[float], **more: object) -> dict:
-    return {"name": "j", "sm_curve": {"sm_percentage": shares, "throughput": throughput, "source": "s", **more}}
+    return {
+        "name": "j",
+        "sm_curve": {"sm_percentage": shares, "throughput": throughput, "source": "s", **more},
+    }
 
 
 def hostile(text: str) -> dict:
@@ -161,9 +172,21 @@ def hostile(text: str) -> dict:
         "command": ["python", text],
         "scaling": {"parameter": text, "profiles": {"2": text}},
         "communication": {"pattern": "chain", "source": text},
-        "resources": {**RESOURCES, "measured_on": text, "driver": text, "date": text, "source": text},
+        "resources": {
+            **RESOURCES,
+            "measured_on": text,
+            "driver": text,
+            "date": text,
+            "source": text,
+        },
         "runs": {"count": 2, "spread": {"power_w": 1}, "percentile_95": {"power_w": 1}},
-        "sm_curve": {"sm_percentage": [50], "throughput": [1], "unit": text, "knee_percentage": 60, "source": text},
+        "sm_curve": {
+            "sm_percentage": [50],
+            "throughput": [1],
+            "unit": text,
+            "knee_percentage": 60,
+            "source": text,
+        },
         "collocation": {"slowdown_percentage": {text: 3}, "source": text},
         "shared_gpu": {"slowdown_percentage": {text: 3}, "predicted_from": text, "source": text},
         "sensitivity": {"best_s": 1, "worst_s": 2, "measured_on": text, "source": text},
@@ -179,13 +202,22 @@ DOCUMENTS = {
     "16 ranks": {"name": "wide", "communication": {"edges": every_pair(16), "source": "s"}},
     "40 ranks": {"name": "wide", "communication": {"edges": every_pair(40), "source": "s"}},
     "100 ranks": {"name": "wide", "communication": {"edges": every_pair(100), "source": "s"}},
-    "a million GPUs": {"name": "j", "gpus": 1 << 20, "communication": {"pattern": "all_to_all", "source": "s"}},
+    "a million GPUs": {
+        "name": "j",
+        "gpus": 1 << 20,
+        "communication": {"pattern": "all_to_all", "source": "s"},
+    },
     "one point": curve([50], [30.0]),
-    "100 points": curve([*range(1, 101)], [1000 * (1 - 0.97**i) for i in range(1, 101)], knee_percentage=100),
+    "100 points": curve(
+        [*range(1, 101)], [1000 * (1 - 0.97**i) for i in range(1, 101)], knee_percentage=100
+    ),
     "falls": curve([10, 25, 50, 75, 90], [5, 9, 7, 8, 3], knee_percentage=0.1),
     "tiny and huge": curve([0.001, 100], [1e-300, 1e15], unit="1/s"),
     "no traffic": {"name": "j", "communication": {"pattern": "none", "source": "s"}},
-    "rates only": {"name": "j", "sensitivity": {"best_gb_per_s": 9, "slowdown_percentage": -3, "source": "s"}},
+    "rates only": {
+        "name": "j",
+        "sensitivity": {"best_gb_per_s": 9, "slowdown_percentage": -3, "source": "s"},
+    },
     **{
         pattern: {"name": "j", "gpus": 12, "communication": {"pattern": pattern, "source": "s"}}
         for pattern in PATTERNS
@@ -214,7 +246,9 @@ def view(profile: Profile, path: str = "/p/job.toml") -> ProfileView:
     return view_of(profile, path, 16160 << 20)
 
 
-def lines(profile: Profile, width: int = 80, *, plain: bool = False, path: str = "/p/job.toml") -> list[str]:
+def lines(
+    profile: Profile, width: int = 80, *, plain: bool = False, path: str = "/p/job.toml"
+) -> list[str]:
     stream = io.StringIO()
     draw(profile_text(view(profile, path), width, plain=plain), stream)
     return stream.getvalue().splitlines()
@@ -403,7 +437,10 @@ def test_profile_of_a_pattern():
 
 def test_curve_in_ascii():
     """Where the encoding has no blocks, a curve that falls is drawn with ASCII signs."""
-    got = "\n".join(lines(PROFILES["falls"][0].but(sm_curve={"knee_percentage": 25}), 60, plain=True)) + "\n"
+    got = (
+        "\n".join(lines(PROFILES["falls"][0].but(sm_curve={"knee_percentage": 25}), 60, plain=True))
+        + "\n"
+    )
     assert got == GOLDEN_PLAIN
 
 
@@ -441,7 +478,11 @@ def test_ascii_everywhere(profile, path):
 def test_every_source_is_shown(profile, path):
     """Each section's source is shown."""
     view_facts = [fact.text for section in view(profile, path).sections for fact in section.facts]
-    sources = [value["source"] for value in profile.document.values() if isinstance(value, dict) and "source" in value]
+    sources = [
+        value["source"]
+        for value in profile.document.values()
+        if isinstance(value, dict) and "source" in value
+    ]
     assert [source for source in sources if printable(source) not in view_facts] == []
 
 
@@ -449,17 +490,32 @@ def test_every_source_is_shown(profile, path):
     ("utilization", "meaning"),
     [
         ("share", "share of the SMs, and of the DRAM bandwidth, in use"),
-        ("time-active", "share of the time in which a kernel ran, and in which memory was accessed"),
+        (
+            "time-active",
+            "share of the time in which a kernel ran, and in which memory was accessed",
+        ),
         (None, "whether of SMs and bandwidth or of time is not recorded"),
     ],
 )
 @pytest.mark.parametrize("sampled", [True, False])
 def test_meaning_of_utilization(utilization, meaning, sampled):
     """What utilization means is said in words, and by what it was measured only where we have sampled it."""
-    figures = {"sm_utilization_percentage": 3.0, "utilization": utilization, "measured_on": "simulated GPU of 24 SMs"}
-    note = view(Profile({"name": "j", "resources": figures | ({"samples": 9} if sampled else {})})).sections[0].note
+    figures = {
+        "sm_utilization_percentage": 3.0,
+        "utilization": utilization,
+        "measured_on": "simulated GPU of 24 SMs",
+    }
+    note = (
+        view(Profile({"name": "j", "resources": figures | ({"samples": 9} if sampled else {})}))
+        .sections[0]
+        .note
+    )
     instrument = {"share": " (GPM)", "time-active": " (NVML)", None: ""}[utilization]
-    assert (f"{meaning}{instrument}" in note, "(" in note) == (True, bool(instrument)) if sampled else (True, False)
+    assert (
+        (f"{meaning}{instrument}" in note, "(" in note) == (True, bool(instrument))
+        if sampled
+        else (True, False)
+    )
 
 
 def test_example_ranks():
@@ -500,7 +556,9 @@ def test_deviations():
         "energy_j": 112,
         "duration_s": 3.3,
     }
-    section = view(Profile({"name": "j", "resources": resources, "runs": {"count": 5, "spread": spread}})).sections[0]
+    section = view(
+        Profile({"name": "j", "resources": resources, "runs": {"count": 5, "spread": spread}})
+    ).sections[0]
     assert [bar.text for bar in section.bars] == ["70.75 % ± 0.05 %"]
     assert [tuple(fact[:2]) for fact in section.facts] == [
         ("memory", "5.859 GiB ± 0.007 GiB on average"),
@@ -536,7 +594,10 @@ def test_amount_between_runs(key, value, deviation, want):
     ("percentiles", "want"),
     [
         ({"power_w": 300, "duration_s": 86}, "duration 86 s, power 300 W"),
-        ({"power_w": 300, "energy_j": 1, "samples": 3}, "power 300 W; 2 more in the file, or with --json"),
+        (
+            {"power_w": 300, "energy_j": 1, "samples": 3},
+            "power 300 W; 2 more in the file, or with --json",
+        ),
         ({"energy_j": 1}, "1 in the file, or with --json"),
     ],
 )
@@ -551,7 +612,9 @@ def test_no_figure_without_its_unit(width):
     """No line begins with a unit."""
     text = lines(PROFILES["full"][0], width)
     units = ("%", "GB/s", "W", "kJ", "s", "GiB", "MiB", "B")
-    assert [line for line in text if line.split(" ")[-1] and line.split()[0].strip(",;") in units] == []
+    assert [
+        line for line in text if line.split(" ")[-1] and line.split()[0].strip(",;") in units
+    ] == []
 
 
 def test_path_is_never_broken():
@@ -563,11 +626,15 @@ def test_path_is_never_broken():
 def test_card_memory():
     """Memory has a bar against the card's where that is known, and a line without it; a card too small is another."""
     profile = Profile({"name": "j", "resources": {"memory_mib": 8080}})
-    found = {card: view_of(profile, "", card and card << 20).sections[0] for card in (16160, None, 100)}
+    found = {
+        card: view_of(profile, "", card and card << 20).sections[0] for card in (16160, None, 100)
+    }
     assert [(bar.label, bar.share, bar.text) for bar in found[16160].bars] == [
         ("memory", 0.5, "7.891 GiB of 15.78 GiB")
     ]
-    assert [(found[card].bars, found[card].facts[0].text) for card in (None, 100)] == [((), "7.891 GiB at most")] * 2
+    assert [(found[card].bars, found[card].facts[0].text) for card in (None, 100)] == [
+        ((), "7.891 GiB at most")
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -595,7 +662,10 @@ def test_bar(share, mark, unicode, ascii_only):
 
 def test_bars_line_up():
     """Bars of a section begin and end in the same columns, and a label that is too long is cut."""
-    got = [line.plain for line in bar_lines([Bar("a", 0.5, "5 %"), Bar("b" * 40, 1, "10 %")], 48, plain=False)]
+    got = [
+        line.plain
+        for line in bar_lines([Bar("a", 0.5, "5 %"), Bar("b" * 40, 1, "10 %")], 48, plain=False)
+    ]
     assert got == [
         "a                         ████████········  5 %",
         f"{'b' * 23}…  ████████████████  10 %",
@@ -619,9 +689,18 @@ def graph(*edges: tuple[int, int, float], ranks: int = 4, unit: str | None = Non
             graph((0, 1, 1), (0, 2, 1), (1, 2, 1), (3, 4, 1), (4, 5, 1), (3, 5, 1), ranks=6),
             "0-1, 0-2, 1-2, 3-4, 3-5, 4-5",
         ),
-        (graph((0, 1, 1.5), (0, 2, 20), (0, 3, 3), (2, 3, 1), unit="GB"), "0-2 20 GB, 0-3 3 GB, 0-1 1.5 GB, 2-3 1 GB"),
-        (Graph(12, PATTERNS["stencil_2d"].edges(12), shape="grid"), "4 x 3 grid, each with its neighbours"),
-        (Graph(8, PATTERNS["stencil_3d"].edges(8), shape="block"), "2 x 2 x 2 block, each with its neighbours"),
+        (
+            graph((0, 1, 1.5), (0, 2, 20), (0, 3, 3), (2, 3, 1), unit="GB"),
+            "0-2 20 GB, 0-3 3 GB, 0-1 1.5 GB, 2-3 1 GB",
+        ),
+        (
+            Graph(12, PATTERNS["stencil_2d"].edges(12), shape="grid"),
+            "4 x 3 grid, each with its neighbours",
+        ),
+        (
+            Graph(8, PATTERNS["stencil_3d"].edges(8), shape="block"),
+            "2 x 2 x 2 block, each with its neighbours",
+        ),
         (Graph(8, PATTERNS["stencil_3d"].edges(8)), "0-1, 0-2, 0-4, 1-3, 1-5, 2-3 and 6 more"),
     ],
     ids=str,
@@ -635,7 +714,10 @@ def test_matrix():
     """Cells are the darker the more goes between two ranks, with figures where they fit, and a legend."""
     edges = ((0, 1, 4.0), (0, 2, 1.0), (1, 2, 2.5))
     got = {
-        width: [line.plain for line in matrix_lines(graph(*edges, ranks=3, unit="GB"), width, plain=False)]
+        width: [
+            line.plain
+            for line in matrix_lines(graph(*edges, ranks=3, unit="GB"), width, plain=False)
+        ]
         for width in (80, 16, 12)
     }
     legend = "GB in both directions together: ░░ to 1, ▒▒ to 2, ▓▓ to 3, ██ to 4"
@@ -654,7 +736,8 @@ def test_matrix():
 
 
 @pytest.mark.parametrize(
-    ("most", "top"), [(472, 500), (1000, 1000), (1001, 1200), (0.3, 0.3), (9.9, 10), (1e-300, 1e-300)]
+    ("most", "top"),
+    [(472, 500), (1000, 1000), (1001, 1200), (0.3, 0.3), (9.9, 10), (1e-300, 1e-300)],
 )
 def test_top_of_the_axis(most, top):
     """The axis of throughput ends at a round number at or above all points."""
@@ -716,11 +799,19 @@ def test_widths_of_letters():
     for weight in ("normal", "bold"):
         font = FT2Font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
         font.set_size(1000, 72)
-        real = {letter: font.load_char(ord(letter)).linearHoriAdvance / 65536e3 for letter in map(chr, range(32, 127))}
+        real = {
+            letter: font.load_char(ord(letter)).linearHoriAdvance / 65536e3
+            for letter in map(chr, range(32, 127))
+        }
         taken = {letter: width_of(letter, 1, bold=weight == "bold") for letter in real}
         if weight == "normal":
             assert [letter for letter in real if real[letter] > taken[letter] + 1e-3] == []
-        assert 1 <= width_of(sentence, 1, bold=weight == "bold") / sum(real[letter] for letter in sentence) < 1.05
+        assert (
+            1
+            <= width_of(sentence, 1, bold=weight == "bold")
+            / sum(real[letter] for letter in sentence)
+            < 1.05
+        )
 
 
 def test_lines_in_a_picture():
@@ -765,7 +856,10 @@ def extents(svg: ET.Element) -> list[tuple[float, ...]]:
         x, y, r = (float(circle.get(name)) for name in ("cx", "cy", "r"))
         found.append((x - r, y - r, x + r, y + r))
     for line in svg.iter(f"{SVG}polyline"):
-        found += [(x, y, x, y) for x, y in (map(float, point.split(",")) for point in line.get("points").split())]
+        found += [
+            (x, y, x, y)
+            for x, y in (map(float, point.split(",")) for point in line.get("points").split())
+        ]
     return found
 
 
@@ -780,12 +874,20 @@ def test_everything_is_within_the_picture(profile, path):
 @EVERY
 def test_everything_is_within_its_panel(profile, path):
     """What belongs to a section lies in its panel, and panels keep apart."""
-    sections = [group for group in picture(profile, path).iter(f"{SVG}g") if group.get("class") == "section"]
+    sections = [
+        group for group in picture(profile, path).iter(f"{SVG}g") if group.get("class") == "section"
+    ]
     panels = []
     for section in sections:
-        x, y, width, height = (float(section.find(f"{SVG}rect").get(name)) for name in ("x", "y", "width", "height"))
+        x, y, width, height = (
+            float(section.find(f"{SVG}rect").get(name)) for name in ("x", "y", "width", "height")
+        )
         panels.append((x, y, x + width, y + height))
-        outside = [e for e in extents(section) if e[0] < x or e[1] < y or e[2] > x + width or e[3] > y + height]
+        outside = [
+            e
+            for e in extents(section)
+            if e[0] < x or e[1] < y or e[2] > x + width or e[3] > y + height
+        ]
         assert outside == []
     assert len(panels) == len(view(profile, path).sections)
     assert [pair for pair in combinations(panels, 2) if overlap(*pair)] == []
@@ -794,14 +896,20 @@ def test_everything_is_within_its_panel(profile, path):
 @EVERY
 def test_no_card_alone_in_half_a_row(profile, path):
     """A section has the whole width, or another beside it."""
-    groups = [group for group in picture(profile, path).iter(f"{SVG}g") if group.get("class") == "section"]
+    groups = [
+        group for group in picture(profile, path).iter(f"{SVG}g") if group.get("class") == "section"
+    ]
     frames = [group.find(f"{SVG}rect") for group in groups]
     assert sum(float(frame.get("width")) < 500 for frame in frames) != 1
 
 
 def test_two_columns():
     """Bars of a GPU take the whole width; after them each section goes to the column that is shorter so far."""
-    sections = [group for group in picture(PROFILES["full"][0]).iter(f"{SVG}g") if group.get("class") == "section"]
+    sections = [
+        group
+        for group in picture(PROFILES["full"][0]).iter(f"{SVG}g")
+        if group.get("class") == "section"
+    ]
     lefts = [float(section.find(f"{SVG}rect").get("x")) for section in sections]
     assert lefts == [28, 28, 438, 438, 28, 438, 28, 28]
 
@@ -818,7 +926,12 @@ def test_no_text_lies_on_another(profile, path):
 def test_no_text_lies_on_a_bar(profile, path):
     """Labels and figures stand beside their bars or above them."""
     svg = picture(profile, path)
-    bars = [frame for group in svg.iter(f"{SVG}g") if group.get("class") == "bar" for frame in extents(group)]
+    bars = [
+        frame
+        for group in svg.iter(f"{SVG}g")
+        if group.get("class") == "bar"
+        for frame in extents(group)
+    ]
     texts = [text_frame(text) for text in svg.iter(f"{SVG}text")]
     assert [(text, bar) for text in texts for bar in bars if overlap(text, bar)] == []
 
@@ -838,9 +951,17 @@ def test_picture_says_what_the_text_says():
     """Every title, warning and figure of the text stands in the picture, too."""
     shown = view(PROFILES["full"][0])
     said_there = " ".join(text.text for text in picture(PROFILES["full"][0]).iter(f"{SVG}text"))
-    bars = [text for section in shown.sections for bar in section.bars for text in (bar.label, bar.text)]
+    bars = [
+        text for section in shown.sections for bar in section.bars for text in (bar.label, bar.text)
+    ]
     facts = [fact.text for section in shown.sections for fact in section.facts]
-    wanted = [shown.name, *(section.title for section in shown.sections), *shown.warnings, *bars, *facts]
+    wanted = [
+        shown.name,
+        *(section.title for section in shown.sections),
+        *shown.warnings,
+        *bars,
+        *facts,
+    ]
     words = set(said_there.split())
     assert [text for text in wanted if not set(text.split()) <= words] == []
 
@@ -868,7 +989,9 @@ def test_line_for_each_edge():
     assert sorted(figures) == ["0.8", "0.8", "11.9", "11.9", "12.1", "12.1", "12.4", "12.4"]
 
 
-@pytest.mark.parametrize(("pattern", "rows"), [("chain", 1), ("stencil_2d", 4), ("stencil_3d", 4), ("ring", 7)])
+@pytest.mark.parametrize(
+    ("pattern", "rows"), [("chain", 1), ("stencil_2d", 4), ("stencil_3d", 4), ("ring", 7)]
+)
 def test_shape_of_a_pattern(pattern, rows):
     """A chain lies on a line, a stencil on a grid or a block, anything else on a circle."""
     circles = picture(PROFILES[pattern][0]).iter(f"{SVG}circle")
@@ -882,7 +1005,9 @@ def test_no_rank_hides_another(pattern, ranks):
     document = {"name": "j", "gpus": ranks, "communication": {"pattern": pattern, "source": "s"}}
     circles = picture(Profile(document)).iter(f"{SVG}circle")
     places = [tuple(float(circle.get(name)) for name in ("cx", "cy", "r")) for circle in circles]
-    assert [(a, b) for a, b in combinations(places, 2) if hypot(a[0] - b[0], a[1] - b[1]) < a[2] + b[2]] == []
+    assert [
+        (a, b) for a, b in combinations(places, 2) if hypot(a[0] - b[0], a[1] - b[1]) < a[2] + b[2]
+    ] == []
 
 
 # The list
@@ -942,7 +1067,9 @@ def test_list_beside_the_figures():
 
 def test_list_at_a_terminal(launcher: Launcher) -> None:
     """At 80 columns no line is longer or ends in a blank, and each profile's description is there in full."""
-    child = pexpect.spawn(str(SCRIPT), ["profiles"], env=launcher.environment, dimensions=(50, 80), timeout=60)
+    child = pexpect.spawn(
+        str(SCRIPT), ["profiles"], env=launcher.environment, dimensions=(50, 80), timeout=60
+    )
     shown = re.sub(r"\x1b\[[0-9;]*m", "", child.read().decode()).splitlines()
     child.close()
     assert [line for line in shown if len(line) > 80 or line != line.rstrip()] == []
@@ -973,7 +1100,9 @@ def test_narrow_pipe(launcher: Launcher, full: str) -> None:
     """COLUMNS says how wide a pipe is."""
     launcher.environment["COLUMNS"] = "60"
     done = launcher.run("profiles", "show", full)
-    assert [line for line in done.stdout.splitlines() if len(line.rstrip()) > 60 and full not in line] == []
+    assert [
+        line for line in done.stdout.splitlines() if len(line.rstrip()) > 60 and full not in line
+    ] == []
 
 
 def test_pipe_without_unicode(launcher: Launcher, full: str) -> None:
@@ -987,8 +1116,12 @@ def test_pipe_without_unicode(launcher: Launcher, full: str) -> None:
 @pytest.mark.parametrize("no_colour", [False, True])
 def test_colours(launcher: Launcher, full: str, no_colour: bool) -> None:
     """A terminal gets colours, unless NO_COLOR is set."""
-    environment = launcher.environment | {"TERM": "xterm-256color"} | ({"NO_COLOR": "1"} if no_colour else {})
-    child = pexpect.spawn(str(SCRIPT), ["profiles", "show", full], env=environment, dimensions=(50, 80), timeout=60)
+    environment = (
+        launcher.environment | {"TERM": "xterm-256color"} | ({"NO_COLOR": "1"} if no_colour else {})
+    )
+    child = pexpect.spawn(
+        str(SCRIPT), ["profiles", "show", full], env=environment, dimensions=(50, 80), timeout=60
+    )
     shown = child.read().decode()
     child.close()
     assert child.exitstatus == 0
@@ -1010,7 +1143,9 @@ def test_picture_without_matplotlib() -> None:
         "import sys\nfrom gpulaunch.cli.profiles import main\n"
         "main(['show', 'vgg16', '--svg', '-'])\nassert 'matplotlib' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert ET.fromstring(done.stdout).tag == f"{SVG}svg"
 
@@ -1019,8 +1154,14 @@ def test_picture_without_matplotlib() -> None:
     ("arguments", "message"),
     [
         (("--svg", "x.svg"), "--svg goes with 'gpulaunch profiles show', without --json"),
-        (("check", "vgg16", "--svg", "x.svg"), "--svg goes with 'gpulaunch profiles show', without --json"),
-        (("show", "vgg16", "--json", "--svg", "x.svg"), "--svg goes with 'gpulaunch profiles show', without --json"),
+        (
+            ("check", "vgg16", "--svg", "x.svg"),
+            "--svg goes with 'gpulaunch profiles show', without --json",
+        ),
+        (
+            ("show", "vgg16", "--json", "--svg", "x.svg"),
+            "--svg goes with 'gpulaunch profiles show', without --json",
+        ),
         (("show", "vgg16", "--svg", ""), "--svg has an empty value"),
     ],
 )

@@ -56,12 +56,16 @@ def sample(rule: Any) -> Any:
 
 
 def whole_section(section: type[Section]) -> dict[str, Any]:
-    return {name: sample(key.rule) for name, key in section.keys.items() if not isinstance(key, Part)}
+    return {
+        name: sample(key.rule) for name, key in section.keys.items() if not isinstance(key, Part)
+    }
 
 
 def whole_document() -> dict[str, Any]:
     """A profile that says everything."""
-    document = whole_section(Profile) | {name: whole_section(section) for name, section in sections().items()}
+    document = whole_section(Profile) | {
+        name: whole_section(section) for name, section in sections().items()
+    }
     document["placement"]["one_per_node"] = False
     document["scaling"]["profiles"] = {"1": "a", "0.5": "b"}
     return document
@@ -76,7 +80,9 @@ def test_every_key_is_an_attribute() -> None:
         assert {key: getattr(record, key) for key in record.keys} == document[section]
         assert not empty
         assert all(not getattr(empty, key) for key in empty.keys)
-    assert {name: getattr(profile, name) for name in whole_section(Profile)} == whole_section(Profile)
+    assert {name: getattr(profile, name) for name in whole_section(Profile)} == whole_section(
+        Profile
+    )
 
 
 def test_records_do_not_change() -> None:
@@ -126,8 +132,16 @@ def values(rule: Any) -> st.SearchStrategy[Any]:
         names = st.sampled_from(rule.names) if rule.names else st.text(max_size=5)
         return st.dictionaries(names, values(rule.rule), max_size=3)
     if isinstance(rule, tuple) and not isinstance(rule[0], str):
-        return st.integers(*rule) if isinstance(rule[0], int) else st.floats(*rule) | st.integers(0, int(rule[1]))
-    return st.sampled_from(rule) if isinstance(rule, tuple) else {str: st.text(max_size=5), bool: st.booleans()}[rule]
+        return (
+            st.integers(*rule)
+            if isinstance(rule[0], int)
+            else st.floats(*rule) | st.integers(0, int(rule[1]))
+        )
+    return (
+        st.sampled_from(rule)
+        if isinstance(rule, tuple)
+        else {str: st.text(max_size=5), bool: st.booleans()}[rule]
+    )
 
 
 WORDS = st.text(max_size=5) | st.sampled_from(["words", "a b"])  # also none, which is refused
@@ -148,7 +162,9 @@ def section_documents(section: type[Section]) -> st.SearchStrategy[dict[str, Any
     return st.fixed_dictionaries(needed, optional=fields)
 
 
-JUNK = st.sampled_from([None, "x", "ring", "", -1, 0, 2.5, 1e30, True, [], {}, [1], [[0, 1]], {"x": 1}, [None]])
+JUNK = st.sampled_from(
+    [None, "x", "ring", "", -1, 0, 2.5, 1e30, True, [], {}, [1], [[0, 1]], {"x": 1}, [None]]
+)
 
 
 def taken(document: dict[str, Any]) -> bool:
@@ -230,7 +246,10 @@ def test_names_that_no_terminal_shows(name: str) -> None:
 def test_edges_that_stand_twice() -> None:
     """A pair of ranks has one edge, whichever is named first."""
     for again in ([0, 1, 2], [1, 0, 2]):
-        document = {"name": "job", "communication": {"edges": [[0, 1, 9], [1, 2, 1], again], "source": "x"}}
+        document = {
+            "name": "job",
+            "communication": {"edges": [[0, 1, 9], [1, 2, 1], again], "source": "x"},
+        }
         with pytest.raises(FieldError, match="edges: 0-1 stands twice, in either order") as problem:
             parse_profile(document)
         assert problem.value.path == ("communication", "edges", 2)
@@ -238,8 +257,13 @@ def test_edges_that_stand_twice() -> None:
 
 def test_dates_may_be_those_of_toml(tmp_path: Path) -> None:
     """A date without quotes is the same date as text."""
-    for written, want in (("2025-03-31", "2025-03-31"), ("2025-03-31T14:02:11Z", "2025-03-31T14:02:11Z")):
-        (tmp_path / "job.toml").write_text(f'name = "job"\n[resources]\ndate = {written}\nsource = "x"')
+    for written, want in (
+        ("2025-03-31", "2025-03-31"),
+        ("2025-03-31T14:02:11Z", "2025-03-31T14:02:11Z"),
+    ):
+        (tmp_path / "job.toml").write_text(
+            f'name = "job"\n[resources]\ndate = {written}\nsource = "x"'
+        )
         assert load_profile(str(tmp_path / "job.toml")).resources.date == want
 
 
@@ -247,11 +271,23 @@ def test_dates_may_be_those_of_toml(tmp_path: Path) -> None:
     ("text", "want"),
     [
         ('name = "a"\ngpus = 2\ngpus = 3', "3: 'gpus' stands twice"),
-        ('name = "a"\ncommand = [\n"b"]\ngpus = 1\ncommand = [\n"c",\n]\n', "5: 'command' stands twice"),
-        ('name = "a"\n[resources]\nsource = "x"\n[resources]\npower_w = 2', "4: '[resources]' stands twice"),
-        ('name = "a"\n[[resources]]\nsource = "x"', "2: resources: it is a list of tables, and one table is wanted"),
+        (
+            'name = "a"\ncommand = [\n"b"]\ngpus = 1\ncommand = [\n"c",\n]\n',
+            "5: 'command' stands twice",
+        ),
+        (
+            'name = "a"\n[resources]\nsource = "x"\n[resources]\npower_w = 2',
+            "4: '[resources]' stands twice",
+        ),
+        (
+            'name = "a"\n[[resources]]\nsource = "x"',
+            "2: resources: it is a list of tables, and one table is wanted",
+        ),
         ('\ufeffname = "a"', "1: it begins with a byte-order mark: save it as UTF-8 without one"),
-        (f"name = {'[' * 9999}", " beyond what can be read: tables or lists in one another, too deep"),
+        (
+            f"name = {'[' * 9999}",
+            " beyond what can be read: tables or lists in one another, too deep",
+        ),
         ('name = "a"\nsurprise = 1', "2: unknown key 'surprise': known here are version, name, "),
         ('name = "a"\ngpu = 1', "2: unknown key 'gpu': nearest is 'gpus'"),
     ],
@@ -339,7 +375,11 @@ def refused(name: str) -> UsageError:
 def test_a_profile_stands_on_another(files: Path) -> None:
     """What a file says counts, the rest is its base's; tables are merged and lists are replaced."""
     profile = load_profile(str(files / "own.toml"))
-    assert (profile.name, profile.description, profile.command) == ("own", "the one below", ["train", "--fast"])
+    assert (profile.name, profile.description, profile.command) == (
+        "own",
+        "the one below",
+        ["train", "--fast"],
+    )
     assert (profile.resources.memory_mib, profile.resources.power_w) == (700, 90)
     assert profile.slowdowns == {"vgg16": 0.2, "gmm": 0.03}
     assert profile.curve == (CurvePoint(50, 3), CurvePoint(100, 4))
@@ -350,7 +390,10 @@ def test_a_source_names_all_that_gave_figures(files: Path) -> None:
     resources = load_profile(str(files / "own.toml")).resources
     assert resources.source == "sampled again; the rest as ./below.toml on A100: sampled"
     assert (resources.measured_on, resources.date) == ("H100", None)
-    assert load_profile(str(files / "own.toml")).collocation.source == "tried again; the rest as ./below.toml: tried"
+    assert (
+        load_profile(str(files / "own.toml")).collocation.source
+        == "tried again; the rest as ./below.toml: tried"
+    )
     whole = OWN.replace("memory_mib = 700", "memory_mib = 700\npower_w = 80")
     (files / "own.toml").write_text(whole)
     assert load_profile(str(files / "own.toml")).resources.source == "sampled again"
@@ -365,7 +408,9 @@ def test_spread_of_what_was_replaced_is_gone(files: Path) -> None:
 def test_a_curve_is_replaced_as_a_whole(files: Path) -> None:
     """Half of one curve is never put together with half of another."""
     path = files / "own.toml"
-    path.write_text(f'{OWN}\n[sm_curve]\nsm_percentage = [100]\nthroughput = [9]\nsource = "swept again"\n')
+    path.write_text(
+        f'{OWN}\n[sm_curve]\nsm_percentage = [100]\nthroughput = [9]\nsource = "swept again"\n'
+    )
     profile = load_profile(str(path))
     assert profile.curve == (CurvePoint(100, 9),)
     assert (profile.sm_curve.unit, profile.sm_curve.source) == (None, "swept again")
@@ -389,7 +434,9 @@ def test_base_with_a_variant(files: Path) -> None:
     assert (profile.name, profile.gpus, profile.communication.weight) == ("own", 2, 4)
 
 
-def test_own_profile_stands_on_the_shipped_one_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_profile_stands_on_the_shipped_one_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A base of the file's own name is the next one of that name."""
     directory = tmp_path / "gpulaunch" / "profiles"
     directory.mkdir(parents=True)
@@ -402,7 +449,13 @@ def test_own_profile_stands_on_the_shipped_one_of_its_name(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("sentence", "file", "old", "new", "want"),
     [
-        ("no such base", "own", "./below.toml", "below", "own.toml:2: base: unknown profile 'below'"),
+        (
+            "no such base",
+            "own",
+            "./below.toml",
+            "below",
+            "own.toml:2: base: unknown profile 'below'",
+        ),
         (
             "no such file",
             "own",
@@ -424,7 +477,13 @@ def test_own_profile_stands_on_the_shipped_one_of_its_name(tmp_path: Path, monke
             "below.toml@b",
             "own.toml:2: base: profile 'below' has no variant 'b'",
         ),
-        ("the base is wrong", "below", "= 90", "= -1", "below.toml:7: power_w: -1 is not within 0 to 100000"),
+        (
+            "the base is wrong",
+            "below",
+            "= 90",
+            "= -1",
+            "below.toml:7: power_w: -1 is not within 0 to 100000",
+        ),
         (
             "itself",
             "own",
@@ -453,7 +512,13 @@ def test_own_profile_stands_on_the_shipped_one_of_its_name(tmp_path: Path, monke
             "",
             "below.toml:35: key 'source' is missing in communication",
         ),
-        ("no source", "own", 'source = "sampled again"\n', "", "own.toml:4: key 'source' is missing in resources"),
+        (
+            "no source",
+            "own",
+            'source = "sampled again"\n',
+            "",
+            "own.toml:4: key 'source' is missing in resources",
+        ),
     ],
 )
 def test_mistakes_of_files_that_stand_on_each_other(
@@ -469,17 +534,26 @@ def test_mistakes_of_files_that_stand_on_each_other(
 def test_contradiction_between_files(files: Path) -> None:
     """What only both files together get wrong is told of the topmost that takes part."""
     (files / "below.toml").write_text('name = "below"\n[placement]\nsingle_node = true')
-    (files / "own.toml").write_text('name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true')
-    assert refused(str(files / "own.toml")).message.startswith(f"{files}/own.toml:4: one_per_node: true, and so is")
+    (files / "own.toml").write_text(
+        'name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true'
+    )
+    assert refused(str(files / "own.toml")).message.startswith(
+        f"{files}/own.toml:4: one_per_node: true, and so is"
+    )
 
 
 def test_too_many_stand_on_each_other(tmp_path: Path) -> None:
     """At most 16 bases."""
     for number in range(30):
-        (tmp_path / f"p{number}.toml").write_text(f'name = "p{number}"\nbase = "./p{number + 1}.toml"')
+        (tmp_path / f"p{number}.toml").write_text(
+            f'name = "p{number}"\nbase = "./p{number + 1}.toml"'
+        )
     (tmp_path / "p30.toml").write_text('name = "p30"')
     assert load_profile(str(tmp_path / "p14.toml")).name == "p14"
-    assert "more than 16 profiles stand on each other: p13 -> p14 -> " in refused(str(tmp_path / "p13.toml")).message
+    assert (
+        "more than 16 profiles stand on each other: p13 -> p14 -> "
+        in refused(str(tmp_path / "p13.toml")).message
+    )
 
 
 def test_unknown_variant_lists_those_there_are(files: Path) -> None:
@@ -530,7 +604,9 @@ def test_a_pipe_is_read_only_where_somebody_writes(launcher: Launcher, tmp_path:
 def test_launch_with_a_variant(launcher: Launcher) -> None:
     """A launch takes the variant that --profile names, and others see it under that name."""
     done = launcher.run(
-        *("--topology", "dgx1-v100", "--profile", "alexnet@batch=1", "--", "gpulaunch"), "status", "--json"
+        *("--topology", "dgx1-v100", "--profile", "alexnet@batch=1", "--", "gpulaunch"),
+        "status",
+        "--json",
     )
     assert done.returncode == 0, done.stderr
     (lease,) = json.loads(done.stdout)["leases"]
@@ -541,9 +617,12 @@ def test_job_file_profiles_have_bases(launcher: Launcher, tmp_path: Path) -> Non
     """A profile within a file of jobs may stand on another."""
     path = tmp_path / "jobs.toml"
     path.write_text(
-        '[profile.mine]\nbase = "kripke-4x"\ngpus = 2\n[[job]]\nprofile = "mine"\narrival_s = 0\n', encoding="utf-8"
+        '[profile.mine]\nbase = "kripke-4x"\ngpus = 2\n[[job]]\nprofile = "mine"\narrival_s = 0\n',
+        encoding="utf-8",
     )
-    done = launcher.run("simulate", "--topology", "dgx1-v100", "--policy", "preserve", "--json", "--jobs", str(path))
+    done = launcher.run(
+        "simulate", "--topology", "dgx1-v100", "--policy", "preserve", "--json", "--jobs", str(path)
+    )
     assert done.returncode == 0, done.stderr
     (job,) = json.loads(done.stdout)["runs"][0]["jobs"]
     assert (len(job["gpus"]), job["ended_s"]) == (2, 84.1)
@@ -557,7 +636,9 @@ def test_job_file_profiles_have_bases(launcher: Launcher, tmp_path: Path) -> Non
 
 def test_sizes_that_the_paper_uses() -> None:
     """Between and beyond the sizes of mps-sharing-2024 Table II figures follow a power law, and say so."""
-    kripke, warpx, athenapk = map(load_profile, ("kripke@size=2", "warpx@size=2", "athenapk@size=8"))
+    kripke, warpx, athenapk = map(
+        load_profile, ("kripke@size=2", "warpx@size=2", "athenapk@size=8")
+    )
     assert kripke.resources.sm_utilization_percentage == pytest.approx(40.97, abs=0.005)  # about 40
     assert warpx.resources.sm_utilization_percentage == pytest.approx(50.72, abs=0.005)  # about 50
     assert athenapk.resources.sm_utilization_percentage == pytest.approx(60.6, abs=0.2)
@@ -594,7 +675,9 @@ def test_sizes_are_numbers_above_0(size: str) -> None:
 def test_one_size_at_a_time() -> None:
     """The same parameter twice is refused, also with the same value."""
     assert refused("kripke@size=1,size=4").message == "'size' is asked for twice: size=1, size=4"
-    assert refused("alexnet@batch=1@batch=1").message == "'batch' is asked for twice: batch=1, batch=1"
+    assert (
+        refused("alexnet@batch=1@batch=1").message == "'batch' is asked for twice: batch=1, batch=1"
+    )
 
 
 @pytest.mark.parametrize("size", ["401", "0.0099"])
@@ -618,7 +701,9 @@ def test_zero_runs_along_a_line(tmp_path: Path) -> None:
     for size, pcie in ((1, 0), (3, 4)):
         text = f'name = "s{size}"\n[resources]\npcie_tx_gb_per_s = {pcie}\nsource = "x"\nmeasured_on = "G{size}"'
         (tmp_path / f"s{size}.toml").write_text(text)
-    scaling = 'name = "s"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "./s1.toml", 3 = "./s3.toml" }'
+    scaling = (
+        'name = "s"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "./s1.toml", 3 = "./s3.toml" }'
+    )
     (tmp_path / "s.toml").write_text(scaling)
     got = {n: load_profile(f"{tmp_path}/s.toml@n={n}").resources for n in (0.5, 2, 4)}
     assert {n: one.pcie_tx_gb_per_s for n, one in got.items()} == {0.5: 0.0, 2: 2.0, 4: 6.0}
@@ -643,7 +728,9 @@ def test_intensity_speaks_last() -> None:
 
 def test_memory_intensive_without_a_curve_keeps_an_even_share() -> None:
     """Nobody knows with how few SMs such a job gets along, so none are taken from it."""
-    memory, compute = (Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute"))
+    memory, compute = (
+        Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute")
+    )
     found = partition([memory, compute], A100X)
     assert found.sm_percentages == (50, 50)
     assert partition([memory, memory._replace(name="other")], A100X).sm_percentages == (50, 50)
@@ -674,10 +761,15 @@ def test_slowdowns_of_variants_count_both_ways() -> None:
 def test_predicted_slowdown_is_called_so() -> None:
     """A refusal says whether the slowdown was measured or predicted; so does a lease."""
     demands = [Demand(name, 10, 10, 1 << 30) for name in "ab"]
-    one, other = Client(demands[0], Objective("energy"), {"b": 0.5}, ("b",)), Client(demands[1], Objective("energy"))
+    one, other = (
+        Client(demands[0], Objective("energy"), {"b": 0.5}, ("b",)),
+        Client(demands[1], Objective("energy")),
+    )
     assert judge([one, other], A100X).reasons == ("predicted slowdown of a 50 % of at most 25 %",)
     measured = one._replace(predicted=())
-    assert judge([other, measured], A100X).reasons == ("measured slowdown of a 50 % of at most 25 %",)
+    assert judge([other, measured], A100X).reasons == (
+        "measured slowdown of a 50 % of at most 25 %",
+    )
     share = Share(("GPU-1",), 50, False, one)
     assert parse_share(json.loads(json.dumps(share_document(share)))) == share
 
@@ -685,14 +777,26 @@ def test_predicted_slowdown_is_called_so() -> None:
 def test_measured_edges_are_the_pattern(launcher: Launcher, tmp_path: Path) -> None:
     """The graph of a profile is the pattern of as many GPUs; of another number, all to all is assumed."""
     path = tmp_path / "job.toml"
-    path.write_text('name = "job"\n[communication]\nedges = [[0, 1, 9], [1, 2, 1.5]]\nsource = "counted"')
+    path.write_text(
+        'name = "job"\n[communication]\nedges = [[0, 1, 9], [1, 2, 1.5]]\nsource = "counted"'
+    )
     for options, want in (
         ((), "pattern job,"),
         (("-n", "3"), "pattern job,"),
         (("-n", "2"), "pattern all-to-all,"),
         (("-n", "3", "--pattern", "ring"), "pattern ring,"),
     ):
-        explain = ("--topology", "dgx1-v100", "-p", str(path), *options, "--explain", "--dry-run", "--", "true")
+        explain = (
+            "--topology",
+            "dgx1-v100",
+            "-p",
+            str(path),
+            *options,
+            "--explain",
+            "--dry-run",
+            "--",
+            "true",
+        )
         done = launcher.run(*explain)
         assert (done.returncode, want in done.stdout) == (0, True), (options, done.stdout)
 
@@ -707,15 +811,25 @@ def dry_run(launcher: Launcher, *options: str) -> tuple[int, str]:
 
 def test_set_goes_over_the_profile(launcher: Launcher) -> None:
     """--set changes what the profile says, several times, and makes a profile where there is none."""
-    assert json.loads(dry_run(launcher, "--json", "-p", "vgg16", "--set", "gpus=3")[1])["gpus"][2]["index"] == 3
+    assert (
+        json.loads(dry_run(launcher, "--json", "-p", "vgg16", "--set", "gpus=3")[1])["gpus"][2][
+            "index"
+        ]
+        == 3
+    )
     status, said = dry_run(launcher, "-p", "vgg16", "--set", "memory=17GiB", "--set=gpus=3")
-    assert (status, "3 GPUs requested: 0 of dgx1-v100's 8 satisfy profile vgg16's 17 GiB of memory" in said) == (
+    assert (
+        status,
+        "3 GPUs requested: 0 of dgx1-v100's 8 satisfy profile vgg16's 17 GiB of memory" in said,
+    ) == (
         2,
         True,
     )
     status, said = dry_run(launcher, "--set", "resources.memory_mib=17408")
     assert (status, "--set's 17 GiB of memory" in said) == (2, True)
-    assert dry_run(launcher, "--set", "memory=17GiB", "--memory", "1GiB")[0] == 0  # an option of its own counts more
+    assert (
+        dry_run(launcher, "--set", "memory=17GiB", "--memory", "1GiB")[0] == 0
+    )  # an option of its own counts more
 
 
 @pytest.mark.parametrize(
@@ -751,8 +865,14 @@ def test_set_goes_over_a_variant() -> None:
         ),
         (("power_w=much",), "--set power_w=much: power_w: 'much' is not a number"),
         (("memory=much",), "--set memory=much: 'much' is no amount of memory such as 12GiB"),
-        (("idle_percentage=101",), "--set idle_percentage=101: idle_percentage: 101 is not within 0 to 100"),
-        (("resources=1",), "--set resources=1: 'resources' is a section: write resources.KEY=VALUE"),
+        (
+            ("idle_percentage=101",),
+            "--set idle_percentage=101: idle_percentage: 101 is not within 0 to 100",
+        ),
+        (
+            ("resources=1",),
+            "--set resources=1: 'resources' is a section: write resources.KEY=VALUE",
+        ),
         (("name=x",), "--set name=x: unknown key 'name'"),
         (("pattern=rings",), "--set pattern=rings: pattern: 'rings' is none of ring, "),
         (
@@ -775,7 +895,9 @@ def test_check_names_path_and_line_of_every_file(launcher: Launcher, files: Path
     """Every file is checked, the wrong ones are told with path and line, and the exit status is 2."""
     (files / "bad.toml").write_text('name = "bad"\n[resources]\nmemorymib = 3\nsource = "x"')
     (files / "no.toml").write_text('name = "no\n')
-    done = launcher.run("profiles", "check", *(str(files / f"{name}.toml") for name in ("bad", "own", "no")))
+    done = launcher.run(
+        "profiles", "check", *(str(files / f"{name}.toml") for name in ("bad", "own", "no"))
+    )
     assert done.returncode == 2
     assert f"{files}/bad.toml:3: unknown key 'memorymib': nearest is 'memory_mib'\n" in done.stderr
     assert f"{files}/no.toml:1: " in done.stderr
@@ -787,7 +909,9 @@ def test_check_looks_at_variants_and_sizes(launcher: Launcher, files: Path) -> N
     path = files / "own.toml"
     path.write_text(f"{OWN}\n[variants.both.placement]\nsingle_node = true\none_per_node = true\n")
     done = launcher.run("profiles", "check", str(path))
-    assert (done.returncode, f"{path}:15: one_per_node: true, and" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, f"{path}:15: one_per_node: true, and" in done.stderr) == (2, True), (
+        done.stderr
+    )
     path.write_text('name = "own"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "nobody" }\n')
     done = launcher.run("profiles", "check", str(path))
     want = f"gpulaunch: error: {path}:4: scaling.profiles.\"1\": unknown profile 'nobody'\n"
@@ -809,7 +933,9 @@ def test_check_tells_the_first_mistake_of_each_section(launcher: Launcher, tmp_p
     )
     done = launcher.run("profiles", "check", str(path))
     assert done.returncode == 2
-    assert [line.split(": ")[2] for line in done.stderr.splitlines()] == [f"{path}:{n}" for n in (2, 4, 7, 9, 11, 12)]
+    assert [line.split(": ")[2] for line in done.stderr.splitlines()] == [
+        f"{path}:{n}" for n in (2, 4, 7, 9, 11, 12)
+    ]
 
 
 def test_check_warns_of_what_may_mislead(launcher: Launcher, tmp_path: Path) -> None:
@@ -821,7 +947,9 @@ def test_check_warns_of_what_may_mislead(launcher: Launcher, tmp_path: Path) -> 
     )
     done = launcher.run("profiles", "check", str(path))
     assert done.returncode == 0
-    assert [line.split(": ")[2] for line in done.stderr.splitlines()] == [f"{path}:{n}" for n in (3, 4, 5, 7)]
+    assert [line.split(": ")[2] for line in done.stderr.splitlines()] == [
+        f"{path}:{n}" for n in (3, 4, 5, 7)
+    ]
 
 
 SENSITIVITY = '[sensitivity]\nsource = "x"\n'
@@ -830,15 +958,30 @@ SENSITIVITY = '[sensitivity]\nsource = "x"\n'
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        (f"{SENSITIVITY}best_s = 10\nworst_s = 15\nslowdown_percentage = 40", "6: slowdown_percentage: 40, and "),
+        (
+            f"{SENSITIVITY}best_s = 10\nworst_s = 15\nslowdown_percentage = 40",
+            "6: slowdown_percentage: 40, and ",
+        ),
         (f"{SENSITIVITY}best_s = 10\nworst_s = 15\nslowdown_percentage = 50.4", ""),
-        (f"{SENSITIVITY}best_gb_per_s = 9\nworst_gb_per_s = 10", "4: best_gb_per_s: 9 is less than worst_gb_per_s"),
-        ('[resources]\nsource = "x"\ndate = "31.3.2025"', "4: date: '31.3.2025' is no date such as"),
-        ('[resources]\nsource = "x"\ndate = "2025-02-30"', "4: date: '2025-02-30' is no date such as"),
+        (
+            f"{SENSITIVITY}best_gb_per_s = 9\nworst_gb_per_s = 10",
+            "4: best_gb_per_s: 9 is less than worst_gb_per_s",
+        ),
+        (
+            '[resources]\nsource = "x"\ndate = "31.3.2025"',
+            "4: date: '31.3.2025' is no date such as",
+        ),
+        (
+            '[resources]\nsource = "x"\ndate = "2025-02-30"',
+            "4: date: '2025-02-30' is no date such as",
+        ),
         ('[resources]\nsource = "x"\ndate = "2025-03-31T14:02:11Z"', ""),
         ('[resources]\nsource = "x"\ndate = "2024"', ""),
         ('[resources]\nsource = "x"\npower_w = 611.58\npower_max_w = 610', ""),
-        ('[resources]\nsource = "x"\npower_w = 630\npower_max_w = 610', "5: power_max_w: 610 is less than power_w"),
+        (
+            '[resources]\nsource = "x"\npower_w = 630\npower_max_w = 610',
+            "5: power_max_w: 610 is less than power_w",
+        ),
     ],
 )
 def test_what_check_warns_of(launcher: Launcher, tmp_path: Path, text: str, want: str) -> None:
@@ -846,7 +989,10 @@ def test_what_check_warns_of(launcher: Launcher, tmp_path: Path, text: str, want
     path = tmp_path / "job.toml"
     path.write_text(f'name = "job"\n{text}\n')
     done = launcher.run("profiles", "check", str(path))
-    assert (done.returncode, done.stderr.startswith(want and f"gpulaunch: warning: {path}:{want}")) == (0, True)
+    assert (
+        done.returncode,
+        done.stderr.startswith(want and f"gpulaunch: warning: {path}:{want}"),
+    ) == (0, True)
     assert bool(done.stderr) == bool(want)
 
 
@@ -859,7 +1005,11 @@ def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
     launcher.environment["XDG_CONFIG_HOME"] = str(tmp_path)
     listed = launcher.run("profiles", "--json")
     names = {one["name"]: one["variants"] for one in json.loads(listed.stdout)}
-    assert (listed.stderr, names["wrongname"], {"other", "dir"} & set(names)) == ("", ["wrongname@a"], set())
+    assert (listed.stderr, names["wrongname"], {"other", "dir"} & set(names)) == (
+        "",
+        ["wrongname@a"],
+        set(),
+    )
     done = launcher.run("profiles", "check", "wrongname@a", str(tmp_path / "elsewhere.toml"))
     want = f"{own}/wrongname.toml:1: name: 'other' is in 'wrongname.toml', so 'wrongname' is what asks for it"
     assert (done.returncode, done.stderr) == (0, f"gpulaunch: warning: {want}\n")
@@ -873,7 +1023,14 @@ def test_list_has_everything(launcher: Launcher) -> None:
     assert found["kripke"]["variants"] == ["kripke@size=1", "kripke@size=4"]
     kripke = found["kripke-1x"]
     assert kripke["document"]["counters"]["warp_occupancy_percentage"] == 32.61
-    before = ("memory_bytes", "sm_utilization_percentage", "measured_on", "resources_source", "counters", "sm_curve")
+    before = (
+        "memory_bytes",
+        "sm_utilization_percentage",
+        "measured_on",
+        "resources_source",
+        "counters",
+        "sm_curve",
+    )
     assert [kripke[key] for key in before] == [
         *(651_165_696, 26.56, "NVIDIA A100X 80GB", "mps-sharing-2024 Table II", None, [])
     ]
@@ -902,7 +1059,10 @@ def test_classes_of_cd_search(intensity: str) -> None:
     """The 14 benchmarks of cd-search-ics18 Table 1 have its classes."""
     for name in CLASSES[intensity].split():
         classification = load_profile(name).classification
-        assert (classification.intensity, "cd-search-ics18 Table 1" in classification.source) == (intensity, True)
+        assert (classification.intensity, "cd-search-ics18 Table 1" in classification.source) == (
+            intensity,
+            True,
+        )
     mergesort = load_profile("mergesort").resources
     got = (mergesort.memory_bandwidth_utilization_percentage, mergesort.utilization)
     assert got == (13.3, None)  # of a simulated GPU, not by GPM
@@ -936,7 +1096,9 @@ def test_batch_classes_are_the_published_data(network: str) -> None:
 @pytest.mark.parametrize("network", ["alexnet", "googlenet", "caffenet"])
 def test_weights_by_batch_class(network: str) -> None:
     """The job graph's weight falls from 4 for the smallest batch to 1 for the largest (topo-aware-sc17 5.1)."""
-    weights = [load_profile(f"{network}@batch={batch}").communication.weight for batch in (1, 4, 64, 128)]
+    weights = [
+        load_profile(f"{network}@batch={batch}").communication.weight for batch in (1, 4, 64, 128)
+    ]
     assert weights == [4, 3, 2, 1]
 
 

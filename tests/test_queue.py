@@ -25,7 +25,9 @@ from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS
 
 GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(8))
-BOX = Topology("box", GPUS, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(GPUS, 2)), "a test")
+BOX = Topology(
+    "box", GPUS, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(GPUS, 2)), "a test"
+)
 ALL = range(8)
 
 
@@ -99,10 +101,28 @@ def outcome(decision: Decision) -> tuple[object, ...]:
     [
         ("nobody waits", [], None, ALL, []),
         ("all want anything", [ticket(1), ticket(2)], None, ALL, [1, 2]),
-        ("by number, however they are listed", [ticket(7), ticket(12), ticket(3)], None, ALL, [3, 7, 12]),
+        (
+            "by number, however they are listed",
+            [ticket(7), ticket(12), ticket(3)],
+            None,
+            ALL,
+            [3, 7, 12],
+        ),
         ("one GPU in common is enough", [ticket(1, only=(0, 1, 2))], None, (2, 3), [1]),
-        ("none in common is no competition", [ticket(1, only=(0, 1)), ticket(2, only=(2, 3))], None, (2, 3), [2]),
-        ("what is wanted inside a lease is nobody's outside", [ticket(1, within="a"), ticket(2)], None, ALL, [2]),
+        (
+            "none in common is no competition",
+            [ticket(1, only=(0, 1)), ticket(2, only=(2, 3))],
+            None,
+            (2, 3),
+            [2],
+        ),
+        (
+            "what is wanted inside a lease is nobody's outside",
+            [ticket(1, within="a"), ticket(2)],
+            None,
+            ALL,
+            [2],
+        ),
         ("and the other way round", [ticket(1, within="a"), ticket(2)], "a", (0, 1), [1]),
         ("nobody else is inside a lease", [ticket(1, within="a", user_id=7)], "a", ALL, []),
         ("two leases are apart", [ticket(1, within="a"), ticket(2, within="b")], "b", ALL, [2]),
@@ -127,7 +147,14 @@ CHOOSY = PASSABLE._replace(choosy=True)
         ("nobody is ahead", [], 8, ALL, 0, None),
         ("first in, first out bars what would fit", [ticket(1, gpus=8)], 1, (0, 1), 0, 1),
         ("and what is as large", [ticket(1)], 1, (0,), 0, 1),
-        ("the last of several is the one to wait for", [ticket(1), ticket(2), ticket(3)], 1, ALL, 0, 3),
+        (
+            "the last of several is the one to wait for",
+            [ticket(1), ticket(2), ticket(3)],
+            1,
+            ALL,
+            0,
+            3,
+        ),
         ("a smaller one passes", [PASSABLE], 3, (0, 1, 2), 0, None),
         ("one of the same size does not", [PASSABLE], 4, (0, 1, 2), 0, 1),
         ("nor does a larger one", [PASSABLE], 5, (0, 1, 2), 0, 1),
@@ -143,7 +170,14 @@ CHOOSY = PASSABLE._replace(choosy=True)
         ("just before the limit", [PASSABLE], 1, (), 99.999, None),
         ("at the limit no more", [PASSABLE], 1, (), LIMIT_S, 1),
         ("nor after it", [PASSABLE], 1, (), 1e9, 1),
-        ("all of them have to let it pass", [ticket(1, gpus=8), PASSABLE._replace(number=2)], 1, (0,), 0, 1),
+        (
+            "all of them have to let it pass",
+            [ticket(1, gpus=8), PASSABLE._replace(number=2)],
+            1,
+            (0,),
+            0,
+            1,
+        ),
         ("in whatever order", [PASSABLE, ticket(2, gpus=8)], 1, (0,), 0, 2),
         ("and if all do", [PASSABLE, PASSABLE._replace(number=2)], 1, (0,), 0, None),
         ("a choosy one is passed although enough is free", [CHOOSY], 1, (0, 1, 2, 3), 0, None),
@@ -154,11 +188,23 @@ CHOOSY = PASSABLE._replace(choosy=True)
         ("at its limit it bars like any other", [CHOOSY], 1, ALL, LIMIT_S, 1),
         ("even what is smaller while it cannot start", [CHOOSY], 1, (0,), LIMIT_S, 1),
         ("one without a limit bars at once", [CHOOSY._replace(passable_until_s=0.0)], 1, ALL, 0, 1),
-        ("an earlier one that is not choosy still bars", [ticket(1, gpus=8), CHOOSY._replace(number=2)], 1, ALL, 0, 1),
+        (
+            "an earlier one that is not choosy still bars",
+            [ticket(1, gpus=8), CHOOSY._replace(number=2)],
+            1,
+            ALL,
+            0,
+            1,
+        ),
     ],
 )
 def test_barring(
-    sentence: str, ahead: list[Ticket], gpus: int, free: Sequence[int], clock_s: float, want: int | None
+    sentence: str,
+    ahead: list[Ticket],
+    gpus: int,
+    free: Sequence[int],
+    clock_s: float,
+    want: int | None,
 ) -> None:
     """Before an earlier request's limit those pass it that are smaller, if it cannot start; if it is choosy, all."""
     bar = barring(ahead, gpus, uuids(free), clock_s)
@@ -223,7 +269,11 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
             BUSY,
             [BIG, ticket(2), ticket(3, only=(6,))],
             0,
-            (Wait, "1 GPU requested: 2 of 2 admitted are free, but 3 earlier requests for 10 GPUs wait", 3),
+            (
+                Wait,
+                "1 GPU requested: 2 of 2 admitted are free, but 3 earlier requests for 10 GPUs wait",
+                3,
+            ),
         ),
         (
             "first come, first served even if all is free",
@@ -290,7 +340,14 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
             0,
             (Grant, (5, 6)),
         ),
-        ("requests inside a lease", request(2), BUSY, [ticket(1, 4, (0, 1, 2, 3), within="a")], 0, (Grant, (5, 6))),
+        (
+            "requests inside a lease",
+            request(2),
+            BUSY,
+            [ticket(1, 4, (0, 1, 2, 3), within="a")],
+            0,
+            (Grant, (5, 6)),
+        ),
         (
             "what can never be, queue or not",
             request(9),
@@ -302,10 +359,17 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
     ],
 )
 def test_decision_with_a_queue(
-    sentence: str, asked: Request, leases: list[Lease], ahead: list[Ticket], clock_s: float, want: tuple[object, ...]
+    sentence: str,
+    asked: Request,
+    leases: list[Lease],
+    ahead: list[Ticket],
+    clock_s: float,
+    want: tuple[object, ...],
 ) -> None:
     """An earlier request that competes and may not be passed makes a later one wait, and the reason says so."""
-    assert outcome(decide(asked, Situation(BOX, leases, ahead=ahead, clock_s=clock_s))) == want, sentence
+    assert outcome(decide(asked, Situation(BOX, leases, ahead=ahead, clock_s=clock_s))) == want, (
+        sentence
+    )
 
 
 def test_decision_within_a_lease_with_a_queue() -> None:
@@ -326,7 +390,10 @@ def test_decision_within_a_lease_with_a_queue() -> None:
 def test_use_outside_keeps_an_earlier_request_from_starting() -> None:
     """What others use is not free, so a willing earlier request that would need it is passed."""
     used = [OutsideUse("GPU-7", "pid 1, bob")]
-    assert outcome(decide(request(1), Situation(BOX, outside=used, ahead=[WILLING]))) == (Grant, (0,))
+    assert outcome(decide(request(1), Situation(BOX, outside=used, ahead=[WILLING]))) == (
+        Grant,
+        (0,),
+    )
 
 
 # ---------------------------------------------------------------------------------------------- many at random
@@ -358,13 +425,17 @@ class Crowd:
         self.arrived += 1
         only = ALL if chance.random() < 0.6 else sorted(chance.sample(ALL, chance.randint(1, 6)))
         asked = request(chance.choice([None, *range(1, len(only) + 1)]), only)
-        limit_s = self.clock_s + chance.uniform(1, 40) if chance.random() < self.backfill_share else 0.0
+        limit_s = (
+            self.clock_s + chance.uniform(1, 40) if chance.random() < self.backfill_share else 0.0
+        )
         count = asked.gpus or len(only)
         self.requests[self.arrived] = asked
         self.queue.append(ticket(self.arrived, count, only, passable_until_s=limit_s))
 
     def end_what_is_over(self) -> None:
-        self.running = [(until_s, lease) for until_s, lease in self.running if until_s > self.clock_s]
+        self.running = [
+            (until_s, lease) for until_s, lease in self.running if until_s > self.clock_s
+        ]
 
     def all_look(self, check: Callable[[Ticket, list[Ticket], set[str]], None]) -> None:
         """Those who wait look in a random order, until nobody finds anything.
@@ -378,7 +449,10 @@ class Crowd:
             for one in self.chance.sample(self.queue, len(self.queue)):
                 leases = [lease for _, lease in self.running]
                 ahead = [other for other in self.queue if other.number < one.number]
-                decision = decide(self.requests[one.number], Situation(BOX, leases, ahead=ahead, clock_s=self.clock_s))
+                decision = decide(
+                    self.requests[one.number],
+                    Situation(BOX, leases, ahead=ahead, clock_s=self.clock_s),
+                )
                 if not isinstance(decision, Grant):
                     assert isinstance(decision, Wait)
                     continue
@@ -386,7 +460,9 @@ class Crowd:
                 free = {gpu.uuid for gpu in GPUS} - taken
                 gpus = uuids(decision.placement.gpus)
                 assert len(gpus) == one.gpus
-                assert set(gpus) <= free & set(one.uuids), "a GPU with two owners, or one that was not asked for"
+                assert set(gpus) <= free & set(one.uuids), (
+                    "a GPU with two owners, or one that was not asked for"
+                )
                 check(one, [other for other in ahead if set(other.uuids) & set(one.uuids)], free)
                 self.queue.remove(one)
                 self.started[one.number] = self.clock_s
@@ -395,7 +471,9 @@ class Crowd:
                 found = True
 
     def free(self) -> set[str]:
-        return {gpu.uuid for gpu in GPUS} - {uuid for _, lease in self.running for uuid in lease.uuids}
+        return {gpu.uuid for gpu in GPUS} - {
+            uuid for _, lease in self.running for uuid in lease.uuids
+        }
 
     def run(self, check: Callable[[Ticket, list[Ticket], set[str]], None]) -> None:
         """All arrive, and on until the queue is empty."""
@@ -412,7 +490,11 @@ class Crowd:
     def no_gpu_is_lost(self) -> None:
         """Whoever competes with no earlier request waits only because too few GPUs are free."""
         for one in self.queue:
-            if not any(set(other.uuids) & set(one.uuids) for other in self.queue if other.number < one.number):
+            if not any(
+                set(other.uuids) & set(one.uuids)
+                for other in self.queue
+                if other.number < one.number
+            ):
                 assert len(self.free() & set(one.uuids)) < one.gpus
 
 
@@ -434,7 +516,9 @@ def test_backfill_starves_nobody() -> None:
         nonlocal passes
         for other in ahead:
             passes += 1
-            assert crowd.clock_s < other.passable_until_s, f"{one.number} passed {other.number} after its limit"
+            assert crowd.clock_s < other.passable_until_s, (
+                f"{one.number} passed {other.number} after its limit"
+            )
             assert one.gpus < other.gpus
             assert len(free & set(other.uuids)) < other.gpus, f"{other.number} could have started"
 
@@ -486,9 +570,18 @@ def written(record: Ticket) -> Any:
     ("sentence", "record"),
     [
         ("everything set", ticket(3, within="ab12", passable_until_s=1234.5)),
-        ("nothing set that need not be", ticket(1, table=None, within=None, profile=None, name=None)),
-        ("bytes that no text has", ticket(1, command=("cat", "na\udcefve", "\udcff"), name="\udc80")),
-        ("control characters and other scripts", ticket(1, command=("echo", "\x1b[2J\x00\n", "größe", "🚀"))),
+        (
+            "nothing set that need not be",
+            ticket(1, table=None, within=None, profile=None, name=None),
+        ),
+        (
+            "bytes that no text has",
+            ticket(1, command=("cat", "na\udcefve", "\udcff"), name="\udc80"),
+        ),
+        (
+            "control characters and other scripts",
+            ticket(1, command=("echo", "\x1b[2J\x00\n", "größe", "🚀")),
+        ),
         ("no start time", ticket(1, launcher=Process(1, 0))),
         ("the highest number", ticket(1 << 30, gpus=1 << 30)),
         ("no GPU would do", ticket(1, only=())),
@@ -511,11 +604,24 @@ def test_user_is_not_in_the_ticket() -> None:
 
 def test_the_long_command_of_a_ticket_is_cut() -> None:
     """A ticket keeps the beginning of a long command, as a lease does."""
-    kept = parse_ticket(written(ticket(1, command=("x" * MAX_COMMAND_CHARACTERS, "y"))), 1000).command
+    kept = parse_ticket(
+        written(ticket(1, command=("x" * MAX_COMMAND_CHARACTERS, "y"))), 1000
+    ).command
     assert kept == ("x" * MAX_COMMAND_CHARACTERS, "...")
 
 
-KEYS = ["version", "id", "number", "uuids", "gpus", "passable_until_s", "launcher", "command", "since", "boot_id"]
+KEYS = [
+    "version",
+    "id",
+    "number",
+    "uuids",
+    "gpus",
+    "passable_until_s",
+    "launcher",
+    "command",
+    "since",
+    "boot_id",
+]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -541,7 +647,11 @@ def test_ticket_without_a_key(key: str) -> None:
         ("an empty id", {"id": ""}, "id: '' is no lease's id"),
         ("a place before the first", {"number": 0}, "number: 0 is not within 1 to 1073741824"),
         ("a place below zero", {"number": -1}, "number: -1 is not within 1 to 1073741824"),
-        ("a place that is too high", {"number": (1 << 30) + 1}, "number: 1073741825 is not within 1 to 1073741824"),
+        (
+            "a place that is too high",
+            {"number": (1 << 30) + 1},
+            "number: 1073741825 is not within 1 to 1073741824",
+        ),
         ("a fraction for a place", {"number": 1.0}, "number: 1.0 is not a whole number"),
         ("text for a place", {"number": "1"}, "number: '1' is not a whole number"),
         ("a truth for a place", {"number": True}, "number: True is not a whole number"),
@@ -560,21 +670,41 @@ def test_ticket_without_a_key(key: str) -> None:
             {"passable_until_s": float("nan")},
             "passable_until_s: nan is not within 0 to 9007199254740992",
         ),
-        ("before the boot", {"passable_until_s": -1}, "passable_until_s: -1 is not within 0 to 9007199254740992"),
+        (
+            "before the boot",
+            {"passable_until_s": -1},
+            "passable_until_s: -1 is not within 0 to 9007199254740992",
+        ),
         ("text for a clock", {"passable_until_s": "1"}, "passable_until_s: '1' is not a number"),
-        ("a truth for a clock", {"passable_until_s": True}, "passable_until_s: True is not a number"),
+        (
+            "a truth for a clock",
+            {"passable_until_s": True},
+            "passable_until_s: True is not a number",
+        ),
         ("a pid alone", {"launcher": [4000]}, "launcher: [4000] is not [pid, start time]"),
         ("a pid below zero", {"launcher": [-1, 2]}, "launcher: [-1, 2] is not [pid, start time]"),
-        ("a truth for a pid", {"launcher": [True, 2]}, "launcher: [True, 2] is not [pid, start time]"),
+        (
+            "a truth for a pid",
+            {"launcher": [True, 2]},
+            "launcher: [True, 2] is not [pid, start time]",
+        ),
         ("a number for a process", {"launcher": 4001}, "launcher: 4001 is not a list"),
         ("a list in the command", {"command": [["ls"]]}, "command: [['ls']] is no list of texts"),
         ("text for a command", {"command": "ls"}, "command: 'ls' is not a list"),
         ("text for a table", {"table": "box"}, "table: 'box' is not a list"),
-        ("a table without a file", {"table": ["box", "00"]}, "table: ['box', '00'] is no list of texts"),
+        (
+            "a table without a file",
+            {"table": ["box", "00"]},
+            "table: ['box', '00'] is no list of texts",
+        ),
         ("a list for a lease", {"within": ["ab12"]}, "within: ['ab12'] is not text"),
         ("a number for a profile", {"profile": 16}, "profile: 16 is not text"),
         ("a number for a name", {"name": 0}, "name: 0 is not text"),
-        ("a day for a time", {"since": "2026-01-02"}, "since: '2026-01-02' is no time such as 2026-01-31T23:59:59Z"),
+        (
+            "a day for a time",
+            {"since": "2026-01-02"},
+            "since: '2026-01-02' is no time such as 2026-01-31T23:59:59Z",
+        ),
         ("a number for a time", {"since": 1}, "since: 1 is not text"),
         ("a number for a boot", {"boot_id": 1}, "boot_id: 1 is not text"),
         ("a number for a truth", {"choosy": 1}, "choosy: 1 is not true or false"),
@@ -599,7 +729,9 @@ def test_ticket_with_an_unknown_key() -> None:
     """A record with a key that this version does not know is not understood."""
     with pytest.raises(FieldError) as problem:
         parse_ticket(written(ticket(1)) | {"priority": 9}, 1000)
-    assert problem.value.message.startswith("unknown key 'priority': known here are version, id, number")
+    assert problem.value.message.startswith(
+        "unknown key 'priority': known here are version, id, number"
+    )
 
 
 @pytest.mark.parametrize("document", [None, 1, "ticket", [], ["version"]])

@@ -81,7 +81,9 @@ def replayed(
     path.write_text(text)
     jobs = read_trace(str(path), machine, print).jobs
     rules = [Rules(policy, "cut", machines, time_models=models) for policy in policies]
-    return [measure(machine.topology, simulate(machine.topology, jobs, one), one, cuts) for one in rules]
+    return [
+        measure(machine.topology, simulate(machine.topology, jobs, one), one, cuts) for one in rules
+    ]
 
 
 @cache
@@ -94,7 +96,9 @@ def paper() -> tuple[Replay, ...]:
 def cluster() -> tuple[Replay, ...]:
     """60 jobs as in topo-aware-sc17, on three of its machines."""
     text = generated_trace("poisson", 2, 60)
-    return tuple(replayed(text, "power8-minsky", ("fcfs", "topo_aware_p"), 3, ("bandwidth", "interference")))
+    return tuple(
+        replayed(text, "power8-minsky", ("fcfs", "topo_aware_p"), 3, ("bandwidth", "interference"))
+    )
 
 
 @cache
@@ -105,7 +109,9 @@ def report(name: str) -> dict[str, bytes]:
         "cluster": cluster,
         "one job": lambda: replayed(job(), policies=["preserve"]),
         "one GPU each": lambda: replayed(job(gpus=1) + job(gpus=1, sensitive=False)),
-        "hostile": lambda: replayed(job(HOSTILE, duration_s=500.0) + job("a" * 300, sensitive=False)),
+        "hostile": lambda: replayed(
+            job(HOSTILE, duration_s=500.0) + job("a" * 300, sensitive=False)
+        ),
     }
     return report_files(of[name]())
 
@@ -122,7 +128,10 @@ def test_boxes_are_the_quartiles(replays) -> None:
     """Box plots show the quartiles and means that --json tells."""
     document = replays_document(replays())["runs"]
     names = ("min", "p25", "p50", "p75", "max")
-    want = [tuple(run["sensitive"]["effective_bandwidth_gb_per_s"][name] for name in names) for run in document]
+    want = [
+        tuple(run["sensitive"]["effective_bandwidth_gb_per_s"][name] for name in names)
+        for run in document
+    ]
     found = boxes(runs_of(replays()), bandwidth, sensitive)
     assert [tuple(round(value, 6) for value in box.quartiles) for box in found] == want
     assert [round(box.mean, 6) for box in found] == [
@@ -151,13 +160,24 @@ def test_boxes_are_drawn_where_they_belong() -> None:
         if element.text.isdecimal()
     }
     per_unit = (ticks["60"] - ticks["20"]) / 40
-    frames = [path.get("d") for path in svg.iter(f"{SVG}path") if "opacity: 0.45" in path.get("style", "")][:4]
-    found = [sorted({float(point.split()[0]) for point in re.findall(r"[\d.]+ [\d.]+", frame)}) for frame in frames]
+    frames = [
+        path.get("d") for path in svg.iter(f"{SVG}path") if "opacity: 0.45" in path.get("style", "")
+    ][:4]
+    found = [
+        sorted({float(point.split()[0]) for point in re.findall(r"[\d.]+ [\d.]+", frame)})
+        for frame in frames
+    ]
     got = [
-        (round((low - ticks["20"]) / per_unit + 20, 1), round((high - ticks["20"]) / per_unit + 20, 1))
+        (
+            round((low - ticks["20"]) / per_unit + 20, 1),
+            round((high - ticks["20"]) / per_unit + 20, 1),
+        )
         for low, high in found
     ]
-    want = [(box.quartiles.low, box.quartiles.high) for box in boxes(runs_of(paper()), bandwidth, sensitive)]
+    want = [
+        (box.quartiles.low, box.quartiles.high)
+        for box in boxes(runs_of(paper()), bandwidth, sensitive)
+    ]
     assert got == [(round(low, 1), round(high, 1)) for low, high in want]
 
 
@@ -181,7 +201,9 @@ def test_bars_never_overlap(replays) -> None:
         bars = bars_of(run, grid)
         assert overlapping(bars) == []
         held_s = sum(bar.rows * (bar.to_s - bar.from_s) for bar in bars)
-        assert held_s == pytest.approx(run.replay.utilization * run.replay.gpus * run.replay.makespan_s)
+        assert held_s == pytest.approx(
+            run.replay.utilization * run.replay.gpus * run.replay.makespan_s
+        )
 
 
 def test_bars_of_one_job() -> None:
@@ -201,7 +223,9 @@ def shared(*spans: tuple[float, float]) -> Run:
         Stay(one.stay.job, 0, (0,), from_s, to_s, None, i)
         for i, (one, (from_s, to_s)) in enumerate(zip(replay.jobs, spans, strict=True))
     ]
-    return runs_of([measure(shown_machine("dgx1-v100", print).topology, stays, replay.rules, None)])[0]
+    return runs_of(
+        [measure(shown_machine("dgx1-v100", print).topology, stays, replay.rules, None)]
+    )[0]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +294,10 @@ def test_area_is_the_utilization(replays) -> None:
                 spans = over_time(run, what, longest_s)
                 area = sum(span.value * (span.to_s - span.from_s) for span in spans)
                 assert area / run.replay.gpus / run.replay.makespan_s == pytest.approx(want)
-                assert (spans[0].from_s, spans[-1].to_s) == (0, pytest.approx(run.replay.makespan_s))
+                assert (spans[0].from_s, spans[-1].to_s) == (
+                    0,
+                    pytest.approx(run.replay.makespan_s),
+                )
                 assert all(one.to_s == other.from_s for one, other in pairwise(spans))
 
 
@@ -289,12 +316,16 @@ def test_distribution() -> None:
     run = runs_of(paper())[0]
     points = distribution(run, quality, of_gpus(3, connected))
     values = [one.quality for one in run.replay.jobs if len(one.stay.gpus) == 3]
-    assert points == [(value, sum(other <= value for other in values) / len(values)) for value in sorted(set(values))]
+    assert points == [
+        (value, sum(other <= value for other in values) / len(values))
+        for value in sorted(set(values))
+    ]
     assert stairs([(0.5, 0.25), (1.0, 1.0)]) == [(0.5, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0)]
 
 
 @pytest.mark.parametrize(
-    ("longest_s", "want"), [(0, "s"), (300, "s"), (301, "min"), (3 * 3600, "min"), (11000, "h"), (864000, "days")]
+    ("longest_s", "want"),
+    [(0, "s"), (300, "s"), (301, "min"), (3 * 3600, "min"), (11000, "h"), (864000, "days")],
 )
 def test_units_of_time(longest_s, want) -> None:
     """Times have the unit in which they are read best."""
@@ -302,7 +333,8 @@ def test_units_of_time(longest_s, want) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "want"), [(0, "0"), (0.125, "0.125"), (57.94, "57.9"), (100, "100"), (12345.6, "12,346")]
+    ("value", "want"),
+    [(0, "0"), (0.125, "0.125"), (57.94, "57.9"), (100, "100"), (12345.6, "12,346")],
 )
 def test_numbers(value, want) -> None:
     """Numbers on axes have three digits, and thousands a comma."""
@@ -330,7 +362,9 @@ SEEN = {
 def lab(colour: str, eye) -> tuple[float, float, float]:
     """A colour as that eye sees it, in CIELAB, where 2.3 is just noticed."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     r, g, b = (min(1, max(0, sum(a * c for a, c in zip(row, linear, strict=True)))) for row in eye)
     xyz = (
         0.4339 * r + 0.3762 * g + 0.1899 * b,
@@ -360,7 +394,12 @@ def test_labels() -> None:
     """Runs are called by their policies, and by what else differs where two have the same."""
     one = paper()[0]
     other = one._replace(rules=one.rules._replace(model="mapa"))
-    assert [run.label for run in runs_of(paper())] == ["baseline", "topo-aware", "greedy", "preserve"]
+    assert [run.label for run in runs_of(paper())] == [
+        "baseline",
+        "topo-aware",
+        "greedy",
+        "preserve",
+    ]
     assert [run.label for run in runs_of([one, other])] == ["baseline, cut", "baseline, mapa"]
     same = runs_of([one, one, paper()[1]])
     assert [run.label for run in same] == ["baseline", "baseline (2)", "topo-aware"]
@@ -394,7 +433,10 @@ def test_page_needs_nothing_else(name) -> None:
     assert page.count("<svg ") == sum(file.endswith(".svg") for file in files)
     assert set(re.findall(r'\b(\S+)="https?://', page)) <= {"xmlns", "xmlns:xlink"}
     assert page.count("http") == len(re.findall(r'xmlns(?::xlink)?="http', page))
-    assert re.findall(r"<(?:script|link|img|iframe|object|image)\b|@import|url\((?!#)|\ssrc=", page) == []
+    assert (
+        re.findall(r"<(?:script|link|img|iframe|object|image)\b|@import|url\((?!#)|\ssrc=", page)
+        == []
+    )
     links = set(re.findall(r'(?<!xlink:)href="([^"]*)"', page))
     assert links == set(files) - {INDEX}
     ids = re.findall(r'\sid="([^"]*)"', "".join(re.findall(r"<[^<>]*>", page)))
@@ -432,7 +474,8 @@ def test_nothing_is_written_beyond_the_edge(name) -> None:
     for file, content in report(name).items():
         for text in ET.fromstring(content).iter(f"{SVG}text") if file.endswith(".svg") else ():
             size, anchor = (
-                re.search(rf"{key}: ([\w.]+)", text.get("style"))[1] for key in ("font-size", "text-anchor")
+                re.search(rf"{key}: ([\w.]+)", text.get("style"))[1]
+                for key in ("font-size", "text-anchor")
             )
             width = len(text.text) * float(size.removesuffix("px")) * 0.63
             left = float(text.get("x")) - {"start": 0, "middle": width / 2, "end": width}[anchor]
@@ -472,7 +515,10 @@ def test_what_there_is_not_is_left_out() -> None:
         "timeline.svg",
         "worst-to-best.svg",
     ]
-    assert "<b>bandwidth-sensitive jobs: effective bandwidth, GB/s</b>: none" in report("one GPU each")[INDEX].decode()
+    assert (
+        "<b>bandwidth-sensitive jobs: effective bandwidth, GB/s</b>: none"
+        in report("one GPU each")[INDEX].decode()
+    )
     assert "jobs that wait" not in report("one job")["load.svg"].decode()
     assert "jobs that wait" in report("paper")["load.svg"].decode()
 
@@ -481,7 +527,9 @@ def test_bars_tell_their_job() -> None:
     """Where the pointer rests on a bar it is said which job that is, where it ran, and how long it waited and took."""
     (replay,) = replayed(job(gpus=3), policies=["preserve"])
     svg = ET.fromstring(report_files([replay])["timeline.svg"])
-    want = "job 0 vgg16: machine 0, GPU 0,2,3; waited 0 s, ran 20 s; 1.00 times as long as at its best"
+    want = (
+        "job 0 vgg16: machine 0, GPU 0,2,3; waited 0 s, ran 20 s; 1.00 times as long as at its best"
+    )
     assert [title.text for title in svg.iter(f"{SVG}title")] == [want, want]
 
 
@@ -503,11 +551,15 @@ def test_many_jobs_on_many_machines() -> None:
     ]
     many = measure(shown_machine("power8-minsky", print).topology, stays, replay.rules, None)
     busy = many._replace(
-        jobs=tuple(one._replace(stay=one.stay._replace(machine=one.stay.job.id % 5)) for one in many.jobs)
+        jobs=tuple(
+            one._replace(stay=one.stay._replace(machine=one.stay.job.id % 5)) for one in many.jobs
+        )
     )
     page = report_files([busy])[INDEX]
     assert len(page) < 2_000_000
-    hidden = re.search(r"Shown: machines 0 to 7 of 1,000, the first (.*?) of (.*?)\.", page.decode())
+    hidden = re.search(
+        r"Shown: machines 0 to 7 of 1,000, the first (.*?) of (.*?)\.", page.decode()
+    )
     assert hidden[2] == format_duration(round(many.makespan_s))
 
 
@@ -519,7 +571,15 @@ def trace(tmp_path: Path) -> list[str]:
     """A command line that replays 10 jobs."""
     path = tmp_path / "jobs.toml"
     path.write_text(generated_trace("uniform", 1, 10))
-    return ["simulate", "--topology", "dgx1-v100", "--jobs", str(path), "--policy", "baseline,preserve"]
+    return [
+        "simulate",
+        "--topology",
+        "dgx1-v100",
+        "--jobs",
+        str(path),
+        "--policy",
+        "baseline,preserve",
+    ]
 
 
 def test_report(launcher: Launcher, trace, tmp_path: Path) -> None:
@@ -529,20 +589,35 @@ def test_report(launcher: Launcher, trace, tmp_path: Path) -> None:
     """
     style = tmp_path / "style"
     style.mkdir()
-    (style / "matplotlibrc").write_text("figure.facecolor: red\nfont.size: 30\nsvg.fonttype: path\n")
-    others = {"PYTHONHASHSEED": "7", "MPLCONFIGDIR": str(style), "SOURCE_DATE_EPOCH": "1", "TZ": "Asia/Tokyo"}
+    (style / "matplotlibrc").write_text(
+        "figure.facecolor: red\nfont.size: 30\nsvg.fonttype: path\n"
+    )
+    others = {
+        "PYTHONHASHSEED": "7",
+        "MPLCONFIGDIR": str(style),
+        "SOURCE_DATE_EPOCH": "1",
+        "TZ": "Asia/Tokyo",
+    }
     place, again = tmp_path / "new" / "report", tmp_path / "again"
     plain, done = launcher.run(*trace), launcher.run(*trace, "--report", str(place))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{plain.stdout}\nthe report: {place}/index.html\n"
     names = sorted(os.listdir(place))
     pictures = [name.removesuffix(".svg") for name in names if name.endswith(".svg")]
-    assert names == sorted([INDEX, *(f"{name}.{kind}" for name in pictures for kind in ("png", "svg"))])
+    assert names == sorted(
+        [INDEX, *(f"{name}.{kind}" for name in pictures for kind in ("png", "svg"))]
+    )
     assert {(place / name).stat().st_mode & 0o777 for name in names} == {0o644}
     done = launcher.run(*trace, "--json", "--report", str(again), env=launcher.environment | others)
-    assert (done.returncode, done.stderr, json.loads(done.stdout)["runs"][0]["policy"]) == (0, "", "baseline")
+    assert (done.returncode, done.stderr, json.loads(done.stdout)["runs"][0]["policy"]) == (
+        0,
+        "",
+        "baseline",
+    )
     assert sorted(os.listdir(again)) == names
-    assert [name for name in names if (place / name).read_bytes() != (again / name).read_bytes()] == []
+    assert [
+        name for name in names if (place / name).read_bytes() != (again / name).read_bytes()
+    ] == []
 
 
 def test_without_matplotlib(launcher: Launcher, trace, tmp_path: Path) -> None:
@@ -565,8 +640,14 @@ def test_without_matplotlib(launcher: Launcher, trace, tmp_path: Path) -> None:
 def test_without_a_home(launcher: Launcher, trace, tmp_path: Path) -> None:
     """Where matplotlib may keep nothing the report is made all the same, without a word, and nothing is left behind."""
     (tmp_path / "temporary").mkdir()
-    nowhere = {"HOME": "/proc/none", "MPLCONFIGDIR": "/proc/none", "TMPDIR": str(tmp_path / "temporary")}
-    done = launcher.run(*trace, "--report", str(tmp_path / "report"), env=launcher.environment | nowhere)
+    nowhere = {
+        "HOME": "/proc/none",
+        "MPLCONFIGDIR": "/proc/none",
+        "TMPDIR": str(tmp_path / "temporary"),
+    }
+    done = launcher.run(
+        *trace, "--report", str(tmp_path / "report"), env=launcher.environment | nowhere
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "report" / INDEX).exists()
     assert os.listdir(tmp_path / "temporary") == []
@@ -574,7 +655,9 @@ def test_without_a_home(launcher: Launcher, trace, tmp_path: Path) -> None:
 
 def test_backend_that_is_none(launcher: Launcher, trace, tmp_path: Path) -> None:
     """MPLBACKEND that matplotlib does not take is one line, not a traceback."""
-    done = launcher.run(*trace, "--report", str(tmp_path / "x"), env=launcher.environment | {"MPLBACKEND": "none"})
+    done = launcher.run(
+        *trace, "--report", str(tmp_path / "x"), env=launcher.environment | {"MPLBACKEND": "none"}
+    )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (125, "", 1)
     assert done.stderr.startswith("gpulaunch: error: matplotlib: Key backend: 'none'")
 
@@ -588,12 +671,18 @@ def test_backend_that_is_none(launcher: Launcher, trace, tmp_path: Path) -> None
     ],
     ids=["a file", "within a file", "where nobody may"],
 )
-def test_place_that_cannot_be_written(launcher: Launcher, trace, tmp_path: Path, place, why) -> None:
+def test_place_that_cannot_be_written(
+    launcher: Launcher, trace, tmp_path: Path, place, why
+) -> None:
     """Where nothing can be written, that is said before the run."""
     (tmp_path / "file").write_text("mine")
     place = place.format(tmp=tmp_path)
     done = launcher.run(*trace, "--report", place)
-    assert (done.returncode, done.stdout, done.stderr) == (125, "", f"gpulaunch: error: {place}: {why}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        125,
+        "",
+        f"gpulaunch: error: {place}: {why}\n",
+    )
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -605,7 +694,14 @@ def long_run(tmp_path: Path) -> list[str]:
     """A command line that replays for a few seconds."""
     path = tmp_path / "many.toml"
     path.write_text(generated_trace("poisson", 1, 3000))
-    options = ["--machines", "9", "--time-model", "bandwidth,interference", "--policy", "topo-aware,topo-aware-p"]
+    options = [
+        "--machines",
+        "9",
+        "--time-model",
+        "bandwidth,interference",
+        "--policy",
+        "topo-aware,topo-aware-p",
+    ]
     return ["simulate", "--topology", "power8-minsky", "--jobs", str(path), *options]
 
 
@@ -614,7 +710,12 @@ def at_terminal(launcher: Launcher, *arguments: str, **variables: str) -> str:
     environment = launcher.environment | {"TERM": "xterm", "NO_COLOR": "1", **variables}
     size = (24, 120)
     terminal = pexpect.spawn(
-        launcher.script, list(arguments), env=environment, encoding="utf-8", timeout=60, dimensions=size
+        launcher.script,
+        list(arguments),
+        env=environment,
+        encoding="utf-8",
+        timeout=60,
+        dimensions=size,
     )
     terminal.expect(pexpect.EOF)
     return terminal.before
@@ -633,7 +734,9 @@ def test_progress_at_a_terminal(launcher: Launcher, long_run) -> None:
     ended = [int(line[2].replace(",", "")) for line in told if line[1] == "topo-aware-p"]
     assert ended == sorted(ended)
     assert rest.startswith("3000 jobs")
-    assert "\x1b[?25l" not in seen  # the cursor is never hidden: whoever ends this by Ctrl-C sees it
+    assert (
+        "\x1b[?25l" not in seen
+    )  # the cursor is never hidden: whoever ends this by Ctrl-C sees it
 
 
 def test_no_progress(launcher: Launcher, long_run, trace) -> None:

@@ -81,7 +81,11 @@ def test_union_is_smallest() -> None:
     for parts in product(PATTERNS, repeat=2):
         whole = union(parts)
         assert holds(whole, parts), parts
-        smaller = [name for name in PATTERNS if holds(name, parts) and len(edges[name][30]) < len(edges[whole][30])]
+        smaller = [
+            name
+            for name in PATTERNS
+            if holds(name, parts) and len(edges[name][30]) < len(edges[whole][30])
+        ]
         assert smaller == [], parts
 
 
@@ -122,7 +126,11 @@ def test_peer(expression: str, pattern: str) -> None:
         ("a.cu", "void f() { ncclAllReduce(a, b, n, t, o, c, s); }", "certain"),
         ("a.cu", "void f() { ncclSend(a, n, t, rank + 1, c, s); }", "likely"),
         ("a.cu", "void f() { ncclSend(a, n, t, somebody, c, s); }", "guess"),
-        ("a.cu", "void f() { ncclCommSplit(c, 0, 1, &d, 0); ncclAllReduce(a, b, n, t, o, d, s); }", "likely"),
+        (
+            "a.cu",
+            "void f() { ncclCommSplit(c, 0, 1, &d, 0); ncclAllReduce(a, b, n, t, o, d, s); }",
+            "likely",
+        ),
         ("a.py", "from transformers import Trainer\nTrainer()\n", "likely"),
     ],
 )
@@ -144,14 +152,18 @@ def test_confidence(name: str, text: str, confidence: str) -> None:
 )
 def test_what_is_no_python(text: str, complaint: str) -> None:
     """A file that is no Python 3 is told of, and the rest of the program is scanned all the same."""
-    found = scan_sources([SourceFile("a.py", text), SourceFile("b.c", "void f() { MPI_Bcast(x, 1, t, 0, c); }")])
+    found = scan_sources(
+        [SourceFile("a.py", text), SourceFile("b.c", "void f() { MPI_Bcast(x, 1, t, 0, c); }")]
+    )
     assert (len(found.calls), found.files, found.confidence) == (1, 1, "likely")
     assert [warning.startswith(complaint) for warning in found.warnings] == [True]
 
 
 def test_standard_library_is_known() -> None:
     """Modules that the caller knows, as those of Python's library, leave the result as sure as it was."""
-    text = "import errno, pdb, optparse, codecs\nimport faulthandler as f\nfrom http import client\n"
+    text = (
+        "import errno, pdb, optparse, codecs\nimport faulthandler as f\nfrom http import client\n"
+    )
     found = scan_sources([SourceFile("a.py", text)], known_modules=sys.stdlib_module_names)
     assert (found.confidence, found.reasons) == ("certain", ("no call moves data between GPUs",))
 
@@ -161,9 +173,15 @@ def test_standard_library_is_known() -> None:
     [
         (["import one\n"], "what one does is not known"),
         (["import one, two\n", "import two\n"], "what one and two do is not known"),
-        (["import a, b\n", "import a, c, d\n", "import e, g\n"], "what a, b, c, d, e and 1 more do is not known"),
+        (
+            ["import a, b\n", "import a, c, d\n", "import e, g\n"],
+            "what a, b, c, d, e and 1 more do is not known",
+        ),
         (['#include "one.h"\n'], "what one.h brings in is not scanned"),
-        (['#include "a.h"\n#include "b.h"\n', '#include "b.h"\n'], "what a.h and b.h bring in is not scanned"),
+        (
+            ['#include "a.h"\n#include "b.h"\n', '#include "b.h"\n'],
+            "what a.h and b.h bring in is not scanned",
+        ),
         (
             ["".join(f'#include "{name}{i}.h"\n' for i in range(4)) for name in "ab"],
             "what a0.h, a1.h, a2.h, a3.h, b0.h and 3 more bring in is not scanned",
@@ -230,14 +248,20 @@ PIECES = st.sampled_from([*C_PIECES, *C_SHAPES, *PYTHON_PIECES])
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.one_of(st.lists(PIECES, max_size=60).map("".join), st.text(max_size=200), st.binary(max_size=200)))
+@given(
+    st.one_of(
+        st.lists(PIECES, max_size=60).map("".join), st.text(max_size=200), st.binary(max_size=200)
+    )
+)
 def test_any_text(text: str | bytes) -> None:
     """Whatever a file holds, the scan comes to an end with a result that its words allow."""
     plain = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
     for name in ("a.py", "a.cu"):
         found = scanned(name, plain)
         assert found.pattern in PATTERNS
-        assert all(1 <= call.line <= plain.count("\n") + plain.count("\r") + 1 for call in found.calls)
+        assert all(
+            1 <= call.line <= plain.count("\n") + plain.count("\r") + 1 for call in found.calls
+        )
         json.dumps(scan_document(found)).encode()
 
 
@@ -293,7 +317,14 @@ def tree(folder: Path, files: Mapping[str, bytes]) -> None:
 def test_files_of_a_folder(tmp_path: Path) -> None:
     """Source files below a folder are read in order; packages, build folders, hidden ones and link loops are not."""
     kept = {"a.py": b"x", "sub/b.CU": b"\xff", "sub/c.hpp": b"", "sub/notes.txt": b""}
-    left = ("build/a.c", ".git/a.c", "node_modules/a.c", "lib/site-packages/a.py", "env/pyvenv.cfg", "env/lib/a.py")
+    left = (
+        "build/a.c",
+        ".git/a.c",
+        "node_modules/a.c",
+        "lib/site-packages/a.py",
+        "env/pyvenv.cfg",
+        "env/lib/a.py",
+    )
     tree(tmp_path, kept | dict.fromkeys(left, b""))
     (tmp_path / "sub" / "loop").symlink_to(tmp_path)
     (tmp_path / "sub" / "z.py").symlink_to(tmp_path / "a.py")
@@ -341,11 +372,16 @@ def test_nothing_to_scan(tmp_path: Path, monkeypatch, name: str, complaint: str)
 def test_document() -> None:
     """The document has the promised keys, and bytes that no terminal should get are shown as text."""
     found = scan_sources(
-        [SourceFile("a\x1b\udcff.py", "from jax import lax\nlax.psum(x, 'i')\n")], ["b.py: is a directory"]
+        [SourceFile("a\x1b\udcff.py", "from jax import lax\nlax.psum(x, 'i')\n")],
+        ["b.py: is a directory"],
     )
     document = scan_document(found)
-    assert document["calls"] == [{"file": "a\\x1b\\xff.py", "line": 2, "api": "jax.lax.psum", "pattern": "ring"}]
-    assert {key: document[key] for key in ("pattern", "sensitive", "confidence", "warnings", "files")} == {
+    assert document["calls"] == [
+        {"file": "a\\x1b\\xff.py", "line": 2, "api": "jax.lax.psum", "pattern": "ring"}
+    ]
+    assert {
+        key: document[key] for key in ("pattern", "sensitive", "confidence", "warnings", "files")
+    } == {
         "pattern": "ring",
         "sensitive": False,
         "confidence": "likely",

@@ -8,7 +8,14 @@ import networkx as nx
 import pytest
 
 from gpulaunch.decide.placement.candidates import mask_of
-from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS, cut, mapa, mapa_equation, measured, ring_bandwidth
+from gpulaunch.decide.placement.effective import (
+    BANDWIDTH_MODELS,
+    cut,
+    mapa,
+    mapa_equation,
+    measured,
+    ring_bandwidth,
+)
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.decide.placement.mapping import Mapping as Mapped
@@ -59,7 +66,11 @@ def machine(
         connect(
             a,
             b,
-            Wire(path, (nvlinks or {}).get((a.index, b.index), 0), (pcie or {}).get((a.index, b.index))),
+            Wire(
+                path,
+                (nvlinks or {}).get((a.index, b.index), 0),
+                (pcie or {}).get((a.index, b.index)),
+            ),
         )
         for a, b in combinations(gpus, 2)
     )
@@ -88,7 +99,9 @@ def zero_based(gpus: Iterable[int]) -> tuple[int, ...]:
 
 def weights(fabric: Fabric) -> dict[Pair, float]:
     """W of every two GPUs, GB/s."""
-    return {(a, b): fabric.kinds[fabric.kind[a][b]].weight / UNIT for a, b in pairs(len(fabric.gpus))}
+    return {
+        (a, b): fabric.kinds[fabric.kind[a][b]].weight / UNIT for a, b in pairs(len(fabric.gpus))
+    }
 
 
 def scores(
@@ -101,7 +114,9 @@ def scores(
 ) -> Scores:
     """Of a set with its best mapping."""
     free, gpus = sorted(range(len(fabric.gpus)) if free is None else free), sorted(gpus)
-    scale = Scale(fabric, free, len(gpus), PATTERNS[pattern], model, range(len(fabric.gpus)), many=False)
+    scale = Scale(
+        fabric, free, len(gpus), PATTERNS[pattern], model, range(len(fabric.gpus)), many=False
+    )
     mask = mask_of([free.index(gpu) for gpu in gpus], len(free))
     return scale.scores(mask, Mapper(scale.traffic).best(gpus))
 
@@ -141,14 +156,18 @@ def test_dgx1_total(dgx1: Fabric) -> None:
         ("a ring of four uses four of the six pairs", (1, 2, 3, 4), 25 + 50 + 50 + 50),
     ],
 )
-def test_aggregate_bandwidth_on_dgx1(dgx1: Fabric, sentence: str, gpus: tuple[int, ...], want: float) -> None:
+def test_aggregate_bandwidth_on_dgx1(
+    dgx1: Fabric, sentence: str, gpus: tuple[int, ...], want: float
+) -> None:
     """Eq. 1 of rings on the DGX-1 V100 comes out as in the paper, whose GPUs count from 1."""
     assert scores(dgx1, zero_based(gpus)).aggregate_bandwidth == want, sentence
 
 
 def test_four_best_triples(dgx1: Fabric) -> None:
     """No three GPUs of the DGX-1 V100 beat 125 GB/s, and four sets reach it."""
-    best = [gpus for gpus in combinations(range(8), 3) if scores(dgx1, gpus).aggregate_bandwidth >= 125]
+    best = [
+        gpus for gpus in combinations(range(8), 3) if scores(dgx1, gpus).aggregate_bandwidth >= 125
+    ]
     assert best == [zero_based(gpus) for gpus in ((1, 3, 4), (2, 3, 4), (5, 7, 8), (6, 7, 8))]
 
 
@@ -197,7 +216,9 @@ def test_mapa_equation_of_larger_rings(ranks: int, values: str) -> None:
     assert {mix: round(mapa_equation(*map(int, mix)), 1) for mix in want} == want
 
 
-def best_tour(weight: Mapping[Pair, float], gpus: Iterable[int], *, closed: bool) -> tuple[float, tuple[int, ...]]:
+def best_tour(
+    weight: Mapping[Pair, float], gpus: Iterable[int], *, closed: bool
+) -> tuple[float, tuple[int, ...]]:
     """The most bandwidth of any order of the GPUs, and the first order that has it."""
     best = (float("-inf"), ())
     for order in permutations(sorted(gpus)):
@@ -234,7 +255,12 @@ def test_preserved_bandwidth_is_an_induced_subgraph(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randrange(2, 17)
     fabric = Fabric(
-        machine(count, gpu=V100, nvlinks=random_nvlinks(rng, count, (0, 0, 1, 2)), pcie=random_pcie(rng, count))
+        machine(
+            count,
+            gpu=V100,
+            nvlinks=random_nvlinks(rng, count, (0, 0, 1, 2)),
+            pcie=random_pcie(rng, count),
+        )
     )
     graph = nx.Graph()
     graph.add_nodes_from(range(count))
@@ -266,7 +292,10 @@ def test_cut_is_the_global_minimum_cut(seed: int) -> None:
     graph = nx.Graph()
     graph.add_weighted_edges_from((a, b, V100_PLANNED * n) for (a, b), n in nvlinks.items())
     want = nx.stoer_wagner(graph)[0]
-    assert cut(Fabric(machine(count, gpu=V100, nvlinks=nvlinks)), rng.sample(range(count), count)) == want * UNIT
+    assert (
+        cut(Fabric(machine(count, gpu=V100, nvlinks=nvlinks)), rng.sample(range(count), count))
+        == want * UNIT
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,10 +307,14 @@ def test_cut_is_the_global_minimum_cut(seed: int) -> None:
         ("DGX B200: eighteen", B200, 18, 18 * 40.1),
     ],
 )
-def test_ring_on_nvswitch(sentence: str, gpu: Mapping[str, object], links: int, want: float) -> None:
+def test_ring_on_nvswitch(
+    sentence: str, gpu: Mapping[str, object], links: int, want: float
+) -> None:
     """Behind NVSwitch a ring of any two or more GPUs has the bandwidth of one GPU's links."""
     fabric = Fabric(switched(16, links, gpu))
-    got = [ring_bandwidth(fabric, gpus) / UNIT for gpus in ((0, 1), (3, 9, 15), range(8), range(16))]
+    got = [
+        ring_bandwidth(fabric, gpus) / UNIT for gpus in ((0, 1), (3, 9, 15), range(8), range(16))
+    ]
     assert got == pytest.approx([want] * 4), sentence
 
 
@@ -292,13 +325,18 @@ def test_cut_on_nvswitch_is_the_least_linked_gpu() -> None:
     assert cut(fabric, (0, 1, 2, 3)) == 160 * UNIT
 
 
-def narrowest_cut(count: int, nvlinks: Mapping[Pair, int], switch_links: Mapping[int, int]) -> float:
+def narrowest_cut(
+    count: int, nvlinks: Mapping[Pair, int], switch_links: Mapping[int, int]
+) -> float:
     """Least planned bandwidth between two sides, over all ways to divide the GPUs; the switch may be on either."""
     best = float("inf")
     for mask in range(1, 2 ** (count - 1)):
         one = {gpu for gpu in range(count) if mask >> gpu & 1}
         direct = sum(n for (a, b), n in nvlinks.items() if (a in one) != (b in one))
-        through = (sum(n for gpu, n in switch_links.items() if (gpu in one) == side) for side in (True, False))
+        through = (
+            sum(n for gpu, n in switch_links.items() if (gpu in one) == side)
+            for side in (True, False)
+        )
         best = min(best, V100_PLANNED * (direct + min(through)))
     return best
 
@@ -333,7 +371,8 @@ def test_parts_are_joined_by_the_widest_pcie_path(seed: int) -> None:
     nvlinks = {(gpu, gpu + 1): rng.randrange(1, 3) for part in parts for gpu in part[:-1]}
     pcie = random_pcie(rng, sum(sizes))
     widest = {
-        (i, j): max(pcie[a, b] for a in parts[i] for b in parts[j]) for i, j in combinations(range(len(parts)), 2)
+        (i, j): max(pcie[a, b] for a in parts[i] for b in parts[j])
+        for i, j in combinations(range(len(parts)), 2)
     }
     want = max(min(widest[edge] for edge in tree) for tree in spanning_trees(len(parts)))
     fabric = Fabric(machine(sum(sizes), gpu=V100, nvlinks=nvlinks, pcie=pcie))
@@ -375,12 +414,19 @@ def test_measured_links(sentence: str, topology: Topology, link: str, want: floa
 @pytest.mark.parametrize("model", ["cut", "mapa", "measured"])
 def test_several_machines_are_as_fast_as_their_network(model: str) -> None:
     """NVSwitches of two machines join nobody across the network, neither for rings nor for sums in the switch."""
-    gpus = tuple(Gpu(i, f"GPU-{i}", "test", 1 << 34, nvswitch_links=18, node=i // 4, **H100) for i in range(8))
-    links = wired(gpus, lambda a, b: Wire("SYS") if a // 4 == b // 4 else Wire("NET", pcie_gb_per_s=1.25))
+    gpus = tuple(
+        Gpu(i, f"GPU-{i}", "test", 1 << 34, nvswitch_links=18, node=i // 4, **H100)
+        for i in range(8)
+    )
+    links = wired(
+        gpus, lambda a, b: Wire("SYS") if a // 4 == b // 4 else Wire("NET", pcie_gb_per_s=1.25)
+    )
     fabric = Fabric(Topology("test", gpus, links, "a test"))
     assert BANDWIDTH_MODELS[model](fabric, range(4)) > 50 * UNIT
     if model != "mapa":
-        assert [BANDWIDTH_MODELS[model](fabric, gpus) for gpus in ((0, 4), range(8))] == [1.25 * UNIT] * 2
+        assert [BANDWIDTH_MODELS[model](fabric, gpus) for gpus in ((0, 4), range(8))] == [
+            1.25 * UNIT
+        ] * 2
 
 
 # -------------------------------------------------------------------------------------------------- mapping
@@ -391,9 +437,20 @@ def every_mapping(traffic: Traffic, gpus: Sequence[int]) -> Iterator[Mapped]:
     fabric, heaviest = traffic.fabric, traffic.shares[0]
     assert heaviest == 1.0
     for order in permutations(sorted(gpus)):
-        links = [(fabric.kind[order[a]][order[b]], traffic.shares[share]) for a, b, share in traffic.edges]
-        speeds = [round(traffic.speed[0][kind] / share) for kind, share in links] if traffic.speed else [0]
-        yield Mapped(order, min(speeds), sum(round(fabric.kinds[kind].weight * share) for kind, share in links))
+        links = [
+            (fabric.kind[order[a]][order[b]], traffic.shares[share])
+            for a, b, share in traffic.edges
+        ]
+        speeds = (
+            [round(traffic.speed[0][kind] / share) for kind, share in links]
+            if traffic.speed
+            else [0]
+        )
+        yield Mapped(
+            order,
+            min(speeds),
+            sum(round(fabric.kinds[kind].weight * share) for kind, share in links),
+        )
 
 
 def random_edges(rng: random.Random, ranks: int) -> tuple[Edge, ...]:
@@ -405,7 +462,9 @@ def random_edges(rng: random.Random, ranks: int) -> tuple[Edge, ...]:
 
 
 @pytest.mark.parametrize("slowest_first", [True, False])
-@pytest.mark.parametrize("pattern", ["ring", "chain", "tree", "ring+tree", "star", "stencil_2d", "stencil_3d", "given"])
+@pytest.mark.parametrize(
+    "pattern", ["ring", "chain", "tree", "ring+tree", "star", "stencil_2d", "stencil_3d", "given"]
+)
 @pytest.mark.parametrize("seed", range(14))
 def test_mapping_is_the_best_of_all(pattern: str, seed: int, *, slowest_first: bool) -> None:
     """No mapping is better by the slowest edge and the sum, in either order, and of the best it is the lowest."""
@@ -416,11 +475,17 @@ def test_mapping_is_the_best_of_all(pattern: str, seed: int, *, slowest_first: b
     pcie = random_pcie(rng, count) if seed % 3 else None
     fabric = Fabric(machine(count, gpu=V100, nvlinks=random_nvlinks(rng, count, kinds), pcie=pcie))
     edges = random_edges(rng, ranks) if pattern == "given" else PATTERNS[pattern].edges(ranks)
-    speeds = [kind.planned or kind.hop for kind in fabric.kinds] if pattern in ("chain", "star", "given") else None
+    speeds = (
+        [kind.planned or kind.hop for kind in fabric.kinds]
+        if pattern in ("chain", "star", "given")
+        else None
+    )
     traffic = Traffic(fabric, edges, speeds)
     gpus = sorted(rng.sample(range(count), ranks))
     merit = (lambda m: (m.slowest, m.total)) if slowest_first else (lambda m: (m.total, m.slowest))
-    assert Mapper(traffic).best(gpus, slowest_first=slowest_first) == max(every_mapping(traffic, gpus), key=merit)
+    assert Mapper(traffic).best(gpus, slowest_first=slowest_first) == max(
+        every_mapping(traffic, gpus), key=merit
+    )
 
 
 def test_lighter_edges_are_waited_for_less() -> None:
@@ -428,7 +493,11 @@ def test_lighter_edges_are_waited_for_less() -> None:
     fabric = Fabric(machine(3, gpu=V100, nvlinks={(1, 2): 1}, path="PHB"))
     traffic = Traffic(fabric, ((0, 1, 1.0), (1, 2, 10.0)), [kind.hop for kind in fabric.kinds])
     mapping = Mapper(traffic).best(range(3), slowest_first=True)
-    assert mapping == ((0, 1, 2), 20 * UNIT, 25 * UNIT + 1 * UNIT)  # 20 planned, and 10 / 0.1 over PCIe
+    assert mapping == (
+        (0, 1, 2),
+        20 * UNIT,
+        25 * UNIT + 1 * UNIT,
+    )  # 20 planned, and 10 / 0.1 over PCIe
 
 
 @pytest.mark.parametrize("pattern", ["all_to_all", "none"])
@@ -441,7 +510,12 @@ def test_patterns_that_treat_ranks_alike_keep_index_order(dgx1: Fabric, pattern:
 @pytest.mark.parametrize(
     ("sentence", "pattern", "gpus", "want"),
     [
-        ("all-to-all uses all six pairs of four", "all_to_all", (1, 2, 3, 4), 50 + 50 + 50 + 25 + 25 + 25),
+        (
+            "all-to-all uses all six pairs of four",
+            "all_to_all",
+            (1, 2, 3, 4),
+            50 + 50 + 50 + 25 + 25 + 25,
+        ),
         ("a chain leaves the ring's worst edge out", "chain", (1, 2, 5), 75),
         ("a star has its centre on the GPU with the best links", "star", (1, 2, 5), 75),
         ("no pattern, no edges, no figure", "none", (1, 2, 5), None),
@@ -479,7 +553,9 @@ def test_mapping_of_many_ranks(pattern: str, seed: int, *, slowest_first: bool) 
 
     def merit(gpus: Sequence[int]) -> tuple[int, int]:
         figures = traffic.figures(gpus)
-        return (figures.slowest, figures.total) if slowest_first else (figures.total, figures.slowest)
+        return (
+            (figures.slowest, figures.total) if slowest_first else (figures.total, figures.slowest)
+        )
 
     assert sorted(got.gpus) == list(range(ranks))
     assert merit(got.gpus) >= merit(range(ranks))

@@ -37,13 +37,19 @@ GIB = 1 << 30
 NO_MEMORY = "how much memory it has is unknown"
 THROUGHPUT, NO_WISHES = Objective(), Wishes()
 ALICE, BOB = 1000, 1001
-LIGHT, HALF, HEAVY = (Demand(name, sm, 5.0, GIB) for name, sm in (("light", 10.0), ("half", 50.0), ("heavy", 95.0)))
+LIGHT, HALF, HEAVY = (
+    Demand(name, sm, 5.0, GIB) for name, sm in (("light", 10.0), ("half", 50.0), ("heavy", 95.0))
+)
 
 
 def box(count: int = 4) -> Topology:
     """GPUs that all meet alike."""
-    gpus = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=16 * GIB) for i in range(count))
-    return Topology("box", gpus, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2)), "a test")
+    gpus = tuple(
+        Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=16 * GIB) for i in range(count)
+    )
+    return Topology(
+        "box", gpus, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2)), "a test"
+    )
 
 
 def request(
@@ -60,8 +66,18 @@ def request(
 ) -> Request:
     """Of alice; without a demand it does not share."""
     unfit = unfit or {}
-    fit = {gpu.uuid: Capacity(gpu.memory_bytes, 48) for gpu in (topology or box()).gpus if gpu.uuid not in unfit}
-    values = {"sm_percentage": None, "announced": (), "user_id": ALICE, "bounds": Bounds(), **sharing}
+    fit = {
+        gpu.uuid: Capacity(gpu.memory_bytes, 48)
+        for gpu in (topology or box()).gpus
+        if gpu.uuid not in unfit
+    }
+    values = {
+        "sm_percentage": None,
+        "announced": (),
+        "user_id": ALICE,
+        "bounds": Bounds(),
+        **sharing,
+    }
     return Request(
         gpus,
         pattern=PATTERNS["ring"],
@@ -69,7 +85,8 @@ def request(
         policy=policy,
         bandwidth_model="cut",
         wishes=wishes,
-        sharing=demand and Sharing(Client(demand, objective), capacities=fit, unfit=unfit, **values),
+        sharing=demand
+        and Sharing(Client(demand, objective), capacities=fit, unfit=unfit, **values),
     )
 
 
@@ -89,12 +106,16 @@ def lease(lease_id: str, *indices: int, **fields: Any) -> Lease:
     )
 
 
-def shared(lease_id: str, demand: Demand, *indices: int, percentage: int = 100, **fields: Any) -> Lease:
+def shared(
+    lease_id: str, demand: Demand, *indices: int, percentage: int = 100, **fields: Any
+) -> Lease:
     """Of alice, who shares it."""
     group = tuple(sorted(f"GPU-{index}" for index in indices))
     sensitive = fields.pop("sensitive", False)
     client = Client(demand, fields.pop("objective", Objective()))
-    return lease(lease_id, *indices, share=Share(group, percentage, sensitive, client, "/tmp/x"), **fields)
+    return lease(
+        lease_id, *indices, share=Share(group, percentage, sensitive, client, "/tmp/x"), **fields
+    )
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
@@ -102,10 +123,14 @@ def outcome(decision: Decision) -> tuple[object, ...]:
     if not isinstance(decision, Grant):
         return type(decision), decision.reason
     joining = decision.joining
-    return decision.placement.gpus, None if joining is None else tuple(sorted(lease.id for lease in joining.residents))
+    return decision.placement.gpus, None if joining is None else tuple(
+        sorted(lease.id for lease in joining.residents)
+    )
 
 
-def decided(asked: Request, *leases: Lease, topology: Topology | None = None, **situation: Any) -> tuple[object, ...]:
+def decided(
+    asked: Request, *leases: Lease, topology: Topology | None = None, **situation: Any
+) -> tuple[object, ...]:
     return outcome(decide(asked, Situation(topology or box(), leases, **situation)))
 
 
@@ -115,13 +140,48 @@ def decided(asked: Request, *leases: Lease, topology: Topology | None = None, **
         ("the first one opens a free GPU", request(LIGHT), [], ((0,), ())),
         ("the next one joins it", request(LIGHT), [shared("a", HALF, 1)], ((1,), ("a",))),
         ("who does not share gets a free one", request(None), [shared("a", HALF, 0)], ((1,), None)),
-        ("a GPU of a job that does not share is not joined", request(LIGHT), [lease("a", 0)], ((1,), ())),
-        ("nor one of another user's", request(LIGHT), [shared("a", LIGHT, 0, user_id=BOB)], ((1,), ())),
-        ("what is too much together stays apart", request(HEAVY), [shared("a", HALF, 0)], ((1,), ())),
-        ("of several the least used", request(LIGHT), [shared("a", HALF, 0), shared("b", LIGHT, 2)], ((2,), ("b",))),
-        ("of equals the lowest", request(LIGHT), [shared("b", LIGHT, 2), shared("a", LIGHT, 1)], ((1,), ("a",))),
-        ("two of two GPUs meet on both", request(LIGHT, 2), [shared("a", HALF, 2, 1)], ((1, 2), ("a",))),
-        ("one of two GPUs is not joined by one of one", request(LIGHT), [shared("a", HALF, 0, 1)], ((2,), ())),
+        (
+            "a GPU of a job that does not share is not joined",
+            request(LIGHT),
+            [lease("a", 0)],
+            ((1,), ()),
+        ),
+        (
+            "nor one of another user's",
+            request(LIGHT),
+            [shared("a", LIGHT, 0, user_id=BOB)],
+            ((1,), ()),
+        ),
+        (
+            "what is too much together stays apart",
+            request(HEAVY),
+            [shared("a", HALF, 0)],
+            ((1,), ()),
+        ),
+        (
+            "of several the least used",
+            request(LIGHT),
+            [shared("a", HALF, 0), shared("b", LIGHT, 2)],
+            ((2,), ("b",)),
+        ),
+        (
+            "of equals the lowest",
+            request(LIGHT),
+            [shared("b", LIGHT, 2), shared("a", LIGHT, 1)],
+            ((1,), ("a",)),
+        ),
+        (
+            "two of two GPUs meet on both",
+            request(LIGHT, 2),
+            [shared("a", HALF, 2, 1)],
+            ((1, 2), ("a",)),
+        ),
+        (
+            "one of two GPUs is not joined by one of one",
+            request(LIGHT),
+            [shared("a", HALF, 0, 1)],
+            ((2,), ()),
+        ),
         ("nor one of one by one of two", request(LIGHT, 2), [shared("a", HALF, 0)], ((1, 2), ())),
         (
             "nor two of one each by one of two",
@@ -135,7 +195,12 @@ def decided(asked: Request, *leases: Lease, topology: Topology | None = None, **
             [shared("a", LIGHT, 0), shared("b", HALF, 0)],
             ((1,), ()),
         ),
-        ("three if all are small", request(LIGHT), [shared("a", LIGHT, 0), shared("b", LIGHT, 0)], ((0,), ("a", "b"))),
+        (
+            "three if all are small",
+            request(LIGHT),
+            [shared("a", LIGHT, 0), shared("b", LIGHT, 0)],
+            ((0,), ("a", "b")),
+        ),
         (
             "a launch inside a member is part of it",
             request(LIGHT),
@@ -156,7 +221,9 @@ def decided(asked: Request, *leases: Lease, topology: Topology | None = None, **
         ),
     ],
 )
-def test_whom_a_request_joins(sentence: str, asked: Request, leases: list[Lease], want: tuple[object, ...]) -> None:
+def test_whom_a_request_joins(
+    sentence: str, asked: Request, leases: list[Lease], want: tuple[object, ...]
+) -> None:
     """A request that shares joins jobs of its user on exactly its GPUs if that hurts nobody, or opens free ones."""
     for order in (leases, leases[::-1]):
         assert decided(asked, *order) == want, sentence
@@ -181,7 +248,11 @@ def test_gpus_that_cannot_be_shared() -> None:
     others = [lease("a", 1, 2, 3)]
     decision = decide(old, Situation(box(), others))
     assert isinstance(decision, Grant)
-    assert (decision.placement.gpus, decision.joining, decision.own_because) == ((0,), None, "compute capability 6.0")
+    assert (decision.placement.gpus, decision.joining, decision.own_because) == (
+        (0,),
+        None,
+        "compute capability 6.0",
+    )
     assert decided(old, shared("a", LIGHT, 1)) == ((1,), ("a",))
     assert decided(request(LIGHT, 4, unfit={"GPU-3": "MIG"})) == ((0, 1, 2, 3), None)
 
@@ -201,7 +272,10 @@ def test_gpus_of_another_groups_daemon() -> None:
     asked = request(LIGHT)._replace(constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
     decision = decide(asked, Situation(box(), [left]))
     assert isinstance(decision, Grant)
-    assert (decision.joining, decision.own_because) == (None, "the MPS daemon of another share group has it still")
+    assert (decision.joining, decision.own_because) == (
+        None,
+        "the MPS daemon of another share group has it still",
+    )
 
 
 def test_unlike_gpus_in_one_group() -> None:
@@ -247,15 +321,23 @@ def test_too_much_for_one() -> None:
     big = LIGHT._replace(memory_bytes=17 * GIB)
     decision = decide(request(big), Situation(box()))
     assert isinstance(decision, Grant)
-    assert (decision.joining, decision.own_because) == (None, "maximum memory 17408 MiB of at most 16384 MiB")
+    assert (decision.joining, decision.own_because) == (
+        None,
+        "maximum memory 17408 MiB of at most 16384 MiB",
+    )
 
 
 def test_what_is_in_the_way() -> None:
     """GPUs that a constraint or a wish leaves out, that are in use outside, or stay apart from, are not joined."""
     there = shared("a", LIGHT, 1, name="noisy")
-    without = request(LIGHT)._replace(constraints=(Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"})),))
+    without = request(LIGHT)._replace(
+        constraints=(Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"})),)
+    )
     assert decided(without, there) == ((0,), ())
-    assert decided(request(LIGHT, wishes=Wishes(required=Constraint("--require 2", frozenset({"GPU-2"})))), there) == (
+    assert decided(
+        request(LIGHT, wishes=Wishes(required=Constraint("--require 2", frozenset({"GPU-2"})))),
+        there,
+    ) == (
         (2,),
         (),
     )
@@ -314,7 +396,10 @@ def test_first_in_first_out() -> None:
     there = [shared("a", LIGHT, 0), lease("b", 1, 2)]
     barred = decide(request(LIGHT), Situation(box(), there, ahead=[ticket(1, 4, passable=False)]))
     want = "1 GPU requested: 1 of 4 is free, but an earlier request for 4 GPUs waits"
-    assert outcome(barred) == (Wait, f"{want}; of those to share: GPU 0: earlier requests wait for it")
+    assert outcome(barred) == (
+        Wait,
+        f"{want}; of those to share: GPU 0: earlier requests wait for it",
+    )
     passing = Situation(box(), there, ahead=[ticket(1, 4, passable=True)], clock_s=50.0)
     assert outcome(decide(request(LIGHT), passing)) == ((0,), ("a",))
 
@@ -340,7 +425,12 @@ def test_how_much_a_job_gets() -> None:
     assert (rest, best[0] <= 30, left) == (100 - small, True, 100 - small)
     assert percentage(request(compute))[0] == 100
     assert percentage(request(compute, announced=(memory,)))[0] == rest
-    assert percentage(request(compute, announced=(memory,)), shared("a", memory, 0, percentage=small))[0] == rest
+    assert (
+        percentage(request(compute, announced=(memory,)), shared("a", memory, 0, percentage=small))[
+            0
+        ]
+        == rest
+    )
     assert percentage(request(compute, sm_percentage=7))[0] == 7
 
 
@@ -356,8 +446,12 @@ def test_explained() -> None:
     ]
     assert found.sharing[0][0] == decision.joining
     assert [one.gpu.index for one in found.excluded] == [1]
-    alone = explain(request(LIGHT), Situation(box()), decide(request(LIGHT), Situation(box())), 5, str)
-    assert [(gpus, one.residents, one.verdict.sums.sm_percentage) for one, gpus in alone.sharing] == [("GPU 0", (), 10)]
+    alone = explain(
+        request(LIGHT), Situation(box()), decide(request(LIGHT), Situation(box())), 5, str
+    )
+    assert [
+        (gpus, one.residents, one.verdict.sums.sm_percentage) for one, gpus in alone.sharing
+    ] == [("GPU 0", (), 10)]
 
 
 # ---------------------------------------------------------------------------------------------- records
@@ -395,8 +489,16 @@ def test_a_record_without_a_share_says_nothing_of_it() -> None:
         ("demand.memory_bytes", "1", "memory_bytes: '1' is not a whole number"),
         ("demand.curve", [[1, 2, 3]], "curve: [1, 2, 3] is not 2 numbers"),
         ("demand.curve", [["a", 1]], "curve: 'a' is no number within 0 to 100"),
-        ("demand.curve", [[50, 1], [50, 2]], "curve: [[50, 1], [50, 2]] does not ascend from above 0"),
-        ("demand.curve", [[0, 0], [50, 2]], "curve: [[0, 0], [50, 2]] does not ascend from above 0"),
+        (
+            "demand.curve",
+            [[50, 1], [50, 2]],
+            "curve: [[50, 1], [50, 2]] does not ascend from above 0",
+        ),
+        (
+            "demand.curve",
+            [[0, 0], [50, 2]],
+            "curve: [[0, 0], [50, 2]] does not ascend from above 0",
+        ),
         ("demand.curve", [[50, float("nan")]], "curve: nan is no number within 0 to 1e+15"),
         ("demand.counters", [1, 0.5, float("inf")], "counters: inf is no number within 1 to 1024"),
         ("demand.counters", [1, 5, 32], "counters: 5 is no number within 0 to 1"),
@@ -410,7 +512,9 @@ def test_a_record_without_a_share_says_nothing_of_it() -> None:
 def test_a_record_that_cannot_be_understood(path: str, value: object, want: str) -> None:
     """A live record with a share that nobody can understand is complained of, and never guessed at."""
     document = json.loads(
-        json.dumps(lease("a1", 0)._replace(share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document())
+        json.dumps(
+            lease("a1", 0)._replace(share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document()
+        )
     )
     place = document["share"]
     *above, key = path.split(".")
@@ -439,7 +543,9 @@ def test_one_more_resident_never_opens_a_door() -> None:
     objectives = (Objective(), Objective("energy"), Objective("product"))
     full = [lease("full", 1, 2, 3)]
     refused = 0
-    for asked in (request(demand, objective=objective) for demand in demands for objective in objectives):
+    for asked in (
+        request(demand, objective=objective) for demand in demands for objective in objectives
+    ):
         for there in (group for n in (1, 2) for group in combinations(demands * 2, n)):
             if decided(asked, *sequence_of(*there), *full)[0] == Wait:
                 for more in demands:
@@ -470,7 +576,9 @@ def test_one_more_resident_never_opens_a_door() -> None:
         ("no memory is known", {"compute_capability": "9.0", "memory_bytes": 0}, 550, NO_MEMORY),
     ],
 )  # fmt: skip
-def test_which_gpus_can_be_shared(sentence: str, gpu: dict, driver: int | None, want: Capacity | str) -> None:
+def test_which_gpus_can_be_shared(
+    sentence: str, gpu: dict, driver: int | None, want: Capacity | str
+) -> None:
     """A GPU can be shared if MPS bounds its clients, by architecture and driver; else it is said why not."""
     assert capacity_of(box().gpus[0]._replace(**gpu), None, driver) == want, sentence
 

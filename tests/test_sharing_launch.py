@@ -69,12 +69,19 @@ def test_a_job_of_several_gpus_finds_a_bound_for_each(launcher: Launcher) -> Non
 
 def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
     """Two light jobs share a GPU, which status shows; a heavy one gets a GPU of its own; all are freed."""
-    with held(launcher, *DGX, *LIGHT, "--name", "one") as one, held(launcher, *DGX, *LIGHT, "--name", "two") as two:
+    with (
+        held(launcher, *DGX, *LIGHT, "--name", "one") as one,
+        held(launcher, *DGX, *LIGHT, "--name", "two") as two,
+    ):
         assert (one.gpus, two.gpus) == ("GPU-dgx1-v100-0", "GPU-dgx1-v100-0")
         document = status(launcher, *DGX)
-        assert [(gpu["state"], len(gpu["leases"])) for gpu in document["gpus"][:2]] == [("shared", 2), ("free", 0)]
+        assert [(gpu["state"], len(gpu["leases"])) for gpu in document["gpus"][:2]] == [
+            ("shared", 2),
+            ("free", 0),
+        ]
         assert [
-            (lease["shared"], lease["sm_percentage"], lease["share_memory_bytes"]) for lease in document["leases"]
+            (lease["shared"], lease["sm_percentage"], lease["share_memory_bytes"])
+            for lease in document["leases"]
         ] == [
             (True, 100, 1 << 30),
             (True, 100, 1 << 30),
@@ -102,26 +109,51 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
         document = dry(launcher, *DGX, *LIGHT)
         like = dry(launcher, *DGX, "--share", "-p", str(curve), "--sm-percentage", "60")["sharing"]
     sharing = document["sharing"]
-    assert (document["shared"], document["reason"].startswith("shared with saturated (")) == (True, True)
-    assert [(one["name"], one["profile"]) for one in sharing["residents"]] == [("saturated", "curved")]
+    assert (document["shared"], document["reason"].startswith("shared with saturated (")) == (
+        True,
+        True,
+    )
+    assert [(one["name"], one["profile"]) for one in sharing["residents"]] == [
+        ("saturated", "curved")
+    ]
     given = sharing["residents"][0]["sm_percentage"]
     assert 20 <= given <= 30
     assert (sharing["left_sm_percentage"], document["sm_percentage"]) == (100 - given, 100 - given)
-    assert (sharing["sm_utilization_percentage"], sharing["memory_bandwidth_utilization_percentage"]) == (50, 45)
+    assert (
+        sharing["sm_utilization_percentage"],
+        sharing["memory_bandwidth_utilization_percentage"],
+    ) == (50, 45)
     assert (sharing["memory_bytes"], sharing["power_w"]) == (3 << 30, None)
     assert len(sharing["optimum_sm_percentages"]) == 2
-    assert (sharing["predicted_stp"], sharing["predicted_antt"]) == (None, None)  # nobody knows the light job's curve
+    assert (sharing["predicted_stp"], sharing["predicted_antt"]) == (
+        None,
+        None,
+    )  # nobody knows the light job's curve
     assert 1.9 < like["predicted_stp"] <= 2.0
     assert like["predicted_antt"] == pytest.approx(2 / like["predicted_stp"], rel=0.01)
 
 
 def test_explained_in_the_terminal(launcher: Launcher) -> None:
     """--explain names each group with its jobs, the sums and the verdict, what is best and what is left."""
-    with held(launcher, *BOX, *LIGHT, "--name", "one"), held(launcher, *BOX, *HEAVY, "--name", "two"):
+    with (
+        held(launcher, *BOX, *LIGHT, "--name", "one"),
+        held(launcher, *BOX, *HEAVY, "--name", "two"),
+    ):
         done = launcher.run(*BOX, *LIGHT, "--explain", "--dry-run", "--", "train")
     lines = done.stdout.splitlines()
     at = lines.index("sharing for throughput")
-    assert lines[at + 1].split() == ["GPUs", "SM", "%", "BW", "%", "memory", "verdict", "on", "all", "together"]
+    assert lines[at + 1].split() == [
+        "GPUs",
+        "SM",
+        "%",
+        "BW",
+        "%",
+        "memory",
+        "verdict",
+        "on",
+        "all",
+        "together",
+    ]
     assert lines[at + 3].split() == [">", "GPU", "0", "20", "10", "2", "GiB", "may", "come"]
     assert re.fullmatch(r" +beside one \([0-9a-f]{12}\), 100 % of the SMs *", lines[at + 4])
     assert lines[at + 5].split()[:6] == ["GPU", "1", "105", "10", "2", "GiB"]
@@ -187,7 +219,10 @@ def test_gpus_before_volta(launcher: Launcher) -> None:
     [
         (("--sm", "10"), "--sm 10: only jobs that share have that"),
         (("--sm-percentage", "10"), "--sm-percentage 10: only jobs that share have that"),
-        (("--exclusive", "--objective", "energy"), "--objective energy: only jobs that share have that"),
+        (
+            ("--exclusive", "--objective", "energy"),
+            "--objective energy: only jobs that share have that",
+        ),
         (("--share", "--sm", "101"), "--sm: 101 is not within 0 to 100 %"),
         (("--share", "--sm", "ten"), "--sm: 'ten' is no number of %"),
         ((*LIGHT, "--sm-percentage", "0"), "--sm-percentage: 0 is not within 1 to 100 %"),
@@ -217,7 +252,11 @@ def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
     for variable, value, want in (
         ("MPS_TIMEOUT", "-5s", "'-5s' is no length of time such as 90s, 10m or 1h30m"),
         ("MPS_DIRECTORY", "x", "'x' is no absolute path"),
-        ("PRODUCT_WEIGHTS", "0,0", "'0,0' is not two weights such as 2,1, 0 to 10 each and not both 0"),
+        (
+            "PRODUCT_WEIGHTS",
+            "0,0",
+            "'0,0' is not two weights such as 2,1, 0 to 10 each and not both 0",
+        ),
         ("SHARE_WITH", "x", "unknown profile 'x'"),
     ):
         launcher.environment[f"GPULAUNCH_{variable}"] = value
@@ -248,7 +287,9 @@ def test_announced_jobs_that_do_not_fit(launcher: Launcher) -> None:
 def test_many_at_once(launcher: Launcher) -> None:
     """Jobs that come at the same moment all find a place, together where they may be; none is told that it is busy."""
     jobs = [
-        launcher.start(*DGX, *LIGHT, "--", "sh", "-c", "echo started; read line", stdin=subprocess.PIPE)
+        launcher.start(
+            *DGX, *LIGHT, "--", "sh", "-c", "echo started; read line", stdin=subprocess.PIPE
+        )
         for _ in range(16)
     ]
     assert [job.stdout.readline() for job in jobs] == ["started\n"] * 16
@@ -297,7 +338,9 @@ def test_announced_jobs_find_room(launcher: Launcher, tmp_path: Path) -> None:
     for first, second in (("memory", "compute"), ("compute", "memory")):
         with held(launcher, *DGX, "--share", "-p", first, "--share-with", second):
             here = status(launcher, *DGX)["leases"][0]["sm_percentage"]
-            there = dry(launcher, *DGX, "--share", "-p", second, "--share-with", first)["sm_percentage"]
+            there = dry(launcher, *DGX, "--share", "-p", second, "--share-with", first)[
+                "sm_percentage"
+            ]
         found.append({first: here, second: there})
     assert found[0] == found[1]
     assert sum(found[0].values()) == 100
@@ -306,9 +349,7 @@ def test_announced_jobs_find_room(launcher: Launcher, tmp_path: Path) -> None:
 
 def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
     """A launch inside a job that shares has its share, and is not counted as another job."""
-    script = (
-        f"gpulaunch {' '.join(DGX)} -- sh -c 'env | grep ^CUDA_MPS | sort; gpulaunch status {' '.join(DGX)} --json'"
-    )
+    script = f"gpulaunch {' '.join(DGX)} -- sh -c 'env | grep ^CUDA_MPS | sort; gpulaunch status {' '.join(DGX)} --json'"
     done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", "--", "sh", "-c", script)
     assert (done.returncode, done.stderr) == (0, "")
     percentage, limit, rest = done.stdout.split("\n", 2)
@@ -329,13 +370,16 @@ def test_inside_a_shared_lease_nothing_else_is_shared(launcher: Launcher) -> Non
     assert (document["shared"], document["sm_percentage"]) == (True, 40)
     assert document["env"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
     assert re.fullmatch(
-        r"gpulaunch: warning: --sm-percentage 7 has no effect inside lease [0-9a-f]{12}, which is shared\n", done.stderr
+        r"gpulaunch: warning: --sm-percentage 7 has no effect inside lease [0-9a-f]{12}, which is shared\n",
+        done.stderr,
     )
 
 
 def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
     """Who waited inside a lease that was shared, and that has ended, gets a GPU of its own, without a share."""
-    script = f"gpulaunch {' '.join(DGX)} -- sh -c 'echo $GPULAUNCH_LEASE; exec sleep 600' & read line"
+    script = (
+        f"gpulaunch {' '.join(DGX)} -- sh -c 'echo $GPULAUNCH_LEASE; exec sleep 600' & read line"
+    )
     outer = launcher.start(*DGX, *LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
     first = outer.stdout.readline().strip()
     (around,) = [lease["id"] for lease in status(launcher, *DGX)["leases"] if lease["id"] != first]
@@ -346,7 +390,10 @@ def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
     outer.stdin.flush()
     outer.wait(30)
     found, said = second.communicate(timeout=30)
-    assert [line.partition("=")[0] for line in found.splitlines()] == ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"]
+    assert [line.partition("=")[0] for line in found.splitlines()] == [
+        "CUDA_DEVICE_ORDER",
+        "CUDA_VISIBLE_DEVICES",
+    ]
     assert "CUDA_VISIBLE_DEVICES=0\n" not in found
     assert f"lease {around} has ended, so this is a launch of its own" in said
     assert launcher.run("free", first).returncode == 0
@@ -393,7 +440,10 @@ def test_waiting_to_share(launcher: Launcher) -> None:
     with held(launcher, *options, *HEAVY) as first:
         refused = launcher.run(*options, *HEAVY, "--", "true")
         assert refused.returncode == 75
-        assert "of those to share: GPU 0: average SM utilization 190 % of at most 100 %" in refused.stderr
+        assert (
+            "of those to share: GPU 0: average SM utilization 190 % of at most 100 %"
+            in refused.stderr
+        )
         waiting = launcher.start(*options, *HEAVY, "--wait", *ENV)
         assert "waiting as number 1" in waiting.stderr.readline()
         assert first.end() == 7
@@ -421,7 +471,10 @@ def test_a_program_hands_no_share_on(launcher: Launcher, monkeypatch: pytest.Mon
     """A program that finds another job's share in its environment is rid of it while its lease applies."""
     import gpulaunch
 
-    found = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/gpulaunch.mps.1000/0a1b2c3d", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
+    found = {
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/gpulaunch.mps.1000/0a1b2c3d",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
+    }
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     for name, value in found.items():
         monkeypatch.setenv(name, value)

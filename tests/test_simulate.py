@@ -79,7 +79,10 @@ def test_it_decides_as_the_launcher_would(policy: str, passable_s: float) -> Non
 
 def plainly(topology, jobs: list[Job], rules: Rules) -> list[tuple]:
     """The same with nothing but a list of events and decide()."""
-    jobs = [j._replace(request=j.request._replace(policy=rules.policy, bandwidth_model=rules.model)) for j in jobs]
+    jobs = [
+        j._replace(request=j.request._replace(policy=rules.policy, bandwidth_model=rules.model))
+        for j in jobs
+    ]
     uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
     queue, running, started = [], {}, []
     coming = sorted(jobs, key=lambda one: (one.arrival_s, one.id))
@@ -90,7 +93,14 @@ def plainly(topology, jobs: list[Job], rules: Rules) -> list[tuple]:
         while coming and round(coming[0].arrival_s, 9) <= now:
             one = coming.pop(0)
             admitted = tuple(gpu.uuid for gpu in admitted_gpus(one.request, topology))
-            queue.append((one, ticket_of(one._replace(arrival_s=round(one.arrival_s, 9)), admitted, rules.passable_s)))
+            queue.append(
+                (
+                    one,
+                    ticket_of(
+                        one._replace(arrival_s=round(one.arrival_s, 9)), admitted, rules.passable_s
+                    ),
+                )
+            )
         ahead, left = [], []
         for one, ticket in queue:
             leases = [lease for _, lease in running.values()]
@@ -115,7 +125,9 @@ def test_it_waits_for_utility_as_the_launcher_would(policy: str) -> None:
             one._replace(
                 arrival_s=one.arrival_s / 3,
                 request=one.request._replace(
-                    utility=one.request.utility._replace(least=0.0 if one.id % 3 == 0 else one.request.utility.least)
+                    utility=one.request.utility._replace(
+                        least=0.0 if one.id % 3 == 0 else one.request.utility.least
+                    )
                 ),
             )
             for one in generated(seed=seed, count=40)
@@ -171,7 +183,15 @@ def test_conservation(policy: str) -> None:
     """No GPU is held twice, free and used are all, and all jobs end, at every event, whatever slows jobs down."""
     for count, tick_s, lasting in ((1, 0.0, False), (3, 1.1, True), (7, 0.0, True)):
         times = ("bandwidth", "interference")
-        rules = Rules(policy, "cut", machines=count, time_models=times, lasting=lasting, tick_s=tick_s, passable_s=60.0)
+        rules = Rules(
+            policy,
+            "cut",
+            machines=count,
+            time_models=times,
+            lasting=lasting,
+            tick_s=tick_s,
+            passable_s=60.0,
+        )
         checked(MINSKY, generated(seed=count, count=60), rules)
 
 
@@ -219,7 +239,9 @@ def test_machines_fill_as_the_policy_says() -> None:
     assert machines("best_fit") == [0, 1, 0, 1]
     assert machines("preserve") == [0, 1, 0, 1]
     scattered = [job(0, 2, 0, 9), job(1, 4, 0, 5), job(2, 1, 6, 9)]
-    assert [s.machine for s in checked(MINSKY, scattered, Rules("preserve", "cut", machines=2))] == [0, 1, 0]
+    assert [
+        s.machine for s in checked(MINSKY, scattered, Rules("preserve", "cut", machines=2))
+    ] == [0, 1, 0]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -233,7 +255,9 @@ def test_a_machine_more_never_makes_all_wait(policy: str) -> None:
 def test_best_effort_compares_machines_by_links() -> None:
     """best-effort takes the machine whose set has the most aggregate bandwidth, not the first with room."""
     held = [job(0, 6, 0, 100, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 2, 3, 4, 6, 7)))]
-    stays = checked(DGX, [*held, job(1, 2, 1, 5, sensitive=True)], Rules("best_effort", "cut", machines=2))
+    stays = checked(
+        DGX, [*held, job(1, 2, 1, 5, sensitive=True)], Rules("best_effort", "cut", machines=2)
+    )
     assert [(stay.machine, sorted(stay.gpus)) for stay in stays[1:]] == [(1, [0, 3])]
 
 
@@ -269,7 +293,9 @@ def test_the_share_of_its_time_that_a_job_says() -> None:
     """A job that says how much of its time it waits for its links is slowed down by that much."""
     rules = Rules("baseline", "cut", time_models=("bandwidth",))
     only = (DGX.gpus[0].uuid, DGX.gpus[5].uuid)
-    (stay,) = checked(DGX, [job(0, 2, 0, 100, sensitive=True, only=only, communication_share=0.3)], rules)
+    (stay,) = checked(
+        DGX, [job(0, 2, 0, 100, sensitive=True, only=only, communication_share=0.3)], rules
+    )
     assert stay.ended_s == pytest.approx(100 * (1 + 0.3 * (40 / 12 - 1)))
 
 
@@ -281,8 +307,14 @@ def test_neighbours_slow_jobs_down_while_they_are_there() -> None:
     )
     jobs = [Job(0, "quiet", quiet, 0.0, 10.0), Job(1, "noisy", noisy, 2.0, 3.0)]
     rules = Rules("baseline", "cut", time_models=("interference",))
-    assert log(checked(MINSKY, jobs, rules)) == [(0, (0,), 0, 11), (1, (1,), 2, 5)]  # 2 + 3 / 1.5 of 10, then 6 more
-    assert log(checked(MINSKY, jobs, rules._replace(lasting=True))) == [(0, (0,), 0, 15), (1, (1,), 2, 5)]
+    assert log(checked(MINSKY, jobs, rules)) == [
+        (0, (0,), 0, 11),
+        (1, (1,), 2, 5),
+    ]  # 2 + 3 / 1.5 of 10, then 6 more
+    assert log(checked(MINSKY, jobs, rules._replace(lasting=True))) == [
+        (0, (0,), 0, 15),
+        (1, (1,), 2, 5),
+    ]
 
 
 def test_measured_split_slowdown() -> None:
@@ -298,7 +330,9 @@ def sharing_job(number: int, sm: float) -> Job:
     capacity = capacity_by(None, 16 << 30, 48)
     client = Client(Demand(f"p{number}", sm, 10.0, 1 << 30), Objective(), {})
     sharing = Sharing(client, Bounds(), None, (), 0, {gpu.uuid: capacity for gpu in DGX.gpus}, {})
-    request = Request(1, PATTERNS["none"], bandwidth_sensitive=False, policy="preserve", bandwidth_model="cut")
+    request = Request(
+        1, PATTERNS["none"], bandwidth_sensitive=False, policy="preserve", bandwidth_model="cut"
+    )
     return Job(number, f"job{number}", request._replace(sharing=sharing), 0.0, 10.0)
 
 
@@ -308,7 +342,11 @@ def test_jobs_share_gpus_by_the_launchers_rules() -> None:
     stays = checked(DGX, jobs, Rules("preserve", "cut", time_models=("sharing",)))
     assert [stay.gpus for stay in stays[:2]] == [stays[0].gpus] * 2
     assert stays[2].gpus != stays[0].gpus
-    assert [round(stay.ended_s, 6) for stay in stays] == [12.0, 12.0, 10.0]  # u (U - u) = 0.5 x 0.4: 1.2 times as long
+    assert [round(stay.ended_s, 6) for stay in stays] == [
+        12.0,
+        12.0,
+        10.0,
+    ]  # u (U - u) = 0.5 x 0.4: 1.2 times as long
 
 
 def test_who_shares_needs_no_free_gpu() -> None:
@@ -326,8 +364,12 @@ def test_uniform_mix() -> None:
     """300 jobs of mapa-sc21 4: 1 to 5 GPUs and six networks about equally often, four of six sensitive, from a seed."""
     rows = [row for seed in range(30) for row in uniform_mix(seed)]
     for value in range(1, 6):
-        assert sum(row["gpus"] == value for row in rows) / len(rows) == pytest.approx(1 / 5, abs=0.02)
-    assert sum(row["bandwidth_sensitive"] for row in rows) / len(rows) == pytest.approx(4 / 6, abs=0.02)
+        assert sum(row["gpus"] == value for row in rows) / len(rows) == pytest.approx(
+            1 / 5, abs=0.02
+        )
+    assert sum(row["bandwidth_sensitive"] for row in rows) / len(rows) == pytest.approx(
+        4 / 6, abs=0.02
+    )
     assert {row["duration_s"] for row in rows} == {float(n) for n in range(5, 25)}
     assert list(uniform_mix(7)) == list(uniform_mix(7)) != list(uniform_mix(8))
 
@@ -337,7 +379,9 @@ def test_poisson_batches() -> None:
     rows = list(poisson_batches(1, 20_000))
     gaps = [b["arrival_s"] - a["arrival_s"] for a, b in pairwise(rows)]
     assert sum(gaps) / len(gaps) == pytest.approx(10, abs=0.1)
-    assert sum((gap - 10) ** 2 for gap in gaps) / len(gaps) == pytest.approx(10, rel=0.05)  # Poisson: variance = mean
+    assert sum((gap - 10) ** 2 for gap in gaps) / len(gaps) == pytest.approx(
+        10, rel=0.05
+    )  # Poisson: variance = mean
 
     def share(text: str, key: str = "profile") -> float:
         return sum(text in row[key] for row in rows) / len(rows)
@@ -355,7 +399,9 @@ def test_loaded_mix() -> None:
     rows = list(loaded_mix(1, 20_000, gpus=8, load=0.8, sensitive=0.3))
     asked = sum(row["gpus"] * row["duration_s"] for row in rows)
     assert asked / (8 * rows[-1]["arrival_s"]) == pytest.approx(0.8, rel=0.03)
-    assert sum(row["bandwidth_sensitive"] for row in rows) / len(rows) == pytest.approx(0.3, abs=0.01)
+    assert sum(row["bandwidth_sensitive"] for row in rows) / len(rows) == pytest.approx(
+        0.3, abs=0.01
+    )
 
 
 # -------------------------------------------------------------------------------------------------- measures
@@ -374,7 +420,9 @@ def test_measures_by_hand() -> None:
     assert replay.makespan_s == 25
     assert replay.throughput_jobs_per_hour == pytest.approx(3 * 3600 / 25)
     assert replay.utilization == pytest.approx((1 * 10 + 4 * 10 + 2 * 5) / (4 * 25))
-    assert replay.fragmentation == pytest.approx(1 * 10 / (4 * 25))  # beside job 0 one GPU of its socket is free
+    assert replay.fragmentation == pytest.approx(
+        1 * 10 / (4 * 25)
+    )  # beside job 0 one GPU of its socket is free
     assert [level.waiting for level in replay.levels] == [0, 1, 2, 1, 0, 0]
 
 

@@ -173,7 +173,8 @@ def test_every_form(case: Case) -> None:
 def said(topology: Topology) -> dict[tuple[int, int], str]:
     """A topology's links as nvidia-smi would write them."""
     return {
-        (link.a, link.b): f"NV{link.nvlink_count}" if link.nvlink_count else link.pcie_path for link in topology.links
+        (link.a, link.b): f"NV{link.nvlink_count}" if link.nvlink_count else link.pcie_path
+        for link in topology.links
     }
 
 
@@ -188,8 +189,12 @@ def test_machine_is_the_text(case: Case) -> None:
     assert said(topology) == case.want.cells
     assert tuple(gpu.cpuset for gpu in topology.gpus) == case.want.cpusets
     assert tuple(gpu.numa_node for gpu in topology.gpus) == case.want.numa_nodes
-    assert {(gpu.memory_bytes, gpu.pcie_generation, gpu.pcie_width) for gpu in topology.gpus} == {(0, 0, 0)}
-    assert {link.nvlink_gb_per_s for link in topology.links} == {25.0 * link.nvlink_count for link in topology.links}
+    assert {(gpu.memory_bytes, gpu.pcie_generation, gpu.pcie_width) for gpu in topology.gpus} == {
+        (0, 0, 0)
+    }
+    assert {link.nvlink_gb_per_s for link in topology.links} == {
+        25.0 * link.nvlink_count for link in topology.links
+    }
 
 
 # ------------------------------------------------------------------------------------------------ mistakes
@@ -375,9 +380,16 @@ def test_document() -> None:
         "gpus": {"count": 3, "model": "GPU"},
         "nvlink": {"version": [3, 3, 0], "links": [[0, 1, 4]]},
         "pcie": pcie | {"groups": {"NODE": [[0, 1, 2]]}},
-        "numa": [{"node": 0, "gpus": [0, 1], "cpuset": "0-3"}, {"node": 0, "gpus": [2], "cpuset": "4-7"}],
+        "numa": [
+            {"node": 0, "gpus": [0, 1], "cpuset": "0-3"},
+            {"node": 0, "gpus": [2], "cpuset": "4-7"},
+        ],
     }
-    plain = {"name": "box", "source": "a text; PCIe 3.0 with 16 lanes is assumed", "gpus": {"count": 2, "model": "GPU"}}
+    plain = {
+        "name": "box",
+        "source": "a text; PCIe 3.0 with 16 lanes is assumed",
+        "gpus": {"count": 2, "model": "GPU"},
+    }
     assert text_document(matrix("SYS"), "box", "a text") == plain | {"pcie": pcie}
 
 
@@ -443,7 +455,10 @@ def test_source_tells_what_is_assumed() -> None:
         "a text; NVLink 3 is assumed (25 GB/s per link and direction), as the text does not tell; "
         "PCIe 3.0 with 16 lanes is assumed; its GPUs 3, 5 are counted from 0 here"
     )
-    assert text_document(matrix("PIX"), "box", "a text")["source"] == "a text; PCIe 3.0 with 16 lanes is assumed"
+    assert (
+        text_document(matrix("PIX"), "box", "a text")["source"]
+        == "a text; PCIe 3.0 with 16 lanes is assumed"
+    )
 
 
 # ------------------------------------------------------------------------------------------------- files
@@ -543,11 +558,15 @@ def written(found: SmiMatrix, form: Form) -> str:
     columns: list[int | str] = list(range(len(found.gpus)))
     for number, place in sorted(enumerate(form.adapters), key=lambda adapter: -adapter[1]):
         columns.insert(min(place, len(found.gpus)), f"mlx5_{number}")
-    names = [column if isinstance(column, str) else f"GPU{found.gpus[column]}" for column in columns]
+    names = [
+        column if isinstance(column, str) else f"GPU{found.gpus[column]}" for column in columns
+    ]
     titles = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"][: form.titles]
     header = "" if form.fused else "\t" if form.tabs else "  "
     header = header.join(names + titles) if not form.fused else "".join(names + titles)
-    lines = [("\t" if form.first_tab else "") + (f"\x1b[4m{header}\x1b[0m" if form.underline else header)]
+    lines = [
+        ("\t" if form.first_tab else "") + (f"\x1b[4m{header}\x1b[0m" if form.underline else header)
+    ]
     for column, name in zip(columns, names, strict=True):
         if isinstance(column, str):
             lines.append(f"{name}\t" + "SYS\t" * (len(name) % 3))
@@ -570,7 +589,9 @@ def written(found: SmiMatrix, form: Form) -> str:
         lines.append("\t".join([name, *cells]))
     if not form.tabs:
         lines = [lines[0], *(line.replace("\t", "   ") for line in lines[1:])]
-    text = "\n".join(["$ nvidia-smi topo -m", "# by hand", *lines, LEGEND] if form.around else lines)
+    text = "\n".join(
+        ["$ nvidia-smi topo -m", "# by hand", *lines, LEGEND] if form.around else lines
+    )
     text = text.replace("SYS", "SOC") if form.soc else text
     return text.replace("\n", "\r\n") if form.crlf else text
 
@@ -595,7 +616,10 @@ def matrices(draw: st.DrawFn) -> SmiMatrix:
 @st.composite
 def forms(draw: st.DrawFn) -> Form:
     tabs = draw(st.booleans())
-    flags = {name: draw(st.booleans()) for name in ("underline", "first_tab", "fused", "crlf", "soc", "wide", "around")}
+    flags = {
+        name: draw(st.booleans())
+        for name in ("underline", "first_tab", "fused", "crlf", "soc", "wide", "around")
+    }
     empty = draw(st.sampled_from(["", "N/A"])) if tabs else "N/A"
     adapters = tuple(draw(st.lists(st.integers(1, 6), max_size=3)))
     return Form(tabs=tabs, titles=draw(st.integers(0, 3)), empty=empty, adapters=adapters, **flags)
@@ -610,7 +634,9 @@ def told(found: SmiMatrix, titles: int) -> SmiMatrix:
     )
 
 
-FUZZ = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
 
 
 @settings(FUZZ, max_examples=400)
@@ -635,7 +661,9 @@ def test_every_matrix_is_a_machine(found: SmiMatrix) -> None:
 def test_every_described_machine(name: str) -> None:
     """A described machine's links, written as nvidia-smi would (it knows one machine), are read back as they are."""
     topology, _ = load_described_machine(name)
-    assert not any(gpu.mig for gpu in topology.gpus), "nvidia-smi has no rows for MIG instances: leave this one out"
+    assert not any(gpu.mig for gpu in topology.gpus), (
+        "nvidia-smi has no rows for MIG instances: leave this one out"
+    )
     found = SmiMatrix(
         tuple(gpu.index for gpu in topology.gpus),
         said(topology),
@@ -662,13 +690,44 @@ def believed(text: str) -> None:
     rows = [line.replace("SOC", "SYS").split() for line in text.split("\n")]
     for (a, b), cell in found.cells.items():
         for i in (a, b):
-            assert any(row and row[0] == f"GPU{found.gpus[i]}" and cell in row for row in rows), (a, b, cell)
+            assert any(row and row[0] == f"GPU{found.gpus[i]}" and cell in row for row in rows), (
+                a,
+                b,
+                cell,
+            )
     assert said(machine(found)) == found.cells
 
 
 TOKENS = [
-    *("GPU0", "GPU1", "GPU2", "NIC0", "mlx5_0", "X", " X ", "NV2", "SYS", "SOC", "PIX", "0-3", "1", "N/A", "GPU"),
-    *("\t", "\n", " ", "\r", "#", "\x1b[4m", "CPU Affinity", "NUMA Affinity", "GPU NUMA ID", "Legend:"),
+    *(
+        "GPU0",
+        "GPU1",
+        "GPU2",
+        "NIC0",
+        "mlx5_0",
+        "X",
+        " X ",
+        "NV2",
+        "SYS",
+        "SOC",
+        "PIX",
+        "0-3",
+        "1",
+        "N/A",
+        "GPU",
+    ),
+    *(
+        "\t",
+        "\n",
+        " ",
+        "\r",
+        "#",
+        "\x1b[4m",
+        "CPU Affinity",
+        "NUMA Affinity",
+        "GPU NUMA ID",
+        "Legend:",
+    ),
 ]
 SMALL_ROWS = st.tuples(
     st.sampled_from(["GPU0\t X \t", "GPU1\t"]),
@@ -683,7 +742,9 @@ LINES = [line for case in CASES.values() for line in case.text.split("\n")]
     st.text()
     | st.lists(st.sampled_from(TOKENS), max_size=40).map("".join)
     | st.lists(st.sampled_from(LINES), max_size=12).map("\n".join)
-    | st.lists(SMALL_ROWS, min_size=2, max_size=3).map(lambda rows: "\n".join(["\tGPU0\tGPU1\tCPU Affinity", *rows]))
+    | st.lists(SMALL_ROWS, min_size=2, max_size=3).map(
+        lambda rows: "\n".join(["\tGPU0\tGPU1\tCPU Affinity", *rows])
+    )
 )
 def test_any_text(text: str) -> None:
     """Any text at all is read or refused."""
@@ -698,7 +759,12 @@ def damaged(draw: st.DrawFn) -> str:
         separator = draw(st.sampled_from(["\n", "\t", " ", ""]))
         parts = text.split(separator) if separator else list(text)
         place = draw(st.integers(0, len(parts) - 1)) if parts else 0
-        new = [[], [draw(st.sampled_from(TOKENS))], parts[place : place + 1] * 2, parts[place : place + 2][::-1]]
+        new = [
+            [],
+            [draw(st.sampled_from(TOKENS))],
+            parts[place : place + 1] * 2,
+            parts[place : place + 2][::-1],
+        ]
         kind = draw(st.integers(0, 3))
         parts[place : place + (2 if kind == 3 else 1)] = new[kind]
         text = separator.join(parts)

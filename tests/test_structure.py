@@ -54,7 +54,10 @@ SEEDED = {"simulate/generate.py"}  # draws from a seed that is passed in
 IMPURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}
 
 
-NAMES = {path: ".".join(("gpulaunch", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in FILES}
+NAMES = {
+    path: ".".join(("gpulaunch", *path.relative_to(PACKAGE).with_suffix("").parts))
+    for path in FILES
+}
 
 
 @cache
@@ -114,7 +117,10 @@ def test_no_circles() -> None:
     for path, name in NAMES.items():
         targets = imports(path)
         graph[name] = {
-            other for other in known for target in targets if target == other or target.startswith(other + ".")
+            other
+            for other in known
+            for target in targets
+            if target == other or target.startswith(other + ".")
         }
     finished: set[str] = set()
 
@@ -135,7 +141,11 @@ def test_each_package_has_one_door() -> None:
     for path in FILES:
         for name in imports(path):
             users.setdefault(name.partition(".")[0], set()).add(str(path.relative_to(PACKAGE)))
-    third_party = {name: files for name, files in users.items() if name not in sys.stdlib_module_names | {"gpulaunch"}}
+    third_party = {
+        name: files
+        for name, files in users.items()
+        if name not in sys.stdlib_module_names | {"gpulaunch"}
+    }
     assert third_party | {name: users[name] for name in ("argparse", "ctypes")} == DOORS
 
 
@@ -145,16 +155,22 @@ def is_pure(path: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in FILES if is_pure(path)], ids=lambda path: str(path.relative_to(PACKAGE))
+    "path",
+    [path for path in FILES if is_pure(path)],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
 )
 def test_deciding_is_pure(path: Path) -> None:
     """A marked file and what it imports use no I/O, clock, environment or unseeded randomness."""
     allowed = {"random"} if str(path.relative_to(PACKAGE)) in SEEDED else set()
     assert {name.partition(".")[0] for name in imports(path)} & IMPURE - allowed == set()
     used = {
-        file for file, name in NAMES.items() if any(one == name or one.startswith(name + ".") for one in ours(path))
+        file
+        for file, name in NAMES.items()
+        if any(one == name or one.startswith(name + ".") for one in ours(path))
     }
-    assert {file for file in used if not is_pure(file) and file.name not in ("errors.py", "__init__.py")} == set()
+    assert {
+        file for file in used if not is_pure(file) and file.name not in ("errors.py", "__init__.py")
+    } == set()
 
 
 def test_decide_is_marked() -> None:
@@ -179,7 +195,9 @@ def test_launch_imports_what_costs_late() -> None:
         top = {a.name for node in body if isinstance(node, ast.Import) for a in node.names}
         top |= {node.module for node in body if isinstance(node, ast.ImportFrom)}
         drawing = "show" in path.parts
-        if not drawing and str(path.relative_to(PACKAGE)) not in {file for files in DOORS.values() for file in files}:
+        if not drawing and str(path.relative_to(PACKAGE)) not in {
+            file for files in DOORS.values() for file in files
+        }:
             assert top & {"rich", "argparse", "pynvml", *_DRAWN} == set(), path
 
 
@@ -194,5 +212,7 @@ def test_launch_imports_what_costs_late() -> None:
 )
 def test_style_and_types(command: tuple[str, ...]) -> None:
     """Ruff and mypy (strict) find nothing."""
-    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

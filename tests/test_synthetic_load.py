@@ -21,7 +21,9 @@ pytest_plugins = ("fake_cuda",)
 
 PROGRAM = synthetic_load.__file__
 KINDS = tuple(synthetic_load.LOADS)
-TOOLKIT = Path(os.environ.get("GPULAUNCH_TEST_CUDA") or "/usr/local/cuda")  # read now: no test sees such a variable
+TOOLKIT = Path(
+    os.environ.get("GPULAUNCH_TEST_CUDA") or "/usr/local/cuda"
+)  # read now: no test sees such a variable
 PTX = Path(synthetic_load.KERNEL).read_text()
 MIB = 1 << 20
 WORK = {"memory": "cuMemcpyDtoDAsync_v2", "compute": "cuLaunchKernel"}
@@ -30,7 +32,9 @@ WORK = {"memory": "cuMemcpyDtoDAsync_v2", "compute": "cuLaunchKernel"}
 def start(cuda: "FakeCuda", *arguments: str) -> subprocess.Popen[str]:
     """Start the program; its stdout and stderr are pipes."""
     command, environment = [sys.executable, PROGRAM, *arguments], cuda.environment(os.environ)
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def finished(cuda: "FakeCuda", *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -75,7 +79,10 @@ def test_link_goes_both_ways_and_between_all_gpus(cuda: "FakeCuda") -> None:
     """The link load copies to and from each GPU, and from each to each other one, each way on its own stream."""
     cuda.settings["FAKE_CUDA_GPUS"] = "3"
     _, lines, _ = finished(cuda, "link", "0.2")
-    assert (len(cuda.calls("cuStreamCreate")), len(cuda.calls("cuCtxEnablePeerAccess"))) == (2 * 3 + 3 * 2, 6)
+    assert (len(cuda.calls("cuStreamCreate")), len(cuda.calls("cuCtxEnablePeerAccess"))) == (
+        2 * 3 + 3 * 2,
+        6,
+    )
     names = {call.name for call in cuda.calls() if call.name.startswith("cuMemcpy")}
     assert names == {"cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyPeerAsync"}
     trials = 2 * 12 * synthetic_load.LINK_BYTES  # each way twice by itself, before
@@ -97,7 +104,9 @@ def test_compute_fills_all_sms(cuda: "FakeCuda") -> None:
     launches = cuda.calls("cuLaunchKernel")
     assert {call.amount for call in launches} == {13 * 8 * 256}
     fmas_per_thread = PTX.count("fma.rn.f32") * synthetic_load.ROUNDS
-    assert lines[-1]["gflop"] == pytest.approx(len(launches) * 13 * 8 * 256 * fmas_per_thread * 2 / 1e9)
+    assert lines[-1]["gflop"] == pytest.approx(
+        len(launches) * 13 * 8 * 256 * fmas_per_thread * 2 / 1e9
+    )
 
 
 @pytest.mark.parametrize("kind", ["memory", "compute"])
@@ -138,8 +147,16 @@ def test_throughput_each_second(cuda: "FakeCuda") -> None:
         ("cuInit:100", "memory", "cuInit: CUDA_ERROR_NO_DEVICE (100)"),
         ("cuMemAlloc_v2:2", "memory", "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"),
         ("cuModuleLoadData:218", "compute", "cuModuleLoadData: CUDA_ERROR_INVALID_PTX (218)"),
-        ("cuStreamSynchronize:700:5", "compute", "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
-        ("cuMemcpyHtoDAsync_v2:4242", "link", "cuMemcpyHtoDAsync_v2: an error without a name (4242)"),
+        (
+            "cuStreamSynchronize:700:5",
+            "compute",
+            "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)",
+        ),
+        (
+            "cuMemcpyHtoDAsync_v2:4242",
+            "link",
+            "cuMemcpyHtoDAsync_v2: an error without a name (4242)",
+        ),
     ],
 )
 def test_cuda_fails(cuda: "FakeCuda", fail: str, kind: str, want: str) -> None:
@@ -160,7 +177,9 @@ def test_no_driver(tmp_path: Path) -> None:
     assert done.stderr.startswith(want)
 
 
-@pytest.mark.parametrize("arguments", [(), ("heat",), ("memory", "soon"), ("memory", "0"), ("memory", "1", "2")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("heat",), ("memory", "soon"), ("memory", "0"), ("memory", "1", "2")]
+)
 def test_usage(cuda: "FakeCuda", arguments: tuple[str, ...]) -> None:
     """Another load, or a time that is no positive number of seconds: status 2, and CUDA is not asked."""
     status, _, said = finished(cuda, *arguments)
@@ -173,7 +192,10 @@ def test_memory_is_short(cuda: "FakeCuda", free_mib: int, want_mib: int) -> None
     """Where two buffers of 256 MiB are not to be had, smaller ones are taken; one got in vain is given back."""
     cuda.settings["FAKE_CUDA_MEMORY_MIB"] = str(free_mib)
     status, _, _ = finished(cuda, "memory", "0.1")
-    assert (status, {call.amount for call in cuda.calls("cuMemcpyDtoDAsync_v2")}) == (0, {want_mib * MIB})
+    assert (status, {call.amount for call in cuda.calls("cuMemcpyDtoDAsync_v2")}) == (
+        0,
+        {want_mib * MIB},
+    )
 
 
 def test_memory_is_full(cuda: "FakeCuda") -> None:
@@ -193,7 +215,9 @@ def test_load_dies_with_its_parent(cuda: "FakeCuda") -> None:
     """When the process that started a load is killed, the kernel kills the load."""
     text = f"import subprocess, sys; subprocess.run([sys.executable, {PROGRAM!r}, 'compute'])"
     environment = cuda.environment(os.environ)
-    with subprocess.Popen([sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True
+    ) as parent:
         ready = json.loads(parent.stdout.readline())
         load = os.pidfd_open(ready["pid"])
         parent.kill()
@@ -219,7 +243,15 @@ def test_ptx_is_assembled(tmp_path: Path) -> None:
     ptxas = TOOLKIT / "bin" / "ptxas"
     if not ptxas.exists():
         pytest.skip("needs a CUDA toolkit's ptxas")
-    command = [ptxas, "-v", "--gpu-name", "sm_80", synthetic_load.KERNEL, "-o", tmp_path / "load.cubin"]
+    command = [
+        ptxas,
+        "-v",
+        "--gpu-name",
+        "sm_80",
+        synthetic_load.KERNEL,
+        "-o",
+        tmp_path / "load.cubin",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr

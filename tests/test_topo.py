@@ -49,7 +49,9 @@ def test_import_of_stdin(launcher: Launcher, tmp_path: Path) -> None:
     assert (status, tomllib.loads(printed)["name"]) == (0, "stdin")
 
 
-@pytest.mark.parametrize("text", ["", "NVIDIA-SMI has failed because it could not communicate with the driver.\n"])
+@pytest.mark.parametrize(
+    "text", ["", "NVIDIA-SMI has failed because it could not communicate with the driver.\n"]
+)
 def test_import_of_something_else(launcher: Launcher, text: str) -> None:
     """A text without a matrix is told so, and not taken for TOML."""
     want = "/dev/stdin:1: no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matrix"
@@ -77,19 +79,31 @@ def test_own_machine(launcher: Launcher) -> None:
 def test_svg(launcher: Launcher, tmp_path: Path) -> None:
     """--svg draws the machine, with the GPUs that are leased."""
     picture = tmp_path / "dgx1.svg"
-    with launcher.start(*DGX, "--only", "2", "--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as job:
+    with launcher.start(
+        *DGX, "--only", "2", "--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE
+    ) as job:
         job.stdout.readline()
         assert topo(launcher, *DGX, "--svg", str(picture)) == (0, "", "")
         job.communicate("")
-    classes = [group.get("class", "") for group in ET.parse(picture).iter("{http://www.w3.org/2000/svg}g")]
-    assert ([c for c in classes if "leased" in c], len([c for c in classes if "free" in c])) == (["gpu leased"], 7)
+    classes = [
+        group.get("class", "") for group in ET.parse(picture).iter("{http://www.w3.org/2000/svg}g")
+    ]
+    assert ([c for c in classes if "leased" in c], len([c for c in classes if "free" in c])) == (
+        ["gpu leased"],
+        7,
+    )
 
 
 @pytest.mark.parametrize(("option", "begin"), [("--svg", "<svg"), ("-o", "name = ")])
 def test_output_to_stdout(launcher: Launcher, tmp_path: Path, option: str, begin: str) -> None:
     """A single dash is stdout."""
     status, printed, errors = topo(launcher, *SUMMIT, option, "-", cwd=tmp_path)
-    assert (status, printed.startswith(begin), errors, list(tmp_path.glob("-"))) == (0, True, "", [])
+    assert (status, printed.startswith(begin), errors, list(tmp_path.glob("-"))) == (
+        0,
+        True,
+        "",
+        [],
+    )
 
 
 def test_dot(launcher: Launcher) -> None:
@@ -108,11 +122,17 @@ def test_dot(launcher: Launcher) -> None:
         ("/dev/full", "no space left on device"),
     ],
 )
-def test_places_that_take_nothing(launcher: Launcher, tmp_path: Path, option: str, place: str, words: str) -> None:
+def test_places_that_take_nothing(
+    launcher: Launcher, tmp_path: Path, option: str, place: str, words: str
+) -> None:
     """What cannot be written is one line with the path, nothing is left behind, and no directory is made."""
     (tmp_path / "file").write_text("old")
     before = sorted(tmp_path.rglob("*"))
-    assert topo(launcher, *SUMMIT, option, place, cwd=tmp_path) == (125, "", complaint(f"{place}: {words}"))
+    assert topo(launcher, *SUMMIT, option, place, cwd=tmp_path) == (
+        125,
+        "",
+        complaint(f"{place}: {words}"),
+    )
     assert (sorted(tmp_path.rglob("*")), (tmp_path / "file").read_text()) == (before, "old")
 
 
@@ -125,14 +145,19 @@ def test_file_that_is_there(launcher: Launcher, tmp_path: Path) -> None:
     assert topo(launcher, *SUMMIT, "-o", str(name)) == (0, "", "")
     assert (name.is_symlink(), file.read_text().startswith('name = "summit"')) == (True, True)
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["link.toml", "machine.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+        "link.toml",
+        "machine.toml",
+    ]
 
 
 def test_measurements_are_kept(launcher: Launcher, tmp_path: Path) -> None:
     """A machine file that is written from another one has what was measured."""
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     topo(launcher, *SUMMIT, "-o", str(first))
-    first.write_text(first.read_text() + '\n[[measured]]\nring = ["NV2 50"]\nall_reduce_gb_per_s = 41.5\n')
+    first.write_text(
+        first.read_text() + '\n[[measured]]\nring = ["NV2 50"]\nall_reduce_gb_per_s = 41.5\n'
+    )
     topo(launcher, "--topology", str(first), "-o", str(second))
     run = ("--bandwidth-model", "measured", "-n", "2", "--dry-run", "--json", "--", "true")
     scores = json.loads(launcher.run("--topology", str(second), *run).stdout)["scores"]
@@ -160,7 +185,14 @@ def test_options_that_contradict(launcher: Launcher, options: tuple[str, ...], l
 
 def test_no_stdout(launcher: Launcher) -> None:
     """Without a stdout nothing is printed, and nothing breaks."""
-    done = launcher.run("topo", *SUMMIT, stdout=None, stderr=subprocess.PIPE, capture_output=False, preexec_fn=close_1)
+    done = launcher.run(
+        "topo",
+        *SUMMIT,
+        stdout=None,
+        stderr=subprocess.PIPE,
+        capture_output=False,
+        preexec_fn=close_1,
+    )
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -169,7 +201,8 @@ def close_1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "coloured"), [(("LANG", "C.UTF-8"), True), (("NO_COLOR", "1"), False), (("TERM", "dumb"), False)]
+    ("variable", "coloured"),
+    [(("LANG", "C.UTF-8"), True), (("NO_COLOR", "1"), False), (("TERM", "dumb"), False)],
 )
 def test_colours(launcher: Launcher, variable: tuple[str, str], coloured: bool) -> None:
     """A terminal gets colours, unless it or its user wants none."""
@@ -192,11 +225,16 @@ def test_ranges(launcher: Launcher, only: str, want: str) -> None:
     assert indices == [*wanted, *range(int(low), int(high or low) + 1)]
 
 
-@pytest.mark.parametrize("only", ["6-9", "7-6", "1-", "0-99999999999", "9" * 5000, f"0-{'9' * 5000}"])
+@pytest.mark.parametrize(
+    "only", ["6-9", "7-6", "1-", "0-99999999999", "9" * 5000, f"0-{'9' * 5000}"]
+)
 def test_ranges_that_are_none(launcher: Launcher, only: str) -> None:
     """A range beyond the machine, or backwards, names no GPUs."""
     done = launcher.run(*DGX, "--only", only, "--", "true")
-    assert (done.returncode, "is no GPU of dgx1-v100, which has GPUs 0-7" in done.stderr) == (2, True)
+    assert (done.returncode, "is no GPU of dgx1-v100, which has GPUs 0-7" in done.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_model_that_would_speak_to_the_terminal(launcher: Launcher, tmp_path: Path) -> None:
@@ -220,11 +258,17 @@ def test_memory_that_nobody_knows(launcher: Launcher, tmp_path: Path) -> None:
 def test_line_of_a_mistake_in_a_long_file(launcher: Launcher, tmp_path: Path) -> None:
     """The line of a mistake is found behind values of many lines, and before as many."""
     links = "".join(f"    [{a}, {b}, 1],\n" for a in range(40) for b in range(a + 1, 40))
-    text = (
-        f'name = "x"\nsource = "y"\n\n[gpus]\ncount = 40\nmodel = "m"\n\n[nvlink]\nversion = 3\nlinks = [\n{links}]\n'
-    )
+    text = f'name = "x"\nsource = "y"\n\n[gpus]\ncount = 40\nmodel = "m"\n\n[nvlink]\nversion = 3\nlinks = [\n{links}]\n'
     text += "\n[pcie]\ngeneration = 4\nwidth = 16\n" + "# a = b\n" * 100
     path = tmp_path / "big.toml"
-    path.write_text(text + "\n[[numa]]\ngpus = [1]\n\n[[numa]]\nnode = 1\ngpus = [\n 2,\n 1,\n]\n" + "# c = d\n" * 500)
+    path.write_text(
+        text
+        + "\n[[numa]]\ngpus = [1]\n\n[[numa]]\nnode = 1\ngpus = [\n 2,\n 1,\n]\n"
+        + "# c = d\n" * 500
+    )
     line = path.read_text().split("\n").index("node = 1") + 2
-    assert topo(launcher, "--topology", str(path)) == (2, "", complaint(f"{path}:{line}: GPU 1 is in two NUMA nodes"))
+    assert topo(launcher, "--topology", str(path)) == (
+        2,
+        "",
+        complaint(f"{path}:{line}: GPU 1 is in two NUMA nodes"),
+    )

@@ -97,7 +97,11 @@ NAMES = (
     "dgx2",
 )
 MACHINES = {name: described(name) for name in NAMES}
-MINSKY, DGX1, PCIE8 = MACHINES["power8-minsky"], MACHINES["dgx1-v100"], MACHINES["pcie-8gpu-workstation"]
+MINSKY, DGX1, PCIE8 = (
+    MACHINES["power8-minsky"],
+    MACHINES["dgx1-v100"],
+    MACHINES["pcie-8gpu-workstation"],
+)
 
 
 # Bipartition
@@ -125,7 +129,9 @@ def test_least_cut_of_random_graphs(seed):
     first, second = bipartition(chance.sample(vertices, len(vertices)), lambda a, b: weight[a, b])
     assert (sorted(first + second), first, second) == (vertices, sorted(first), sorted(second))
     assert (vertices[0] in first, abs(len(first) - len(second))) == (True, len(vertices) % 2)
-    assert cut((first, second), lambda a, b: weight[a, b]) == least_cut(vertices, lambda a, b: weight[a, b])
+    assert cut((first, second), lambda a, b: weight[a, b]) == least_cut(
+        vertices, lambda a, b: weight[a, b]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -133,9 +139,14 @@ def test_least_cut_of_machines(name):
     """The same holds of every shipped machine of up to 16 GPUs, with all of them and with some."""
     machine = MACHINES[name]
     chance = random.Random(name)
-    some = [sorted(chance.sample(machine.gpus, chance.randint(2, min(len(machine.gpus), 10)))) for _ in range(30)]
+    some = [
+        sorted(chance.sample(machine.gpus, chance.randint(2, min(len(machine.gpus), 10))))
+        for _ in range(30)
+    ]
     for gpus in [machine.gpus, *some]:
-        assert cut(bipartition(gpus, machine.closeness), machine.closeness) == least_cut(gpus, machine.closeness)
+        assert cut(bipartition(gpus, machine.closeness), machine.closeness) == least_cut(
+            gpus, machine.closeness
+        )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +165,9 @@ def test_machines_are_cut_between_sockets(name, want):
 
 def test_large_graph():
     """128 vertices in two clusters whose vertices alternate are cut between the clusters."""
-    sides = bipartition(range(128), lambda a, b: 1.0 if (b - a) % 2 == 0 else 0.5 + (a * b % 7) / 100)
+    sides = bipartition(
+        range(128), lambda a, b: 1.0 if (b - a) % 2 == 0 else 0.5 + (a * b % 7) / 100
+    )
     assert sides == (list(range(0, 128, 2)), list(range(1, 128, 2)))
 
 
@@ -191,7 +204,10 @@ def test_weights_sum_to_one():
         ((1, -1, 0), "weight of interference: asked for -1, a weight is 0 or more"),
         ((1, 0, float("nan")), "weight of fragmentation: asked for nan, a weight is 0 or more"),
         ((float("inf"), 0, 1), "weight of communication: asked for inf, a weight is 0 or more"),
-        ((0, 0, 0), "weights of communication, interference and fragmentation: all are 0, one must be more"),
+        (
+            (0, 0, 0),
+            "weights of communication, interference and fragmentation: all are 0, one must be more",
+        ),
     ],
 )
 def test_wrong_weights(weights, want):
@@ -212,15 +228,25 @@ def test_communication_range(name):
     """The least cost is that among all sets, also where there are too many to try; the largest misses by 2 % there."""
     machine = MACHINES[name]
     for count in (1, 2, 3, len(machine.gpus) // 2, len(machine.gpus) - 1):
-        costs = [communication_cost(machine.distance, gpus) for gpus in combinations(machine.gpus, count)]
+        costs = [
+            communication_cost(machine.distance, gpus) for gpus in combinations(machine.gpus, count)
+        ]
         least, most = communication_range(machine.distance, machine.gpus, count)
         tried = len(costs) <= MAX_SETS
-        assert (least, max(costs) * (1 if tried else 0.98) <= most <= max(costs)) == (min(costs), True)
+        assert (least, max(costs) * (1 if tried else 0.98) <= most <= max(costs)) == (
+            min(costs),
+            True,
+        )
 
 
 def test_where_a_cost_lies():
     """A cost is set between the least and the largest; where there is no choice it is 0."""
-    assert [relative(*case) for case in ((1, 1, 5), (2, 1, 5), (9, 1, 5), (3, 3, 3))] == [0.0, 0.25, 1.0, 0.0]
+    assert [relative(*case) for case in ((1, 1, 5), (2, 1, 5), (9, 1, 5), (3, 3, 3))] == [
+        0.0,
+        0.25,
+        1.0,
+        0.0,
+    ]
 
 
 def test_fragmentation():
@@ -232,7 +258,13 @@ def test_fragmentation():
 
 def test_interference():
     """Equation 4, mended: the mean slowdown of all that are affected, in which less than 2 % is none."""
-    assert [interference(case) for case in ([], [0.019], [0.02], [0.3, 0.0], [-0.1, 0.5])] == [0, 0, 0.02, 0.15, 0.25]
+    assert [interference(case) for case in ([], [0.019], [0.02], [0.3, 0.0], [-0.1, 0.5])] == [
+        0,
+        0,
+        0.02,
+        0.15,
+        0.25,
+    ]
 
 
 def test_utility_at_its_ends():
@@ -244,7 +276,9 @@ def test_utility_at_its_ends():
 
 def test_weight_of_nothing():
     """A cost of weight 0 makes no difference, and any other makes one."""
-    uses = {round(utility(Costs(0.2, 0.2, cost), weights_of(1, 1, 0)), 9) for cost in (0.0, 0.5, 1.0)}
+    uses = {
+        round(utility(Costs(0.2, 0.2, cost), weights_of(1, 1, 0)), 9) for cost in (0.0, 0.5, 1.0)
+    }
     falling = [utility(Costs(0.2, 0.2, cost), Weights()) for cost in (0.0, 0.1, 0.5, 1.0)]
     assert (len(uses), falling) == (1, sorted(falling, reverse=True))
 
@@ -260,14 +294,21 @@ def test_thresholds_of_table_1():
     packed, split = (job_utility(MINSKY.costs(gpus), Weights()) for gpus in ([0, 1], [0, 2]))
     noisy = [job_utility(Costs(0, slowdown, 0), Weights()) for slowdown in (0.05, 0.2, 0.4)]
     assert (packed, round(split, 2)) == (1.0, 0.18)
-    assert [(use >= 0.3, use >= 0.5) for use in noisy] == [(True, True), (True, False), (False, False)]
+    assert [(use >= 0.3, use >= 0.5) for use in noisy] == [
+        (True, True),
+        (True, False),
+        (False, False),
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_idle_machine_is_never_waited_for(name):
     """On an idle machine a job of any size finds a placement of which a threshold of 0.5 does not complain."""
     machine = MACHINES[name]
-    uses = [job_utility(machine.costs(machine.place(n)), Weights()) for n in range(1, len(machine.gpus) + 1)]
+    uses = [
+        job_utility(machine.costs(machine.place(n)), Weights())
+        for n in range(1, len(machine.gpus) + 1)
+    ]
     assert [use for use in uses if use < 0.5] == []
 
 
@@ -301,17 +342,24 @@ class Case(NamedTuple):
         return round(0.1 / sum(weight * max(0.1, sqrt(cost)) for weight, cost in costs), 9)
 
     def answer(self) -> tuple[int, ...]:
-        return MACHINES[self.name].place(self.ranks, self.free, noise=self.noise, weights=self.weights)
+        return MACHINES[self.name].place(
+            self.ranks, self.free, noise=self.noise, weights=self.weights
+        )
 
     def reached(self) -> float:
         """Utility of the answer, as a share of the highest there is."""
-        return self.use(self.answer()) / max(self.use(gpus) for gpus in combinations(self.free, self.ranks))
+        return self.use(self.answer()) / max(
+            self.use(gpus) for gpus in combinations(self.free, self.ranks)
+        )
 
 
 @cache
 def span(name: str, ranks: int) -> tuple[int, int]:
     machine = MACHINES[name]
-    sums = [sum(machine.far[pair] for pair in combinations(s, 2)) for s in combinations(machine.gpus, ranks)]
+    sums = [
+        sum(machine.far[pair] for pair in combinations(s, 2))
+        for s in combinations(machine.gpus, ranks)
+    ]
     return min(sums), max(sums)
 
 
@@ -344,7 +392,10 @@ def test_against_every_set(name):
         answer = case.answer()
         assert (len(set(answer)), set(answer) <= set(case.free)) == (case.ranks, True)
     shares = [case.reached() for case in cases]
-    assert (sum(share < 1 for share in shares) <= often * len(cases), min(shares) >= least) == (True, True)
+    assert (sum(share < 1 for share in shares) <= often * len(cases), min(shares) >= least) == (
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize("name", ["power8-minsky", "summit", "dgx1-v100", "pcie-8gpu-workstation"])
@@ -356,8 +407,15 @@ def test_what_fits_in_a_socket_is_not_split(name):
             most = max(Counter(machine.socket_of[gpu] for gpu in free).values())
             for ranks in range(2, most + 1):
                 gpus = machine.place(ranks, free, weights=weights_of(1, 0, 0))
-                want = min(communication_cost(machine.distance, chosen) for chosen in combinations(free, ranks))
-                assert (free, ranks, communication_cost(machine.distance, gpus)) == (free, ranks, want)
+                want = min(
+                    communication_cost(machine.distance, chosen)
+                    for chosen in combinations(free, ranks)
+                )
+                assert (free, ranks, communication_cost(machine.distance, gpus)) == (
+                    free,
+                    ranks,
+                    want,
+                )
 
 
 @pytest.mark.parametrize("name", ["power8-minsky", "summit", "dgx1-v100", "pcie-8gpu-workstation"])
@@ -368,21 +426,43 @@ def test_other_names(name):
         case = random_case(name, seed)
         if case.reached() < 1:
             continue
-        new = dict(zip(machine.gpus, random.Random(seed).sample(range(50), len(machine.gpus)), strict=True))
+        new = dict(
+            zip(machine.gpus, random.Random(seed).sample(range(50), len(machine.gpus)), strict=True)
+        )
         old = {b: a for a, b in new.items()}
         renamed = Machine(
             {new[gpu]: socket for gpu, socket in machine.socket_of.items()},
             {(new[a], new[b]): far for (a, b), far in machine.far.items()},
         )
-        answer = renamed.place(case.ranks, sorted(new[g] for g in case.free), noise=case.noise, weights=case.weights)
+        answer = renamed.place(
+            case.ranks, sorted(new[g] for g in case.free), noise=case.noise, weights=case.weights
+        )
         assert (seed, case.use([old[gpu] for gpu in answer])) == (seed, case.use(case.answer()))
 
 
 TIMELINE = [
     ("a first job of one GPU takes the first", 1, [0, 1, 2, 3], {}, (0,)),
-    ("a second one that the first disturbs by 7 % goes to the other socket", 1, [1, 2, 3], {0: 0.067}, (2,)),
-    ("one that is not disturbed stays beside the first, and leaves a socket whole", 1, [1, 2, 3], {}, (1,)),
-    ("what disturbs the one less than the other goes beside the one", 1, [1, 3], {0: 0.1, 1: 0.03}, (3,)),
+    (
+        "a second one that the first disturbs by 7 % goes to the other socket",
+        1,
+        [1, 2, 3],
+        {0: 0.067},
+        (2,),
+    ),
+    (
+        "one that is not disturbed stays beside the first, and leaves a socket whole",
+        1,
+        [1, 2, 3],
+        {},
+        (1,),
+    ),
+    (
+        "what disturbs the one less than the other goes beside the one",
+        1,
+        [1, 3],
+        {0: 0.1, 1: 0.03},
+        (3,),
+    ),
     ("a pair is packed in the socket that became free, not split", 2, [0, 1, 3], {}, (0, 1)),
     (
         "where each socket has one GPU left, a pair is split, and the caller may wait",
@@ -395,7 +475,9 @@ TIMELINE = [
 
 
 @pytest.mark.parametrize(
-    ("ranks", "free", "noise", "want"), [row[1:] for row in TIMELINE], ids=[row[0] for row in TIMELINE]
+    ("ranks", "free", "noise", "want"),
+    [row[1:] for row in TIMELINE],
+    ids=[row[0] for row in TIMELINE],
 )
 def test_timeline(ranks, free, noise, want):
     """Each decision of the paper's timeline on Minsky at equal weights, with the slowdowns that call for it."""
@@ -421,21 +503,40 @@ WEIGHED = [
     ),
     ("interference alone takes the quiet socket", 1, [0, 1, 4, 5], {0: 0.2}, (0, 1, 0), (4,)),
     ("fragmentation alone takes the fuller socket", 1, [0, 1, 2, 5], {1: 0.5}, (0, 0, 1), (5,)),
-    ("fragmentation alone fills up what is left of two sockets", 2, [0, 1, 2, 4, 5, 6, 7], {}, (0, 0, 1), (0, 1)),
+    (
+        "fragmentation alone fills up what is left of two sockets",
+        2,
+        [0, 1, 2, 4, 5, 6, 7],
+        {},
+        (0, 0, 1),
+        (0, 1),
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("ranks", "free", "noise", "weights", "want"), [row[1:] for row in WEIGHED], ids=[row[0] for row in WEIGHED]
+    ("ranks", "free", "noise", "weights", "want"),
+    [row[1:] for row in WEIGHED],
+    ids=[row[0] for row in WEIGHED],
 )
 def test_weights_matter(ranks, free, noise, weights, want):
     """With all weight on one cost that cost alone decides."""
-    assert tuple(sorted(PCIE8.place(ranks, free, noise=noise, weights=weights_of(*weights)))) == want
+    assert (
+        tuple(sorted(PCIE8.place(ranks, free, noise=noise, weights=weights_of(*weights)))) == want
+    )
 
 
 def test_heavy_edges_are_short():
     """Ranks that say much to each other share a switch, those that say a little a socket."""
-    edges = [(0, 2, 10.0), (1, 3, 10.0), (0, 1, 1.0), (4, 6, 10.0), (5, 7, 10.0), (6, 7, 1.0), (3, 4, 0.1)]
+    edges = [
+        (0, 2, 10.0),
+        (1, 3, 10.0),
+        (0, 1, 1.0),
+        (4, 6, 10.0),
+        (5, 7, 10.0),
+        (6, 7, 1.0),
+        (3, 4, 0.1),
+    ]
     gpus = PCIE8.place(8, edges=edges)
     assert [PCIE8.distance(gpus[a], gpus[b]) for a, b, _ in edges] == [2, 2, 10, 2, 2, 10, 50]
     assert sorted(gpus) == PCIE8.gpus
@@ -449,7 +550,9 @@ def test_mapping_against_every_mapping():
         drawn = [(*pair, chance.choice([0.1, 1.0, 10.0])) for pair in combinations(range(5), 2)]
         edges = [edge for edge in drawn if chance.random() < 0.5]
         ways = [talk(edges, gpus) for gpus in permutations(PCIE8.gpus, 5)]
-        shares.append(talk(edges, PCIE8.place(5, edges=edges, weights=weights_of(1, 0, 0))) / min(ways))
+        shares.append(
+            talk(edges, PCIE8.place(5, edges=edges, weights=weights_of(1, 0, 0))) / min(ways)
+        )
     assert (sum(share < 1.001 for share in shares) >= 38, max(shares) < 2) == (True, True)
 
 
@@ -473,7 +576,10 @@ def test_edges_that_come_twice():
 def test_job_that_does_not_talk():
     """A job without edges, or with edges of weight 0, communicates at no cost and fills sockets up."""
     got = [PCIE8.place(2, [0, 1, 4, 5, 6], edges=edges) for edges in ([], [(0, 1, 0.0)])]
-    assert ([sorted(gpus) for gpus in got], PCIE8.costs([0, 4], edges=[]).communication) == ([[0, 1]] * 2, 0.0)
+    assert ([sorted(gpus) for gpus in got], PCIE8.costs([0, 4], edges=[]).communication) == (
+        [[0, 1]] * 2,
+        0.0,
+    )
 
 
 def test_costs_of_a_placement():
@@ -481,13 +587,18 @@ def test_costs_of_a_placement():
     assert MINSKY.costs([0, 2]) == Costs(1.0, 0.0, 0.5)
     assert MINSKY.costs([0, 1], [0, 1, 3]) == Costs(0.0, 0.0, 0.0)
     free = {0: 2, 1: 2}
-    noisy = placement_costs([], [0, 2], MINSKY.distance, MINSKY.socket_of, MINSKY.total, free, {0: 0.5})
+    noisy = placement_costs(
+        [], [0, 2], MINSKY.distance, MINSKY.socket_of, MINSKY.total, free, {0: 0.5}
+    )
     assert noisy == Costs(0.0, 0.25, 0.5)
 
 
 def test_many_nodes():
     """Of 16 nodes with 8 GPUs each, a job of 8 gets the only one that is free, and one of 64 eight whole ones."""
-    far = {(a, b): 1 if a // 4 == b // 4 else 50 if a // 8 == b // 8 else 200 for a, b in product(range(128), repeat=2)}
+    far = {
+        (a, b): 1 if a // 4 == b // 4 else 50 if a // 8 == b // 8 else 200
+        for a, b in product(range(128), repeat=2)
+    }
     nodes = Machine({gpu: gpu // 4 for gpu in range(128)}, far)
     free = [gpu for gpu in range(128) if gpu // 8 == 11 or gpu % 8 != 5]
     assert sorted(nodes.place(8, free)) == list(range(88, 96))
@@ -496,11 +607,16 @@ def test_many_nodes():
 
 def test_groups_of_a_large_job():
     """Of 64 tasks, 16 groups of four that say much to each other get a socket each, though all say a little more."""
-    far = {(a, b): 1 if a // 4 == b // 4 else 50 if a // 8 == b // 8 else 200 for a, b in product(range(64), repeat=2)}
+    far = {
+        (a, b): 1 if a // 4 == b // 4 else 50 if a // 8 == b // 8 else 200
+        for a, b in product(range(64), repeat=2)
+    }
     nodes = Machine({gpu: gpu // 4 for gpu in range(64)}, far)
     pairs = list(combinations(range(64), 2))
     heavy = [(a, b, 10.0) for a, b in pairs if a % 16 == b % 16]
-    gpus = nodes.place(64, edges=[(a, b, 0.1) for a, b in pairs if a % 16 != b % 16 and (a + b) % 3 == 0] + heavy)
+    gpus = nodes.place(
+        64, edges=[(a, b, 0.1) for a, b in pairs if a % 16 != b % 16 and (a + b) % 3 == 0] + heavy
+    )
     assert {far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}
 
 

@@ -28,14 +28,19 @@ from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.pattern_union import union
 
 MACHINES = Path(__file__).parent.parent / "profiles" / "machines"
-WIRES = {(a, b): n for a, b, n in tomllib.loads((MACHINES / "dgx1-v100.toml").read_text())["nvlink"]["links"]}
+WIRES = {
+    (a, b): n
+    for a, b, n in tomllib.loads((MACHINES / "dgx1-v100.toml").read_text())["nvlink"]["links"]
+}
 GB = 10**9
 NAMES = [name for name in PATTERNS if name != "none"]
 
 Bytes = dict[tuple[int, int], int]
 
 
-def counters(order: list[int], sent: Bytes, wires: dict[tuple[int, int], int] = WIRES) -> list[GpuTraffic]:
+def counters(
+    order: list[int], sent: Bytes, wires: dict[tuple[int, int], int] = WIRES
+) -> list[GpuTraffic]:
     """What the GPUs of a DGX-1 count when `sent` bytes go from rank to rank; two links between GPUs share them."""
     found = []
     for rank, gpu in enumerate(order):
@@ -46,7 +51,8 @@ def counters(order: list[int], sent: Bytes, wires: dict[tuple[int, int], int] = 
                 other = order.index(peer) if peer in order else None
                 for share in range(count):
                     parts = [
-                        (amount + share) // count for amount in (sent.get((rank, other), 0), sent.get((other, rank), 0))
+                        (amount + share) // count
+                        for amount in (sent.get((rank, other), 0), sent.get((other, rank), 0))
                     ]
                     links.append(LinkTraffic(len(links), "gpu", peer, *parts))
         found.append(GpuTraffic(gpu, tuple(links), 0, 0))
@@ -61,7 +67,11 @@ def amounts(graph: object) -> Bytes:
 def jobs(draw: st.DrawFn) -> tuple[list[int], Bytes]:
     """GPUs of a DGX-1 in rank order, and what their ranks send over its NVLinks."""
     order = draw(st.lists(st.integers(0, 7), min_size=2, max_size=8, unique=True))
-    linked = [(a, b) for a, b in combinations(range(len(order)), 2) if tuple(sorted((order[a], order[b]))) in WIRES]
+    linked = [
+        (a, b)
+        for a, b in combinations(range(len(order)), 2)
+        if tuple(sorted((order[a], order[b]))) in WIRES
+    ]
     sent: Bytes = {}
     for a, b in draw(st.lists(st.sampled_from(linked), unique=True)) if linked else []:
         sent[a, b] = draw(st.integers(GB, 50 * GB))
@@ -96,7 +106,9 @@ def test_the_graph_comes_back(job: tuple[list[int], Bytes]) -> None:
     order, sent = job
     graph = traffic_graph(counters(order, sent), 60.0)
     floor = NOISE_SHARE * max(both_ways(sent).values(), default=0)
-    assert amounts(graph) == {pair: amount for pair, amount in both_ways(sent).items() if amount >= floor}
+    assert amounts(graph) == {
+        pair: amount for pair, amount in both_ways(sent).items() if amount >= floor
+    }
     assert not graph.hidden
     assert graph.disagreements == ()
 
@@ -110,8 +122,10 @@ def test_noise_and_crooked_counters(job: tuple[list[int], Bytes], seed: int) -> 
         gpu._replace(
             links=tuple(
                 link._replace(
-                    tx_bytes=int(link.tx_bytes * rng.uniform(0.99, 1)) + rng.randrange(NOISE_BYTES // 100),
-                    rx_bytes=int(link.rx_bytes * rng.uniform(0.99, 1)) + rng.randrange(NOISE_BYTES // 100),
+                    tx_bytes=int(link.tx_bytes * rng.uniform(0.99, 1))
+                    + rng.randrange(NOISE_BYTES // 100),
+                    rx_bytes=int(link.rx_bytes * rng.uniform(0.99, 1))
+                    + rng.randrange(NOISE_BYTES // 100),
                 )
                 for link in gpu.links
             )
@@ -122,7 +136,9 @@ def test_noise_and_crooked_counters(job: tuple[list[int], Bytes], seed: int) -> 
     largest = max(true.values(), default=0)
     sure = {pair for pair, amount in true.items() if amount > 1.02 * NOISE_SHARE * largest}
     assert sure <= found.keys() <= true.keys()
-    assert all(found[pair] == pytest.approx(true[pair], rel=0.011, abs=NOISE_BYTES) for pair in sure)
+    assert all(
+        found[pair] == pytest.approx(true[pair], rel=0.011, abs=NOISE_BYTES) for pair in sure
+    )
 
 
 @given(jobs(), st.randoms(use_true_random=False))
@@ -167,7 +183,9 @@ def test_links_elsewhere() -> None:
         LinkTraffic(2, "cpu", None, 5 * GB, 5 * GB),
         LinkTraffic(3, "down"),
     )
-    graph = traffic_graph([GpuTraffic(0, links), GpuTraffic(1, (LinkTraffic(0, "gpu", 0, GB, GB),))], 1.0)
+    graph = traffic_graph(
+        [GpuTraffic(0, links), GpuTraffic(1, (LinkTraffic(0, "gpu", 0, GB, GB),))], 1.0
+    )
     assert graph.edges == ((0, 1, 2.0),)
     assert graph.totals_gb == (2.0, 2.0)
     assert any("outside of the job" in sentence for sentence in graph.unknown)
@@ -177,13 +195,18 @@ def test_links_elsewhere() -> None:
 
 def test_nvswitch_hides_the_peer() -> None:
     """Behind NVSwitch only each rank's total is known, and that is said."""
-    gpus = [GpuTraffic(i, tuple(LinkTraffic(n, "switch", None, GB, GB) for n in range(6))) for i in range(4)]
+    gpus = [
+        GpuTraffic(i, tuple(LinkTraffic(n, "switch", None, GB, GB) for n in range(6)))
+        for i in range(4)
+    ]
     graph = traffic_graph(gpus, 10.0)
     assert graph.edges == ()
     assert graph.hidden
     assert graph.totals_gb == (12.0,) * 4
     assert graph.known == ("NVLink: 12 GB a rank, sent and received, in 10 s",)
-    assert graph.unknown == ("NVSwitch hides who talks to whom: only what each rank sent and received in all is known",)
+    assert graph.unknown == (
+        "NVSwitch hides who talks to whom: only what each rank sent and received in all is known",
+    )
 
 
 def test_pcie_and_silence() -> None:
@@ -201,7 +224,10 @@ def test_pcie_and_silence() -> None:
 
 def test_set_up_is_no_edge() -> None:
     """A job whose ranks only shook hands has no edge, however even they did."""
-    assert traffic_graph(counters([0, 1, 2, 3], dict.fromkeys([(0, 1), (1, 2)], 5000)), 1.0).edges == ()
+    assert (
+        traffic_graph(counters([0, 1, 2, 3], dict.fromkeys([(0, 1), (1, 2)], 5000)), 1.0).edges
+        == ()
+    )
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 7, 8, 12, 16])
@@ -228,7 +254,9 @@ def test_perturbed_patterns(name: str) -> None:
     for ranks in (4, 6, 8):
         same = nearest_pattern(ranks, PATTERNS[name].edges(ranks)).alike
         for _ in range(3):
-            weights = {(a, b): rng.lognormvariate(0, 0.1) for a, b, _ in PATTERNS[name].edges(ranks)}
+            weights = {
+                (a, b): rng.lognormvariate(0, 0.1) for a, b, _ in PATTERNS[name].edges(ranks)
+            }
             for pair in combinations(range(ranks), 2):
                 if rng.random() < 0.2:
                     weights[pair] = weights.get(pair, 0) + rng.uniform(0, 0.1)
@@ -239,7 +267,11 @@ def test_perturbed_patterns(name: str) -> None:
 
 def test_nothing_is_near() -> None:
     """A graph like no pattern has no name: one heavy pair in a loose web."""
-    web = [(a, b, 40.0 if (a, b) == (0, 1) else 1.0 + a) for a, b in combinations(range(8), 2) if (a + b) % 3]
+    web = [
+        (a, b, 40.0 if (a, b) == (0, 1) else 1.0 + a)
+        for a, b in combinations(range(8), 2)
+        if (a + b) % 3
+    ]
     assert nearest_pattern(8, web).name is None
 
 
@@ -270,7 +302,11 @@ def test_all_to_all_where_pairs_are_hidden() -> None:
     ("sentence", "totals", "want"),
     [
         ("equal totals leave all collectives", [5] * 6, "ring tree ring+tree all_to_all"),
-        ("so they do if they are nearly equal", [5, 5, 5, 5, 5, 4.6], "ring tree ring+tree all_to_all"),
+        (
+            "so they do if they are nearly equal",
+            [5, 5, 5, 5, 5, 4.6],
+            "ring tree ring+tree all_to_all",
+        ),
         ("a hub with all of it is a star", [30, 10, 10, 10], "star"),
         ("ends with half of it are a chain", [5, 10, 10, 10, 10, 5], "chain"),
         ("one rank with nothing is no pattern", [10, 10, 0, 10], ""),
@@ -323,7 +359,10 @@ def test_the_order_of_few_ranks_is_the_best(name: str, seed: int) -> None:
     rng = random.Random(seed)
     weights = {pair: rng.random() ** 3 for pair in combinations(range(6), 2)}
     shape = [(a, b) for a, b, _ in PATTERNS[name].edges(6)]
-    best = max(sum(weights[tuple(sorted((order[a], order[b])))] for a, b in shape) for order in permutations(range(6)))
+    best = max(
+        sum(weights[tuple(sorted((order[a], order[b])))] for a, b in shape)
+        for order in permutations(range(6))
+    )
     value, order = fit(6, shape, weights, 0.0)
     assert value == pytest.approx(best)
     assert sorted(order) == list(range(6))

@@ -88,7 +88,9 @@ class Terminal:
                 status = int(bash.match[1])
                 bash.expect_exact(PROMPT)
             except (pexpect.TIMEOUT, pexpect.EOF):
-                pytest.fail(f"with {prefix!r}, at {step!r} the terminal showed:\n{bash.logfile_read.getvalue()}")
+                pytest.fail(
+                    f"with {prefix!r}, at {step!r} the terminal showed:\n{bash.logfile_read.getvalue()}"
+                )
             return Held(_comparable(bash.logfile_read.getvalue()), status)
 
     @contextlib.contextmanager
@@ -161,7 +163,11 @@ def _wait_asleep(pid: int) -> None:
     asleep_since = None
     while asleep_since is None or time.monotonic() < asleep_since + 0.05:
         state = _state(pid)
-        if Path(f"/proc/{pid}/wchan").read_text().startswith(("poll_schedule", "do_select", "n_tty_read")):
+        if (
+            Path(f"/proc/{pid}/wchan")
+            .read_text()
+            .startswith(("poll_schedule", "do_select", "n_tty_read"))
+        ):
             return
         asleep_since = (asleep_since or time.monotonic()) if state == "S" else None
 
@@ -208,7 +214,9 @@ def _until(holds: Callable[[], bool], what: str) -> None:
 
 def _comparable(shown: str) -> str:
     shown = shown.replace(PREFIX, "")
-    shown = re.sub(r"\^[CZ\\]", "", shown)  # echoed after the signal is sent, so perhaps amid what the job says to it
+    shown = re.sub(
+        r"\^[CZ\\]", "", shown
+    )  # echoed after the signal is sent, so perhaps amid what the job says to it
     shown = re.sub(r"^(\[\d+\][+-]?) +\d+\b", r"\1 PID", shown, flags=re.MULTILINE)
     return re.sub(r"^(\w*sh: line \d+:) +\d+ ", r"\1 PID ", shown, flags=re.MULTILINE)
 
@@ -225,7 +233,9 @@ def terminal(launcher: Launcher, tmp_path: Path) -> Terminal:
 
 def _table(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     """Parametrise with dialogues, each named by a sentence."""
-    return pytest.mark.parametrize("steps", [pytest.param(steps, id=sentence) for sentence, *steps in rows])
+    return pytest.mark.parametrize(
+        "steps", [pytest.param(steps, id=sentence) for sentence, *steps in rows]
+    )
 
 
 @_table(
@@ -235,14 +245,20 @@ def _table(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     ("stdout and stderr stay apart", "$ CMD sh -c 'echo 1; echo 2 >&2' >out 2>err; grep . out err"),
     ("a last line without newline stays so", "$ CMD printf 'no newline'"),
     ("nothing is said where the job says nothing", "$ CMD true"),
-    ("a megabyte of bytes arrives unchanged", "$ head -c 1000000 /dev/urandom >f; CMD cat f | cmp - f && echo same"),
+    (
+        "a megabyte of bytes arrives unchanged",
+        "$ head -c 1000000 /dev/urandom >f; CMD cat f | cmp - f && echo same",
+    ),
     ("stdin arrives unchanged", "$ seq 100000 >f; CMD cat <f | cmp - f && echo same"),
     ("a here-document", r"$ bash -c $'CMD cat <<E\nline 1\nline 2\nE'"),
     ("a here-string", "$ CMD cat <<<words"),
     ("command substitution", '$ x=$(CMD echo words); echo "[$x] $?"'),
     ("process substitution as argument", "$ CMD cat <(echo 1) <(echo 2)"),
     ("process substitution as job", "$ cat <(CMD echo 1) <(CMD echo 2)"),
-    ("process substitution as output", "$ CMD sh -c 'echo words >$0' >(cat >f); await_text f words; cat f"),
+    (
+        "process substitution as output",
+        "$ CMD sh -c 'echo words >$0' >(cat >f); await_text f words; cat f",
+    ),
     (
         "a coprocess",
         "$ coproc CMD cat",
@@ -252,7 +268,10 @@ def _table(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     ("a pipe that closes early, before the job", "$ yes | CMD head -1; echo ${PIPESTATUS[@]}"),
     ("a pipe that closes early, after the job", "$ CMD yes | head -1; echo ${PIPESTATUS[@]}"),
     ("both at once", "$ yes | CMD cat | head -1; echo ${PIPESTATUS[@]}"),
-    ("the status of a job within a pipeline", "$ CMD sh -c 'echo words; exit 3' | cat; echo ${PIPESTATUS[@]}"),
+    (
+        "the status of a job within a pipeline",
+        "$ CMD sh -c 'echo words; exit 3' | cat; echo ${PIPESTATUS[@]}",
+    ),
     (
         "a job that closes its stdout: the reader sees the end",
         "$ mkfifo f; CMD sh -c 'exec >&-; read x <f' | { cat; echo >f; }",
@@ -276,7 +295,10 @@ def _table(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     ("set -e", "$ bash -ec 'CMD false; echo not reached'"),
     ("exec", "$ (exec CMD sh -c 'exit 4')"),
     ("a background job that is waited for", "$ CMD sh -c 'exit 6' & wait $!"),
-    ("several at once", "$ bash -c 'for i in 1 2 3; do CMD sh -c \"exit $i\" & done; wait -n; wait; echo $?'"),
+    (
+        "several at once",
+        "$ bash -c 'for i in 1 2 3; do CMD sh -c \"exit $i\" & done; wait -n; wait; echo $?'",
+    ),
 )
 def test_output(terminal: Terminal, steps: Sequence[str]) -> None:
     """What a job says, and to whom, is the same with gpulaunch in front."""
@@ -294,7 +316,12 @@ def test_exit_status(terminal: Terminal, status: int) -> None:
     ("Ctrl-\\ at a job that dies of it", "$ CMD ready sleep 30", "< ready", "^\\"),
     ("Ctrl-C ends a for loop", "$ for i in 1 2 3; do CMD ready sleep 30; done", "< ready", "^C"),
     ("Ctrl-C ends a while loop", "$ while true; do CMD ready sleep 30; done", "< ready", "^C"),
-    ("Ctrl-C ends a loop whose condition is the job", "$ until CMD ready sleep 30; do echo; done", "< ready", "^C"),
+    (
+        "Ctrl-C ends a loop whose condition is the job",
+        "$ until CMD ready sleep 30; do echo; done",
+        "< ready",
+        "^C",
+    ),
     ("Ctrl-C ends a script", "$ bash -c 'CMD ready sleep 30; echo not reached'", "< ready", "^C"),
     ("Ctrl-C in sh", "$ sh -c 'CMD ready sleep 30; echo not reached'", "< ready", "^C"),
     (
@@ -353,7 +380,10 @@ def test_exit_status(terminal: Terminal, status: int) -> None:
     ),
     ("Ctrl-C in raw mode is a key", "$ CMD one_key", "< ready", "^C"),
     ("Ctrl-D ends the input", "$ CMD sh -c 'echo ready; cat; echo end'", "< ready", "^D"),
-    ("what a job sends its process group, and itself ignores", "$ CMD sh -c 'trap \"\" TERM; kill 0; echo survived'"),
+    (
+        "what a job sends its process group, and itself ignores",
+        "$ CMD sh -c 'trap \"\" TERM; kill 0; echo survived'",
+    ),
     ("INT that the job sends itself", "$ for i in 1 2; do CMD sh -c 'kill -INT $$'; done"),
     ("QUIT that the job sends itself", "$ CMD sh -c 'kill -QUIT $$'"),
 )
@@ -367,13 +397,44 @@ COUNTED = "await_text log CONT; kill -RTMAX $!; wait $!; echo $?; cat log"
 
 
 @_table(
-    ("Ctrl-Z, jobs, fg", "$ CMD signals CONT", "< ready", "^Z", "$ jobs -l", "$ fg", "< CONT!", "! end"),
     (
-        "three times, with one CONT each",
-        *("$ CMD signals CONT", "< ready", "^Z", "$ fg", "< CONT!", "^Z", "$ fg", "< CONT!", "^Z", "$ fg", "< CONT!"),
+        "Ctrl-Z, jobs, fg",
+        "$ CMD signals CONT",
+        "< ready",
+        "^Z",
+        "$ jobs -l",
+        "$ fg",
+        "< CONT!",
         "! end",
     ),
-    ("Ctrl-C after fg", "$ CMD signals CONT INT", "< ready", "^Z", "$ fg", "< CONT!", "^C", "< INT!", "! end"),
+    (
+        "three times, with one CONT each",
+        *(
+            "$ CMD signals CONT",
+            "< ready",
+            "^Z",
+            "$ fg",
+            "< CONT!",
+            "^Z",
+            "$ fg",
+            "< CONT!",
+            "^Z",
+            "$ fg",
+            "< CONT!",
+        ),
+        "! end",
+    ),
+    (
+        "Ctrl-C after fg",
+        "$ CMD signals CONT INT",
+        "< ready",
+        "^Z",
+        "$ fg",
+        "< CONT!",
+        "^C",
+        "< INT!",
+        "! end",
+    ),
     (
         "death by Ctrl-C after fg",
         "$ CMD signals CONT",
@@ -399,9 +460,24 @@ COUNTED = "await_text log CONT; kill -RTMAX $!; wait $!; echo $?; cat log"
         "$ stty tostop; CMD echo words & await_stopped $!",
         *("$ jobs -l", "$ fg"),
     ),
-    ("STOP that the job sends itself", "$ CMD sh -c 'kill -STOP $$; echo back'", "$ jobs -l", "$ fg"),
-    ("TSTP that the job sends itself", "$ CMD sh -c 'kill -TSTP $$; echo back'", "$ jobs -l", "$ fg"),
-    ("TTIN that the job sends itself", "$ CMD sh -c 'kill -TTIN $$; echo back'", "$ jobs -l", "$ fg"),
+    (
+        "STOP that the job sends itself",
+        "$ CMD sh -c 'kill -STOP $$; echo back'",
+        "$ jobs -l",
+        "$ fg",
+    ),
+    (
+        "TSTP that the job sends itself",
+        "$ CMD sh -c 'kill -TSTP $$; echo back'",
+        "$ jobs -l",
+        "$ fg",
+    ),
+    (
+        "TTIN that the job sends itself",
+        "$ CMD sh -c 'kill -TTIN $$; echo back'",
+        "$ jobs -l",
+        "$ fg",
+    ),
     ("TSTP where no shell would notice", "$ setsid -w CMD sh -c 'kill -TSTP $$; echo on'"),
     (
         "a pipeline",
@@ -413,16 +489,39 @@ COUNTED = "await_text log CONT; kill -RTMAX $!; wait $!; echo $?; cat log"
         "$ bash -c 'CMD sh -c \"echo ready; read x; echo got \\$x\"; echo after'",
         *("< ready", "^Z", "$ fg", "< echo after", "> words"),
     ),
-    ("kill -TSTP %1", f"{COUNTING}; kill -TSTP %1; await_stopped $!", "$ jobs -l", f"$ bg; {COUNTED}"),
-    ("kill -STOP %1", f"{COUNTING}; kill -STOP %1; await_stopped $!", "$ jobs -l", f"$ kill -CONT %1; {COUNTED}"),
-    ("STOP to all, CONT to one", f"{COUNTING}; kill -STOP %1; await_stopped $!", f"$ kill -CONT $!; {COUNTED}"),
+    (
+        "kill -TSTP %1",
+        f"{COUNTING}; kill -TSTP %1; await_stopped $!",
+        "$ jobs -l",
+        f"$ bg; {COUNTED}",
+    ),
+    (
+        "kill -STOP %1",
+        f"{COUNTING}; kill -STOP %1; await_stopped $!",
+        "$ jobs -l",
+        f"$ kill -CONT %1; {COUNTED}",
+    ),
+    (
+        "STOP to all, CONT to one",
+        f"{COUNTING}; kill -STOP %1; await_stopped $!",
+        f"$ kill -CONT $!; {COUNTED}",
+    ),
     (
         "TSTP and CONT to one",
         f"{COUNTING}; kill -TSTP $!; await_stopped $!",
         "$ jobs -l",
         f"$ kill -CONT $!; {COUNTED}",
     ),
-    ("TSTP from outside", "$ CMD signals CONT", "< ready", "! TSTP", "$ jobs -l", "$ fg", "< CONT!", "! end"),
+    (
+        "TSTP from outside",
+        "$ CMD signals CONT",
+        "< ready",
+        "! TSTP",
+        "$ jobs -l",
+        "$ fg",
+        "< CONT!",
+        "! end",
+    ),
 )
 def test_job_control(terminal: Terminal, steps: Sequence[str]) -> None:
     """A job stops, continues and ends under the shell's job control as it does without gpulaunch."""
@@ -465,7 +564,9 @@ def _same_death(terminal: Terminal, *steps: str) -> Held:
 def test_death_by_signal(terminal: Terminal, name: str) -> None:
     """The shell sees 128+n of a job that a signal killed."""
     number = signal.SIGRTMIN + 1 if name == "RTMIN+1" else signal.Signals[f"SIG{name}"]
-    assert _same_death(terminal, f"$ CMD bash -c 'echo words; kill -{name} $$'").status == 128 + number
+    assert (
+        _same_death(terminal, f"$ CMD bash -c 'echo words; kill -{name} $$'").status == 128 + number
+    )
 
 
 @_table(
@@ -479,7 +580,10 @@ def test_death_by_signal(terminal: Terminal, name: str) -> None:
         "$ kill %1; await_gone $(jobs -p)",
         "$ jobs",
     ),
-    ("a background job and kill %1", "$ CMD ready sleep 30 >log & await_text log ready; kill %1; wait $!"),
+    (
+        "a background job and kill %1",
+        "$ CMD ready sleep 30 >log & await_text log ready; kill %1; wait $!",
+    ),
     (
         "an alarm set before",
         "$ python3 -ISc 'import os, signal, sys; signal.alarm(1); os.execvp(sys.argv[1], sys.argv[1:])' CMD sleep 30",
@@ -537,7 +641,10 @@ def test_death_from_outside(terminal: Terminal, steps: Sequence[str]) -> None:
         "$ sh f 2>/dev/null",
     ),
     ("CHLD ignored before", "$ started_with CHLD - CMD sh -c 'exit 3'"),
-    ("CHLD ignored before stays ignored", "$ started_with CHLD - CMD grep ^Sig[BIC] /proc/self/status"),
+    (
+        "CHLD ignored before stays ignored",
+        "$ started_with CHLD - CMD grep ^Sig[BIC] /proc/self/status",
+    ),
     ("CHLD blocked before", "$ started_with - CHLD CMD sh -c 'exit 3'"),
     (
         "TERM blocked before does not kill",
@@ -546,7 +653,11 @@ def test_death_from_outside(terminal: Terminal, steps: Sequence[str]) -> None:
         "! TERM",
         "> words",
     ),
-    ("CONT ignored before", "$ started_with CONT - CMD ready sh -c 'kill -STOP $$; echo back'", "$ fg"),
+    (
+        "CONT ignored before",
+        "$ started_with CONT - CMD ready sh -c 'kill -STOP $$; echo back'",
+        "$ fg",
+    ),
     ("signals at their default", "$ CMD grep ^Sig[BIC] /proc/self/status"),
     (
         "signals that were ignored and blocked before",
@@ -573,19 +684,28 @@ LIST = "CMD sh -c 'for f in /proc/$$/fd/*; do echo ${f##*/}; done' | awk '$1 < 1
         "$ CMD sh -c 'echo words; echo $? >&2; [ -e /proc/$$/fd/1 ] || echo closed >&2' >&- 2>log; cat log",
     ),
     ("stderr closed, and the command does not exist", "$ CMD no-such-command 2>&-"),
-    ("stderr closed", "$ CMD sh -c 'echo words >&2; echo $?; [ -e /proc/$$/fd/2 ] || echo closed' 2>&-"),
+    (
+        "stderr closed",
+        "$ CMD sh -c 'echo words >&2; echo $?; [ -e /proc/$$/fd/2 ] || echo closed' 2>&-",
+    ),
     (
         "all closed",
         "$ CMD sh -c 'exec >f; for i in 0 1 2 3; do [ -e /proc/$$/fd/$i ] && echo $i; done' <&- >&- 2>&-",
         "$ cat f",
     ),
     ("all closed, and the status", "$ CMD sh -c 'exit 3' <&- >&- 2>&-"),
-    ("stdin closed, and a redirection takes its number", "$ CMD sh -c 'ls -l /proc/$$/fd | grep -c gpulaunch' <&-"),
+    (
+        "stdin closed, and a redirection takes its number",
+        "$ CMD sh -c 'ls -l /proc/$$/fd | grep -c gpulaunch' <&-",
+    ),
     (
         "the offset of an open file is shared",
         "$ seq 9 >f; { read x; CMD sh -c 'read y; echo $y'; read z; echo $x $z; } <f",
     ),
-    ("a lock on a descriptor", "$ (flock 9; CMD flock -n f true; echo $?; CMD flock -n 9; echo $?) 9>f"),
+    (
+        "a lock on a descriptor",
+        "$ (flock 9; CMD flock -n f true; echo $?; CMD flock -n 9; echo $?) 9>f",
+    ),
 )
 def test_descriptors(terminal: Terminal, steps: Sequence[str]) -> None:
     """A job has the descriptors below 100 that it would have, and no others."""
@@ -619,7 +739,10 @@ def test_make_job_server(terminal: Terminal) -> None:
     ("settings that a job leaves behind", "$ CMD stty susp ^X; stty -a"),
     ("process group and session", "$ export SHELL_PID=$$; CMD place"),
     ("process group and session in a pipeline", "$ export SHELL_PID=$$; true | CMD place | cat"),
-    ("process group and session in the background", "$ export SHELL_PID=$$; CMD place >f & wait $!; cat f"),
+    (
+        "process group and session in the background",
+        "$ export SHELL_PID=$$; CMD place >f & wait $!; cat f",
+    ),
     (
         "the process group is that of the pid which the shell started",
         "$ CMD cut -d' ' -f5 /proc/self/stat >f & wait $!; [ $(cat f) = $! ] && echo same",
@@ -656,7 +779,14 @@ def test_terminal(terminal: Terminal, steps: Sequence[str]) -> None:
         "$ echo $?",
         "$ exit 6",
     ),
-    ("Ctrl-C at its prompt", "$ CMD bash --norc --noprofile -i", "? " + PROMPT, "~", "^C", "$ exit"),
+    (
+        "Ctrl-C at its prompt",
+        "$ CMD bash --norc --noprofile -i",
+        "? " + PROMPT,
+        "~",
+        "^C",
+        "$ exit",
+    ),
     ("Ctrl-D", "$ CMD bash --norc --noprofile -i", "$ (exit 4)", "? " + PROMPT, "^D"),
     (
         "suspend and fg",
@@ -684,7 +814,10 @@ SHOW = 'python3 -ISc \'print(open("/proc/self/cmdline", "rb").read())\''
     ("as they were given", f"$ CMD {SHOW} {ARGUMENTS}"),
     ("in the C locale", f"$ export LC_ALL=C; CMD {SHOW} {ARGUMENTS}"),
     ("without a locale", f"$ unset LANG LC_ALL LC_CTYPE; CMD {SHOW} {ARGUMENTS}"),
-    ("with UTF-8 mode off", f"$ export LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0; CMD {SHOW} {ARGUMENTS}"),
+    (
+        "with UTF-8 mode off",
+        f"$ export LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0; CMD {SHOW} {ARGUMENTS}",
+    ),
     ("argv[0]", '$ CMD sh -c \'tr "\\0" " " </proc/$$/cmdline\''),
     ("argv[0] with a path", "$ CMD /bin/../bin/sh -c 'echo $0'"),
     ("half a megabyte of them", "$ CMD echo $(seq 80000) | cksum"),
@@ -716,8 +849,14 @@ LISTED = f"CMD env {OWN_VARIABLES} env"
     ("with LC_CTYPE=POSIX", f"$ export LC_CTYPE=POSIX; {LISTED} | grep -e ^LC -e ^LANG"),
     ("with LC_CTYPE empty", f"$ export LC_CTYPE= LANG=C; {LISTED} | grep -e ^LC -e ^LANG"),
     ("with LC_CTYPE=C.UTF-8", f"$ export LC_CTYPE=C.UTF-8; {LISTED} | grep -e ^LC -e ^LANG"),
-    ("bytes that are no text", rf"$ export A=$'\xff\xfe=\n' B=$'caf\xe9'; {LISTED} -0 | grep -az ^[AB] | od -c"),
-    ("names that no shell knows", f"$ env a.b=1 'c d=2' $'\\xe9=3' {LISTED} | grep -a -e a.b -e 'c d' -e =3 | od -c"),
+    (
+        "bytes that are no text",
+        rf"$ export A=$'\xff\xfe=\n' B=$'caf\xe9'; {LISTED} -0 | grep -az ^[AB] | od -c",
+    ),
+    (
+        "names that no shell knows",
+        f"$ env a.b=1 'c d=2' $'\\xe9=3' {LISTED} | grep -a -e a.b -e 'c d' -e =3 | od -c",
+    ),
     ("exported functions", "$ f() { echo words; }; export -f f; CMD bash -c f"),
     ("empty values", f"$ export A=; {LISTED} | grep ^A"),
     (
@@ -733,7 +872,10 @@ def test_environment(terminal: Terminal, steps: Sequence[str]) -> None:
 @_table(
     ("umask", "$ umask 027; CMD sh -c 'umask; touch f'; stat -c %a f"),
     ("working directory", "$ mkdir 'a b'; cd 'a b'; CMD sh -c 'pwd; pwd -P'"),
-    ("a working directory that is gone", "$ mkdir d; cd d; rmdir ../d; CMD sh -c 'echo here; exit 3'"),
+    (
+        "a working directory that is gone",
+        "$ mkdir d; cd d; rmdir ../d; CMD sh -c 'echo here; exit 3'",
+    ),
     ("niceness", "$ nice -n 5 CMD nice; CMD nice"),
     ("limits", "$ ulimit -S -n 256 -s 4096; CMD cat /proc/self/limits"),
     ("few descriptors", "$ (ulimit -n 64; CMD sh -c 'ulimit -n')"),
@@ -758,7 +900,10 @@ def test_process(terminal: Terminal, steps: Sequence[str]) -> None:
     ("its name and arguments", "$ printf 'echo $0 \"$@\"' >f; chmod +x f; CMD ./f 'a b' ''"),
     ("in the path", "$ printf 'echo words' >f; chmod +x f; PATH=$PATH:$PWD; CMD f"),
     ("an empty script", "$ : >f; chmod +x f; CMD ./f"),
-    ("a script with arguments in its first line", r"$ printf '#!/bin/echo a b\n' >f; chmod +x f; CMD ./f c"),
+    (
+        "a script with arguments in its first line",
+        r"$ printf '#!/bin/echo a b\n' >f; chmod +x f; CMD ./f c",
+    ),
     (
         "the current directory as an empty part of the path",
         r"$ printf '#!/bin/sh\necho words' >f; chmod +x f; PATH=$PATH:; CMD f",
@@ -777,11 +922,23 @@ def test_start(terminal: Terminal, steps: Sequence[str]) -> None:
         pytest.param("", "./no-such-file", 127, id="a path that does not exist"),
         pytest.param("", "''", 127, id="an empty name"),
         pytest.param("touch f", "./f", 126, id="a file that may not be executed"),
-        pytest.param("touch f; PATH=$PATH:$PWD", "f", 126, id="a file in the path that may not be executed"),
+        pytest.param(
+            "touch f; PATH=$PATH:$PWD", "f", 126, id="a file in the path that may not be executed"
+        ),
         pytest.param("touch f", "./f/g", 126, id="a path through a file"),
         pytest.param("", "/", 126, id="a directory"),
-        pytest.param(r"printf '#!/no/such\n' >f; chmod +x f", "./f", 127, id="a script whose interpreter is missing"),
-        pytest.param(r"printf '#!/etc\n' >f; chmod +x f", "./f", 126, id="a script whose interpreter is a directory"),
+        pytest.param(
+            r"printf '#!/no/such\n' >f; chmod +x f",
+            "./f",
+            127,
+            id="a script whose interpreter is missing",
+        ),
+        pytest.param(
+            r"printf '#!/etc\n' >f; chmod +x f",
+            "./f",
+            126,
+            id="a script whose interpreter is a directory",
+        ),
         pytest.param("ln -s f f", "./f", 126, id="a symbolic link to itself"),
         pytest.param("", "./$(printf %05000d 0)", 126, id="a name that is too long"),
     ],
@@ -793,12 +950,19 @@ def test_failed_start(terminal: Terminal, preparation: str, command: str, status
     assert f"{status}, 0 bytes, 1 line" in held.transcript
 
 
-@pytest.mark.parametrize("prefix", [pytest.param("", id="bare"), pytest.param(PREFIX, id="with gpulaunch")])
+@pytest.mark.parametrize(
+    "prefix", [pytest.param("", id="bare"), pytest.param(PREFIX, id="with gpulaunch")]
+)
 @pytest.mark.parametrize(
     ("nohup", "survives"),
-    [pytest.param("", False, id="a job ends"), pytest.param("nohup ", True, id="a job under nohup goes on")],
+    [
+        pytest.param("", False, id="a job ends"),
+        pytest.param("nohup ", True, id="a job under nohup goes on"),
+    ],
 )
-def test_hang_up(terminal: Terminal, launcher: Launcher, prefix: str, nohup: str, *, survives: bool) -> None:
+def test_hang_up(
+    terminal: Terminal, launcher: Launcher, prefix: str, nohup: str, *, survives: bool
+) -> None:
     """When the terminal goes away, so does a job, unless it was started with nohup: that one keeps its status, too."""
     job = 'sh -c "echo >log; until [ -e go ]; do sleep 0.01; done; exit 3"'
     with terminal.bash() as bash:

@@ -66,7 +66,13 @@ class User(Elsewhere):
         self.name, self.python = name, python
         entry = pwd.getpwnam(name)
         self.uid = entry.pw_uid
-        identity = {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": [], "umask": 0o022, "cwd": "/"}
+        identity = {
+            "user": entry.pw_uid,
+            "group": entry.pw_gid,
+            "extra_groups": [],
+            "umask": 0o022,
+            "cwd": "/",
+        }
         super().__init__(launcher, [python, "-m", "gpulaunch"], **identity)
         self.environment |= {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package)}
 
@@ -109,11 +115,17 @@ def accounts() -> Iterator[Accounts]:
     try:
         package.chmod(0o755)
         for part in ("gpulaunch", "profiles"):
-            shutil.copytree(REPOSITORY / part, package / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                REPOSITORY / part, package / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
         for name in names:
-            subprocess.run(["useradd", "--no-create-home", "--home-dir", "/nonexistent", name], check=True)
+            subprocess.run(
+                ["useradd", "--no-create-home", "--home-dir", "/nonexistent", name], check=True
+            )
         python = python_for(pwd.getpwnam(names[0]).pw_uid)
-        subprocess.run([python, "-m", "compileall", "-q", str(package)], check=True)  # they cannot write there
+        subprocess.run(
+            [python, "-m", "compileall", "-q", str(package)], check=True
+        )  # they cannot write there
         yield Accounts(names, python, package)
     finally:
         for name in names:
@@ -125,11 +137,19 @@ def accounts() -> Iterator[Accounts]:
 
 def python_for(uid: int) -> str:
     """A Python that this user can run, and that gpulaunch can use."""
-    found = (shutil.which(name, path="/usr/bin:/usr/local/bin") for name in ("python3", "python3.11", "python3.12"))
+    found = (
+        shutil.which(name, path="/usr/bin:/usr/local/bin")
+        for name in ("python3", "python3.11", "python3.12")
+    )
     for python in (os.path.realpath(sys.executable), *filter(None, found)):
         check = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
         with suppress(PermissionError):
-            if subprocess.run(check, user=uid, group=uid, cwd="/", capture_output=True, check=False).returncode == 0:
+            if (
+                subprocess.run(
+                    check, user=uid, group=uid, cwd="/", capture_output=True, check=False
+                ).returncode
+                == 0
+            ):
                 return python
     pytest.skip("needs a Python 3.11 or newer that every user can execute")
 
@@ -145,7 +165,9 @@ def end_processes_of(uid: int) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Launcher]:
     """Root's launcher, with a state directory such as /run/lock: root's, world-writable and sticky."""
-    home = Path(tempfile.mkdtemp(prefix="gpulaunch-", dir="/tmp"))  # pytest's own is closed to other users
+    home = Path(
+        tempfile.mkdtemp(prefix="gpulaunch-", dir="/tmp")
+    )  # pytest's own is closed to other users
     home.chmod(0o755)
     try:
         launcher = Launcher(home)
@@ -172,12 +194,19 @@ def bob(accounts: Accounts, root: Launcher) -> User:
 def usual_protection() -> Iterator[None]:
     """What systemd sets everywhere for files in sticky directories; the kernel alone would set nothing."""
     with ExitStack() as stack:
-        for name, value in (("hardlinks", "1"), ("symlinks", "1"), ("fifos", "1"), ("regular", "2")):
+        for name, value in (
+            ("hardlinks", "1"),
+            ("symlinks", "1"),
+            ("fifos", "1"),
+            ("regular", "2"),
+        ):
             try:
                 setting = stack.enter_context(open(f"/proc/sys/fs/protected_{name}", "r+"))
             except OSError:
                 pytest.skip(f"may not set fs.protected_{name}")
-            fcntl.flock(setting, fcntl.LOCK_EX)  # another run of these tests would take our value for the machine's
+            fcntl.flock(
+                setting, fcntl.LOCK_EX
+            )  # another run of these tests would take our value for the machine's
             before = setting.read()
             stack.callback(lambda path=setting.name, before=before: Path(path).write_text(before))
             Path(setting.name).write_text(value)
@@ -185,9 +214,13 @@ def usual_protection() -> Iterator[None]:
 
 
 @contextmanager
-def queued(launcher: Launcher, *options: str, lines: int = 2) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+def queued(
+    launcher: Launcher, *options: str, lines: int = 2
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """A launch that waits, as the block begins, and the lines that say so. Its job then shows its GPUs and reads."""
-    with launcher.start(*options, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE) as process:
+    with launcher.start(
+        *options, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE
+    ) as process:
         try:
             yield process, [process.stderr.readline() for _ in range(lines)]
         finally:
@@ -231,7 +264,10 @@ def kill_both(job: Held) -> None:
 
 def check_one_table(launchers: list[Launcher]) -> None:
     """Eight launches at once share the eight GPUs of the machine without meeting."""
-    begun = [launcher.start(*DGX, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE) for launcher in launchers]
+    begun = [
+        launcher.start(*DGX, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE)
+        for launcher in launchers
+    ]
     try:
         gpus = sorted(int(process.stdout.readline()) for process in begun)
         assert gpus == list(range(8))
@@ -275,7 +311,9 @@ def test_users_wait_for_each_other_in_order(alice: User, bob: User) -> None:
         assert {line.partition(" has GPUs ")[0] for line in second_said[1:]} == {
             f"gpulaunch: info: {user.name}" for user in (alice, bob)
         }
-        assert third_said[0].startswith("gpulaunch: info: waiting as number 2 in the queue: 1 GPU requested: ")
+        assert third_said[0].startswith(
+            "gpulaunch: info: waiting as number 2 in the queue: 1 GPU requested: "
+        )
         other.end()  # three GPUs are free now, but not for who came later
         wanted = "1 GPU requested: 3 of 8 are free, but 2 earlier requests for 6 GPUs wait"
         assert outcome(alice.run(*DGX, *SHOW)) == (75, "", f"gpulaunch: error: {wanted}\n{BUSY}")
@@ -294,9 +332,13 @@ def test_users_see_each_other(alice: User, bob: User) -> None:
         queued(alice, *ALL),
     ):
         seen = [status(user) for user in (alice, bob)]
-        leases = {lease["user"]: (len(lease["gpus"]), lease["job_pid"]) for lease in seen[0]["leases"]}
+        leases = {
+            lease["user"]: (len(lease["gpus"]), lease["job_pid"]) for lease in seen[0]["leases"]
+        }
         assert leases == {alice.name: (3, first.job_pid), bob.name: (5, second.job_pid)}
-        assert [(entry["user"], entry["gpus"], entry["position"]) for entry in seen[0]["queue"]] == [
+        assert [
+            (entry["user"], entry["gpus"], entry["position"]) for entry in seen[0]["queue"]
+        ] == [
             (bob.name, 3, 1),
             (alice.name, 8, 2),
         ]
@@ -311,7 +353,9 @@ def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine)
     docker.socket.chmod(0o660)
     path = root.environment["PATH"]
     root.environment |= {**docker.environment, "PATH": f"{docker.environment['PATH']}:{path}"}
-    started = root.run(*DGX, "-q", "docker", "run", "-d", "--gpus", "all", "--init", IMAGE, "sleep", "1000")
+    started = root.run(
+        *DGX, "-q", "docker", "run", "-d", "--gpus", "all", "--init", IMAGE, "sleep", "1000"
+    )
     assert (started.returncode, started.stderr) == (0, "")
     (record,) = root.records()
     (watcher,) = holders(root.state / record)
@@ -339,7 +383,9 @@ def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launch
             assert set(inner.gpus.split(",")) < set(outer.gpus.split(","))
             assert root.run(*DGX, "-n", "2", *SHOW).returncode == 75
             assert root.run(*DGX, "-n", "5", *SHOW).returncode == 2
-            assert not set(bob.run(*DGX, "-n", "4", *SHOW).stdout.strip().split(",")) & set(outer.gpus.split(","))
+            assert not set(bob.run(*DGX, "-n", "4", *SHOW).stdout.strip().split(",")) & set(
+                outer.gpus.split(",")
+            )
 
 
 def test_free_is_refused_to_others(alice: User, bob: User) -> None:
@@ -349,7 +395,11 @@ def test_free_is_refused_to_others(alice: User, bob: User) -> None:
         for record in (*before["leases"], *before["queue"]):
             kind = "lease" if record in before["leases"] else "ticket"
             refused = f"{kind} {record['id']} belongs to {alice.name}: only {alice.name} or root can end it"
-            assert outcome(bob.run("free", record["id"], *DGX)) == (2, "", f"gpulaunch: error: {refused}\n")
+            assert outcome(bob.run("free", record["id"], *DGX)) == (
+                2,
+                "",
+                f"gpulaunch: error: {refused}\n",
+            )
         assert status(alice) == before
         assert is_running(job.job_pid)
         assert waiter.poll() is None
@@ -359,7 +409,11 @@ def test_root_may_end_anyones(alice: User, root: Launcher) -> None:
     """Root ends another user's lease, and another user's place in the queue."""
     with held(alice, *VGG) as job, queued(alice, *ALL) as (waiter, _):
         (ticket,) = status(root)["queue"]
-        assert outcome(root.run("free", ticket["id"], *DGX)) == (0, f"{ticket['id']} has left the queue\n", "")
+        assert outcome(root.run("free", ticket["id"], *DGX)) == (
+            0,
+            f"{ticket['id']} has left the queue\n",
+            "",
+        )
         waiter.wait(30)
         lease = lease_of(root)
         ended = f"ended lease {lease['id']}: GPUs 0,2,3 of dgx1-v100\n"
@@ -464,10 +518,18 @@ def test_a_record_cannot_be_damaged_by_others(alice: User, bob: User) -> None:
     """Whatever another user tries on a lease's record, its processes and its directory, the kernel refuses."""
     with usual_protection(), held(alice, *VGG) as job:
         (name,) = alice.records()
-        before = (alice.state / name).read_bytes(), (alice.state / name).stat().st_mode, status(alice)
+        before = (
+            (alice.state / name).read_bytes(),
+            (alice.state / name).stat().st_mode,
+            status(alice),
+        )
         attempts = bob.does(DAMAGE, name, job.process.pid, job.job_pid)
         assert dict(attempt.split(": ") for attempt in attempts) == REFUSED
-        assert ((alice.state / name).read_bytes(), (alice.state / name).stat().st_mode, status(alice)) == before
+        assert (
+            (alice.state / name).read_bytes(),
+            (alice.state / name).stat().st_mode,
+            status(alice),
+        ) == before
         assert outcome(bob.run(*VGG, *SHOW)) == (0, "4,6,7\n", "")
         assert job.end() == 7
     assert alice.records() == []
@@ -514,7 +576,11 @@ def test_dead_records_of_others(alice: User, bob: User, root: Launcher, cleaner:
         assert len(dead) == 2
         assert outcome(bob.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
         assert bob.records() == dead
-        assert outcome({"alice": alice, "root": root}[cleaner].run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
+        assert outcome({"alice": alice, "root": root}[cleaner].run(*VGG, *SHOW)) == (
+            0,
+            "0,2,3\n",
+            "",
+        )
         assert bob.records() == []
 
 
@@ -629,7 +695,9 @@ def test_free_spares_those_who_are_only_named(alice: User, bob: User, root: Laun
 def test_a_state_directory_of_another_user(alice: User, bob: User, root: Launcher) -> None:
     """A state directory that belongs to another user serves, with a warning that names them."""
     os.chown(root.state, alice.uid, -1)
-    warning = f"state directory {root.state} belongs to {alice.name}, who can remove any lease in it"
+    warning = (
+        f"state directory {root.state} belongs to {alice.name}, who can remove any lease in it"
+    )
     assert outcome(bob.run(*VGG, *SHOW)) == (0, "0,2,3\n", f"gpulaunch: warning: {warning}\n")
     assert outcome(alice.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
 
@@ -643,7 +711,12 @@ def namespace(script: str, *options: str) -> Iterator[int]:
     if os.geteuid() != 0:
         pytest.skip("needs root for a namespace")
     command = ["unshare", *options, "bash", "-c", f"{script} && echo ready && read line"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     with subprocess.Popen(command, **pipes) as process:
         try:
             if process.stdout.readline() != "ready\n":
@@ -660,7 +733,9 @@ def inside(launcher: Launcher) -> Iterator[Elsewhere]:
     launcher.environment |= {"GPULAUNCH_GRACE": "0.3"}
     with namespace("true", "--fork", "--pid", "--mount-proc", "--kill-child") as pid:
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        yield Elsewhere(launcher, ["nsenter", f"--target={child}", "--pid", "--mount", launcher.script])
+        yield Elsewhere(
+            launcher, ["nsenter", f"--target={child}", "--pid", "--mount", launcher.script]
+        )
 
 
 def test_namespaces_share_one_table(launcher: Launcher, inside: Elsewhere) -> None:
@@ -669,7 +744,9 @@ def test_namespaces_share_one_table(launcher: Launcher, inside: Elsewhere) -> No
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["outside waits", "inside waits"])
-def test_namespaces_wait_for_each_other(launcher: Launcher, inside: Elsewhere, turned: bool) -> None:
+def test_namespaces_wait_for_each_other(
+    launcher: Launcher, inside: Elsewhere, turned: bool
+) -> None:
     """A launch waits for one in another pid namespace until that ends, and not longer."""
     first, second = (launcher, inside) if turned else (inside, launcher)
     with held(first, *VGG) as job, queued(second, *ALL) as (waiter, said):
@@ -781,8 +858,14 @@ class Machine(NamedTuple):
 
     def user(self, user: User) -> Elsewhere:
         """A user's launcher there."""
-        identity = [f"--reuid={user.uid}", f"--regid={pwd.getpwuid(user.uid).pw_gid}", "--clear-groups"]
-        there = Elsewhere(user, [*self.enter, "setpriv", *identity, user.script, *user.first], cwd="/")
+        identity = [
+            f"--reuid={user.uid}",
+            f"--regid={pwd.getpwuid(user.uid).pw_gid}",
+            "--clear-groups",
+        ]
+        there = Elsewhere(
+            user, [*self.enter, "setpriv", *identity, user.script, *user.first], cwd="/"
+        )
         del there.environment["GPULAUNCH_STATE_DIR"]
         return there
 
@@ -824,7 +907,10 @@ def test_setup(root: Launcher, alice: User, machine: Machine) -> None:
         assert facts() == first
         assert outcome(launcher.run(*VGG, *SHOW)) == (0, "4,6,7\n", "")
         (name,) = os.listdir(made)
-        assert ((made / name).stat().st_uid, os.listdir(machine.path("/run/lock"))) == (alice.uid, [])
+        assert ((made / name).stat().st_uid, os.listdir(machine.path("/run/lock"))) == (
+            alice.uid,
+            [],
+        )
 
 
 def test_setup_repairs(root: Launcher, alice: User, machine: Machine) -> None:
@@ -926,4 +1012,6 @@ def test_setup_while_private_leases_live(container: Elsewhere, machine: Machine)
 def test_setup_names_a_private_directory(container: Elsewhere) -> None:
     """What setup names in a container is the directory where the leases are."""
     with held(container, *VGG):
-        assert container.run("setup").stderr.startswith("gpulaunch: error: 1 lease lives in /dev/shm\n")
+        assert container.run("setup").stderr.startswith(
+            "gpulaunch: error: 1 lease lives in /dev/shm\n"
+        )

@@ -62,11 +62,17 @@ class Waiter:
     """
 
     def __init__(
-        self, launcher: Launcher, *options: str, variables: dict[str, str] | None = None, users: int | None = 1
+        self,
+        launcher: Launcher,
+        *options: str,
+        variables: dict[str, str] | None = None,
+        users: int | None = 1,
     ) -> None:
         script = 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7'
         environment = launcher.environment | (variables or {})
-        self.process = launcher.start(*options, "--", "sh", "-c", script, stdin=subprocess.PIPE, env=environment)
+        self.process = launcher.start(
+            *options, "--", "sh", "-c", script, stdin=subprocess.PIPE, env=environment
+        )
         self.pid = self.process.pid
         if users is not None:
             self.said = self.line()
@@ -89,7 +95,11 @@ class Waiter:
     def clear_away(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):  # which ends its job
+        for stream in (
+            self.process.stdin,
+            self.process.stdout,
+            self.process.stderr,
+        ):  # which ends its job
             if not stream.closed:
                 stream.close()
         self.process.wait()
@@ -226,7 +236,10 @@ def test_waiting_quietly(launcher: Launcher, wait) -> None:
 def test_what_can_never_be_is_not_waited_for(launcher: Launcher) -> None:
     """A request that the machine can never meet is refused at once, --wait or not."""
     done = launcher.run(*DGX, "-n", "9", "--wait", *SHOW)
-    assert (done.returncode, done.stderr) == (2, "gpulaunch: error: 9 GPUs requested: dgx1-v100 has 8\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "gpulaunch: error: 9 GPUs requested: dgx1-v100 has 8\n",
+    )
 
 
 def test_the_job_has_the_id_of_its_ticket(launcher: Launcher, wait) -> None:
@@ -262,7 +275,10 @@ def test_a_wait_behind_others_that_takes_too_long(launcher: Launcher, wait) -> N
         wait(*ALL, "--wait")
         done = launcher.run(*DGX, "-n", "2", "-q", "--wait-timeout", "0.5", *SHOW)
         reason = "2 GPUs requested: 2 of 8 are free, but an earlier request for 8 GPUs waits"
-        assert (done.returncode, done.stderr) == (124, f"gpulaunch: error: waited 0.5 s: {reason}\n")
+        assert (done.returncode, done.stderr) == (
+            124,
+            f"gpulaunch: error: waited 0.5 s: {reason}\n",
+        )
         assert len(tickets(launcher)) == 1
 
 
@@ -270,15 +286,39 @@ WAIT_OR_NOT = [
     ("by default nobody waits", (), {}, "", 75),
     ("--no-wait and --wait-timeout", ("--no-wait", "--wait-timeout", "0.05"), {}, "", 75),
     ("--wait-timeout and --no-wait", ("--wait-timeout", "0.05", "--no-wait"), {}, "", 75),
-    ("the last of --wait and --no-wait wins", ("--no-wait", "--wait", "--wait-timeout", "0.05"), {}, "", 124),
+    (
+        "the last of --wait and --no-wait wins",
+        ("--no-wait", "--wait", "--wait-timeout", "0.05"),
+        {},
+        "",
+        124,
+    ),
     ("a time in the file alone does not wait", (), {}, 'wait_timeout = "0.05s"', 75),
     ("it is how long those wait who do", ("--wait",), {}, "wait_timeout = 0.05", 124),
     ("the file says to wait", (), {}, 'wait = true\nwait_timeout = "0.05s"', 124),
     ("a time in the environment says to wait", (), {"GPULAUNCH_WAIT_TIMEOUT": "0.05"}, "", 124),
-    ("the environment says to wait", (), {"GPULAUNCH_WAIT": "1", "GPULAUNCH_WAIT_TIMEOUT": "0.05"}, "", 124),
-    ("it wins over the file", (), {"GPULAUNCH_WAIT": "0"}, 'wait = true\nwait_timeout = "0.05s"', 75),
+    (
+        "the environment says to wait",
+        (),
+        {"GPULAUNCH_WAIT": "1", "GPULAUNCH_WAIT_TIMEOUT": "0.05"},
+        "",
+        124,
+    ),
+    (
+        "it wins over the file",
+        (),
+        {"GPULAUNCH_WAIT": "0"},
+        'wait = true\nwait_timeout = "0.05s"',
+        75,
+    ),
     ("--no-wait wins over both", ("--no-wait",), {"GPULAUNCH_WAIT": "1"}, "wait = true", 75),
-    ("--wait-timeout wins over the file's", ("--wait-timeout", "0.05"), {}, 'wait = true\nwait_timeout = "1h"', 124),
+    (
+        "--wait-timeout wins over the file's",
+        ("--wait-timeout", "0.05"),
+        {},
+        'wait = true\nwait_timeout = "1h"',
+        124,
+    ),
 ]
 
 
@@ -291,10 +331,18 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "options", "variables", "config", "want"), WAIT_OR_NOT, ids=[row[0] for row in WAIT_OR_NOT]
+    ("sentence", "options", "variables", "config", "want"),
+    WAIT_OR_NOT,
+    ids=[row[0] for row in WAIT_OR_NOT],
 )
 def test_whether_to_wait(
-    busy: Launcher, tmp_path: Path, sentence: str, options: tuple[str, ...], variables: dict, config: str, want: int
+    busy: Launcher,
+    tmp_path: Path,
+    sentence: str,
+    options: tuple[str, ...],
+    variables: dict,
+    config: str,
+    want: int,
 ) -> None:
     """Whether a launch waits is said on the command line, in the environment or in a file, in this order."""
     (tmp_path / "gpulaunch").mkdir()
@@ -303,7 +351,11 @@ def test_whether_to_wait(
     done = busy.run(*ALL, "-q", *options, *SHOW, env=environment)
     assert done.returncode == want, sentence
     hint = "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'\n"
-    told = f"gpulaunch: error: {BUSY}\n{hint}" if want == 75 else f"gpulaunch: error: waited 0.05 s: {BUSY}\n"
+    told = (
+        f"gpulaunch: error: {BUSY}\n{hint}"
+        if want == 75
+        else f"gpulaunch: error: waited 0.05 s: {BUSY}\n"
+    )
     assert (done.stdout, done.stderr) == ("", told), sentence
     assert tickets(busy) == []
 
@@ -312,8 +364,16 @@ def test_whether_to_wait(
 def test_no_length_of_time(busy: Launcher, text: str) -> None:
     """A time that is none is one line and 2, before anything is looked at."""
     done = busy.run(*ALL, "--wait-timeout", text, *SHOW)
-    problem = f": '{text}' is no length of time such as 90s, 10m or 1h30m" if text else " has an empty value"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"gpulaunch: error: --wait-timeout{problem}\n")
+    problem = (
+        f": '{text}' is no length of time such as 90s, 10m or 1h30m"
+        if text
+        else " has an empty value"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        f"gpulaunch: error: --wait-timeout{problem}\n",
+    )
 
 
 # ------------------------------------------------------------------------------------------ first in, first out
@@ -328,7 +388,9 @@ def test_first_in_first_out(launcher: Launcher, wait) -> None:
         assert (first.said, second.said) == (number(1, BUSY), number(2, BUSY))
         assert third.said == number(3, "1 GPU requested: 0 of 8 are free, 8 are leased")
         assert second.others[1:] == [f"gpulaunch: info: earlier in the queue: {USER} for 8 GPUs"]
-        assert third.others[1:] == [f"gpulaunch: info: earlier in the queue: {USER} for 8 GPUs, {USER} for 8 GPUs"]
+        assert third.others[1:] == [
+            f"gpulaunch: info: earlier in the queue: {USER} for 8 GPUs, {USER} for 8 GPUs"
+        ]
         job.end()
         for count, waiter in ((8, first), (8, second), (1, third)):
             assert len(waiter.gpus().split(",")) == count
@@ -376,25 +438,48 @@ def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
         for ticket in queue:
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", ticket.pop("since"))
         command = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7']
-        common = {"user": USER, "command": command, "within": None, "stopped": False, "choosy": False}
+        common = {
+            "user": USER,
+            "command": command,
+            "within": None,
+            "stopped": False,
+            "choosy": False,
+        }
         assert queue == [
-            common | {"gpus": 3, "position": 1, "pid": first.pid, "profile": "vgg16", "name": "mine"},
+            common
+            | {"gpus": 3, "position": 1, "pid": first.pid, "profile": "vgg16", "name": "mine"},
             common | {"gpus": 8, "position": 2, "pid": second.pid, "profile": None, "name": None},
         ]
         shown = launcher.run("status", *DGX).stdout.splitlines()
         assert shown[0] == "dgx1-v100: 0 of 8 GPUs free (Tesla V100-SXM2-16GB)"
         at = next(i for i, line in enumerate(shown) if line.startswith("waiting"))
-        assert shown[at].split() == ["waiting", "GPUs", "user", "since", "ticket", "profile", "command"]
-        assert re.fullmatch(rf" +1  3     {USER} +{AGE}  {ids[0]}  vgg16    mine", shown[at + 2].rstrip())
-        assert re.fullmatch(rf" +2  8     {USER} +{AGE}  {ids[1]}           sh -c '.*'", shown[at + 3])
+        assert shown[at].split() == [
+            "waiting",
+            "GPUs",
+            "user",
+            "since",
+            "ticket",
+            "profile",
+            "command",
+        ]
+        assert re.fullmatch(
+            rf" +1  3     {USER} +{AGE}  {ids[0]}  vgg16    mine", shown[at + 2].rstrip()
+        )
+        assert re.fullmatch(
+            rf" +2  8     {USER} +{AGE}  {ids[1]}           sh -c '.*'", shown[at + 3]
+        )
         assert shown[at + 4 :] == ["", "free: none"]
 
 
 # ------------------------------------------------------------------------------------------ leaving the queue
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_a_waiter_that_ends_leaves_the_queue(launcher: Launcher, wait, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name
+)
+def test_a_waiter_that_ends_leaves_the_queue(
+    launcher: Launcher, wait, number: signal.Signals
+) -> None:
     """INT (Ctrl-C), TERM and KILL end a waiter by that signal, at the head or behind, and the next is served."""
     with held(launcher, *DGX, "-n", "6") as job:
         first, second = wait(*ALL, "--wait"), wait(*DGX, "-n", "8", "--wait")
@@ -416,7 +501,9 @@ def test_ctrl_c_at_a_terminal(launcher: Launcher) -> None:
     with held(launcher, *ALL):
         loop = 'for i in 1 2; do gpulaunch "$@"; echo "went on"; done'
         arguments = ["-c", loop, "bash", *ALL, "--wait", "--", "true"]
-        terminal = pexpect.spawn("bash", arguments, env=launcher.environment, encoding="utf-8", timeout=30)
+        terminal = pexpect.spawn(
+            "bash", arguments, env=launcher.environment, encoding="utf-8", timeout=30
+        )
         terminal.expect_exact(number(1, BUSY))
         terminal.sendintr()
         terminal.expect(pexpect.EOF)
@@ -432,7 +519,11 @@ def test_free_of_a_ticket(launcher: Launcher, wait) -> None:
         first, second = wait(*ALL, "--wait"), wait(*DGX, "-n", "2", "--wait")
         ticket = status(launcher)["queue"][0]["id"]
         done = launcher.run("free", *DGX, ticket)
-        assert (done.returncode, done.stdout, done.stderr) == (0, f"{ticket} has left the queue\n", "")
+        assert (done.returncode, done.stdout, done.stderr) == (
+            0,
+            f"{ticket} has left the queue\n",
+            "",
+        )
         assert first.process.wait() == -signal.SIGTERM
         assert len(second.gpus().split(",")) == 2
         second.end()
@@ -470,7 +561,9 @@ def test_only_the_head_follows_the_leases(launcher: Launcher, wait) -> None:
         eventually(followed, [leases, *queue[:4]])
         waiters[0].process.kill()
         waiters[0].process.wait()
-        del waiters[0]  # the queue moves up: the second follows the leases now, and the others nothing new
+        del waiters[
+            0
+        ]  # the queue moves up: the second follows the leases now, and the others nothing new
         eventually(lambda: [files & leases for files in followed()], [leases, set(), set(), set()])
         assert followed()[1:] == queue[1:4]
 
@@ -496,7 +589,9 @@ def lock_waiters(fd: int) -> int:
     """How many wait for the lock on an open directory; /proc/locks marks them with ->."""
     inode = f":{os.fstat(fd).st_ino}"
     with open("/proc/locks") as locks:
-        return sum("->" in line and any(field.endswith(inode) for field in line.split()) for line in locks)
+        return sum(
+            "->" in line and any(field.endswith(inode) for field in line.split()) for line in locks
+        )
 
 
 @contextmanager
@@ -504,7 +599,10 @@ def without_file_events(launcher: Launcher, limit: str) -> Iterator[subprocess.P
     """A launch that waits where a limit of inotify is 0: in a user namespace, whose limits bind nobody else."""
     alone = ["unshare", "--user", "--map-root-user"]
     probe = [*alone, "test", "-w", f"/proc/sys/user/{limit}"]
-    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
+    if (
+        not shutil.which("unshare")
+        or subprocess.run(probe, capture_output=True, check=False).returncode
+    ):
         pytest.skip("needs a user namespace with limits of its own")
     script = f'echo 0 >/proc/sys/user/{limit} && exec gpulaunch "$@"'
     command = [*alone, "sh", "-c", script, "sh", *ALL, "--wait", *SHOW]
@@ -518,7 +616,10 @@ def without_file_events(launcher: Launcher, limit: str) -> Iterator[subprocess.P
 
 @pytest.mark.parametrize(
     ("limit", "reason"),
-    [("max_inotify_instances", "too many open files"), ("max_inotify_watches", "no space left on device")],
+    [
+        ("max_inotify_instances", "too many open files"),
+        ("max_inotify_watches", "no space left on device"),
+    ],
 )
 def test_without_file_events(launcher: Launcher, wait, limit: str, reason: str) -> None:
     """Out of inotify instances or watches, a waiter says so once, and gets its GPUs all the same, in its turn."""
@@ -554,7 +655,9 @@ def test_a_stopped_waiter_lets_others_pass(launcher: Launcher, wait) -> None:
         assert [ticket["stopped"] for ticket in status(launcher)["queue"]] == [True, False]
         assert "stopped, so others pass: sh -c" in launcher.run("status", *DGX).stdout
         job.end()
-        assert len(second.gpus().split(",")) == 7  # it looks at whom it waits for every 5 s at least
+        assert (
+            len(second.gpus().split(",")) == 7
+        )  # it looks at whom it waits for every 5 s at least
         assert len(launcher.run(*DGX, *SHOW).stdout) == 2  # nor does it bar those who do not wait
         os.kill(first.pid, signal.SIGCONT)
         assert launcher.run(*DGX, *SHOW).returncode == 75
@@ -597,17 +700,25 @@ def test_a_smaller_request_passes(launcher: Launcher, wait) -> None:
     ("sentence", "variables"),
     [
         ("its limit has passed", BACKFILL | {"GPULAUNCH_BACKFILL_LIMIT": "0.001"}),
-        ("it waits first in, first out", {"GPULAUNCH_BACKFILL_LIMIT": "1h", "GPULAUNCH_QUEUE": "fifo"}),
+        (
+            "it waits first in, first out",
+            {"GPULAUNCH_BACKFILL_LIMIT": "1h", "GPULAUNCH_QUEUE": "fifo"},
+        ),
         ("which is the default", {"GPULAUNCH_BACKFILL_LIMIT": "1h"}),
     ],
 )
-def test_a_request_that_may_not_be_passed(launcher: Launcher, wait, sentence: str, variables: dict[str, str]) -> None:
+def test_a_request_that_may_not_be_passed(
+    launcher: Launcher, wait, sentence: str, variables: dict[str, str]
+) -> None:
     """A waiter whose ticket does not, or no longer, allow it is passed by nobody, whatever others' settings."""
     with held(launcher, *DGX, "-n", "4"):
         wait(*ALL, "--wait", variables=variables)
         done = launcher.run(*DGX, "-n", "1", *SHOW, env=launcher.environment | BACKFILL)
         reason = "1 GPU requested: 4 of 8 are free, but an earlier request for 8 GPUs waits"
-        assert (done.returncode, done.stderr.splitlines()[0]) == (75, f"gpulaunch: error: {reason}"), sentence
+        assert (done.returncode, done.stderr.splitlines()[0]) == (
+            75,
+            f"gpulaunch: error: {reason}",
+        ), sentence
 
 
 def test_backfill_without_a_limit_of_its_own(launcher: Launcher, wait) -> None:
@@ -623,7 +734,11 @@ def test_backfill_without_a_limit_of_its_own(launcher: Launcher, wait) -> None:
     ("variable", "text", "problem"),
     [
         ("GPULAUNCH_QUEUE", "random", "unknown queue 'random'"),
-        ("GPULAUNCH_BACKFILL_LIMIT", "never", "'never' is no length of time such as 90s, 10m or 1h30m"),
+        (
+            "GPULAUNCH_BACKFILL_LIMIT",
+            "never",
+            "'never' is no length of time such as 90s, 10m or 1h30m",
+        ),
     ],
 )
 def test_a_wrong_setting(launcher: Launcher, variable: str, text: str, problem: str) -> None:
@@ -631,7 +746,11 @@ def test_a_wrong_setting(launcher: Launcher, variable: str, text: str, problem: 
     environment = launcher.environment | BACKFILL | {variable: text}
     done = launcher.run(*DGX, "--wait", *SHOW, env=environment)
     line = done.stderr.splitlines()[0]
-    assert (done.returncode, done.stdout, line) == (2, "", f"gpulaunch: error: {variable}={text}: {problem}")
+    assert (done.returncode, done.stdout, line) == (
+        2,
+        "",
+        f"gpulaunch: error: {variable}={text}: {problem}",
+    )
 
 
 # ------------------------------------------------------------------------------------------ inside a lease
@@ -724,7 +843,9 @@ def test_use_that_is_ignored(launcher: Launcher, dgx1_v100, stranger) -> None:
     config.parent.mkdir(parents=True)
 
     def gpus(**variables: str) -> str:
-        done = launcher.run("--wait-timeout", "0.05", "-q", "-n", "all", *SHOW, env=launcher.environment | variables)
+        done = launcher.run(
+            "--wait-timeout", "0.05", "-q", "-n", "all", *SHOW, env=launcher.environment | variables
+        )
         return done.stdout.strip() or str(done.returncode)
 
     assert gpus() == "124"
@@ -736,7 +857,9 @@ def test_use_that_is_ignored(launcher: Launcher, dgx1_v100, stranger) -> None:
     assert states == ["free"] * 8
 
 
-def test_outside_use_is_asked_only_where_it_matters(launcher: Launcher, dgx1_v100, wait, stranger) -> None:
+def test_outside_use_is_asked_only_where_it_matters(
+    launcher: Launcher, dgx1_v100, wait, stranger
+) -> None:
     """While leases are in the way, NVML is not asked who uses what; processes on leased GPUs are the lease's."""
     with held(launcher, "-n", "all") as job:
         dgx1_v100.add(f"process 3 {stranger.pid} 300")

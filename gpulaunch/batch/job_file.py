@@ -139,18 +139,27 @@ def load_jobs(path: str) -> JobFile:
 def _toml(document: Document) -> JobFile:
     try:
         top = checked(document.data, _FILE)
-        profiles = {name: _profile(document, name, table) for name, table in top.get("profile", {}).items()}
+        profiles = {
+            name: _profile(document, name, table) for name, table in top.get("profile", {}).items()
+        }
     except FieldError as problem:
         raise document.error(problem) from None
-    entries = tuple(_entry(job, Where(document.path, None, document, n)) for n, job in enumerate(top.get("job", [])))
-    tables = {name: portable(table, document.path) for name, table in top.get("profile", {}).items()}
+    entries = tuple(
+        _entry(job, Where(document.path, None, document, n))
+        for n, job in enumerate(top.get("job", []))
+    )
+    tables = {
+        name: portable(table, document.path) for name, table in top.get("profile", {}).items()
+    }
     return JobFile(entries, profiles, tables)
 
 
 def _profile(document: Document, name: str, table: object) -> Profile:
     if not isinstance(table, Mapping):
         raise FieldError(("profile", name), f"{name}: {table!r} is not a table")
-    return profile_within(Document(document.path, document.text, {"name": name, **table}, ("profile", name)))
+    return profile_within(
+        Document(document.path, document.text, {"name": name, **table}, ("profile", name))
+    )
 
 
 def _json_lines(path: str, text: str) -> list[Entry]:
@@ -182,7 +191,9 @@ def _columns(path: str, text: str) -> list[Entry]:
         where = Where(path, number, None, len(entries), columns=True)
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(_COLUMNS):
-            raise where.error(None, f"{len(values)} columns, {len(_COLUMNS)} are expected: {','.join(_COLUMNS)}")
+            raise where.error(
+                None, f"{len(values)} columns, {len(_COLUMNS)} are expected: {','.join(_COLUMNS)}"
+            )
         row = dict(zip(_COLUMNS, values, strict=True))
         if row["sensitive"] not in ("0", "1"):
             raise where.error(None, f"sensitive: {quoted(row['sensitive'])} is neither 0 nor 1")
@@ -217,7 +228,9 @@ def _entry(job: object, where: Where) -> Entry:
         raise where.error(str(problem.path[-1]), problem.message) from None
     command = own.get("command", ["-"])
     if not command or any(not isinstance(word, str) for word in command):
-        raise where.error("command", f'command: {command!r} is not a list of texts such as ["python", "train.py"]')
+        raise where.error(
+            "command", f'command: {command!r} is not a list of texts such as ["python", "train.py"]'
+        )
     settings = {}
     for key, value in job.items():
         if key in _JOB:

@@ -22,7 +22,13 @@ from gpulaunch.process.system import iso
 _LONGEST_S = 1e12
 _TIME = (-_LONGEST_S, _LONGEST_S)
 _HEADER: FieldTable = {"batch": str, "file": str, "began_at": str}
-_RESULT: FieldTable = {"id": (0, 1 << 31), "name": str, "digest": str, "exit_status": (0, 255), "gpus": list}
+_RESULT: FieldTable = {
+    "id": (0, 1 << 31),
+    "name": str,
+    "digest": str,
+    "exit_status": (0, 255),
+    "gpus": list,
+}
 _RESULT = {**_RESULT, "uuids": list, "interrupted": bool, "submitted_at": str, "submitted_s": _TIME}
 _IF_STARTED: FieldTable = {"lease": str, "started_at": str, "started_s": _TIME, "wait_s": _TIME}
 _IF_STARTED = {**_IF_STARTED, "ended_at": str, "ended_s": _TIME}
@@ -34,7 +40,13 @@ _LAST_WORDS: FieldTable = {
     "uuids": list,
     "job_pid": (0, 1 << 31),
 }
-_LAST_WORDS = {**_LAST_WORDS, "started_at": str, "shared": bool, "exit_status": (0, 255), "ended_at": str}
+_LAST_WORDS = {
+    **_LAST_WORDS,
+    "started_at": str,
+    "shared": bool,
+    "exit_status": (0, 255),
+    "ended_at": str,
+}
 _DIGITS = 3  # of seconds
 
 
@@ -99,13 +111,16 @@ def seconds_of(text: str) -> float:
 def result_document(result: Result, began_s: float) -> dict[str, Any]:
     """One result, as it is written and printed."""
     document: dict[str, Any] = {
-        key: list(value) if isinstance(value, tuple) else value for key, value in result._asdict().items()
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in result._asdict().items()
     }
     for name in ("submitted", "started", "ended"):
         seconds = document.pop(f"{name}_s")
         document[f"{name}_at"] = None if seconds is None else iso(began_s + seconds)
         document[f"{name}_s"] = None if seconds is None else round(seconds, _DIGITS)
-    waited = None if result.started_s is None else round(result.started_s - result.submitted_s, _DIGITS)
+    waited = (
+        None if result.started_s is None else round(result.started_s - result.submitted_s, _DIGITS)
+    )
     return document | {"wait_s": waited}
 
 
@@ -155,7 +170,9 @@ class ResultsFile:
         self.results: dict[int, Result] = {}
         self.last_words: dict[str, Mapping[str, Any]] = {}
         try:
-            self._fd = out_of_the_way(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666))
+            self._fd = out_of_the_way(
+                os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
+            )
         except OSError as problem:
             raise self._failed(problem) from None
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -240,7 +257,9 @@ class ResultsFile:
         size = status.st_size
         if not status.st_nlink:  # nobody would ever read it
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":  # a line was torn: it is not to tear this one
+        if (
+            size and os.pread(self._fd, 1, size - 1) != b"\n"
+        ):  # a line was torn: it is not to tear this one
             line = b"\n" + line
         written = 0
         try:
@@ -268,7 +287,9 @@ class ResultsFile:
             document = _table(line)
             if self.header is None:
                 checked(document, _HEADER, required=tuple(_HEADER))
-                self.header = Header(document["batch"], document["file"], seconds_of(document["began_at"]))
+                self.header = Header(
+                    document["batch"], document["file"], seconds_of(document["began_at"])
+                )
             elif "event" not in document:
                 self._keep(_result_of(document))
             elif document["event"] == "ended":
@@ -277,7 +298,9 @@ class ResultsFile:
                 self.last_words[document["batch"]] = document
         except (ValueError, OverflowError, RecursionError, FieldError):
             if self.header:
-                self._warn(f"{self.path}:{self._line}: passed over: this line is torn, or not a batch's")
+                self._warn(
+                    f"{self.path}:{self._line}: passed over: this line is torn, or not a batch's"
+                )
 
     def _failed(self, problem: OSError) -> FailedError:
         return FailedError(f"{self.path}: {os.strerror(problem.errno or 0).lower()}")

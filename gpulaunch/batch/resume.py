@@ -47,7 +47,11 @@ def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s
         task = by_id.get(number)
         if task is None or task.digest != digest:
             message = f"job {number} of this batch still runs (pid {min(pids)}), as it stood in the file before"
-            hint = f"wait for its end, or 'gpulaunch free {lease.id}' ends it" if lease else "wait for its end"
+            hint = (
+                f"wait for its end, or 'gpulaunch free {lease.id}' ends it"
+                if lease
+                else "wait for its end"
+            )
             raise WouldWaitError(message, hint)
         if lease:
             running[number] = lease

@@ -145,7 +145,14 @@ def run(tasks: Sequence[Task], results: ResultsFile, ways: Ways, ears: Ears) -> 
 
 
 class _Batch:
-    def __init__(self, tasks: Sequence[Task], results: ResultsFile, launches: Launches, ways: Ways, ears: Ears) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        results: ResultsFile,
+        launches: Launches,
+        ways: Ways,
+        ears: Ears,
+    ) -> None:
         assert results.header is not None  # noqa: S101  begin() has seen to that
         self._jobs = len(tasks)
         self._results, self._launches, self._ways, self._ears = results, launches, ways, ears
@@ -221,7 +228,10 @@ class _Batch:
 
     def _begin_next(self) -> None:
         while (
-            self._pending and self._queued is None and not self._stops and self._clock() >= self._pending[0].arrival_s
+            self._pending
+            and self._queued is None
+            and not self._stops
+            and self._clock() >= self._pending[0].arrival_s
         ):
             self._launch(self._pending.pop(0))
 
@@ -233,10 +243,14 @@ class _Batch:
         begun = _Begun(task)
         try:
             with self._output(task) as output:
-                self._launches.start(task.id, [*words, "--", *task.command], variables, self._otherwise, output)
+                self._launches.start(
+                    task.id, [*words, "--", *task.command], variables, self._otherwise, output
+                )
         except OSError as problem:  # no room for a process, or for its log
             reason = os.strerror(problem.errno or 0).lower()
-            self._ears.say("error", f"{_called(task)}: {problem.filename or 'cannot be launched'}: {reason}")
+            self._ears.say(
+                "error", f"{_called(task)}: {problem.filename or 'cannot be launched'}: {reason}"
+            )
             self._ended(begun, FAILED)
             return
         self._begun[task.id] = self._queued = begun
@@ -248,7 +262,9 @@ class _Batch:
             yield (2 if self._ways.apart else None), None
             return
         path = os.path.join(self._ways.logs, f"{task.id}.log")
-        log = out_of_the_way(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666))
+        log = out_of_the_way(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+        )
         try:
             yield log, log
         finally:
@@ -280,7 +296,9 @@ class _Batch:
                 insort(self._pending, begun.task, key=_order)
             return
         self._results.read()
-        words = self._results.last_words_of(self._mark(begun.task), begun.task.name, begun.task.arrival_s)
+        words = self._results.last_words_of(
+            self._mark(begun.task), begun.task.name, begun.task.arrival_s
+        )
         if words:
             self._keep(words._replace(interrupted=begun.told_to_end))
         else:  # its launcher was killed, so nobody knows how it ended
@@ -332,8 +350,14 @@ class _Batch:
             self._end(self._queued)
             running = len(self._begun) - bool(self._queued)
             if running:
-                rest = "the job that runs goes on to its end" if running == 1 else f"{running} jobs go on to their ends"
-                self._ears.say("info", f"no more jobs are started, {rest}; Ctrl-C again ends {_them(running)}")
+                rest = (
+                    "the job that runs goes on to its end"
+                    if running == 1
+                    else f"{running} jobs go on to their ends"
+                )
+                self._ears.say(
+                    "info", f"no more jobs are started, {rest}; Ctrl-C again ends {_them(running)}"
+                )
         else:
             self._is_ending = True
             self._kill_at = self._clock() + self._ways.grace_s
@@ -341,7 +365,9 @@ class _Batch:
                 self._end(begun)
             if self._begun:
                 grace = format_duration(self._ways.grace_s)
-                self._ears.say("info", f"ending {_jobs(len(self._begun))}: TERM now, KILL after {grace}")
+                self._ears.say(
+                    "info", f"ending {_jobs(len(self._begun))}: TERM now, KILL after {grace}"
+                )
 
     def _end(self, begun: _Begun | None) -> None:
         """TERM to a launch: one that waits for GPUs ends by it, one that runs passes it on to its job."""

@@ -67,7 +67,9 @@ def read_tasks(
 def _task(number: int, entry: Entry, *, at_once: bool) -> Task:
     if "command" not in entry.own:
         raise entry.where.error(
-            None, f"job {number} ({entry.name}) has no command", "only 'gpulaunch simulate' needs none"
+            None,
+            f"job {number} ({entry.name}) has no command",
+            "only 'gpulaunch simulate' needs none",
         )
     command = tuple(entry.own["command"])
     for word in command:
@@ -75,7 +77,9 @@ def _task(number: int, entry: Entry, *, at_once: bool) -> Task:
         if problem:
             raise entry.where.error("command", f"command: {quoted(word)} {problem}")
     if which(command[0]) is None:
-        raise entry.where.error("command", f"command: {quoted(command[0])} is not found, or cannot be executed")
+        raise entry.where.error(
+            "command", f"command: {quoted(command[0])} is not found, or cannot be executed"
+        )
     settings = {key: _plain(key, text) for key, text in entry.settings.items()}
     label = entry.own.get("name") or None
     what = json.dumps([label, command, sorted(settings.items())])
@@ -121,13 +125,21 @@ class _Check:
         self._known.add(same)
         given = {key: Given(key, text) for key, text in {**self._common, **task.settings}.items()}
         try:
-            launch = read_launch(Settings(given, os.environ), task.command, name=task.label, warn=self._warn)
+            launch = read_launch(
+                Settings(given, os.environ), task.command, name=task.label, warn=self._warn
+            )
         except UsageError as problem:
-            raise entry.where.error(None, f"job {task.id} ({task.name}): {problem.message}", problem.hint) from None
+            raise entry.where.error(
+                None, f"job {task.id} ({task.name}): {problem.message}", problem.hint
+            ) from None
         leases = [launch.within] if launch.within else []
-        decision = decide(launch.request, Situation(launch.machine.topology, leases, within=launch.within))
+        decision = decide(
+            launch.request, Situation(launch.machine.topology, leases, within=launch.within)
+        )
         if isinstance(decision, Refuse):
-            raise entry.where.error(None, f"job {task.id} ({task.name}) can never run: {decision.reason}")
+            raise entry.where.error(
+                None, f"job {task.id} ({task.name}) can never run: {decision.reason}"
+            )
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

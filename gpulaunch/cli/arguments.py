@@ -13,7 +13,13 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser that never abbreviates, and that raises instead of exiting on a mistake."""
 
     def __init__(
-        self, prog: str, description: str, usage: str | None = None, *, add_help: bool = True, epilog: str | None = None
+        self,
+        prog: str,
+        description: str,
+        usage: str | None = None,
+        *,
+        add_help: bool = True,
+        epilog: str | None = None,
     ) -> None:
         shape = argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter
         super().__init__(
@@ -37,7 +43,9 @@ class Parser(argparse.ArgumentParser):
 
 def add_topology(parser: Parser) -> None:
     """Add the option that every command about a machine has."""
-    parser.add_argument("--topology", metavar="NAME|FILE", help="a described machine instead of this one")
+    parser.add_argument(
+        "--topology", metavar="NAME|FILE", help="a described machine instead of this one"
+    )
 
 
 def add_json(parser: Parser) -> None:

@@ -33,11 +33,15 @@ _SOME_FAILED = 1
 def main(arguments: Sequence[str]) -> int:
     """Run the jobs of a file until all have ended."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # jobs run: a message that nobody reads is no reason to end
+    signal.signal(
+        signal.SIGPIPE, signal.SIG_IGN
+    )  # jobs run: a message that nobody reads is no reason to end
     file = load_jobs(options.file)
     for name in file.tables:
         if os.sep in name:
-            raise UsageError(f"{options.file}: profile {printable(name)}: a name with {os.sep} in it would be a path")
+            raise UsageError(
+                f"{options.file}: profile {printable(name)}: a name with {os.sep} in it would be a path"
+            )
     if options.policy is not None:
         Settings({"policy": Given("--policy", options.policy)}, {}).get("policy")
     common = {key: getattr(options, key) for key in ("topology", "policy") if getattr(options, key)}
@@ -49,9 +53,13 @@ def main(arguments: Sequence[str]) -> int:
             _make_directory(options.logs)
         results = batch.begin(path, options.file, warn, resume=options.resume)
         watcher = _Watcher(quiet=options.quiet, shared=options.logs is None)
-        ways = Ways(_words, common, options.logs, options.json, read_grace(Settings({}, os.environ)))
+        ways = Ways(
+            _words, common, options.logs, options.json, read_grace(Settings({}, os.environ))
+        )
         try:
-            outcome = batch.run(tasks, results, ways, Ears(watcher.say, watcher.ended, watcher.changed))
+            outcome = batch.run(
+                tasks, results, ways, Ears(watcher.say, watcher.ended, watcher.changed)
+            )
         finally:
             watcher.clear()
     return _finish(options, sorted(tasks), results, outcome)
@@ -59,19 +67,30 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser(
-        "gpulaunch batch", "Run the jobs of a file, each by an ordinary launch, in order (see docs/batch.md)."
+        "gpulaunch batch",
+        "Run the jobs of a file, each by an ordinary launch, in order (see docs/batch.md).",
     )
-    parser.add_argument("file", metavar="FILE", help="the jobs, in TOML or JSON lines; each has a command")
+    parser.add_argument(
+        "file", metavar="FILE", help="the jobs, in TOML or JSON lines; each has a command"
+    )
     add_topology(parser)
     parser.add_argument("--policy", metavar="NAME", help="how to choose GPUs, for all jobs")
     parser.add_argument("--at-once", action="store_true", help="wait for no arrival_s")
     parser.add_argument(
-        "--resume", action="store_true", help="go on with a batch: run only what has no result yet, take over what runs"
+        "--resume",
+        action="store_true",
+        help="go on with a batch: run only what has no result yet, take over what runs",
     )
     parser.add_argument(
-        "--results", metavar="FILE", help="where results go, a line of JSON each (default: NAME.results.jsonl here)"
+        "--results",
+        metavar="FILE",
+        help="where results go, a line of JSON each (default: NAME.results.jsonl here)",
     )
-    parser.add_argument("--logs", metavar="DIR", help="what jobs print goes to DIR/ID.log (default: where this prints)")
+    parser.add_argument(
+        "--logs",
+        metavar="DIR",
+        help="what jobs print goes to DIR/ID.log (default: where this prints)",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="nothing but errors on stderr")
     add_json(parser)
     return parser
@@ -91,7 +110,9 @@ def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     for name, text in settings.items():
         options = [option for option in OPTIONS if option.name == name]
         valued = next((option for option in options if option.metavar is not None), None)
-        switch = next((option for option in options if option.metavar is None and option.sets == text), None)
+        switch = next(
+            (option for option in options if option.metavar is None and option.sets == text), None
+        )
         if valued:
             words.append(f"{valued.flags[-1]}={text}")
         elif switch:
@@ -129,7 +150,10 @@ class _Watcher:
     def ended(self, result: Result, counts: Counts) -> None:
         """A job has ended."""
         if self._tells and (result.exit_status or self._line is None):
-            self.say("info", f"{counts.done} of {counts.jobs}: job {result.id} ({result.name}) {_how(result)}")
+            self.say(
+                "info",
+                f"{counts.done} of {counts.jobs}: job {result.id} ({result.name}) {_how(result)}",
+            )
 
     def changed(self, counts: Counts) -> None:
         """Draw how far the batch has come."""
@@ -160,7 +184,9 @@ def _how(result: Result) -> str:
     return f"ended with {result.exit_status} after {after}{where}"
 
 
-def _finish(options: Namespace, tasks: Sequence[Task], results: ResultsFile, outcome: Outcome) -> int:
+def _finish(
+    options: Namespace, tasks: Sequence[Task], results: ResultsFile, outcome: Outcome
+) -> int:
     """Say how it went, on stderr in a line, and on stdout as a document."""
     ended = [outcome.results[task.id] for task in tasks if task.id in outcome.results]
     if not options.quiet:
@@ -170,7 +196,9 @@ def _finish(options: Namespace, tasks: Sequence[Task], results: ResultsFile, out
         print_json(_document(tasks, results, outcome))
         sys.stdout.flush()
     if outcome.problem:
-        raise FailedError(outcome.problem.message, "once that is put right, --resume runs what has no result")
+        raise FailedError(
+            outcome.problem.message, "once that is put right, --resume runs what has no result"
+        )
     if outcome.signal in (signal.SIGINT, signal.SIGQUIT):
         end_by(outcome.signal)
     if outcome.signal is not None:
@@ -184,8 +212,12 @@ def _summary(jobs: int, ended: Sequence[Result], path: str) -> str:
     left = jobs - len(ended)
     parts = [f"{len(ended) - len(failed) - cut_short} of {jobs} jobs ended with 0"]
     if failed:
-        named = ", ".join(f"{result.id} ({result.name}): {result.exit_status}" for result in failed[:_MOST_NAMED])
-        parts.append(f"{len(failed)} did not: {named}{', ...' if len(failed) > _MOST_NAMED else ''}")
+        named = ", ".join(
+            f"{result.id} ({result.name}): {result.exit_status}" for result in failed[:_MOST_NAMED]
+        )
+        parts.append(
+            f"{len(failed)} did not: {named}{', ...' if len(failed) > _MOST_NAMED else ''}"
+        )
     if cut_short:
         parts.append(f"{cut_short} {'was' if cut_short == 1 else 'were'} ended early")
     if left:
@@ -201,6 +233,8 @@ def _document(tasks: Sequence[Task], results: ResultsFile, outcome: Outcome) -> 
     for task in tasks:
         result = outcome.results.get(task.id)
         jobs.append(
-            result_document(result, began_s) if result else {"id": task.id, "name": task.name, "exit_status": None}
+            result_document(result, began_s)
+            if result
+            else {"id": task.id, "name": task.name, "exit_status": None}
         )
     return {"batch": batch_id, "file": file, "began_at": iso(began_s), "jobs": jobs}

@@ -25,5 +25,7 @@ def main(given: Mapping[str, Given], argv: Sequence[str]) -> int:
     if isinstance(launch, Launch):
         return carry_out(given, launch)
     if given.keys() & {"dry_run", "explain"}:
-        raise UsageError(f"'{printable(' '.join(argv[:3]))}' takes no GPUs here, so there is nothing to decide")
+        raise UsageError(
+            f"'{printable(' '.join(argv[:3]))}' takes no GPUs here, so there is nothing to decide"
+        )
     return become(launch, HOST_VARIABLES if command.launches else ())

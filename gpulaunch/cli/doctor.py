@@ -10,7 +10,9 @@ from gpulaunch.doctor import diagnose
 
 def main(arguments: Sequence[str]) -> int:
     """Print the findings; the exit status tells whether one is a problem."""
-    parser = Parser("gpulaunch doctor", "Look at what launches stand on: GPUs, allocation table, Docker Engine.")
+    parser = Parser(
+        "gpulaunch doctor", "Look at what launches stand on: GPUs, allocation table, Docker Engine."
+    )
     add_topology(parser)
     add_json(parser)
     options = parser.parse_args(arguments)

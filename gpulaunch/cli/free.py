@@ -16,12 +16,17 @@ from gpulaunch.machine.find import Machine
 
 def main(arguments: Sequence[str]) -> int:
     """End leases, and say which GPUs are free again."""
-    parser = Parser("gpulaunch free", "End leases, or places in the queue: TERM to the job, KILL after the grace.")
+    parser = Parser(
+        "gpulaunch free",
+        "End leases, or places in the queue: TERM to the job, KILL after the grace.",
+    )
     parser.add_argument("id", nargs="+", help="as 'gpulaunch status' shows it")
     add_topology(parser)
     options = parser.parse_args(arguments)
     machine = None if options.topology is None else shown_machine(options.topology, warn)
-    table = open_table(described=True, warn=warn)  # ids are unique, whichever machine they are about: no GPU is asked
+    table = open_table(
+        described=True, warn=warn
+    )  # ids are unique, whichever machine they are about: no GPU is asked
     grace_s = read_grace(Settings({}, os.environ))
     status = 0
     for lease_id in dict.fromkeys(options.id):

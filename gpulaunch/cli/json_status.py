@@ -55,7 +55,14 @@ class JsonStatus:
     def ended(self, exit_status: int) -> None:
         """The job has ended, and its GPUs are free; of one that never started nothing is said."""
         if self._started:
-            self._write({"event": "ended", **self._started, "exit_status": exit_status, "ended_at": iso(time.time())})
+            self._write(
+                {
+                    "event": "ended",
+                    **self._started,
+                    "exit_status": exit_status,
+                    "ended_at": iso(time.time()),
+                }
+            )
 
     def _write(self, document: dict[str, Any]) -> None:
         """Write one line; one that nobody can read is lost, and the launch goes on."""

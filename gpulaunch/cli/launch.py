@@ -28,7 +28,14 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.explain import Explanation
     from gpulaunch.leases.share import Share
 
-CONTAINER_ENGINES = ("docker", "nvidia-docker", "podman", "nerdctl", "docker-compose", "podman-compose")
+CONTAINER_ENGINES = (
+    "docker",
+    "nvidia-docker",
+    "podman",
+    "nerdctl",
+    "docker-compose",
+    "podman-compose",
+)
 """Programs whose jobs are not their children, so that a launch of theirs is one of its own kind."""
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
@@ -45,7 +52,9 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
     if os.path.basename(command[0]) == "sudo":
         _warn_of_sudo(command, tell_of(given))
     name = given["name"].text if "name" in given else None
-    return carry_out(given, read_launch(Settings(given, os.environ), command, name=name, warn=tell_of(given)))
+    return carry_out(
+        given, read_launch(Settings(given, os.environ), command, name=name, warn=tell_of(given))
+    )
 
 
 def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
@@ -53,7 +62,9 @@ def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
     for word, following in pairwise(command[1:]):
         program = os.path.basename(word)
         if program == "docker" and following in ("run", "create", "container"):
-            warn("sudo docker: its containers do not get this lease's GPUs: write 'sudo gpulaunch docker ...'")
+            warn(
+                "sudo docker: its containers do not get this lease's GPUs: write 'sudo gpulaunch docker ...'"
+            )
             return
 
 
@@ -70,7 +81,10 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         launch: the command, and what it needs to know.
     """
     if "json" in given and "dry_run" not in given:
-        raise UsageError("--json needs --dry-run, since stdout belongs to the job", "see 'gpulaunch status --json'")
+        raise UsageError(
+            "--json needs --dry-run, since stdout belongs to the job",
+            "see 'gpulaunch status --json'",
+        )
     tell, explained = tell_of(given), "explain" in given
     if "record_to" in given and "dry_run" in given:
         raise UsageError("--record-to and --dry-run: nothing runs, so nothing is measured")
@@ -152,7 +166,10 @@ def _say_granted(launch: Launch, held: Held[Any]) -> None:
 
         memory = format_size(held.lease.share.client.demand.memory_bytes)
         share = f"; to be shared: {held.lease.share.sm_percentage} % of the SMs, {memory} on each"
-    say("info", f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}{share}")
+    say(
+        "info",
+        f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}{share}",
+    )
 
 
 def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
@@ -161,14 +178,18 @@ def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
     from gpulaunch.show.documents import waiting_lines
 
     say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}")
-    for line in waiting_lines(launch.machine.topology, seen.leases, seen.tickets, user_name, datetime.now(UTC)):
+    for line in waiting_lines(
+        launch.machine.topology, seen.leases, seen.tickets, user_name, datetime.now(UTC)
+    ):
         say("info", line)
 
 
 def _not_now(outcome: Decision, given: Mapping[str, Given]) -> int:
     if isinstance(outcome, Wait):
         where = f" --topology {given['topology'].text}" if "topology" in given else ""
-        raise WouldWaitError(outcome.reason, f"add --wait to queue, or see 'gpulaunch status{where}'")
+        raise WouldWaitError(
+            outcome.reason, f"add --wait to queue, or see 'gpulaunch status{where}'"
+        )
     raise UsageError(outcome.reason)
 
 
@@ -176,7 +197,9 @@ def _silent(text: str) -> None:
     """Say nothing."""
 
 
-def _dry_run(launch: Launch, decision: Decision, situation: Situation, *, explained: bool, as_json: bool) -> int:
+def _dry_run(
+    launch: Launch, decision: Decision, situation: Situation, *, explained: bool, as_json: bool
+) -> int:
     from gpulaunch.show.documents import decision_document, decision_lines, explanation_document
 
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
@@ -205,7 +228,9 @@ def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share |
     return share_of(launch.request, decision.joining)
 
 
-def _what_would_run(launch: Launch, gpus: list[Gpu], share: "Share | None") -> tuple[dict[str, str], Sequence[str]]:
+def _what_would_run(
+    launch: Launch, gpus: list[Gpu], share: "Share | None"
+) -> tuple[dict[str, str], Sequence[str]]:
     """The job's variables, and its argv; a container's variables stand in docker's."""
     if launch.container:
         from gpulaunch.containers.container_launch import started_command
@@ -236,4 +261,7 @@ def _explain(launch: Launch, decision: Decision, situation: Situation, stream: T
     from gpulaunch.show.tables import explanation_table
     from gpulaunch.show.terminal import draw
 
-    draw(explanation_table(launch.request, decision, _explanation(launch, decision, situation)), stream)
+    draw(
+        explanation_table(launch.request, decision, _explanation(launch, decision, situation)),
+        stream,
+    )

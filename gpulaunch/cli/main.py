@@ -14,7 +14,18 @@ from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
 from gpulaunch.launch.settings import Given
 
-COMMANDS = ("status", "topo", "profiles", "profile", "free", "plan", "batch", "simulate", "doctor", "setup")
+COMMANDS = (
+    "status",
+    "topo",
+    "profiles",
+    "profile",
+    "free",
+    "plan",
+    "batch",
+    "simulate",
+    "doctor",
+    "setup",
+)
 
 
 def main() -> None:
@@ -74,7 +85,9 @@ def run(argv: Sequence[str]) -> int:
         print(f"gpulaunch {__version__}")
         return 0
     if not command:
-        raise UsageError("no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help")
+        raise UsageError(
+            "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
+        )
     if os.path.basename(command[0]) in CONTAINER_ENGINES:
         return _run_engine(given, command)
     return launch.main(given, command)
@@ -84,10 +97,18 @@ def _run_word(before: Sequence[str], at: int, command: Sequence[str] | None) -> 
     """Run one of our commands; the arguments around its word are its own."""
     word = before[at]
     if word not in COMMANDS:
-        shown = " ".join(["gpulaunch", *map(printable, before[:at]), "--", *map(printable, before[at:])])
-        raise UsageError(f"unknown command {quoted(word)}", f"to run a program, write -- before it: {shown}")
+        shown = " ".join(
+            ["gpulaunch", *map(printable, before[:at]), "--", *map(printable, before[at:])]
+        )
+        raise UsageError(
+            f"unknown command {quoted(word)}", f"to run a program, write -- before it: {shown}"
+        )
     if word == "profile":
-        return int(importlib.import_module("gpulaunch.cli.profile").main([*before[:at], *before[at + 1 :]], command))
+        return int(
+            importlib.import_module("gpulaunch.cli.profile").main(
+                [*before[:at], *before[at + 1 :]], command
+            )
+        )
     if command is not None:
         raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
     prepare_stdout()
@@ -107,5 +128,8 @@ def _run_engine(given: Mapping[str, Given], command: Sequence[str]) -> int:
     if engine == "nvidia-docker":  # it adds to docker's command line what is ours to add
         command = ["docker", *command[1:]]
     elif engine != "docker":
-        raise UsageError(f"launching with {engine} is not built yet", f"{engine} alone still works, without leases")
+        raise UsageError(
+            f"launching with {engine} is not built yet",
+            f"{engine} alone still works, without leases",
+        )
     return int(importlib.import_module("gpulaunch.cli.docker").main(given, command))

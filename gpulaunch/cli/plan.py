@@ -13,9 +13,14 @@ from gpulaunch.show.plan import plan_document
 
 def main(arguments: Sequence[str]) -> int:
     """Print the plan of one queue file."""
-    parser = Parser("gpulaunch plan", "Which jobs of a queue to run together on a GPU, through CUDA MPS: a prediction.")
+    parser = Parser(
+        "gpulaunch plan",
+        "Which jobs of a queue to run together on a GPU, through CUDA MPS: a prediction.",
+    )
     parser.add_argument("file", metavar="FILE", help="the queue, in TOML (see docs/plan.md)")
-    parser.add_argument("--objective", choices=OBJECTIVES, help="what to share for, instead of what FILE says")
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, help="what to share for, instead of what FILE says"
+    )
     parser.add_argument("--gpu", metavar="NAME", help="a GPU model, likewise")
     parser.add_argument("--gpu-memory", metavar="SIZE", help="its memory, such as 80GiB, likewise")
     add_json(parser)

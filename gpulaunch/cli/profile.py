@@ -26,17 +26,62 @@ SLICE_S = 30.0
 MOST_RUNS = 100
 
 PROFILE_OPTIONS = (
-    Option(("-o", "--output"), "output", "FILE", "write or change this profile (default: your own of that --name)"),
-    Option(("--name",), "name", "TEXT", "what the profile and the job are called (default: that of FILE)"),
-    Option(("--runs",), "runs", "N", "run the job so often; says how runs differ, and their 95th percentiles"),
-    Option(("--sensitivity",), "sensitivity", None, "run it on the best and on the worst GPUs: do its links matter?"),
-    Option(("--sweep",), "sweep", "PERCENT,...", "run it with these shares of the SMs under MPS: how many it needs"),
-    Option(("--pair",), "pair", "OTHER|synthetic", "run it beside another profile's job: how much slower it gets"),
-    Option(("--iterations-from",), "iterations_from", "REGEX", "what it prints of its progress: one group, a number"),
-    Option(("--slice",), "slice", "TIME", "with --iterations-from: so much of each run is enough (default 30s)"),
-    Option(("--scan",), "scan", "PATH", "read its source, a file or a folder, for who talks to whom"),
     Option(
-        ("--scan-nccl-log",), "scan_nccl_log", "FILE", "read the log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL,GRAPH"
+        ("-o", "--output"),
+        "output",
+        "FILE",
+        "write or change this profile (default: your own of that --name)",
+    ),
+    Option(
+        ("--name",),
+        "name",
+        "TEXT",
+        "what the profile and the job are called (default: that of FILE)",
+    ),
+    Option(
+        ("--runs",),
+        "runs",
+        "N",
+        "run the job so often; says how runs differ, and their 95th percentiles",
+    ),
+    Option(
+        ("--sensitivity",),
+        "sensitivity",
+        None,
+        "run it on the best and on the worst GPUs: do its links matter?",
+    ),
+    Option(
+        ("--sweep",),
+        "sweep",
+        "PERCENT,...",
+        "run it with these shares of the SMs under MPS: how many it needs",
+    ),
+    Option(
+        ("--pair",),
+        "pair",
+        "OTHER|synthetic",
+        "run it beside another profile's job: how much slower it gets",
+    ),
+    Option(
+        ("--iterations-from",),
+        "iterations_from",
+        "REGEX",
+        "what it prints of its progress: one group, a number",
+    ),
+    Option(
+        ("--slice",),
+        "slice",
+        "TIME",
+        "with --iterations-from: so much of each run is enough (default 30s)",
+    ),
+    Option(
+        ("--scan",), "scan", "PATH", "read its source, a file or a folder, for who talks to whom"
+    ),
+    Option(
+        ("--scan-nccl-log",),
+        "scan_nccl_log",
+        "FILE",
+        "read the log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL,GRAPH",
     ),
     Option(("--import-ncu",), "import_ncu", "FILE", "read counters from Nsight Compute's CSV"),
 )
@@ -59,18 +104,26 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         _print_help()
         return 0
     if at is not None:
-        raise UsageError(f"unknown word {quoted(arguments[at])}", "write -- before the job's command")
+        raise UsageError(
+            f"unknown word {quoted(arguments[at])}", "write -- before the job's command"
+        )
     mode = _mode(given)
     if mode in _READING:
         if command is not None:
             raise UsageError(f"{given[mode].option} runs no command, but -- is given")
-        idle = [value.option for name, value in given.items() if name not in (mode, "output", "name", "json", "quiet")]
+        idle = [
+            value.option
+            for name, value in given.items()
+            if name not in (mode, "output", "name", "json", "quiet")
+        ]
         if idle:
             raise UsageError(f"{given[mode].option} runs nothing, so {idle[0]} has no effect")
         wanted = target(given) if given.keys() & {"output", "name"} else None
         return profile_reading.main(mode, given, wanted)
     if not command:
-        raise UsageError("no command given", "gpulaunch profile [OPTIONS] -o FILE -- COMMAND [ARG...]")
+        raise UsageError(
+            "no command given", "gpulaunch profile [OPTIONS] -o FILE -- COMMAND [ARG...]"
+        )
     return _run(mode, given, command)
 
 
@@ -79,24 +132,31 @@ def _mode(given: Mapping[str, Given]) -> str:
     modes = [name for name in _MODES if name in given]
     if len(modes) > 1:
         shown = " and ".join(given[name].option for name in modes)
-        raise UsageError(f"{shown}: one at a time", "each of them changes its own part of the same -o FILE")
+        raise UsageError(
+            f"{shown}: one at a time", "each of them changes its own part of the same -o FILE"
+        )
     return modes[0] if modes else "use"
 
 
 def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
     """Measure a job, and write what came of it."""
     if "json" in given:
-        raise UsageError("--json: stdout belongs to the job", "see 'gpulaunch profiles show FILE --json'")
+        raise UsageError(
+            "--json: stdout belongs to the job", "see 'gpulaunch profiles show FILE --json'"
+        )
     path, name = target(given)
     part, warn, tell = _part(given), tell_of(given), _tell(given)
     if _is_on(given, "share") and mode != "pair":
         raise UsageError(
-            f"{given['share'].option}: a GPU's counters are those of all jobs on it", "--pair OTHER takes it"
+            f"{given['share'].option}: a GPU's counters are those of all jobs on it",
+            "--pair OTHER takes it",
         )
     if _is_on(given, "wait") and mode != "use":
         raise UsageError(f"--wait: {given[mode].option} measures on GPUs that are free now")
     check_own(path)
-    job = Job(tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ)))
+    job = Job(
+        tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ))
+    )
     outcome = _measure(mode, given, job)
     for line in outcome.lines:
         tell(line)
@@ -117,7 +177,9 @@ def _is_on(given: Mapping[str, Given], name: str) -> bool:
 def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
     """What is not ours is the launch's, as it was given; of several that set the same the last one."""
     ours = {option.name for option in PROFILE_OPTIONS} - {"name"}
-    takes = {flag: option.metavar for option in (*OPTIONS, *PROFILE_OPTIONS) for flag in option.flags}
+    takes = {
+        flag: option.metavar for option in (*OPTIONS, *PROFILE_OPTIONS) for flag in option.flags
+    }
     for key, value in given.items():
         if key not in ours:
             texts = (*value.before, value.text) if takes[value.option] else (None,)
@@ -134,11 +196,15 @@ def target(given: Mapping[str, Given]) -> profile_reading.Target:
         UsageError: neither is given.
     """
     if "output" not in given and "name" not in given:
-        raise UsageError("nobody says where the profile is to go", "-o FILE, or --name NAME for one of your own")
+        raise UsageError(
+            "nobody says where the profile is to go", "-o FILE, or --name NAME for one of your own"
+        )
     path = given["output"].text if "output" in given else own_profile_file(given["name"].text)
     if path == "-":
         raise UsageError("-o -: stdout belongs to the job")
-    name = given["name"].text if "name" in given else re.sub(r"\.toml$", "", path.rpartition("/")[2])
+    name = (
+        given["name"].text if "name" in given else re.sub(r"\.toml$", "", path.rpartition("/")[2])
+    )
     if path and not is_askable(name):
         raise UsageError(f"{quoted(name)} is no name for a profile", "--name gives it another")
     return profile_reading.Target(path, name)
@@ -160,7 +226,9 @@ def _measure(mode: str, given: Mapping[str, Given], job: Job) -> Outcome:
 
     others = find_others(given["pair"].text)
     shares = _is_on(given, "share")
-    return measure_pair(job, _read(given, job), others, _count(given, RUNS), warn, tell, shares=shares)
+    return measure_pair(
+        job, _read(given, job), others, _count(given, RUNS), warn, tell, shares=shares
+    )
 
 
 def _read(given: Mapping[str, Given], job: Job) -> Launch:
@@ -174,7 +242,9 @@ def _read(given: Mapping[str, Given], job: Job) -> Launch:
 
     found = read_container_launch(given, read_command(job.command), name=name, warn=warn)
     if not isinstance(found, Launch):
-        raise UsageError(f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to measure")
+        raise UsageError(
+            f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to measure"
+        )
     return found
 
 
@@ -183,7 +253,9 @@ def _shares(given: Mapping[str, Given]) -> list[int]:
     text = given["sweep"].text
     words = [word.strip().removesuffix("%") for word in text.split(",")]
     if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 100 for word in words):
-        raise UsageError(f"--sweep: {quoted(text)} is no list of shares such as 10,25,50,100, from 1 to 100 %")
+        raise UsageError(
+            f"--sweep: {quoted(text)} is no list of shares such as 10,25,50,100, from 1 to 100 %"
+        )
     shares = sorted(set(map(int, words)))
     if len(shares) < 2:
         raise UsageError(f"--sweep: {quoted(text)} is 1 share: at least 2 make a curve")
@@ -207,15 +279,22 @@ def _count(given: Mapping[str, Given], usual: int) -> int:
 def _part(given: Mapping[str, Given]) -> Slice | None:
     if "iterations_from" not in given:
         if "slice" in given:
-            raise UsageError("--slice: only a job that tells of its progress can be cut", "add --iterations-from REGEX")
+            raise UsageError(
+                "--slice: only a job that tells of its progress can be cut",
+                "add --iterations-from REGEX",
+            )
         return None
     text = given["iterations_from"].text
     try:
         progress = re.compile(text.encode("utf-8", "surrogateescape"))
     except re.error as problem:
-        raise UsageError(f"--iterations-from: {quoted(text)} is no regular expression: {problem}") from None
+        raise UsageError(
+            f"--iterations-from: {quoted(text)} is no regular expression: {problem}"
+        ) from None
     if progress.groups != 1:
-        raise UsageError(f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the number")
+        raise UsageError(
+            f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the number"
+        )
     return Slice(progress, _duration(given["slice"]) if "slice" in given else SLICE_S)
 
 
@@ -225,7 +304,9 @@ def _duration(value: Given) -> float:
     try:
         return parse_duration(value.text)
     except ValueError:
-        raise UsageError(f"{value.option}: {quoted(value.text)} is no length of time such as 90s or 10m") from None
+        raise UsageError(
+            f"{value.option}: {quoted(value.text)} is no length of time such as 90s or 10m"
+        ) from None
 
 
 def _print_help() -> None:

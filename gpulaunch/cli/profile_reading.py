@@ -78,7 +78,12 @@ def _scan(path: str) -> Read:
     sources = read_sources(path)
     scan = scan_sources(sources.files, sources.unread, sys.stdlib_module_names)
     document = scan_document(scan)
-    return Read(document, scan_lines(document), _communication(document, f"source scan of {path}"), scan.warnings)
+    return Read(
+        document,
+        scan_lines(document),
+        _communication(document, f"source scan of {path}"),
+        scan.warnings,
+    )
 
 
 def _scan_nccl_log(path: str) -> Read:
@@ -107,7 +112,9 @@ def _import_ncu(path: str) -> Read:
     known = {key: value for key, value in figures.items() if value is not None}
     lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in known.items()]
     warnings = [f"{printable(path)}: no {metric}, so an occupancy is unknown" for metric in missing]
-    section = {key: value if isinstance(value, int) else rounded(value) for key, value in known.items()}
+    section = {
+        key: value if isinstance(value, int) else rounded(value) for key, value in known.items()
+    }
     source = f"Nsight Compute, {kernels} kernels, {printable(path)}"
     return Read(
         {**figures, "kernels": kernels, "missing": list(missing)},

@@ -20,13 +20,22 @@ _ACTIONS = ("show", "check", "schema")
 
 def main(arguments: Sequence[str]) -> int:
     """List profiles, show one, check files, or print their schema."""
-    usage = "gpulaunch profiles [--json] [show [--svg FILE] NAME|FILE | check NAME|FILE... | schema]"
+    usage = (
+        "gpulaunch profiles [--json] [show [--svg FILE] NAME|FILE | check NAME|FILE... | schema]"
+    )
     parser = Parser("gpulaunch profiles", "What is known about jobs before they run.", usage)
     parser.add_argument(
-        "action", nargs="?", choices=_ACTIONS, help="one profile, whether files are some, or a JSON Schema of them"
+        "action",
+        nargs="?",
+        choices=_ACTIONS,
+        help="one profile, whether files are some, or a JSON Schema of them",
     )
-    parser.add_argument("profile", nargs="*", help="name or file, and @ with what is asked of it: alexnet@batch=1")
-    parser.add_argument("--svg", metavar="FILE", help="with show: draw a picture for a report ('-': on stdout)")
+    parser.add_argument(
+        "profile", nargs="*", help="name or file, and @ with what is asked of it: alexnet@batch=1"
+    )
+    parser.add_argument(
+        "--svg", metavar="FILE", help="with show: draw a picture for a report ('-': on stdout)"
+    )
     add_json(parser)
     options = parser.parse_intermixed_args(arguments)
     if options.svg is not None and (options.action != "show" or options.json):
@@ -38,11 +47,15 @@ def main(arguments: Sequence[str]) -> int:
     if options.action == "schema":
         return _schema(options.profile)
     if not options.profile:
-        raise UsageError(f"'gpulaunch profiles {options.action}' needs the name or file of a profile")
+        raise UsageError(
+            f"'gpulaunch profiles {options.action}' needs the name or file of a profile"
+        )
     if options.action == "check":
         return _check(options.profile, as_json=options.json)
     if len(options.profile) > 1:
-        raise UsageError(f"{len(options.profile)} profiles given: 'gpulaunch profiles show' shows one")
+        raise UsageError(
+            f"{len(options.profile)} profiles given: 'gpulaunch profiles show' shows one"
+        )
     return _show(options.profile[0], options.svg, as_json=options.json)
 
 
@@ -105,10 +118,16 @@ def _name_and_date(profile: Profile, document: Document) -> Iterator[tuple[tuple
     """What is odd about these, and where."""
     own, file = document.data["name"], name_in_reach(document.path)
     if file not in (None, own):
-        yield ("name",), f"name: {quoted(own)} is in {quoted(f'{file}.toml')}, so {quoted(file)} is what asks for it"
+        yield (
+            ("name",),
+            f"name: {quoted(own)} is in {quoted(f'{file}.toml')}, so {quoted(file)} is what asks for it",
+        )
     date = profile.resources.date
     if date is not None and not _is_date(date):
-        yield ("resources", "date"), f"date: {quoted(date)} is no date such as 2025-03-31 (ISO 8601)"
+        yield (
+            ("resources", "date"),
+            f"date: {quoted(date)} is no date such as 2025-03-31 (ISO 8601)",
+        )
 
 
 def _is_date(text: str) -> bool:

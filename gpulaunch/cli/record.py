@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from gpulaunch.measure.measured_run import Run
 
 
-def recorder_of(given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]) -> "Recorder | None":
+def recorder_of(
+    given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]
+) -> "Recorder | None":
     """Who measures a launch; None if nobody is to, or cannot, and only a setting for all launches asks for it.
 
     Args:
@@ -53,7 +55,9 @@ class Recorder:
         FailedError: nothing could be written.
     """
 
-    def __init__(self, given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]
+    ) -> None:
         self._recording: Recording | None = Recording(launch)
         self._launch, self._warn = launch, warn
         self._run: Run | None = None

@@ -33,7 +33,9 @@ def _load_matplotlib() -> None:
     except ImportError as problem:
         if (problem.name or "").partition(".")[0] == "gpulaunch":
             raise
-        raise FailedError(f"a report needs matplotlib: {problem}", "pip install 'gpulaunch[report]'") from None
+        raise FailedError(
+            f"a report needs matplotlib: {problem}", "pip install 'gpulaunch[report]'"
+        ) from None
     except ValueError as problem:  # it does not know MPLBACKEND
         raise FailedError(f"matplotlib: {problem}") from None
     made = os.environ.get("MPLCONFIGDIR")

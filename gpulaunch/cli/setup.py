@@ -12,7 +12,8 @@ from gpulaunch.leases.state_directory import SET_UP
 def main(arguments: Sequence[str]) -> int:
     """Make the state directory, and say where."""
     Parser(
-        "gpulaunch setup", f"Make {SET_UP}, the allocation table of all users, now and after every boot."
+        "gpulaunch setup",
+        f"Make {SET_UP}, the allocation table of all users, now and after every boot.",
     ).parse_args(arguments)
     set_up(warn, ended_containers)
     print(f"{SET_UP} holds the allocation table from now on; {TMPFILES} makes it at every boot")

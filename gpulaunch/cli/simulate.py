@@ -67,11 +67,14 @@ def _check_together(options: Namespace) -> None:
 
 def _parser() -> Parser:
     parser = Parser(
-        "gpulaunch simulate", "Replay jobs on described machines, by the launcher's own decisions and queue."
+        "gpulaunch simulate",
+        "Replay jobs on described machines, by the launcher's own decisions and queue.",
     )
     add_topology(parser)
     parser.add_argument(
-        "--jobs", metavar="FILE", help="the jobs: TOML, JSON lines or MAPA's columns (docs/simulate.md)"
+        "--jobs",
+        metavar="FILE",
+        help="the jobs: TOML, JSON lines or MAPA's columns (docs/simulate.md)",
     )
     parser.add_argument(
         "--policy",
@@ -80,14 +83,18 @@ def _parser() -> Parser:
         default=["preserve"],
         help="one run for each (default: preserve)",
     )
-    parser.add_argument("--queue", choices=("fifo", "backfill"), default="fifo", help="(default: fifo)")
+    parser.add_argument(
+        "--queue", choices=("fifo", "backfill"), default="fifo", help="(default: fifo)"
+    )
     parser.add_argument(
         "--backfill-limit",
         metavar="TIME",
         type=_read(SETTINGS["backfill_limit"]),
         help="let nobody pass who waits longer",
     )
-    parser.add_argument("--machines", metavar="N", type=_count(_MOST_MACHINES), default=1, help="so many alike")
+    parser.add_argument(
+        "--machines", metavar="N", type=_count(_MOST_MACHINES), default=1, help="so many alike"
+    )
     parser.add_argument(
         "--time-model",
         metavar="M,...",
@@ -101,17 +108,33 @@ def _parser() -> Parser:
         help="what policies go by (default: cut; preserve-paper: mapa)",
     )
     parser.add_argument(
-        "--measure-by", choices=_BANDWIDTH_MODELS, default="cut", help="what results are told in (default: cut)"
+        "--measure-by",
+        choices=_BANDWIDTH_MODELS,
+        default="cut",
+        help="what results are told in (default: cut)",
     )
     parser.add_argument(
-        "--at-once", action="store_true", help="all jobs come at the beginning, in the order of the file"
+        "--at-once",
+        action="store_true",
+        help="all jobs come at the beginning, in the order of the file",
     )
-    parser.add_argument("--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead")
-    parser.add_argument("--count", metavar="N", type=_count(_MOST_JOBS), default=300, help="how many of them")
-    parser.add_argument("--seed", metavar="N", type=int, help="of these; told in the results otherwise")
-    parser.add_argument("--report", metavar="DIR", help="also write a page with pictures, index.html, into DIR")
     parser.add_argument(
-        "--paper", metavar="NAME", type=_paper, help="instead repeat a figure of a paper: mapa-fig13, topo-fig8, ..."
+        "--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead"
+    )
+    parser.add_argument(
+        "--count", metavar="N", type=_count(_MOST_JOBS), default=300, help="how many of them"
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=int, help="of these; told in the results otherwise"
+    )
+    parser.add_argument(
+        "--report", metavar="DIR", help="also write a page with pictures, index.html, into DIR"
+    )
+    parser.add_argument(
+        "--paper",
+        metavar="NAME",
+        type=_paper,
+        help="instead repeat a figure of a paper: mapa-fig13, topo-fig8, ...",
     )
     add_json(parser)
     return parser
@@ -142,7 +165,9 @@ def _read(parse: Callable[[str], Any], *, each: bool = False) -> Callable[[str],
         try:
             return list(dict.fromkeys(map(parse, text.split(",")))) if each else parse(text)
         except UsageError as problem:
-            raise ArgumentTypeError(": ".join(filter(None, (problem.message, problem.hint)))) from None
+            raise ArgumentTypeError(
+                ": ".join(filter(None, (problem.message, problem.hint)))
+            ) from None
 
     return read
 
@@ -169,7 +194,9 @@ def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | 
         for policy in options.policy:
             rules = _rules(options, policy)
             try:
-                stays = simulate(machine.topology, jobs, rules, progress.watch(policy.replace("_", "-")))
+                stays = simulate(
+                    machine.topology, jobs, rules, progress.watch(policy.replace("_", "-"))
+                )
             except ImpossibleJobError as problem:
                 raise trace.wheres[problem.job_id].error(None, problem.message) from None
             replays.append(measure(machine.topology, stays, rules, options.seed))

@@ -22,7 +22,11 @@ def _standings(seen: Snapshot) -> dict[str, Standing]:
     from gpulaunch.containers.standings import standings_of  # late: few leases need it
 
     found = standings_of(leases)
-    return {key: standing for key, standing in found.items() if key in seen.unlocked or not standing.forbidden}
+    return {
+        key: standing
+        for key, standing in found.items()
+        if key in seen.unlocked or not standing.forbidden
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,7 +43,14 @@ def main(arguments: Sequence[str]) -> int:
     left_over = left_over_holders(table, seen.leases)
     stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
     document = status_document(
-        machine.topology, seen.leases, machine.outside, user_name, seen.tickets, left_over, stopped, standings
+        machine.topology,
+        seen.leases,
+        machine.outside,
+        user_name,
+        seen.tickets,
+        left_over,
+        stopped,
+        standings,
     )
     if options.json:
         print_json(document)

@@ -20,22 +20,36 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("gpulaunch topo", "The GPUs of a machine and how they are linked.")
     add_topology(parser)
     parser.add_argument(
-        "--import", metavar="FILE", dest="text", help="the machine of this nvidia-smi topo -m text ('-': of stdin)"
+        "--import",
+        metavar="FILE",
+        dest="text",
+        help="the machine of this nvidia-smi topo -m text ('-': of stdin)",
     )
     add_json(parser)
     parser.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
-    parser.add_argument("--svg", metavar="FILE", help="draw a picture, with what is leased in colour")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write a machine file, to try it elsewhere with --topology"
+        "--svg", metavar="FILE", help="draw a picture, with what is leased in colour"
     )
-    parser.add_argument("--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)")
-    parser.add_argument("--every-pair", action="store_true", help="with --measure: all pairs, not one of each kind")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write a machine file, to try it elsewhere with --topology",
+    )
+    parser.add_argument(
+        "--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)"
+    )
+    parser.add_argument(
+        "--every-pair", action="store_true", help="with --measure: all pairs, not one of each kind"
+    )
     options = parser.parse_args(arguments)
     _check(options.__dict__)
     if options.measure:
         from gpulaunch.cli.topo_measure import measure_and_print
 
-        return measure_and_print(options.output, as_json=options.json, every_pair=options.every_pair)
+        return measure_and_print(
+            options.output, as_json=options.json, every_pair=options.every_pair
+        )
     if options.svg is not None and options.text is None:
         from gpulaunch.cli.topo_picture import write_picture
 
@@ -64,7 +78,11 @@ def _check(given: dict[str, object]) -> None:
     Raises:
         UsageError: there are several.
     """
-    forms = [f"--{name}" for name in ("json", "dot", "svg", "measure") if given[name] not in (None, False)]
+    forms = [
+        f"--{name}"
+        for name in ("json", "dot", "svg", "measure")
+        if given[name] not in (None, False)
+    ]
     if "--measure" in forms and "--json" in forms:
         forms.remove("--json")
     if given["output"] is not None and forms != ["--measure"]:

@@ -27,13 +27,18 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
         os.makedirs(os.path.dirname(file), exist_ok=True)
     check_writable(file)
     if path is None and os.path.exists(file) and "measurement" not in read_document(file).data:
-        raise UsageError(f"{file} describes this machine, and measuring would replace it", "-o names another file")
+        raise UsageError(
+            f"{file} describes this machine, and measuring would replace it",
+            "-o names another file",
+        )
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
     try:
         result = measure(warn, _tell, every_pair=every_pair)
-    except _Interrupted as interruption:  # the benchmark is ended, the lease released, and nothing written
+    except (
+        _Interrupted
+    ) as interruption:  # the benchmark is ended, the lease released, and nothing written
         signal.signal(interruption.number, signal.SIG_DFL)
         os.kill(os.getpid(), interruption.number)
         raise

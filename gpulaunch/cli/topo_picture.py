@@ -16,7 +16,9 @@ def write_picture(topology: str | None, path: str) -> int:
     document = status_document(machine.topology, leases, machine.outside, user_name)
     users = {lease["id"]: lease["user"] for lease in document["leases"]}
     states = {
-        gpu["index"]: GpuState(gpu["state"], ", ".join(dict.fromkeys(users[lease] for lease in gpu["leases"])))
+        gpu["index"]: GpuState(
+            gpu["state"], ", ".join(dict.fromkeys(users[lease] for lease in gpu["leases"]))
+        )
         for gpu in document["gpus"]
     }
     write_text(path, topology_svg(machine.topology, states))

@@ -42,7 +42,10 @@ class ContainerLaunch(NamedTuple):
 
 
 def started_command(
-    container: ContainerLaunch, gpus: Sequence[Gpu], lease_id: str | None, share: "Share | None" = None
+    container: ContainerLaunch,
+    gpus: Sequence[Gpu],
+    lease_id: str | None,
+    share: "Share | None" = None,
 ) -> tuple[str, ...]:
     """What is run: docker's command line, with the GPUs in it unless the container was made with them.
 

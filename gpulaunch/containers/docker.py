@@ -23,7 +23,15 @@ ANSWER_S = 10.0
 
 _READ_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 16 << 20
-_DECISIVE = ["create", "destroy", "die", "kill", "start", "stop", "update"]  # events after which all may be different
+_DECISIVE = [
+    "create",
+    "destroy",
+    "die",
+    "kill",
+    "start",
+    "stop",
+    "update",
+]  # events after which all may be different
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
 
 
@@ -78,7 +86,9 @@ class Engine:
         altogether_s: the longest wait for all answers together, or None for no limit.
     """
 
-    def __init__(self, socket_path: str, answer_s: float = ANSWER_S, altogether_s: float | None = None) -> None:
+    def __init__(
+        self, socket_path: str, answer_s: float = ANSWER_S, altogether_s: float | None = None
+    ) -> None:
         self.socket_path = socket_path
         self._answer_s = answer_s
         self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
@@ -123,7 +133,9 @@ class Engine:
         if not name:
             return None
         try:
-            found = self._parsed(self._do("GET", f"/containers/{_quoted(name)}/json"), parse_container)
+            found = self._parsed(
+                self._do("GET", f"/containers/{_quoted(name)}/json"), parse_container
+            )
         except _NotFoundError:
             return None
         if found.lease_id and self.image_labels(found.image_id).get(LEASE_LABEL) == found.lease_id:
@@ -140,8 +152,14 @@ class Engine:
         if container_id is not None:
             known = self.container(container_id)
             return [known] if known else []
-        found = [found for found in self._labelled(f"{LEASE_LABEL}={lease_id}") if found.lease_id == lease_id]
-        return sorted(found, key=lambda container: container.created_at)[:1]  # others are of images that are gone
+        found = [
+            found
+            for found in self._labelled(f"{LEASE_LABEL}={lease_id}")
+            if found.lease_id == lease_id
+        ]
+        return sorted(found, key=lambda container: container.created_at)[
+            :1
+        ]  # others are of images that are gone
 
     def launched(self) -> list[Container]:
         """All containers that were made under a lease, whoever's and whatever became of them."""
@@ -153,7 +171,9 @@ class Engine:
         ids = self._parsed(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
         return [container for container in map(self.container, ids) if container]
 
-    def events(self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None) -> "Events":
+    def events(
+        self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
+    ) -> "Events":
         """What happened, and happens, to the containers of a lease.
 
         Args:
@@ -162,7 +182,11 @@ class Engine:
             since_s: from then on; seconds since 1970.
             until_s: up to then; None for no end.
         """
-        of = {"label": [f"{LEASE_LABEL}={lease_id}"]} if container_id is None else {"container": [container_id]}
+        of = (
+            {"label": [f"{LEASE_LABEL}={lease_id}"]}
+            if container_id is None
+            else {"container": [container_id]}
+        )
         query = f"since={since_s:.6f}&filters={_quoted(json.dumps({**of, 'event': _DECISIVE}))}"
         if until_s is not None:
             query += f"&until={until_s:.6f}"
@@ -176,7 +200,10 @@ class Engine:
             return set()
 
     def end(
-        self, container: Container, grace_s: float, before_kill: Callable[[set[int]], object] | None = None
+        self,
+        container: Container,
+        grace_s: float,
+        before_kill: Callable[[set[int]], object] | None = None,
     ) -> None:
         """Stop a container, TERM and after the grace KILL, so that it does not come back by itself.
 
@@ -196,7 +223,9 @@ class Engine:
                     self._do("DELETE", f"/containers/{container.id}")
                     return
             if container.restarts:
-                self._do("POST", f"/containers/{container.id}/update", {"RestartPolicy": {"Name": "no"}})
+                self._do(
+                    "POST", f"/containers/{container.id}/update", {"RestartPolicy": {"Name": "no"}}
+                )
             if container.state == "paused":  # it would not hear TERM
                 self._do("POST", f"/containers/{container.id}/unpause")
             if before_kill is None:
@@ -217,10 +246,17 @@ class Engine:
         return True
 
     def _do(
-        self, method: str, path: str, content: Mapping[str, Any] | None = None, answer_s: float | None = None
+        self,
+        method: str,
+        path: str,
+        content: Mapping[str, Any] | None = None,
+        answer_s: float | None = None,
     ) -> bytes:
         """One request; the answer's content."""
-        return self._read(self._request(method, path, content), self._patience_s() if answer_s is None else answer_s)
+        return self._read(
+            self._request(method, path, content),
+            self._patience_s() if answer_s is None else answer_s,
+        )
 
     def _patience_s(self) -> float:
         left_s = self._answer_s if self._until_s is None else self._until_s - time.monotonic()
@@ -264,7 +300,9 @@ class Engine:
     def _judge(self, head: bytes, body: bytes) -> None:
         lines = head.decode("latin-1").split("\r\n")
         if any(line.lower().startswith("server: libpod/") for line in lines):
-            raise FailedError(f"{self.socket_path} is podman's: launching with podman is not built yet")
+            raise FailedError(
+                f"{self.socket_path} is podman's: launching with podman is not built yet"
+            )
         status = (lines[0].split(" ")[1:2] or [""])[0]
         if status in ("301", "404"):  # the first for names such as ../x
             raise _NotFoundError(f"the Docker Engine at {self.socket_path} does not know that")
@@ -286,9 +324,13 @@ class Engine:
 
     def _no_answer(self, problem: OSError) -> NoAnswerError:
         reason = os.strerror(problem.errno).lower() if problem.errno else str(problem)
-        reason = f"no answer in {self._answer_s:g} s" if isinstance(problem, TimeoutError) else reason
+        reason = (
+            f"no answer in {self._answer_s:g} s" if isinstance(problem, TimeoutError) else reason
+        )
         kinds = {PermissionError: ForbiddenError, TimeoutError: _LateError}
-        kind = next((kind for cause, kind in kinds.items() if isinstance(problem, cause)), NoAnswerError)
+        kind = next(
+            (kind for cause, kind in kinds.items() if isinstance(problem, cause)), NoAnswerError
+        )
         return kind(f"cannot reach the Docker Engine at {self.socket_path}: {reason}")
 
 
@@ -390,7 +432,9 @@ def _action(line: bytes) -> Iterator[str]:
 
 def _quoted(text: str) -> str:
     """Percent-encoded."""
-    return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="replace"))
+    return "".join(
+        chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="replace")
+    )
 
 
 def _message(body: bytes) -> str:

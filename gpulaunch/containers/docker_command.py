@@ -121,7 +121,9 @@ class DockerCommand(NamedTuple):
     @property
     def starts(self) -> bool:
         """Whether it starts containers that are there."""
-        return self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")
+        return (
+            self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")
+        )
 
     def says(self, *names: str) -> bool:
         """Whether a switch is on; the last one counts."""
@@ -133,7 +135,9 @@ class DockerCommand(NamedTuple):
 
     def global_value(self, *names: str) -> str | None:
         """Value of a flag before the subcommand; the last one counts."""
-        return next((flag.value for flag in reversed(self.global_flags) if flag.name in names), None)
+        return next(
+            (flag.value for flag in reversed(self.global_flags) if flag.name in names), None
+        )
 
     def without_secrets(self) -> tuple[str, ...]:
         """The command line as others may see it: the values of environment variables are left out."""
@@ -141,7 +145,9 @@ class DockerCommand(NamedTuple):
         for flag in self.flags:
             if flag.name in ("-e", "--env") and flag.value and "=" in flag.value:
                 last = shown[flag.end - 1]
-                shown[flag.end - 1] = f"{last.removesuffix(flag.value)}{flag.value.partition('=')[0]}=..."
+                shown[flag.end - 1] = (
+                    f"{last.removesuffix(flag.value)}{flag.value.partition('=')[0]}=..."
+                )
         return tuple(shown)
 
 
@@ -169,9 +175,13 @@ def read_command(argv: Sequence[str]) -> DockerCommand:
     if subcommand not in _LAUNCHING | _STARTING:
         return DockerCommand(argv, global_flags, subcommand)
     if subcommand in _LAUNCHING:
-        flags, flags_end, operands = _read_flags(argv, begin, RUN_FLAGS, f"docker {' '.join(subcommand)}")
+        flags, flags_end, operands = _read_flags(
+            argv, begin, RUN_FLAGS, f"docker {' '.join(subcommand)}"
+        )
     else:
-        flags, flags_end, operands = _read_mixed(argv, begin, START_FLAGS, f"docker {' '.join(subcommand)}")
+        flags, flags_end, operands = _read_mixed(
+            argv, begin, START_FLAGS, f"docker {' '.join(subcommand)}"
+        )
     return DockerCommand(argv, global_flags, subcommand, flags, flags_end, operands)
 
 

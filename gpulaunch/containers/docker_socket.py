@@ -27,7 +27,9 @@ def find_socket(command: DockerCommand, environment: Mapping[str, str]) -> str:
     if context is None and host is None and not environment.get("DOCKER_HOST"):
         context = environment.get("DOCKER_CONTEXT") or _current_context(command, environment)
     if context not in (None, "", "default"):
-        return _local(_host_of_context(command, context or ""), f"docker context {printable(context or '')}")
+        return _local(
+            _host_of_context(command, context or ""), f"docker context {printable(context or '')}"
+        )
     if host is not None:
         return _local(host, f"-H {printable(host)}")
     host = environment.get("DOCKER_HOST") or f"unix://{DEFAULT_SOCKET}"
@@ -36,7 +38,9 @@ def find_socket(command: DockerCommand, environment: Mapping[str, str]) -> str:
 
 def _local(host: str, origin: str) -> str:
     if host.startswith("unix://"):
-        return os.path.abspath(host.removeprefix("unix://") or DEFAULT_SOCKET)  # docker, too, takes it from here
+        return os.path.abspath(
+            host.removeprefix("unix://") or DEFAULT_SOCKET
+        )  # docker, too, takes it from here
     raise UsageError(
         f"{origin} is no Unix socket, so its engine may be on another machine, whose GPUs are not this one's",
         "run gpulaunch on that machine, or name its engine's socket: unix://" + DEFAULT_SOCKET,
@@ -44,7 +48,11 @@ def _local(host: str, origin: str) -> str:
 
 
 def _current_context(command: DockerCommand, environment: Mapping[str, str]) -> str | None:
-    directory = command.global_value("--config") or environment.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
+    directory = (
+        command.global_value("--config")
+        or environment.get("DOCKER_CONFIG")
+        or os.path.expanduser("~/.docker")
+    )
     try:
         with open(os.path.join(directory, "config.json"), "rb") as file:
             return str(json.load(file).get("currentContext") or "")
@@ -56,10 +64,17 @@ def _host_of_context(command: DockerCommand, context: str) -> str:
     """The engine's address in one of docker's contexts; docker knows where it keeps them."""
     import subprocess  # late: few use contexts, and it costs 10 ms
 
-    flags = command.argv[: command.global_flags[-1].end] if command.global_flags else command.argv[:1]
+    flags = (
+        command.argv[: command.global_flags[-1].end] if command.global_flags else command.argv[:1]
+    )
     words = [*flags, "context", "inspect", context, "--format", "{{.Endpoints.docker.Host}}"]
     done = subprocess.run(  # noqa: S603
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     if done.returncode:
         raise FailedError(f"docker context {printable(context)}: {printable(done.stderr.strip())}")
@@ -72,6 +87,8 @@ def known_sockets(user_id: int) -> list[str]:
     Never one named in a record: whoever asks it sends his own requests there.
     """
     sockets = [DEFAULT_SOCKET, f"/run/user/{user_id}/docker.sock"]
-    with suppress(GpulaunchError, OSError):  # on another machine, or a context that docker does not know
+    with suppress(
+        GpulaunchError, OSError
+    ):  # on another machine, or a context that docker does not know
         sockets.insert(0, find_socket(DockerCommand(("docker",), (), ()), os.environ))
     return list(dict.fromkeys(filter(os.path.exists, sockets)))

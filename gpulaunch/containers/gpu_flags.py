@@ -22,7 +22,9 @@ SHARE_LABEL = "io.gpulaunch.share"
 PROFILE_LABEL = "io.gpulaunch.profile"
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-_DRIVER_CAPABILITIES = frozenset({"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"})
+_DRIVER_CAPABILITIES = frozenset(
+    {"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"}
+)
 
 
 class Asked(NamedTuple):
@@ -87,7 +89,9 @@ def _is_gpu(device: str) -> bool:
     return device.removeprefix("runtime.").startswith(CDI_KIND)
 
 
-def _container_variable(command: DockerCommand, environment: Mapping[str, str], name: str) -> str | None:
+def _container_variable(
+    command: DockerCommand, environment: Mapping[str, str], name: str
+) -> str | None:
     """What -e sets a variable to, or has docker copy from this environment; the last one counts."""
     found = None
     for assignment in command.values("-e", "--env"):
@@ -142,7 +146,11 @@ def _from_gpus(value: str) -> Asked:
         keyed[key] = content
     if not keyed.get("driver", "").startswith("nvidia") and keyed.get("driver"):
         raise UsageError(f"{text}: driver {quoted(keyed['driver'])}: only NVIDIA GPUs are leased")
-    others = tuple(field for field in fields if field.partition("=")[0] in ("driver", "capabilities", "options"))
+    others = tuple(
+        field
+        for field in fields
+        if field.partition("=")[0] in ("driver", "capabilities", "options")
+    )
     if "device" in keyed:
         names = [name.removeprefix(CDI_KIND) for name in keyed["device"].split(",")]
         return _from_names(names, text)._replace(fields=others)
@@ -187,7 +195,10 @@ def with_gpus(
     added: list[str] = []
     if gpus and way == "gpus":
         fields = [f"device={','.join(uuids)}", *(asked.fields if asked else ())]
-        added += ["--gpus", ",".join(f'"{field.replace(chr(34), chr(34) * 2)}"' for field in fields)]
+        added += [
+            "--gpus",
+            ",".join(f'"{field.replace(chr(34), chr(34) * 2)}"' for field in fields),
+        ]
     elif gpus and way == "runtime":
         runtime = [] if command.values("--runtime") else ["--runtime", "nvidia"]
         added += [*runtime, "-e", f"{VISIBLE}={','.join(uuids)}"]
@@ -198,7 +209,12 @@ def with_gpus(
         added += ["-e", f"{VISIBLE}=void"]
     names = uuids if share else _numbers_inside(gpus)  # MPS numbers its GPUs in a way of its own
     if names and not _sets(command, "CUDA_VISIBLE_DEVICES"):
-        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "-e", f"CUDA_VISIBLE_DEVICES={','.join(names)}"]
+        added += [
+            "-e",
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            "-e",
+            f"CUDA_VISIBLE_DEVICES={','.join(names)}",
+        ]
     if gpus:
         added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
     if share:
@@ -230,5 +246,7 @@ def _sets(command: DockerCommand, variable: str) -> bool:
 
 def _driver_capabilities(fields: Sequence[str]) -> str:
     """Those capabilities in --gpus that are the driver's, as docker tells them apart (moby daemon/nvidia_linux.go)."""
-    named = (field.removeprefix("capabilities=") for field in fields if field.startswith("capabilities="))
+    named = (
+        field.removeprefix("capabilities=") for field in fields if field.startswith("capabilities=")
+    )
     return ",".join(word for word in next(named, "").split(",") if word in _DRIVER_CAPABILITIES)

@@ -73,7 +73,9 @@ def parse_container(document: Mapping[str, Any]) -> Container:
 
 def parse_labels(config: Mapping[str, Any]) -> dict[str, str]:
     """Labels of a container or an image, as its Config has them; what is no text is none."""
-    return {key: value for key, value in (config.get("Labels") or {}).items() if isinstance(value, str)}
+    return {
+        key: value for key, value in (config.get("Labels") or {}).items() if isinstance(value, str)
+    }
 
 
 def checked_text(value: object) -> str:

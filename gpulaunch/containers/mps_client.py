@@ -14,7 +14,11 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108  no file of ours is made there
 """Where an MPS daemon and its clients meet besides the pipe directory; both must see the same."""
 
 _SET_BY_US = frozenset(
-    {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"}
+    {
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    }
 )
 _ROOT = frozenset({"", "root"})
 _NO = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv.ParseBool
@@ -66,7 +70,9 @@ def mps_flags(command: DockerCommand, share: Share) -> list[str]:
         command: docker run, which check_sharing has let pass.
         share: the container's part.
     """
-    flags = [word for name, value in mps_environment(share).items() for word in ("-e", f"{name}={value}")]
+    flags = [
+        word for name, value in mps_environment(share).items() for word in ("-e", f"{name}={value}")
+    ]
     if share.pipe_directory is None:
         return flags
     flags += _bind(share.pipe_directory)
@@ -86,7 +92,10 @@ def check_sharing(command: DockerCommand, around: Surroundings) -> None:
     """
     if command.subcommand[-1] != "run":
         subcommand = " ".join(command.subcommand)
-        raise UsageError(f"docker {subcommand}: only docker run shares GPUs", "--exclusive gives it GPUs of its own")
+        raise UsageError(
+            f"docker {subcommand}: only docker run shares GPUs",
+            "--exclusive gives it GPUs of its own",
+        )
     _check_engine(command, around.security)
     _check_user(command, around)
     _check_shared_memory(command)
@@ -100,10 +109,15 @@ def check_sharing(command: DockerCommand, around: Surroundings) -> None:
 def _check_engine(command: DockerCommand, security: Collection[str]) -> None:
     """An MPS daemon knows its clients by their uid on the host, which an engine may map to others."""
     if "rootless" in security:
-        raise UsageError("the Docker Engine is rootless, so its containers cannot share GPUs through MPS")
+        raise UsageError(
+            "the Docker Engine is rootless, so its containers cannot share GPUs through MPS"
+        )
     if "userns" in security and _last(command, "--userns") != "host":
         reason = "so its containers cannot share GPUs through MPS"
-        raise UsageError(f"the Docker Engine maps the users of containers to others, {reason}", "add --userns=host")
+        raise UsageError(
+            f"the Docker Engine maps the users of containers to others, {reason}",
+            "add --userns=host",
+        )
 
 
 def _check_user(command: DockerCommand, around: Surroundings) -> None:
@@ -114,10 +128,14 @@ def _check_user(command: DockerCommand, around: Surroundings) -> None:
     need = f"a container that shares GPUs has to run as who launches it, uid {around.user_id}"
     hint = f"add -u {around.user_id}:{around.group_id}"
     if user is None:
-        raise UsageError(f"{origin} is not here yet, so nobody can tell as whom it runs: {need}", hint)
+        raise UsageError(
+            f"{origin} is not here yet, so nobody can tell as whom it runs: {need}", hint
+        )
     name = user.partition(":")[0]
     if name not in _ROOT and not (name.isascii() and name.isdecimal()):
-        raise UsageError(f"{origin}: who {printable(name)} is, only the container can tell: {need}", hint)
+        raise UsageError(
+            f"{origin}: who {printable(name)} is, only the container can tell: {need}", hint
+        )
     user_id = 0 if name in _ROOT else int(name)
     if user_id != around.user_id:
         raise UsageError(f"{origin} runs as uid {user_id}: {need}", hint)
@@ -138,7 +156,9 @@ def _check_variables(command: DockerCommand) -> None:
         name = assignment.partition("=")[0]
         if name in _SET_BY_US:
             hint = "--sm-percentage and --memory say what it is to have"
-            raise UsageError(f"-e {name}: gpulaunch sets that for a container that shares GPUs", hint)
+            raise UsageError(
+                f"-e {name}: gpulaunch sets that for a container that shares GPUs", hint
+            )
 
 
 def _last(command: DockerCommand, *names: str) -> str:
@@ -150,7 +170,9 @@ def _on_shared_memory(command: DockerCommand) -> list[_Mount]:
     """What the command itself mounts there."""
     read = {"-v": _volume, "--volume": _volume, "--mount": _mount, "--tmpfs": _tmpfs}
     mounts = [
-        read[flag.name](f"{flag.name} {flag.value}", flag.value or "") for flag in command.flags if flag.name in read
+        read[flag.name](f"{flag.name} {flag.value}", flag.value or "")
+        for flag in command.flags
+        if flag.name in read
     ]
     return [mount for mount in mounts if mount.target == SHARED_MEMORY]
 
@@ -181,7 +203,10 @@ def _tmpfs(flag: str, value: str) -> _Mount:
 def _bind(path: str) -> list[str]:
     """The flag that shows a path of the host under the same name; its value is a CSV record."""
     fields = ("type=bind", f"source={path}", f"target={path}")
-    return ["--mount", ",".join(_quoted(field) if set(field) & set(',"') else field for field in fields)]
+    return [
+        "--mount",
+        ",".join(_quoted(field) if set(field) & set(',"') else field for field in fields),
+    ]
 
 
 def _quoted(field: str) -> str:

@@ -87,7 +87,9 @@ def _standing_of(lease: Lease, met: dict[str, _Met]) -> Standing:
                 met[path] = met[path]._replace(engine_id=None, problem=problem)
         if (known := met[path].problem) is not None:
             problems.append(known)
-    text = "; ".join(problem.message for problem in problems) or "its Docker Engine does not run here"
+    text = (
+        "; ".join(problem.message for problem in problems) or "its Docker Engine does not run here"
+    )
     forbidden = any(isinstance(problem, ForbiddenError) for problem in problems)
     return Standing(holds=True, containers=(), problem=text, forbidden=forbidden)
 
@@ -103,7 +105,14 @@ class Followed:
         since_s: nothing of interest happened before; seconds since 1970.
     """
 
-    def __init__(self, engine: Engine, engine_id: str, lease_id: str, container_id: str | None, since_s: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        engine_id: str,
+        lease_id: str,
+        container_id: str | None,
+        since_s: float,
+    ) -> None:
         self._engine = engine
         self._engine_id = engine_id
         self._of = lease_id, container_id
@@ -116,7 +125,9 @@ class Followed:
         try:
             found = Engine(self._engine.socket_path, altogether_s=ANSWER_S).containers_of(*self._of)
             if not any(container.holds for container in found):
-                return not found or self._wait_by_events(None, time.monotonic() + 2 * STOP_FOLLOWS_S)
+                return not found or self._wait_by_events(
+                    None, time.monotonic() + 2 * STOP_FOLLOWS_S
+                )
         except FailedError:
             pass
         return False
@@ -185,12 +196,18 @@ class Followed:
                 command = command if command and state_of(command) else None
                 holders = self._holders()
                 self._failures = 0
-                if any(container.state == "created" for container in holders):  # no event tells of a start that fails
+                if any(
+                    container.state == "created" for container in holders
+                ):  # no event tells of a start that fails
                     wait_s, look_s = look_s, min(2 * look_s, _LONGEST_LOOK_FOR_START_S)
                 elif command or holders:
                     wait_s = _LONGEST_SLEEP_S
                 else:
-                    wait_s = 0.0 if self._ended_by_us else last_s + _settling_s(actions) - time.monotonic()
+                    wait_s = (
+                        0.0
+                        if self._ended_by_us
+                        else last_s + _settling_s(actions) - time.monotonic()
+                    )
                 if wait_s <= 0:
                     return True
                 if deadline_s is not None:

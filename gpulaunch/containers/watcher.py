@@ -92,7 +92,9 @@ class Watcher:
     def _act(self, word: bytes) -> None:
         if word == DISMISSED:
             return
-        lease = next((lease for lease in self._table.own_leases() if lease.id == self._record.id), None)
+        lease = next(
+            (lease for lease in self._table.own_leases() if lease.id == self._record.id), None
+        )
         if lease is None:  # the launcher was killed before it had one
             return
         command = lease.job

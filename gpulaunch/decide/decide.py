@@ -95,7 +95,8 @@ def admitted_gpus(request: Request, topology: Topology, within: Lease | None = N
     found = [
         gpu
         for gpu in topology.gpus
-        if (within is None or gpu.uuid in within.uuids) and all(gpu.uuid in c.uuids for c in request.constraints)
+        if (within is None or gpu.uuid in within.uuids)
+        and all(gpu.uuid in c.uuids for c in request.constraints)
     ]
     return [gpu for gpu in found if not gpu.mig] or found
 
@@ -127,7 +128,11 @@ def decide(request: Request, situation: Situation) -> Decision:
     decision = _own(request, situation, state, admitted, count)
     if isinstance(decision, Grant):
         return _opened(request, situation, decision)
-    return decision._replace(reason=decision.reason + joined) if isinstance(decision, Wait) else decision
+    return (
+        decision._replace(reason=decision.reason + joined)
+        if isinstance(decision, Wait)
+        else decision
+    )
 
 
 class _State(NamedTuple):
@@ -150,7 +155,12 @@ def _state(request: Request, situation: Situation, scope: Sequence[Gpu]) -> _Sta
     leased = leased_uuids(situation.topology, situation.leases, situation.within)
     used = used_outside(situation, leased)
     apart = kept_apart(request, situation.topology, situation.neighbours)
-    return _State(scope, used, apart, [gpu for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used])
+    return _State(
+        scope,
+        used,
+        apart,
+        [gpu for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used],
+    )
 
 
 def _own(
@@ -175,7 +185,9 @@ def _own(
     for some in (_fit(request, choosable), choosable):
         if len(some) < count:
             continue
-        choice = choose(request, topology, state.free, some, count, situation.neighbours, state.scope)
+        choice = choose(
+            request, topology, state.free, some, count, situation.neighbours, state.scope
+        )
         found = best_of(request, choice)
         if not isinstance(found, str):
             return Grant(_best(found, request.policy, choice), found, choice)
@@ -187,7 +199,9 @@ def _fit(request: Request, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
     return [gpu for gpu in gpus if gpu.uuid not in request.sharing.unfit] if request.sharing else ()
 
 
-def _joined(request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu], count: int) -> Grant | str:
+def _joined(
+    request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu], count: int
+) -> Grant | str:
     """The grant of GPUs that others of the same user have, or why there is none, to be added to a reason."""
     from gpulaunch.decide.share_candidates import Joined, join  # late: few launches share
 
@@ -198,7 +212,9 @@ def _joined(request: Request, situation: Situation, state: _State, admitted: Seq
     return f"; of those to share: {'; '.join(found)}" if found else ""
 
 
-def _place(request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu]) -> "Place":
+def _place(
+    request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu]
+) -> "Place":
     from gpulaunch.decide.share_candidates import Place
 
     free = {gpu.uuid for gpu in state.free}
@@ -223,7 +239,10 @@ def share_groups(request: Request, situation: Situation) -> "list[tuple[Joining,
     admitted = admitted_gpus(request, situation.topology, situation.within)
     place = _place(request, situation, _state(request, situation, admitted), admitted)
     return [
-        (one._replace(problem=found if isinstance(found, str) else None), named(situation.topology, one))
+        (
+            one._replace(problem=found if isinstance(found, str) else None),
+            named(situation.topology, one),
+        )
         for one, found in tried(request, place, request.gpus or len(admitted))
     ]
 
@@ -234,27 +253,41 @@ def _opened(request: Request, situation: Situation, grant: Grant) -> Grant:
 
     uuids = [gpu.uuid for gpu in situation.topology.gpus if gpu.index in grant.placement.gpus]
     found = opened(request, uuids, situation.neighbours)
-    return grant._replace(own_because=found.problem) if found.problem else grant._replace(joining=found)
+    return (
+        grant._replace(own_because=found.problem)
+        if found.problem
+        else grant._replace(joining=found)
+    )
 
 
 def _job(lease: Lease) -> str:
     return f"{lease.name or lease.profile or 'a job'} ({lease.id})"
 
 
-def _hopeless(request: Request, topology: Topology, admitted: Sequence[Gpu], count: int) -> Refuse | None:
+def _hopeless(
+    request: Request, topology: Topology, admitted: Sequence[Gpu], count: int
+) -> Refuse | None:
     """The refusal, if not even the idle machine has GPUs that are what the job needs together."""
     if not request.is_choosy:
         return None
     if request.policy != "topo_aware_p":
         request = request._replace(policy="baseline")  # whichever set it would be
-    found = best_of(request, choose(request, topology, topology.gpus, admitted, count, ()), topology.name)
+    found = best_of(
+        request, choose(request, topology, topology.gpus, admitted, count, ()), topology.name
+    )
     return Refuse(found) if isinstance(found, str) else None
 
 
-def leased_uuids(topology: Topology, leases: Sequence[Lease], within: Lease | None = None) -> set[str]:
+def leased_uuids(
+    topology: Topology, leases: Sequence[Lease], within: Lease | None = None
+) -> set[str]:
     """GPUs that others have; inside a lease, others inside it. A card that was leased before it was split is theirs."""
     own = (within.id, *within.ancestors) if within else ()
-    others = [lease for lease in leases if lease.id not in own and (within is None or lease.user_id in within.insiders)]
+    others = [
+        lease
+        for lease in leases
+        if lease.id not in own and (within is None or lease.user_id in within.insiders)
+    ]
     leased = {uuid for lease in others for uuid in lease.uuids}
     return leased | {gpu.uuid for gpu in topology.gpus if gpu.mig and gpu.mig.card_uuid in leased}
 
@@ -266,7 +299,9 @@ def used_outside(situation: Situation, leased: set[str]) -> dict[str, str]:
     return {use.uuid: use.who for use in situation.outside if use.uuid not in leased}
 
 
-def _too_many(request: Request, topology: Topology, scope: int, admitted: int, within: Lease | None) -> str:
+def _too_many(
+    request: Request, topology: Topology, scope: int, admitted: int, within: Lease | None
+) -> str:
     asked = f"{'every GPU' if request.gpus is None else gpus_text(request.gpus)} requested"
     if request.pattern.ranks:
         asked = f"pattern {request.pattern.name} has {request.pattern.ranks} ranks"
@@ -280,10 +315,14 @@ def _too_many(request: Request, topology: Topology, scope: int, admitted: int, w
 
 
 def _free(free: int, admitted: int, *, narrowed: bool) -> str:
-    return f"{free} of {admitted}{' admitted' if narrowed else ''} {'is' if free == 1 else 'are'} free"
+    return (
+        f"{free} of {admitted}{' admitted' if narrowed else ''} {'is' if free == 1 else 'are'} free"
+    )
 
 
-def _queued(count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, narrowed: bool) -> str:
+def _queued(
+    count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, narrowed: bool
+) -> str:
     earlier = "an earlier request" if len(rivals) == 1 else f"{len(rivals)} earlier requests"
     wanted = gpus_text(sum(ticket.gpus for ticket in rivals))
     verb = "waits" if len(rivals) == 1 else "wait"
@@ -291,7 +330,9 @@ def _queued(count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, n
     return f"{gpus_text(count)} requested: {found}, but {earlier} for {wanted} {verb}"
 
 
-def _too_few(count: int, free: int, admitted: int, users: Sequence[str], kept: int, *, narrowed: bool) -> str:
+def _too_few(
+    count: int, free: int, admitted: int, users: Sequence[str], kept: int, *, narrowed: bool
+) -> str:
     leased = admitted - free - len(users) - kept
     found = _free(free, admitted, narrowed=narrowed)
     parts = [found.replace(" free", " to be had") if kept else found]
@@ -299,7 +340,9 @@ def _too_few(count: int, free: int, admitted: int, users: Sequence[str], kept: i
         parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
     if users:
         verb = "is" if len(users) == 1 else "are"
-        parts.append(f"{len(users)} {verb} in use outside gpulaunch ({'; '.join(dict.fromkeys(users))})")
+        parts.append(
+            f"{len(users)} {verb} in use outside gpulaunch ({'; '.join(dict.fromkeys(users))})"
+        )
     if kept:
         parts.append(f"{kept} {'is' if kept == 1 else 'are'} next to a job to stay apart from")
     return f"{gpus_text(count)} requested: {', '.join(parts)}"

@@ -77,7 +77,11 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    request: Request, situation: Situation, decision: Decision, limit: int, user_name: Callable[[int], str]
+    request: Request,
+    situation: Situation,
+    decision: Decision,
+    limit: int,
+    user_name: Callable[[int], str],
 ) -> Explanation:
     """Explain a decision that was made in this situation.
 
@@ -92,17 +96,23 @@ def explain(
     shared = _shared(request, situation, decision) if request.sharing else []
     if not isinstance(decision, Grant):
         most = len(situation.topology.gpus) - len(left_out)
-        return Explanation(left_out, [], decision.reason, alternatives(request, situation, most), sharing=shared)
+        return Explanation(
+            left_out, [], decision.reason, alternatives(request, situation, most), sharing=shared
+        )
     if decision.joining and decision.joining.residents:
         left_out = [one for one in left_out if one.gpu.uuid not in decision.joining.group]
     ranked = list(islice(ranking(decision.choice, request.policy), max(limit, 2)))
     reason = _reason(request, decision, ranked)
     if decision.choice.scale.mapper.gave_up:
         reason += "; there were too many mappings to try them all"
-    return Explanation(left_out, ranked[:limit], reason, [], _if_idle(request, situation, decision), shared)
+    return Explanation(
+        left_out, ranked[:limit], reason, [], _if_idle(request, situation, decision), shared
+    )
 
 
-def _shared(request: Request, situation: Situation, decision: Decision) -> "list[tuple[Joining, str]]":
+def _shared(
+    request: Request, situation: Situation, decision: Decision
+) -> "list[tuple[Joining, str]]":
     """The share groups that there are, and last what is opened."""
     found = share_groups(request, situation)
     opens = decision.joining if isinstance(decision, Grant) else None
@@ -124,7 +134,9 @@ def _if_idle(request: Request, situation: Situation, grant: Grant) -> Alternativ
     return _alternative(f"--min-bandwidth {best:.4g} --wait", idle)
 
 
-def excluded(request: Request, situation: Situation, user_name: Callable[[int], str]) -> list[Excluded]:
+def excluded(
+    request: Request, situation: Situation, user_name: Callable[[int], str]
+) -> list[Excluded]:
     """Every GPU of the machine that this request cannot get now, with the first reason that there is."""
     topology, within = situation.topology, situation.within
     leased = leased_uuids(topology, situation.leases, within)
@@ -146,7 +158,11 @@ def excluded(request: Request, situation: Situation, user_name: Callable[[int], 
             return f"leased by {_whose(lease, user_name)}" if lease else "leased"
         if gpu.uuid in used:
             return f"in use outside gpulaunch: {used[gpu.uuid]}"
-        return f"beside {', '.join(_whose(lease, user_name) for lease in avoided)}" if gpu.uuid in apart else ""
+        return (
+            f"beside {', '.join(_whose(lease, user_name) for lease in avoided)}"
+            if gpu.uuid in apart
+            else ""
+        )
 
     avoided = to_avoid(request, situation.neighbours)
     return [Excluded(gpu, reason) for gpu in topology.gpus if (reason := why(gpu))]
@@ -154,7 +170,11 @@ def excluded(request: Request, situation: Situation, user_name: Callable[[int], 
 
 def _whose(lease: Lease, user_name: Callable[[int], str]) -> str:
     job = lease.name or lease.profile
-    return f"{user_name(lease.user_id)}: {job} ({lease.id})" if job else f"{user_name(lease.user_id)} ({lease.id})"
+    return (
+        f"{user_name(lease.user_id)}: {job} ({lease.id})"
+        if job
+        else f"{user_name(lease.user_id)} ({lease.id})"
+    )
 
 
 # ---------------------------------------------------------------------- what made the winner win
@@ -173,7 +193,11 @@ def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
         return f"{winner} is what policy {request.policy.replace('_', '-')} makes{useful}; it compares no candidates"
     if not grant.placement.by:
         return f"{winner} has the lowest indices, which is all that this policy looks at"
-    return _without_rival(grant, winner) if len(ranked) == 1 else _against(grant, winner, ranked[0], ranked[1])
+    return (
+        _without_rival(grant, winner)
+        if len(ranked) == 1
+        else _against(grant, winner, ranked[0], ranked[1])
+    )
 
 
 def _against(grant: Grant, winner: str, first: Candidate, second: Candidate) -> str:
@@ -193,9 +217,7 @@ def _against(grant: Grant, winner: str, first: Candidate, second: Candidate) -> 
 
 def _without_rival(grant: Grant, winner: str) -> str:
     if grant.choice.too_many:
-        return (
-            f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} candidates are too many"
-        )
+        return f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} candidates are too many"
     if grant.choice.musts or grant.choice.needs.at_most:
         return f"of {grant.placement.candidates} candidates {winner} alone has what the job needs, or sets just like it"
     return f"all {grant.placement.candidates} candidates are alike, and {winner} has the lowest indices"
@@ -222,7 +244,9 @@ def alternatives(request: Request, situation: Situation, most: int) -> list[Alte
         if isinstance(decision, Grant):
             found.append(_alternative(instead, decision))
     asked = request.gpus or len(admitted_gpus(request, situation.topology, situation.within))
-    links_matter = request.wishes.nvlink or request.wishes.least_gb_per_s  # of a single GPU they do not
+    links_matter = (
+        request.wishes.nvlink or request.wishes.least_gb_per_s
+    )  # of a single GPU they do not
     fewer = range(min(asked - 1, most), 1 if links_matter else 0, -1)
     for count in fewer[:_FEWER] if not request.pattern.ranks else ():
         decision = decide(request._replace(gpus=count), situation)
@@ -244,7 +268,10 @@ def _lesser(request: Request) -> Iterator[tuple[str, Request]]:
             without = wishes._replace(**{field: getattr(nothing, field)})
             yield f"drop {option}", request._replace(wishes=without)
     if request.policy == "topo_aware_p" and request.utility.least:
-        yield "drop --min-utility", request._replace(utility=request.utility._replace(least=UtilityTerms().least))
+        yield (
+            "drop --min-utility",
+            request._replace(utility=request.utility._replace(least=UtilityTerms().least)),
+        )
     for constraint in request.constraints:
         others = tuple(other for other in request.constraints if other is not constraint)
         yield f"drop {constraint.text}", request._replace(constraints=others)

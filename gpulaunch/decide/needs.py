@@ -16,7 +16,11 @@ _ROUNDING = 1e-9  # three times a third fits
 
 
 def needs_of(
-    request: Request, topology: Topology, choosable: Sequence[Gpu], count: int, leases: Sequence[Lease]
+    request: Request,
+    topology: Topology,
+    choosable: Sequence[Gpu],
+    count: int,
+    leases: Sequence[Lease],
 ) -> Needs:
     """What a set of GPUs must have for this request.
 
@@ -79,12 +83,17 @@ def _groups(topology: Topology, *, numa: bool) -> tuple[frozenset[int], ...]:
     return tuple(frozenset(group) for group in groups.values())
 
 
-def _host_bounds(request: Request, topology: Topology, leases: Sequence[Lease]) -> list[tuple[frozenset[int], int]]:
+def _host_bounds(
+    request: Request, topology: Topology, leases: Sequence[Lease]
+) -> list[tuple[frozenset[int], int]]:
     """How many more GPUs each NUMA node's memory can serve (topo-aware-sc17 4.3: t_bw <= p_bw)."""
     asked = request.wishes.host_gb_per_s
     if not asked:
         return []
-    taken = {gpu.index: _moved([lease for lease in leases if gpu.uuid in lease.uuids]) for gpu in topology.gpus}
+    taken = {
+        gpu.index: _moved([lease for lease in leases if gpu.uuid in lease.uuids])
+        for gpu in topology.gpus
+    }
     carries = {gpu.index: gpu.host_gb_per_s for gpu in topology.gpus}
     bounds = []
     for group in _groups(topology, numa=True):
@@ -97,8 +106,12 @@ def _host_bounds(request: Request, topology: Topology, leases: Sequence[Lease]) 
 
 def _moved(leases: Sequence[Lease]) -> float:
     """What the jobs on one GPU move; what runs inside a lease is part of what that lease moves."""
-    outermost = [lease for lease in leases if not any(other.id in lease.ancestors for other in leases)]
-    families = [[lease, *(inner for inner in leases if lease.id in inner.ancestors)] for lease in outermost]
+    outermost = [
+        lease for lease in leases if not any(other.id in lease.ancestors for other in leases)
+    ]
+    families = [
+        [lease, *(inner for inner in leases if lease.id in inner.ancestors)] for lease in outermost
+    ]
     return sum(max(lease.host_gb_per_s for lease in family) for family in families)
 
 
@@ -122,7 +135,8 @@ def to_avoid(request: Request, leases: Sequence[Lease]) -> list[Lease]:
     return [
         lease
         for lease in leases
-        if {lease.name, lease.profile}.intersection(request.wishes.apart_from) or own.intersection(lease.apart_from)
+        if {lease.name, lease.profile}.intersection(request.wishes.apart_from)
+        or own.intersection(lease.apart_from)
     ]
 
 
@@ -130,7 +144,9 @@ def _place(gpu: Gpu, *, several: bool) -> tuple[int, int | None]:
     return gpu.node, None if several else gpu.numa_node
 
 
-def expected_slowdown(request: Request, topology: Topology, leases: Sequence[Lease]) -> dict[int, float]:
+def expected_slowdown(
+    request: Request, topology: Topology, leases: Sequence[Lease]
+) -> dict[int, float]:
     """For each GPU the mean slowdown of the jobs on its socket and of this one, if it came there.
 
     Source: topo-aware-sc17 Eq. 4; see utility.interference.
@@ -158,8 +174,15 @@ def begun_beside(topology: Topology, leases: Sequence[Lease]) -> dict[int, int]:
         leases: of all jobs, the one that began first first.
     """
     socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
-    last = {socket_of[uuid]: n for n, lease in enumerate(leases, 1) for uuid in lease.uuids if uuid in socket_of}
-    return {gpu.index: last[socket_of[gpu.uuid]] for gpu in topology.gpus if socket_of[gpu.uuid] in last}
+    last = {
+        socket_of[uuid]: n
+        for n, lease in enumerate(leases, 1)
+        for uuid in lease.uuids
+        if uuid in socket_of
+    }
+    return {
+        gpu.index: last[socket_of[gpu.uuid]] for gpu in topology.gpus if socket_of[gpu.uuid] in last
+    }
 
 
 def unmet(request: Request, count: int, choice: Choice, machine: str | None) -> str:
@@ -172,7 +195,11 @@ def unmet(request: Request, count: int, choice: Choice, machine: str | None) -> 
         machine: its name, if it was all idle; None if it is what is free now.
     """
     asked = f"{gpus_text(count)} requested"
-    among = f"{len(choice.admitted)} free" if machine is None else f"{len(choice.admitted)} that {machine} has"
+    among = (
+        f"{len(choice.admitted)} free"
+        if machine is None
+        else f"{len(choice.admitted)} that {machine} has"
+    )
     wishes = request.wishes
     missing = sorted(choice.needs.required.difference(choice.admitted))
     if wishes.required and missing:
@@ -185,7 +212,9 @@ def unmet(request: Request, count: int, choice: Choice, machine: str | None) -> 
         if best is not None:
             least = f"{wishes.least_gb_per_s:g} GB/s at least"
             return f"{asked}{so}{',' if so else ''} with {least}: the best of the {among} reach {best:.4g}"
-    return f"{asked}{so}: " + (f"none of the {among} is" if count == 1 else f"no {count} of the {among} are")
+    return f"{asked}{so}: " + (
+        f"none of the {among} is" if count == 1 else f"no {count} of the {among} are"
+    )
 
 
 def _together(request: Request) -> str:

@@ -146,7 +146,12 @@ def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, 
     Raises:
         UsageError: a name fits no GPU, or several.
     """
-    return tuple(gpu for name in names for single in _each_of(name.strip()) for gpu in _named(topology, single, option))
+    return tuple(
+        gpu
+        for name in names
+        for single in _each_of(name.strip())
+        for gpu in _named(topology, single, option)
+    )
 
 
 def _each_of(name: str) -> list[str]:
@@ -161,7 +166,9 @@ def _each_of(name: str) -> list[str]:
 def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
     """The GPU of this name, or all instances of the card of this name if that is in MIG mode."""
     name = str(int(name)) if name.isdecimal() and len(name) < _MAX_DIGITS else name
-    of_card = [gpu for gpu in topology.gpus if gpu.mig and name in (str(gpu.mig.card), gpu.mig.card_uuid)]
+    of_card = [
+        gpu for gpu in topology.gpus if gpu.mig and name in (str(gpu.mig.card), gpu.mig.card_uuid)
+    ]
     if of_card:
         return of_card
     found = [gpu for gpu in topology.gpus if name in (gpu.name, gpu.uuid, str(gpu.index))]
@@ -170,7 +177,9 @@ def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
     if len(found) == 1:
         return found
     problem = f"fits {len(found)} GPUs" if found else "is no GPU"
-    raise UsageError(f"{option}: {quoted(name)} {problem} of {topology.name}, which has {gpus_named(topology.gpus)}")
+    raise UsageError(
+        f"{option}: {quoted(name)} {problem} of {topology.name}, which has {gpus_named(topology.gpus)}"
+    )
 
 
 def only(topology: Topology, names: Iterable[str], option: str) -> Constraint:
@@ -196,12 +205,18 @@ def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
         UsageError: two wishes exclude each other, or nobody knows what one of them asks about.
     """
     if wishes.single_node and wishes.one_per_node and count != 1:
-        raise UsageError("--single-node and --one-per-node: GPUs in one machine are not each in a machine of its own")
+        raise UsageError(
+            "--single-node and --one-per-node: GPUs in one machine are not each in a machine of its own"
+        )
     if wishes.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
-        raise UsageError(f"--numa strict: which NUMA nodes the GPUs of {topology.name} are next to is not known")
+        raise UsageError(
+            f"--numa strict: which NUMA nodes the GPUs of {topology.name} are next to is not known"
+        )
     several = len({gpu.node for gpu in topology.gpus}) > 1
     if wishes.apart_from and not several and all(gpu.numa_node is None for gpu in topology.gpus):
-        raise UsageError(f"--apart-from: which NUMA nodes the GPUs of {topology.name} are next to is not known")
+        raise UsageError(
+            f"--apart-from: which NUMA nodes the GPUs of {topology.name} are next to is not known"
+        )
     if wishes.host_gb_per_s and not any(gpu.host_gb_per_s for gpu in topology.gpus):
         raise UsageError(
             f"--host-bandwidth: what the host memory of {topology.name} carries is not known",
@@ -209,7 +224,9 @@ def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
         )
     if wishes.required and count is not None and len(wishes.required.uuids) > count:
         found = len(wishes.required.uuids)
-        raise UsageError(f"{wishes.required.text}: {found} GPUs are required, and {count} requested")
+        raise UsageError(
+            f"{wishes.required.text}: {found} GPUs are required, and {count} requested"
+        )
 
 
 def memory(topology: Topology, memory_bytes: int, option: str) -> Constraint:
@@ -220,12 +237,17 @@ def memory(topology: Topology, memory_bytes: int, option: str) -> Constraint:
     """
     if not any(gpu.memory_bytes for gpu in topology.gpus):
         raise UsageError(f"{option}: how much memory the GPUs of {topology.name} have is not known")
-    return Constraint(option, frozenset(gpu.uuid for gpu in topology.gpus if gpu.memory_bytes >= memory_bytes))
+    return Constraint(
+        option, frozenset(gpu.uuid for gpu in topology.gpus if gpu.memory_bytes >= memory_bytes)
+    )
 
 
 def model(topology: Topology, text: str, option: str) -> Constraint:
     """Admit GPUs whose product name contains the text, in upper or lower case."""
-    return Constraint(option, frozenset(gpu.uuid for gpu in topology.gpus if text.casefold() in gpu.model.casefold()))
+    return Constraint(
+        option,
+        frozenset(gpu.uuid for gpu in topology.gpus if text.casefold() in gpu.model.casefold()),
+    )
 
 
 def visible(topology: Topology, value: str) -> Constraint:

@@ -91,7 +91,9 @@ def _joined(request: Request, place: Place, one: Joining, count: int) -> Joined 
     placement = best_of(request, choice)
     if isinstance(placement, str):
         return placement
-    if request.bandwidth_sensitive and _effective(placement) < _effective_alone(request, place, count):
+    if request.bandwidth_sensitive and _effective(placement) < _effective_alone(
+        request, place, count
+    ):
         return "free GPUs have faster links"
     return Joined(placement, choice, one)
 
@@ -101,7 +103,9 @@ def _effective_alone(request: Request, place: Place, count: int) -> float:
     choosable = [gpu for gpu in place.free if gpu in place.admitted]
     if count > len(choosable):
         return 0.0
-    found = best_of(request, choose(request, place.topology, place.free, choosable, count, place.leases))
+    found = best_of(
+        request, choose(request, place.topology, place.free, choosable, count, place.leases)
+    )
     return 0.0 if isinstance(found, str) else _effective(found)
 
 
@@ -119,5 +123,7 @@ def opened(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -> J
     """
     found = joining(request, uuids, ())
     if any(lease.share and not set(uuids).isdisjoint(lease.share.group) for lease in leases):
-        return found._replace(problem="the MPS daemon of another share group has it still", part=None, prediction=None)
+        return found._replace(
+            problem="the MPS daemon of another share group has it still", part=None, prediction=None
+        )
     return found

@@ -43,7 +43,10 @@ def groups(leases: Iterable[Lease], user_id: int) -> dict[tuple[str, ...], list[
     for lease in leases:
         if lease.share and lease.user_id == user_id:
             found.setdefault(lease.share.group, []).append(lease)
-    return {group: [lease for lease in members if not _is_inside(lease, members)] for group, members in found.items()}
+    return {
+        group: [lease for lease in members if not _is_inside(lease, members)]
+        for group, members in found.items()
+    }
 
 
 def _is_inside(lease: Lease, members: Sequence[Lease]) -> bool:
@@ -51,7 +54,11 @@ def _is_inside(lease: Lease, members: Sequence[Lease]) -> bool:
 
 
 def joinings(
-    request: Request, leases: Sequence[Lease], admitted: Collection[str], count: int, used: Collection[str]
+    request: Request,
+    leases: Sequence[Lease],
+    admitted: Collection[str],
+    count: int,
+    used: Collection[str],
 ) -> list[Joining]:
     """What becomes of each share group that this request could join, the best to join first.
 
@@ -65,9 +72,18 @@ def joinings(
     sharing = _sharing(request)
     found = []
     for group, members in groups(leases, sharing.user_id).items():
-        others = [lease for lease in leases if lease not in members and not set(group).isdisjoint(lease.uuids)]
+        others = [
+            lease
+            for lease in leases
+            if lease not in members and not set(group).isdisjoint(lease.uuids)
+        ]
         foreign = [lease for lease in others if not _is_inside(lease, members)]
-        if len(group) == count and set(group) <= set(admitted) and not foreign and set(group).isdisjoint(used):
+        if (
+            len(group) == count
+            and set(group) <= set(admitted)
+            and not foreign
+            and set(group).isdisjoint(used)
+        ):
             found.append(joining(request, group, members))
     return sorted(found, key=lambda one: _rank(request, one))
 
@@ -86,7 +102,11 @@ def joining(request: Request, group: Sequence[str], residents: Sequence[Lease]) 
     clients = [*(share.client for share in shares), sharing.client]
     verdict = judge(clients, capacity, sharing.bounds)
     problem = next((sharing.unfit[uuid] for uuid in group if uuid in sharing.unfit), None)
-    if problem is None and _depends_on_links(request, group) and any(share.bandwidth_sensitive for share in shares):
+    if (
+        problem is None
+        and _depends_on_links(request, group)
+        and any(share.bandwidth_sensitive for share in shares)
+    ):
         problem = "it depends on the links between its GPUs, and so does a job that is there"
     problem = problem or "; ".join(verdict.reasons) or None
     part = None if problem else _part(sharing, shares, capacity)
@@ -94,7 +114,8 @@ def joining(request: Request, group: Sequence[str], residents: Sequence[Lease]) 
     if to_come and not problem:
         everybody = [*clients, *(Client(demand, sharing.client.objective) for demand in to_come)]
         notes = tuple(
-            f"with those still to come: {reason}" for reason in judge(everybody, capacity, sharing.bounds).reasons
+            f"with those still to come: {reason}"
+            for reason in judge(everybody, capacity, sharing.bounds).reasons
         )
         verdict = verdict._replace(notes=(*verdict.notes, *notes))
     predicted = _predicted(sharing, shares, part) if part else None
@@ -105,7 +126,12 @@ def share_of(request: Request, joined: Joining) -> Share:
     """What the lease of a job says that comes to share GPUs."""
     sharing = _sharing(request)
     assert joined.part is not None  # noqa: S101  whoever must not come has no share
-    return Share(joined.group, joined.part.sm_percentage, _depends_on_links(request, joined.group), sharing.client)
+    return Share(
+        joined.group,
+        joined.part.sm_percentage,
+        _depends_on_links(request, joined.group),
+        sharing.client,
+    )
 
 
 def _depends_on_links(request: Request, group: Sequence[str]) -> bool:
@@ -117,7 +143,9 @@ def _part(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> Part
     part = for_newcomer(residents, sharing.client.demand, _to_come(sharing, shares), capacity)
     asked = sharing.sm_percentage
     return (
-        part if asked is None else part._replace(sm_percentage=asked, overlaps=asked > part.left, reason="as asked for")
+        part
+        if asked is None
+        else part._replace(sm_percentage=asked, overlaps=asked > part.left, reason="as asked for")
     )
 
 

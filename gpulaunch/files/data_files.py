@@ -15,7 +15,11 @@ def shipped_directory(kind: str) -> str:
     """Where the files that come with gpulaunch lie: inside a wheel, or beside the package in the repository."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     inside = os.path.join(package, "_profiles", kind)
-    return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(package), "profiles", kind)
+    return (
+        inside
+        if os.path.isdir(inside)
+        else os.path.join(os.path.dirname(package), "profiles", kind)
+    )
 
 
 def is_path(name: str) -> bool:
@@ -39,6 +43,10 @@ def file_names(directories: list[str]) -> list[str]:
     found: set[str] = set()
     for directory in directories:
         if os.path.isdir(directory):
-            files = [entry.name for entry in os.scandir(directory) if entry.name.endswith(".toml") and entry.is_file()]
+            files = [
+                entry.name
+                for entry in os.scandir(directory)
+                if entry.name.endswith(".toml") and entry.is_file()
+            ]
             found.update(name.removesuffix(".toml") for name in files)
     return sorted(found)

@@ -64,7 +64,10 @@ class Document(NamedTuple):
         starts = [*starts, len(lines)]
         if not path or not self._ends_with(lines, path):
             return None
-        before, after = 0, len(starts) - 1  # the value is not there at the one, and is there at the other
+        before, after = (
+            0,
+            len(starts) - 1,
+        )  # the value is not there at the one, and is there at the other
         while after - before > 1:
             middle = (before + after) // 2
             found, at = None, middle
@@ -144,7 +147,9 @@ def parse_toml(origin: str, text: str) -> Document:
         UsageError: it is no TOML.
     """
     if text.startswith(_BYTE_ORDER_MARK):
-        raise UsageError(f"{origin}:1: it begins with a byte-order mark: save it as UTF-8 without one")
+        raise UsageError(
+            f"{origin}:1: it begins with a byte-order mark: save it as UTF-8 without one"
+        )
     try:
         document = Document(origin, text, tomllib.loads(text))
         _dates_as_text(document.data)
@@ -152,7 +157,9 @@ def parse_toml(origin: str, text: str) -> Document:
     except tomllib.TOMLDecodeError as problem:
         raise UsageError(_located(origin, text, str(problem))) from None
     except RecursionError:
-        raise UsageError(f"{origin}: beyond what can be read: tables or lists in one another, too deep") from None
+        raise UsageError(
+            f"{origin}: beyond what can be read: tables or lists in one another, too deep"
+        ) from None
     except ValueError as problem:  # numbers of thousands of digits
         raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
     if large:
@@ -162,7 +169,13 @@ def parse_toml(origin: str, text: str) -> Document:
 
 def _dates_as_text(value: Any) -> None:  # noqa: ANN401
     """Put ISO 8601 in place of TOML's own dates, wherever a key is called date."""
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, one in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         if key == "date" and isinstance(one, date):
             value[key] = one.isoformat().replace("+00:00", "Z")
         _dates_as_text(one)
@@ -172,14 +185,24 @@ def _large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, 
     """Where the first whole number stands that TOML does not have; None if there is none."""
     if isinstance(value, int):
         return path if value.bit_length() > _MOST_BITS else None
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return next((found for key, one in inner if (found := _large(one, (*path, key)))), None)
 
 
 def _located(path: str, text: str, problem: str) -> str:
     message, _, place = problem.rpartition(" (at ")
     place = place.rstrip(")")
-    line = int(place.partition(",")[0].removeprefix("line ")) if place.startswith("line ") else text.count("\n") + 1
+    line = (
+        int(place.partition(",")[0].removeprefix("line "))
+        if place.startswith("line ")
+        else text.count("\n") + 1
+    )
     if message == "Cannot overwrite a value" or message.startswith("Cannot declare"):
         found = [(n, re.match(_KEY, one)) for n, one in enumerate(text.split("\n")[:line], 1)]
         line, head = next((n, head[1]) for n, head in reversed(found) if head)

@@ -76,7 +76,9 @@ Path = tuple[str | int, ...]
 """Keys and list positions from the top of a document down to a value."""
 
 
-def checked(document: object, fields: FieldTable, required: Sequence[str] = (), where: Path = ()) -> Mapping[str, Any]:
+def checked(
+    document: object, fields: FieldTable, required: Sequence[str] = (), where: Path = ()
+) -> Mapping[str, Any]:
     """The document itself, once it is known to have the right keys and values.
 
     Args:
@@ -96,7 +98,9 @@ def checked(document: object, fields: FieldTable, required: Sequence[str] = (), 
         _check(value, fields[key], (*where, key))
     for key in required:
         if key not in document:
-            raise FieldError(where, f"key {key!r} is missing" + (f" in {_name(where)}" if where else ""))
+            raise FieldError(
+                where, f"key {key!r} is missing" + (f" in {_name(where)}" if where else "")
+            )
     return document
 
 
@@ -135,7 +139,13 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
         FieldError: it is wrong.
     """
     if isinstance(rule, type):
-        problem = None if isinstance(value, rule) else _no_table(value) if rule is dict else _is_not(value, rule)
+        problem = (
+            None
+            if isinstance(value, rule)
+            else _no_table(value)
+            if rule is dict
+            else _is_not(value, rule)
+        )
     elif isinstance(rule, OneOrEach):
         for one in value if isinstance(value, list) else [value]:
             _check(one, rule.rule, where)
@@ -144,7 +154,9 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
         problem = _not_among(value, rule) if isinstance(rule[0], str) else _not_within(value, *rule)
     elif isinstance(rule, Above):
         good = _is_number(value) and rule.least < value <= rule.most  # type: ignore[operator]
-        problem = None if good else f"{value!r} is no number above {rule.least:g}, {rule.most:g} at most"
+        problem = (
+            None if good else f"{value!r} is no number above {rule.least:g}, {rule.most:g} at most"
+        )
     else:
         problem = _check_within(value, rule, where)
     if problem:
@@ -194,7 +206,9 @@ def _not_within(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN4
     whole = isinstance(low, int) and isinstance(high, int)
     if not _is_number(value) or (whole and not isinstance(value, int)):
         return f"{value!r} is not a {'whole ' if whole else ''}number"
-    return None if low <= value <= high else f"{value} is not within {_bound(low)} to {_bound(high)}"
+    return (
+        None if low <= value <= high else f"{value} is not within {_bound(low)} to {_bound(high)}"
+    )
 
 
 def _bound(number: float) -> str:

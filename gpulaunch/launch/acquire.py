@@ -6,7 +6,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, admitted_gpus
-from gpulaunch.launch.assess import Launch, Look, first_look, granted_gpus, look_at, next_look, number_of, see
+from gpulaunch.launch.assess import (
+    Launch,
+    Look,
+    first_look,
+    granted_gpus,
+    look_at,
+    next_look,
+    number_of,
+    see,
+)
 from gpulaunch.launch.place_in_queue import Turn
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
@@ -110,7 +119,9 @@ def acquire(
                     told.warn(f"not shared: {held}")
                     launch = launch._replace(request=launch.request._replace(sharing=None))
                 lost += 1
-                if turn is None and launch.patience.wait:  # from now on, who comes later cannot take them away
+                if (
+                    turn is None and launch.patience.wait
+                ):  # from now on, who comes later cannot take them away
                     turn = _join(launch, table, told.warn)
                 elif turn is None and lost == (
                     MOST_LOST_RACES_TO_SHARERS if launch.request.sharing else MOST_LOST_RACES
@@ -134,7 +145,11 @@ def _swept(launch: Launch, table: Table) -> Launch:
         return launch
     from gpulaunch.sharing.share_group import sweep  # late: few users share
 
-    return launch._replace(machine=look_again(launch.machine)) if sweep(launch.mps.base, table) else launch
+    return (
+        launch._replace(machine=look_again(launch.machine))
+        if sweep(launch.mps.base, table)
+        else launch
+    )
 
 
 def _out_of_queue(turn: Turn | None) -> None:
@@ -152,7 +167,11 @@ def _sleep(launch: Launch, table: Table, look: Look, turn: Turn, told: Told) -> 
 
 
 def _take(
-    launch: Launch, table: Table, look: Look, turn: Turn | None, prepare: "Callable[[Draft, Share | None], H]"
+    launch: Launch,
+    table: Table,
+    look: Look,
+    turn: Turn | None,
+    prepare: "Callable[[Draft, Share | None], H]",
 ) -> Held[H] | str | None:
     """Take what was granted, if the table is still what that rests on; else decide again.
 
@@ -160,10 +179,16 @@ def _take(
     granted is taken if nobody came into its way. None: the GPUs went to somebody else. Text: why they cannot be shared.
     """
     with _ready_to_share(launch, table, look.decision) as share:
-        return share if isinstance(share, str) else _take_with(launch, table, look, turn, prepare, share)
+        return (
+            share
+            if isinstance(share, str)
+            else _take_with(launch, table, look, turn, prepare, share)
+        )
 
 
-def _ready_to_share(launch: Launch, table: Table, decision: Decision) -> "AbstractContextManager[Share | str | None]":
+def _ready_to_share(
+    launch: Launch, table: Table, decision: Decision
+) -> "AbstractContextManager[Share | str | None]":
     """The share that the lease is to have, if any, or why there is none; it can be had for as long as this lasts."""
     joining = decision.joining if isinstance(decision, Grant) else None
     if joining is None:
@@ -191,11 +216,15 @@ def _take_with(
         holder = prepare(record, ready)
         with table.locked() as locked:
             seen = see(launch, locked.read(number_of(turn)))
-            more = any(lease not in seen.leases for lease in look.seen.leases)  # GPUs are free: that may take longer
+            more = any(
+                lease not in seen.leases for lease in look.seen.leases
+            )  # GPUs are free: that may take longer
             if seen != look.seen and may_change and not more:
                 look = look_at(launch, seen, look.outside)
                 share = _shared_anew(launch, look, ready)
-            stands = isinstance(look.decision, Grant) and _still_stands(launch, look.decision, look.seen, seen)
+            stands = isinstance(look.decision, Grant) and _still_stands(
+                launch, look.decision, look.seen, seen
+            )
             if isinstance(look.decision, Grant) and stands and not isinstance(share, str):
                 lease = _lease(launch, look.decision, record, holder)._replace(share=share)
                 locked.publish(record, lease)

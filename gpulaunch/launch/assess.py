@@ -134,14 +134,18 @@ def number_of(turn: Turn | None) -> int | None:
 def see(launch: Launch, everything: Snapshot) -> Snapshot:
     """What concerns this machine. A ticket whose launcher was stopped (Ctrl-Z) bars nobody until it goes on."""
     seen = everything.of(launch.machine.key)
-    return seen._replace(tickets=[ticket for ticket in seen.tickets if not is_stopped(ticket.launcher)])
+    return seen._replace(
+        tickets=[ticket for ticket in seen.tickets if not is_stopped(ticket.launcher)]
+    )
 
 
 def look_at(launch: Launch, seen: Snapshot, outside: Sequence[OutsideUse]) -> Look:
     """Decide on what was seen."""
     began = time.monotonic()
     within = launch.within if launch.within in seen.leases else None
-    situation = Situation(launch.machine.topology, seen.leases, outside, within, seen.tickets, seconds_since_boot())
+    situation = Situation(
+        launch.machine.topology, seen.leases, outside, within, seen.tickets, seconds_since_boot()
+    )
     decision = decide(launch.request, situation)
     return Look(decision, situation, seen, outside, time.monotonic() - began < QUICK_S)
 

@@ -160,7 +160,10 @@ class Launches:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Signals act again."""
         signal.set_wakeup_fd(-1)
@@ -195,7 +198,8 @@ class Launches:
         try:
             process = subprocess.Popen(  # noqa: S603  what the user's own file says is what is to be run
                 [*self._command, f"--json-status-fd={write_end},{otherwise}", *arguments],
-                env=self._environment | {os.fsencode(k): os.fsencode(v) for k, v in variables.items()},
+                env=self._environment
+                | {os.fsencode(k): os.fsencode(v) for k, v in variables.items()},
                 stdin=subprocess.DEVNULL,
                 stdout=output[0],
                 stderr=output[1],
@@ -240,13 +244,17 @@ class Launches:
         Args:
             timeout_s: the longest sleep, a day at most; None for no limit.
         """
-        ready = self._selector.select(None if timeout_s is None else min(max(0.0, timeout_s), _LONGEST_S))
+        ready = self._selector.select(
+            None if timeout_s is None else min(max(0.0, timeout_s), _LONGEST_S)
+        )
         events: list[Event] = []
         for selected, _ in ready:
             if selected.data is None:
                 with suppress(BlockingIOError):
                     events += [Signalled(number) for number in os.read(self._signals, _PIPE_BYTES)]
-        for key in dict.fromkeys(selected.data for selected, _ in ready if selected.data is not None):
+        for key in dict.fromkeys(
+            selected.data for selected, _ in ready if selected.data is not None
+        ):
             over = any(selected.fd == self._running[key].pidfd for selected, _ in ready)
             events += self._news(key, over=over)
         return events
@@ -260,7 +268,9 @@ class Launches:
                 self._selector.unregister(running.said)
             status = running.over()
             running.close()
-            if isinstance(running, _Adopted) and running.watch():  # another of its processes goes on
+            if (
+                isinstance(running, _Adopted) and running.watch()
+            ):  # another of its processes goes on
                 self._selector.register(running.pidfd, selectors.EVENT_READ, key)
             else:
                 del self._running[key]
@@ -272,4 +282,7 @@ class Launches:
 
 def own_command() -> list[str]:
     """How this gpulaunch was started, up to its arguments: so others are found again, installed or not."""
-    return [sys.executable or sys.orig_argv[0], *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
+    return [
+        sys.executable or sys.orig_argv[0],
+        *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1],
+    ]

@@ -42,12 +42,16 @@ def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[i
     for lease in leases:
         if lease.engine is None and not state_of(lease.launcher) and not state_of(lease.job):
             found = holders_of(table.path_of(lease))
-            if found and not any(is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found):
+            if found and not any(
+                is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found
+            ):
                 left[lease.id] = sorted(found)
     return left
 
 
-def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = None) -> Lease | Ticket | None:
+def free(
+    table: Table, lease_id: str, grace_s: float, machine: Machine | None = None
+) -> Lease | Ticket | None:
     """End a lease, or a place in the queue: TERM to the job, and after the grace KILL to all who hold the lease.
 
     The record is opened once: whatever its owner does to its name meanwhile, this is the file that counts.
@@ -65,7 +69,11 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
         UsageError: there is no such lease, or it is somebody else's.
         FailedError: its processes are not visible here, are another user's, or survive KILL.
     """
-    records = (name for name in os.listdir(table.directory) if name.startswith(LEASE_PREFIX) or ticket_number(name))
+    records = (
+        name
+        for name in os.listdir(table.directory)
+        if name.startswith(LEASE_PREFIX) or ticket_number(name)
+    )
     name = next((name for name in records if id_in(name) == lease_id), "")
     with _opened(os.path.join(table.directory, name)) as fd:
         found = table.find(name) if fd is not None else None
@@ -76,7 +84,9 @@ def free(table: Table, lease_id: str, grace_s: float, machine: Machine | None = 
         if os.geteuid() not in (0, owner_id):
             owner = user_name(owner_id)
             kind = "lease" if name.startswith(LEASE_PREFIX) else "ticket"
-            raise UsageError(f"{kind} {lease_id} belongs to {owner}: only {owner} or root can end it")
+            raise UsageError(
+                f"{kind} {lease_id} belongs to {owner}: only {owner} or root can end it"
+            )
         record: Lease | Ticket | None = None
         with suppress(FailedError):
             record = parse_record(found, table.directory)
@@ -134,17 +144,27 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
         wait_for_one([lease.launcher.pid], deadline - time.monotonic())
 
 
-def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float, warn: Callable[[str], None]) -> None:
+def _end(
+    fd: int,
+    record: Lease | Ticket | None,
+    lease_id: str,
+    grace_s: float,
+    warn: Callable[[str], None],
+) -> None:
     if not holders(fd) and _holds(fd):
         hint = "run this where they run"
-        raise FailedError(f"the processes of lease {lease_id} are not visible here, or not its owner's", hint)
+        raise FailedError(
+            f"the processes of lease {lease_id} are not visible here, or not its owner's", hint
+        )
     daemon = _daemon_of(record)
 
     def before_kill(pids: set[int]) -> None:
         for problem in daemon.terminate(pids) if daemon else ():
             warn(problem)
 
-    end_all(lambda: _to_be_told(fd, record) if _holds(fd) else set(), grace_s, before_kill=before_kill)
+    end_all(
+        lambda: _to_be_told(fd, record) if _holds(fd) else set(), grace_s, before_kill=before_kill
+    )
     launcher = _find(record.launcher, fd) if record else None
     if launcher:  # it ends what the job left behind, and releases
         with suppress(OSError):
@@ -153,7 +173,9 @@ def _end(fd: int, record: Lease | Ticket | None, lease_id: str, grace_s: float, 
     survivors: set[int] = set()
     for _ in range(_ATTEMPTS):  # a process that forks while we look may be missed
         # nested launches hold it, too
-        survivors = end_all(lambda: holders(fd) if _holds(fd) else set(), 0, before_kill=before_kill)
+        survivors = end_all(
+            lambda: holders(fd) if _holds(fd) else set(), 0, before_kill=before_kill
+        )
         if not _holds(fd):
             return
     pids = ", ".join(map(str, sorted(survivors))) or "not visible here, or another user's"

@@ -33,7 +33,9 @@ class Leaver:
         share = lease.share
         assert share is not None  # noqa: S101  for the type checker
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
-        looks_on = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))  # to read it is not to hold it
+        looks_on = out_of_the_way(
+            os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY)
+        )  # to read it is not to hold it
         try:
             self._process = subprocess.Popen(  # noqa: S603
                 [

@@ -89,7 +89,9 @@ class Turn:
         blockers += leases if may_join or not bar else ()
         new = self._watch.follow([record_name(blocker) for blocker in blockers])
         only_bar = bar if not may_join else None
-        if new and not (only_bar and is_alive(self._table.path_of(only_bar))):  # who is followed may have ended before
+        if new and not (
+            only_bar and is_alive(self._table.path_of(only_bar))
+        ):  # who is followed may have ended before
             return
         while True:
             left_s = self._left_s(reason)

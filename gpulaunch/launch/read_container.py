@@ -10,7 +10,15 @@ from gpulaunch.containers.docker import Engine, Info
 from gpulaunch.containers.docker_command import DockerCommand
 from gpulaunch.containers.docker_socket import find_socket
 from gpulaunch.containers.engine_ways import offer_of
-from gpulaunch.containers.gpu_flags import CDI_KIND, PROFILE_LABEL, VISIBLE, Asked, allowed_ways, asked_gpus, with_gpus
+from gpulaunch.containers.gpu_flags import (
+    CDI_KIND,
+    PROFILE_LABEL,
+    VISIBLE,
+    Asked,
+    allowed_ways,
+    asked_gpus,
+    with_gpus,
+)
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import FailedError, UsageError, printable
@@ -30,7 +38,11 @@ _ENV_FILE_CHARACTERS = 1 << 20
 
 
 def read_container_launch(
-    given: Mapping[str, Given], command: DockerCommand, *, name: str | None, warn: Callable[[str], None]
+    given: Mapping[str, Given],
+    command: DockerCommand,
+    *,
+    name: str | None,
+    warn: Callable[[str], None],
 ) -> Launch | tuple[str, ...]:
     """Everything that a launch through docker needs to know, read and checked; nothing is taken yet.
 
@@ -56,7 +68,9 @@ def read_container_launch(
     if asked and asked.nothing:
         if given.keys() & {"gpus", "only"}:
             raise UsageError(f"{_option(given)} asks for GPUs, but {asked.text} for none")
-        return command.argv if asked.flag == VISIBLE else with_gpus(command, (), NO_WAY, None, asked)
+        return (
+            command.argv if asked.flag == VISIBLE else with_gpus(command, (), NO_WAY, None, asked)
+        )
     given = _with_asked(given, asked)
     settings = Settings(given, os.environ)
     socket_path = find_socket(command, os.environ)
@@ -71,13 +85,21 @@ def read_container_launch(
     way = choose_way(info, launch.machine, settings, command)
     if command.makes_only:
         if "time_limit" in given:
-            raise UsageError(f"{given['time_limit'].option}: docker create starts nothing that could run too long")
+            raise UsageError(
+                f"{given['time_limit'].option}: docker create starts nothing that could run too long"
+            )
         launch = launch._replace(time_limit_s=None)
-    return launch._replace(container=ContainerLaunch(command, asked, way, socket_path, info.id, None))
+    return launch._replace(
+        container=ContainerLaunch(command, asked, way, socket_path, info.id, None)
+    )
 
 
 def _read_start(
-    given: Mapping[str, Given], command: DockerCommand, *, name: str | None, warn: Callable[[str], None]
+    given: Mapping[str, Given],
+    command: DockerCommand,
+    *,
+    name: str | None,
+    warn: Callable[[str], None],
 ) -> Launch | tuple[str, ...]:
     """Start a container again that was made under a lease: on the GPUs that it was made with, if they are free."""
     socket_path = find_socket(command, os.environ)
@@ -91,21 +113,32 @@ def _read_start(
         return command.argv
     if len(without) > 1:
         names = ", ".join(printable(container.name) for container in without)
-        raise UsageError(f"{len(without)} containers need their GPUs back: {names}: start them one at a time")
+        raise UsageError(
+            f"{len(without)} containers need their GPUs back: {names}: start them one at a time"
+        )
     container = without[0]
     if container.shares:
         shown = printable(container.name)
-        raise UsageError(f"container {shown} was made to share its GPUs, and only docker run does that: run a new one")
-    launch = read_launch(Settings(_with_made(given, container), os.environ), command.argv, name=name, warn=warn)
+        raise UsageError(
+            f"container {shown} was made to share its GPUs, and only docker run does that: run a new one"
+        )
+    launch = read_launch(
+        Settings(_with_made(given, container), os.environ), command.argv, name=name, warn=warn
+    )
     if _shares(launch):
         _check_sharing(command, engine, info, warn)
-    return launch._replace(container=ContainerLaunch(command, None, NO_WAY, socket_path, info.id, container.id))
+    return launch._replace(
+        container=ContainerLaunch(command, None, NO_WAY, socket_path, info.id, container.id)
+    )
 
 
 def _has_lease(container: Container, engine: Engine, info: Info, table: Table) -> bool:
     """Whether a container holds its GPUs by a live lease. A lease that is about to end is none; that is waited for."""
     deadline = time.monotonic() + _ENDING_S
-    while any(_is_for(lease, container, info) for lease in table.peek().leases) and time.monotonic() < deadline:
+    while (
+        any(_is_for(lease, container, info) for lease in table.peek().leases)
+        and time.monotonic() < deadline
+    ):
         now = engine.container(container.id)
         if now is None or now.holds:
             return True
@@ -126,15 +159,25 @@ def _with_asked(given: Mapping[str, Given], asked: Asked | None) -> dict[str, Gi
         return merged
     if asked.number:
         if "gpus" in given and given["gpus"].text != asked.number:
-            raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and docker's {asked.text} disagree")
+            raise UsageError(
+                f"{given['gpus'].option} {given['gpus'].text} and docker's {asked.text} disagree"
+            )
         merged["gpus"] = Given(asked.flag, asked.number)
         return merged
     if "only" in given:
-        raise UsageError(f"{given['only'].option} and docker's {asked.text} both name GPUs: say it once")
+        raise UsageError(
+            f"{given['only'].option} and docker's {asked.text} both name GPUs: say it once"
+        )
     count = str(len(asked.devices))
     if "gpus" in given and given["gpus"].text != count:
-        raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and docker's {asked.text} disagree")
-    return {**given, "only": Given(asked.flag, ",".join(asked.devices)), "gpus": Given(asked.flag, count)}
+        raise UsageError(
+            f"{given['gpus'].option} {given['gpus'].text} and docker's {asked.text} disagree"
+        )
+    return {
+        **given,
+        "only": Given(asked.flag, ",".join(asked.devices)),
+        "gpus": Given(asked.flag, count),
+    }
 
 
 def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Given]:
@@ -159,25 +202,37 @@ def _with_own_gpus(given: Mapping[str, Given], command: DockerCommand) -> Mappin
 
 
 def _shares(launch: Launch) -> bool:
-    return launch.request.sharing is not None or (launch.within is not None and launch.within.share is not None)
+    return launch.request.sharing is not None or (
+        launch.within is not None and launch.within.share is not None
+    )
 
 
-def _check_sharing(command: DockerCommand, engine: Engine, info: Info, warn: Callable[[str], None]) -> None:
+def _check_sharing(
+    command: DockerCommand, engine: Engine, info: Info, warn: Callable[[str], None]
+) -> None:
     """See that MPS would serve the container.
 
     Raises:
         UsageError: it would not.
     """
-    from gpulaunch.containers.mps_client import SHARED_MEMORY, Surroundings, check_sharing  # late: few share
+    from gpulaunch.containers.mps_client import (
+        SHARED_MEMORY,
+        Surroundings,
+        check_sharing,
+    )  # late: few share
 
     user = engine.image_user(command.operands[0]) if command.launches else None
     check_sharing(command, Surroundings(os.geteuid(), os.getegid(), user, info.security))
     if command.values("--shm-size"):
-        warn(f"--shm-size has no effect: a container that shares GPUs has the host's {SHARED_MEMORY}")
+        warn(
+            f"--shm-size has no effect: a container that shares GPUs has the host's {SHARED_MEMORY}"
+        )
 
 
 def _option(given: Mapping[str, Given]) -> str:
-    return " and ".join(f"{given[name].option} {given[name].text}" for name in ("gpus", "only") if name in given)
+    return " and ".join(
+        f"{given[name].option} {given[name].text}" for name in ("gpus", "only") if name in given
+    )
 
 
 def _label(engine: Engine, image: str) -> Label | None:
@@ -185,7 +240,9 @@ def _label(engine: Engine, image: str) -> Label | None:
     return Label(image, PROFILE_LABEL, text) if text else None
 
 
-def _warn_of_unheeded(given: Mapping[str, Given], command: DockerCommand, warn: Callable[[str], None]) -> None:
+def _warn_of_unheeded(
+    given: Mapping[str, Given], command: DockerCommand, warn: Callable[[str], None]
+) -> None:
     """Say what concerns GPUs and is not heeded; it stays the user's decision."""
     for name in given.keys() & {"bind_cpu", "uuid"}:
         warn(f"{given[name].option} has no effect in containers")
@@ -224,7 +281,9 @@ def choose_way(info: Info, machine: Machine, settings: Settings, command: Docker
     allowed = allowed_ways(command)
     if forced.value:
         if forced.value not in allowed:
-            raise UsageError(f"{forced.origin} and docker's --runtime {command.values('--runtime')[-1]} disagree")
+            raise UsageError(
+                f"{forced.origin} and docker's --runtime {command.values('--runtime')[-1]} disagree"
+            )
         return str(forced.value)
     ways = offer_of(info, machine.topology.gpus).ways([gpu.uuid for gpu in machine.topology.gpus])
     ways = [way for way in ways if way in allowed]

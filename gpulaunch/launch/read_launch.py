@@ -69,12 +69,16 @@ def read_launch(
         FailedError: the machine cannot be read.
     """
     if name is not None and len(name) > MAX_NAME_CHARACTERS:
-        raise UsageError(f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to others")
+        raise UsageError(
+            f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to others"
+        )
     profile = _profile(settings, label)
     around = _with_measurements(settings, _surroundings(settings, warn))
     return Launch(
         command=tuple(command),
-        request=read_request(settings, profile, around, command, name=name, warn=warn, pattern=pattern),
+        request=read_request(
+            settings, profile, around, command, name=name, warn=warn, pattern=pattern
+        ),
         machine=around.machine,
         within=around.within,
         name=name,
@@ -116,12 +120,16 @@ def read_request(
     return request
 
 
-def _shares(settings: Settings, profile: Profile, around: Surroundings, warn: Callable[[str], None]) -> bool:
+def _shares(
+    settings: Settings, profile: Profile, around: Surroundings, warn: Callable[[str], None]
+) -> bool:
     """Whether the GPUs are to be shared; inside a lease that is shared they are anyway."""
     if around.within and around.within.share:
         for name in ("share", *_ONLY_WHEN_SHARED):
             if settings.distance(name) == 0:
-                warn(f"{settings.get(name).origin} has no effect inside lease {around.within.id}, which is shared")
+                warn(
+                    f"{settings.get(name).origin} has no effect inside lease {around.within.id}, which is shared"
+                )
         return False
     if settings.get("share", profile.sharing.share).value:
         return True
@@ -145,10 +153,14 @@ def _shared(
 
     program = os.path.basename(command[0]) if command else "job"
     if profile.resources.memory_is_reservation and settings.get("memory").value is None:
-        warn(f"the memory of profile {profile.name} is what it sets aside, not what it needs: --memory may say less")
+        warn(
+            f"the memory of profile {profile.name} is what it sets aside, not what it needs: --memory may say less"
+        )
     found = read_sharing(settings, profile, around.machine, request.name or program)
     if isinstance(found, str):
-        if settings.distance("share") < 2 or profile.sharing.share:  # a file says it of all jobs, known or not
+        if (
+            settings.distance("share") < 2 or profile.sharing.share
+        ):  # a file says it of all jobs, known or not
             warn(f"not shared: {found}")
         return request._replace(own_because=found)
     return request._replace(sharing=found)
@@ -159,7 +171,10 @@ def _recorded_in(settings: Settings, machine: Machine, name: str | None) -> str 
     record = settings.get("record")
     if not record.value or (machine.key and settings.distance("record")):
         return None
-    from gpulaunch.profiles.profile_file import is_own_name, own_profile_file  # late: few launches are recorded
+    from gpulaunch.profiles.profile_file import (
+        is_own_name,
+        own_profile_file,
+    )  # late: few launches are recorded
 
     profile: str | None = settings.get("profile").value
     if settings.distance("record"):
@@ -168,13 +183,16 @@ def _recorded_in(settings: Settings, machine: Machine, name: str | None) -> str 
         return os.path.abspath(profile)
     if profile or name:
         return own_profile_file(profile or name or "")
-    raise UsageError("--record: nobody says which profile is to learn from the job", "-p NAME or --name NAME")
+    raise UsageError(
+        "--record: nobody says which profile is to learn from the job", "-p NAME or --name NAME"
+    )
 
 
 def _mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
     """Where MPS daemons are; a described machine has none, but mistakes in the settings show."""
     place = MpsPlace(
-        base_directory(settings.get("mps_directory").value), _or(settings.get("mps_timeout").value, PATIENCE_S)
+        base_directory(settings.get("mps_directory").value),
+        _or(settings.get("mps_timeout").value, PATIENCE_S),
     )
     return None if machine.key else place
 
@@ -194,7 +212,9 @@ def _profile(settings: Settings, label: Label | None) -> Profile:
     return overridden(profile, instead)
 
 
-def shown_machine(topology: str | None, warn: Callable[[str], None], *, use: bool = False) -> Machine:
+def shown_machine(
+    topology: str | None, warn: Callable[[str], None], *, use: bool = False
+) -> Machine:
     """The machine that a command is to show: chosen as a launch would, except that a setting may hide real GPUs.
 
     Args:
@@ -231,7 +251,9 @@ def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
 
 def shown_settings(topology: str | None) -> Settings:
     """The settings of a command that has --topology and no other option of a launch."""
-    return Settings({} if topology is None else {"topology": Given("--topology", topology)}, os.environ)
+    return Settings(
+        {} if topology is None else {"topology": Given("--topology", topology)}, os.environ
+    )
 
 
 def shown_table(settings: Settings, *, described: bool, warn: Callable[[str], None]) -> Table:
@@ -252,7 +274,8 @@ def _patience(settings: Settings) -> Patience:
     if settings.get("queue").value == "backfill":
         passable_s = _or(settings.get("backfill_limit").value, BACKFILL_LIMIT_S)
     return Patience(
-        wait=settings.distance("wait_timeout") < settings.distance("wait") or bool(settings.get("wait").value),
+        wait=settings.distance("wait_timeout") < settings.distance("wait")
+        or bool(settings.get("wait").value),
         timeout_s=settings.get("wait_timeout").value,
         passable_s=passable_s,
     )
@@ -274,7 +297,9 @@ def _surroundings(
     if topology.value is None and within and within.table:
         topology = Setting(within.table.file, "")
     ignored = settings.get("ignore_programs").value or ()
-    machine = find_machine(topology.value, warn, "" if may_hide else topology.origin, ignored, use=use)
+    machine = find_machine(
+        topology.value, warn, "" if may_hide else topology.origin, ignored, use=use
+    )
     same = within is not None and same_table(machine.key, within.table)
     # inside a lease on another machine CUDA_VISIBLE_DEVICES is about that one
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if same or within is None else None
@@ -302,9 +327,13 @@ def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
     leases = open_table(described=True, warn=warn, private=_is_private(settings)).peek().leases
     lease = next((lease for lease in leases if lease.id == lease_id), None)
     if not lease:
-        warn(f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its own")
+        warn(
+            f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its own"
+        )
         return None
     if os.geteuid() not in (lease.user_id, 0):  # containers run as root for whoever launched them
-        warn(f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its own")
+        warn(
+            f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its own"
+        )
         return None
     return lease

@@ -31,7 +31,9 @@ _VOLTA = (7, 0)
 _CLIENTS, _CLIENTS_FROM_CUDA_13_1 = 48, 60
 
 
-def read_sharing(settings: Settings, profile: Profile, machine: Machine, name: str) -> Sharing | str:
+def read_sharing(
+    settings: Settings, profile: Profile, machine: Machine, name: str
+) -> Sharing | str:
     """What a job brings along that shares; or why its GPUs have to be its own.
 
     Args:
@@ -119,7 +121,9 @@ def _announced(name: str, origin: str) -> Demand:
     except UsageError as problem:
         raise UsageError(f"{printable(origin)}: {problem.message}", problem.hint) from None
     if profile.demand is None:
-        raise UsageError(f"{printable(origin)}: profile {quoted(name)} lacks {', '.join(profile.missing_demand)}")
+        raise UsageError(
+            f"{printable(origin)}: profile {quoted(name)} lacks {', '.join(profile.missing_demand)}"
+        )
     return profile.demand
 
 
@@ -131,11 +135,16 @@ def _objective(settings: Settings) -> Objective:
         "energy_weight": weights[1] if weights else None,
         "throughput_tolerance_percentage": settings.get("throughput_tolerance_percentage").value,
     }
-    return Objective()._replace(**{name: value for name, value in said.items() if value is not None})
+    return Objective()._replace(
+        **{name: value for name, value in said.items() if value is not None}
+    )
 
 
 def _bounds(settings: Settings) -> Bounds:
-    values = {name: settings.get(name.replace("percentage", "bound_percentage")).value for name in Bounds._fields}
+    values = {
+        name: settings.get(name.replace("percentage", "bound_percentage")).value
+        for name in Bounds._fields
+    }
     return Bounds()._replace(**{name: value for name, value in values.items() if value is not None})
 
 
@@ -176,5 +185,9 @@ def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacit
         return f"compute capability {capability}: MPS bounds SMs and memory from 7.0 on"
     if not gpu.memory_bytes:
         return "how much memory it has is unknown"
-    most = _CLIENTS_FROM_CUDA_13_1 if driver is not None and driver >= _DRIVER_OF_CUDA_13_1 else _CLIENTS
+    most = (
+        _CLIENTS_FROM_CUDA_13_1
+        if driver is not None and driver >= _DRIVER_OF_CUDA_13_1
+        else _CLIENTS
+    )
     return capacity_by(model, gpu.memory_bytes, most)

@@ -39,7 +39,11 @@ def request_of(
     sensitive = settings.get("bandwidth_sensitive", profile.communication.bandwidth_sensitive).value
     if pattern == PATTERNS["none"]:
         sensitive = False  # without traffic nothing is to be assumed
-    assumed = [what for what, value in (("pattern", pattern), ("bandwidth_sensitive", sensitive)) if value is None]
+    assumed = [
+        what
+        for what, value in (("pattern", pattern), ("bandwidth_sensitive", sensitive))
+        if value is None
+    ]
     pattern = pattern or PATTERNS["all_to_all"]
     count = (pattern.ranks or 1) if gpus is None else None if gpus == "all" else gpus
     if pattern.ranks and count is not None:
@@ -69,15 +73,21 @@ def _pattern(settings: Settings, profile: Profile, gpus: int | str | None) -> Pa
     return PATTERNS[setting.value] if isinstance(setting.value, str) else setting.value
 
 
-def _wishes(settings: Settings, profile: Profile, topology: Topology, count: int | None) -> requests.Wishes:
+def _wishes(
+    settings: Settings, profile: Profile, topology: Topology, count: int | None
+) -> requests.Wishes:
     several = len({gpu.node for gpu in topology.gpus}) > 1
     required, needed = settings.get("require"), profile.placement
     least = settings.get("min_bandwidth", needed.min_bandwidth_gb_per_s)
     host = settings.get("host_bandwidth", needed.host_gb_per_s)
     if host.origin == "profile" and not any(gpu.host_gb_per_s for gpu in topology.gpus):
-        host = Setting(None, "")  # a profile is for many machines, and hardly any says what its memory carries
+        host = Setting(
+            None, ""
+        )  # a profile is for many machines, and hardly any says what its memory carries
     wishes = requests.Wishes(
-        required=requests.only(topology, required.value, required.origin) if required.value else None,
+        required=requests.only(topology, required.value, required.origin)
+        if required.value
+        else None,
         nvlink=count != 1 and bool(settings.get("nvlink").value),
         least_gb_per_s=(count != 1 and least.value) or 0.0,
         one_numa_node=settings.get("numa").value == "strict",
@@ -114,7 +124,11 @@ def _constraints(
             whose = f"profile {profile.name}'s" if profile.name else "--set's"
             text = f"{whose} {format_size(memory.value)} of memory"
         found.append(requests.memory(topology, memory.value, text))
-    builders: dict[str, Any] = {"gpu_model": requests.model, "only": requests.only, "exclude": requests.exclude}
+    builders: dict[str, Any] = {
+        "gpu_model": requests.model,
+        "only": requests.only,
+        "exclude": requests.exclude,
+    }
     for name, build in builders.items():
         setting = settings.get(name)
         if setting.value:

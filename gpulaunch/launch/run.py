@@ -48,7 +48,9 @@ class _Prepared:
         self.membership = _membership(table, record, share)
         before_kill = self.take_off_mps if self.membership else None
         container = launch.container
-        self.watcher = _watcher(launch, container, table, record, guarded, before_kill) if container else None
+        self.watcher = (
+            _watcher(launch, container, table, record, guarded, before_kill) if container else None
+        )
         self._guard: Companion | None = None
         if guarded and not self.watcher:
             variable = f"{LEASE_VARIABLE}={record.id}"
@@ -63,7 +65,9 @@ class _Prepared:
     @property
     def guards(self) -> set[int]:
         """Pids of those who look after the job: they are no stragglers."""
-        return {companion.pid for companion in (self._guard, self.watcher, self.membership) if companion}
+        return {
+            companion.pid for companion in (self._guard, self.watcher, self.membership) if companion
+        }
 
     def dismiss(self) -> None:
         """It will not be the job."""
@@ -136,7 +140,9 @@ def run(
         TimedOutError: the launch waited, or the job ran, for as long as it may; nothing is held any more.
     """
     table = table_of(launch, told.warn)
-    held = acquire(launch, table, told, lambda record, share: _Prepared(launch, table, record, share))
+    held = acquire(
+        launch, table, told, lambda record, share: _Prepared(launch, table, record, share)
+    )
     if not isinstance(held, Held):
         return held
     job, watcher = held.holder.job, held.holder.watcher
@@ -145,11 +151,15 @@ def run(
     if held.grant.own_because:
         told.warn(f"not shared: {held.grant.own_because}")
     if launch.container and launch.container.leaves_out_gpus:
-        told.warn(f"{launch.machine.topology.name} is only described: its GPUs get into no container")
+        told.warn(
+            f"{launch.machine.topology.name} is only described: its GPUs get into no container"
+        )
     job.start(_started(launch, held))
     if held.holder.membership:
         pids = watcher.pids if watcher else family
-        status = held.holder.membership.wait(job, launch.time_limit_s, held.lease.uuids, told.warn, pids)
+        status = held.holder.membership.wait(
+            job, launch.time_limit_s, held.lease.uuids, told.warn, pids
+        )
     else:
         status = job.wait(launch.time_limit_s)
     in_time = status is not None
@@ -169,7 +179,9 @@ def run(
         if held.holder.membership:
             held.holder.membership.leave()
     if not in_time:
-        raise TimedOutError(f"the job ran longer than its limit of {format_duration(launch.time_limit_s or 0)}")
+        raise TimedOutError(
+            f"the job ran longer than its limit of {format_duration(launch.time_limit_s or 0)}"
+        )
     return Ended(status)
 
 
@@ -178,10 +190,15 @@ def _started(launch: Launch, held: Held[_Prepared]) -> Started:
     if launch.container:
         from gpulaunch.containers.container_launch import HOST_VARIABLES, started_command
 
-        environment: Mapping[str, str | None] = {**dict.fromkeys(HOST_VARIABLES), LEASE_VARIABLE: held.lease.id}
+        environment: Mapping[str, str | None] = {
+            **dict.fromkeys(HOST_VARIABLES),
+            LEASE_VARIABLE: held.lease.id,
+        }
         command = started_command(launch.container, gpus, held.lease.id, held.lease.share)
         return Started(command, environment, frozenset())
-    found = job_environment(gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id, share=held.lease.share)
+    found = job_environment(
+        gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id, share=held.lease.share
+    )
     return Started(launch.command, {**inherited_variables(), **found}, _cpus(launch, gpus))
 
 
@@ -204,7 +221,12 @@ def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[
     if not descendants(guards):
         return set()
     nested = [other for other in table.own_leases() if lease.id in other.ancestors]
-    spared = {process.pid for other in nested for process in (other.launcher, other.job) if state_of(process)}
+    spared = {
+        process.pid
+        for other in nested
+        for process in (other.launcher, other.job)
+        if state_of(process)
+    }
     spared |= guards
     for other in nested:  # a container's may be held by nobody but its watcher
         if other.engine is not None:

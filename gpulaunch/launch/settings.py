@@ -67,7 +67,8 @@ def one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
         name = text.replace("-", "_")
         if name not in names:
             raise UsageError(
-                f"unknown {subject} {quoted(text)}", "known are " + ", ".join(sorted(names)).replace("_", "-")
+                f"unknown {subject} {quoted(text)}",
+                "known are " + ", ".join(sorted(names)).replace("_", "-"),
             )
         return name
 
@@ -128,7 +129,9 @@ def _two_weights(text: str) -> tuple[float, float]:
     except (UsageError, ValueError):
         throughput = energy = 0.0
     if not throughput and not energy:
-        raise UsageError(f"{quoted(text)} is not two weights such as 2,1, 0 to 10 each and not both 0")
+        raise UsageError(
+            f"{quoted(text)} is not two weights such as 2,1, 0 to 10 each and not both 0"
+        )
     return throughput, energy
 
 
@@ -214,7 +217,9 @@ class Settings:
         self._given = given
         self._environment = environment
         user_config = os.path.join(config_directory(), "config.toml")
-        self._configs = [read_document(path) for path in (user_config, SYSTEM_CONFIG) if os.path.exists(path)]
+        self._configs = [
+            read_document(path) for path in (user_config, SYSTEM_CONFIG) if os.path.exists(path)
+        ]
         for config in self._configs:
             _check_keys(config)
 
@@ -241,7 +246,9 @@ class Settings:
         variable = _variable(name)
         if name in self._given:
             option, text, _ = self._given[name]
-            return Setting(_read(name, text, option), f"{option} {text}" if name != "topology" else "")
+            return Setting(
+                _read(name, text, option), f"{option} {text}" if name != "topology" else ""
+            )
         if self._environment.get(variable):
             origin = f"{variable}={self._environment[variable]}"
             return Setting(_read(name, self._environment[variable], origin), origin)
@@ -279,4 +286,8 @@ def _from_config(name: str, config: Document) -> Setting:
 def _check_keys(config: Document) -> None:
     for key in config.data:
         if key not in SETTINGS:
-            raise config.error(FieldError((key,), f"unknown setting {quoted(key)}: known are {', '.join(SETTINGS)}"))
+            raise config.error(
+                FieldError(
+                    (key,), f"unknown setting {quoted(key)}: known are {', '.join(SETTINGS)}"
+                )
+            )

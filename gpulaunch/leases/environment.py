@@ -30,7 +30,9 @@ def job_environment(
     uuids = ",".join(gpu.uuid for gpu in gpus)
     environment = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # else CUDA counts the fastest first, and the indices mean other GPUs
-        "CUDA_VISIBLE_DEVICES": uuids if by_uuid or share else ",".join(str(gpu.index) for gpu in gpus),
+        "CUDA_VISIBLE_DEVICES": uuids
+        if by_uuid or share
+        else ",".join(str(gpu.index) for gpu in gpus),
         "NVIDIA_VISIBLE_DEVICES": uuids,
     }
     if lease_id:
@@ -38,7 +40,11 @@ def job_environment(
     return environment | (mps_environment(share) if share else {})
 
 
-MPS_VARIABLES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+MPS_VARIABLES = (
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+)
 """What tells a process its MPS server and its share."""
 
 

@@ -22,7 +22,11 @@ def holders(record_fd: int) -> set[int]:
     """
     record = os.fstat(record_fd)
     pids = (name for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid())
-    return {int(pid) for pid in pids if record.st_uid in (0, user_of(int(pid))) and _has_open(pid, record)}
+    return {
+        int(pid)
+        for pid in pids
+        if record.st_uid in (0, user_of(int(pid))) and _has_open(pid, record)
+    }
 
 
 def holders_of(path: str) -> set[int]:
@@ -43,7 +47,9 @@ def _has_open(pid: str, file: os.stat_result) -> bool:
     with suppress(OSError):  # ended meanwhile, or somebody else's
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file) and _is_open_to_write(pid, fd):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file) and _is_open_to_write(
+                    pid, fd
+                ):
                     return True
     return False
 
@@ -55,7 +61,10 @@ def _is_open_to_write(pid: str, fd: str) -> bool:
 
 
 def guard(
-    record_fd: int, variable: str, grace_s: float, before_kill: Callable[[set[int]], object] | None = None
+    record_fd: int,
+    variable: str,
+    grace_s: float,
+    before_kill: Callable[[set[int]], object] | None = None,
 ) -> Companion:
     """A process that ends a lease's processes once this one has died without a word.
 
@@ -67,7 +76,9 @@ def guard(
         grace_s: between TERM and KILL.
         before_kill: done once to those that outlive the grace.
     """
-    looks_on = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))  # to read it is not to hold it
+    looks_on = out_of_the_way(
+        os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY)
+    )  # to read it is not to hold it
 
     def act(word: bytes) -> None:
         if not word:

@@ -119,7 +119,9 @@ def parse_lease(document: object, user_id: int) -> Lease:
     Raises:
         FieldError: this is no such document, or one of another version.
     """
-    lease = checked(without_none(document, _OPTIONAL), {**_LEASE, **_OPTIONAL}, required=tuple(_LEASE))
+    lease = checked(
+        without_none(document, _OPTIONAL), {**_LEASE, **_OPTIONAL}, required=tuple(_LEASE)
+    )
     for lease_id in (lease["id"], *texts_of(lease, "ancestors")):
         check_id(lease_id)
     check_time(lease, "started_at")
@@ -151,5 +153,7 @@ def _share(document: object, uuids: Sequence[str]) -> "Share":
 
     share = parse_share(document)
     if not set(uuids) <= set(share.group):
-        raise FieldError(("share", "group"), f"group: {list(share.group)!r} has not all of {list(uuids)!r}")
+        raise FieldError(
+            ("share", "group"), f"group: {list(share.group)!r} has not all of {list(uuids)!r}"
+        )
     return share

@@ -14,7 +14,9 @@ CHOOSY_S = 1800.0
 """So long others pass who waits for better GPUs than those that are free; then nobody does."""
 
 
-def competing(tickets: Iterable[Ticket], within: Lease | None, uuids: Collection[str]) -> list[Ticket]:
+def competing(
+    tickets: Iterable[Ticket], within: Lease | None, uuids: Collection[str]
+) -> list[Ticket]:
     """The tickets that want some of the same GPUs, in their order.
 
     Args:
@@ -25,7 +27,11 @@ def competing(tickets: Iterable[Ticket], within: Lease | None, uuids: Collection
     """
     wanted = set(uuids)
     if within:
-        tickets = [ticket for ticket in tickets if ticket.within == within.id and ticket.user_id in within.insiders]
+        tickets = [
+            ticket
+            for ticket in tickets
+            if ticket.within == within.id and ticket.user_id in within.insiders
+        ]
     else:
         tickets = [ticket for ticket in tickets if ticket.within is None]
     found = (ticket for ticket in tickets if wanted.intersection(ticket.uuids))
@@ -33,7 +39,12 @@ def competing(tickets: Iterable[Ticket], within: Lease | None, uuids: Collection
 
 
 def barring(
-    ahead: Sequence[Ticket], gpus: int, free: Collection[str], clock_s: float, *, choosy: bool = False
+    ahead: Sequence[Ticket],
+    gpus: int,
+    free: Collection[str],
+    clock_s: float,
+    *,
+    choosy: bool = False,
 ) -> Ticket | None:
     """The last of the earlier tickets that a request may not pass; None if it may start.
 
@@ -48,10 +59,14 @@ def barring(
         clock_s: seconds since boot.
         choosy: whether the request is.
     """
-    return next((t for t in reversed(ahead) if not _may_pass(t, gpus, free, clock_s, choosy=choosy)), None)
+    return next(
+        (t for t in reversed(ahead) if not _may_pass(t, gpus, free, clock_s, choosy=choosy)), None
+    )
 
 
-def _may_pass(ticket: Ticket, gpus: int, free: Collection[str], clock_s: float, *, choosy: bool) -> bool:
+def _may_pass(
+    ticket: Ticket, gpus: int, free: Collection[str], clock_s: float, *, choosy: bool
+) -> bool:
     could_start = sum(uuid in free for uuid in ticket.uuids) >= ticket.gpus
     is_smaller = gpus < ticket.gpus and not could_start
     return clock_s < ticket.passable_until_s and (is_smaller or (ticket.choosy and not choosy))

@@ -22,7 +22,9 @@ def without_none(document: object, optional: Mapping[str, object]) -> dict[str, 
     """
     if not isinstance(document, Mapping):
         raise FieldError((), f"{document!r} is not a table")
-    return {key: value for key, value in document.items() if value is not None or key not in optional}
+    return {
+        key: value for key, value in document.items() if value is not None or key not in optional
+    }
 
 
 def texts_of(document: Mapping[str, Any], key: str, length: int | None = None) -> tuple[str, ...]:
@@ -55,7 +57,11 @@ def table_of(document: Mapping[str, Any]) -> TableKey | None:
     Raises:
         FieldError: its key is none.
     """
-    return TableKey(*texts_of(document, "table", length=3)) if document.get("table") is not None else None
+    return (
+        TableKey(*texts_of(document, "table", length=3))
+        if document.get("table") is not None
+        else None
+    )
 
 
 def check_id(text: str) -> None:
@@ -75,7 +81,10 @@ def check_time(document: Mapping[str, Any], key: str) -> None:
         FieldError: this one is not.
     """
     found = document[key]
-    if not found.isascii() or "".join("0" if c.isdigit() else c for c in found) != "0000-00-00T00:00:00Z":
+    if (
+        not found.isascii()
+        or "".join("0" if c.isdigit() else c for c in found) != "0000-00-00T00:00:00Z"
+    ):
         raise FieldError((key,), f"{key}: {found!r} is no time such as 2026-01-31T23:59:59Z")
 
 

@@ -64,7 +64,9 @@ class Draft:
     def __init__(self, directory: str, lease_id: str | None = None) -> None:
         self.id = lease_id or os.urandom(6).hex()
         self.fd = out_of_the_way(os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o644))
-        fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        fcntl.fcntl(
+            self.fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        )
 
     def publish(self, record: Lease | Ticket, directory_fd: int) -> None:
         """Write the record and give it its name, both or neither.
@@ -77,8 +79,15 @@ class Draft:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         while content:
             content = content[os.write(self.fd, content) :]
-        os.fchmod(self.fd, 0o1644)  # for all to read whatever the umask; sticky: systemd-tmpfiles spares it
-        os.link(f"/proc/self/fd/{self.fd}", record_name(record), dst_dir_fd=directory_fd, follow_symlinks=True)
+        os.fchmod(
+            self.fd, 0o1644
+        )  # for all to read whatever the umask; sticky: systemd-tmpfiles spares it
+        os.link(
+            f"/proc/self/fd/{self.fd}",
+            record_name(record),
+            dst_dir_fd=directory_fd,
+            follow_symlinks=True,
+        )
 
     def close(self) -> None:
         """Let go of the record. Only the last descriptor's end unlocks it."""
@@ -125,7 +134,9 @@ def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | N
             return None
         owner = user_name(status.st_uid)
         message = f"{directory}/{name}: cannot read this record of {owner}: {os.strerror(problem.errno or 0).lower()}"
-        raise FailedError(message, f"only {owner} or root can tell whether it is alive, and remove it") from None
+        raise FailedError(
+            message, f"only {owner} or root can tell whether it is alive, and remove it"
+        ) from None
     if fd is None:
         return None
     try:
@@ -152,7 +163,9 @@ def open_record(name: str, directory_fd: int | None = None) -> int | None:
         OSError: it may be a record, but cannot be opened.
     """
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd)
+        fd = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory_fd
+        )
     except OSError as problem:
         if problem.errno in (errno.ENOENT, errno.ELOOP):
             return None
@@ -199,7 +212,9 @@ def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
         kind = "lease" if found.name.startswith(LEASE_PREFIX) else "ticket"
         path = f"{directory}/{found.name}"
         hint = f"{owner} or root can end it: gpulaunch free {id_in(found.name)}"
-        raise FailedError(f"{path}: this live {kind} of {owner} cannot be understood: {problem}", hint) from None
+        raise FailedError(
+            f"{path}: this live {kind} of {owner} cannot be understood: {problem}", hint
+        ) from None
 
 
 def _refuse(constant: str) -> None:
@@ -211,7 +226,9 @@ def _parse(found: FoundRecord) -> Lease | Ticket:
         raise FieldError((), f"larger than {MAX_RECORD_BYTES} bytes")
     document = json.loads(found.content, parse_constant=_refuse)
     is_lease = found.name.startswith(LEASE_PREFIX)
-    record = parse_lease(document, found.user_id) if is_lease else parse_ticket(document, found.user_id)
+    record = (
+        parse_lease(document, found.user_id) if is_lease else parse_ticket(document, found.user_id)
+    )
     if record_name(record) != found.name:
         raise FieldError(("id",), f"its name should be {record_name(record)}")
     return record

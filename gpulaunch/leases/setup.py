@@ -14,7 +14,9 @@ d {SET_UP} 1777 root root -
 """
 
 
-def set_up(warn: Callable[[str], None], ended_containers: Callable[[Iterable[Lease]], set[str]]) -> None:
+def set_up(
+    warn: Callable[[str], None], ended_containers: Callable[[Iterable[Lease]], set[str]]
+) -> None:
     """Make SET_UP, root's, world-writable and sticky, now and after every boot.
 
     Args:
@@ -28,7 +30,9 @@ def set_up(warn: Callable[[str], None], ended_containers: Callable[[Iterable[Lea
     if os.geteuid() != 0:
         raise UsageError("setup needs root", "sudo gpulaunch setup")
     if os.environ.get("GPULAUNCH_STATE_DIR"):
-        raise UsageError("GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes")
+        raise UsageError(
+            "GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes"
+        )
     try:
         if os.path.isdir(SET_UP):
             _make()
@@ -38,7 +42,9 @@ def set_up(warn: Callable[[str], None], ended_containers: Callable[[Iterable[Lea
         with open(TMPFILES, "w") as file:
             file.write(_ENTRY)
     except OSError as problem:
-        raise FailedError(f"{problem.filename}: {os.strerror(problem.errno or 0).lower()}") from None
+        raise FailedError(
+            f"{problem.filename}: {os.strerror(problem.errno or 0).lower()}"
+        ) from None
 
 
 def _make_unless_used(table: Table) -> None:
@@ -49,7 +55,10 @@ def _make_unless_used(table: Table) -> None:
         alive = len(seen.leases) + len(seen.tickets)
         if alive:
             verb = "lease lives" if alive == 1 else "leases live"
-            raise FailedError(f"{alive} {verb} in {table.directory}", "wait for them to end, or see 'gpulaunch status'")
+            raise FailedError(
+                f"{alive} {verb} in {table.directory}",
+                "wait for them to end, or see 'gpulaunch status'",
+            )
         _make()
 
 

@@ -97,7 +97,9 @@ _OBJECTIVE: FieldTable = {
 
 def share_document(share: Share) -> dict[str, Any]:
     """What a record says of it."""
-    demand = {key: value for key, value in share.client.demand._asdict().items() if value is not None}
+    demand = {
+        key: value for key, value in share.client.demand._asdict().items() if value is not None
+    }
     return {
         "group": share.group,
         "sm_percentage": share.sm_percentage,
@@ -118,15 +120,23 @@ def parse_share(document: object) -> Share:
     """
     required = [key for key in _SHARE if key not in ("predicted", "pipe_directory")]
     share = checked(document, _SHARE, required=required, where=("share",))
-    slowdowns = checked(share["slowdowns"], dict.fromkeys(share["slowdowns"], (0.0, 1e4)), where=("share", "slowdowns"))
-    objective = checked(share["objective"], _OBJECTIVE, required=tuple(_OBJECTIVE), where=("share", "objective"))
+    slowdowns = checked(
+        share["slowdowns"],
+        dict.fromkeys(share["slowdowns"], (0.0, 1e4)),
+        where=("share", "slowdowns"),
+    )
+    objective = checked(
+        share["objective"], _OBJECTIVE, required=tuple(_OBJECTIVE), where=("share", "objective")
+    )
     group, directory = texts_of(share, "group"), share.get("pipe_directory")
     predicted = texts_of(share, "predicted") if "predicted" in share else ()
     for text in group if directory is None else (*group, directory):
         if not (text.isascii() and text.isprintable() and len(text) <= _MOST_CHARACTERS):
             raise FieldError(("share",), f"{text!r} is neither a UUID nor a directory")
     if directory is not None and not directory.startswith("/"):
-        raise FieldError(("share", "pipe_directory"), f"pipe_directory: {directory!r} is no absolute path")
+        raise FieldError(
+            ("share", "pipe_directory"), f"pipe_directory: {directory!r} is no absolute path"
+        )
     return Share(
         group=group,
         sm_percentage=share["sm_percentage"],
@@ -140,11 +150,17 @@ def _demand(document: Mapping[str, Any]) -> Demand:
     required = [key for key in _DEMAND if key not in ("power_w", "counters", "intensity")]
     demand = checked(document, _DEMAND, required=required, where=("share", "demand"))
     points = [_numbers(point, "curve", ((0.0, 100.0), (0.0, 1e15))) for point in demand["curve"]]
-    if any(one[0] >= other[0] for one, other in pairwise(points)) or any(0 in point for point in points):
-        raise FieldError(("share", "demand", "curve"), f"curve: {demand['curve']!r} does not ascend from above 0")
+    if any(one[0] >= other[0] for one, other in pairwise(points)) or any(
+        0 in point for point in points
+    ):
+        raise FieldError(
+            ("share", "demand", "curve"), f"curve: {demand['curve']!r} does not ascend from above 0"
+        )
     counters = demand.get("counters")
     if counters is not None:
-        accesses, hit_rate, size = _numbers(counters, "counters", ((0.0, 1e6), (0.0, 1.0), (1, 1024)))
+        accesses, hit_rate, size = _numbers(
+            counters, "counters", ((0.0, 1e6), (0.0, 1.0), (1, 1024))
+        )
         counters = Counters(accesses, hit_rate, int(size))
     curve = tuple(CurvePoint(*point) for point in points)
     return Demand(**{**demand, "curve": curve, "counters": counters})
@@ -152,8 +168,13 @@ def _demand(document: Mapping[str, Any]) -> Demand:
 
 def _numbers(values: object, key: str, ranges: Sequence[tuple[float, float]]) -> list[float]:
     if not isinstance(values, list) or len(values) != len(ranges):
-        raise FieldError(("share", "demand", key), f"{key}: {values!r} is not {len(ranges)} numbers")
+        raise FieldError(
+            ("share", "demand", key), f"{key}: {values!r} is not {len(ranges)} numbers"
+        )
     for value, (least, most) in zip(values, ranges, strict=True):
         if type(value) not in (int, float) or not least <= value <= most:
-            raise FieldError(("share", "demand", key), f"{key}: {value!r} is no number within {least:g} to {most:g}")
+            raise FieldError(
+                ("share", "demand", key),
+                f"{key}: {value!r} is no number within {least:g} to {most:g}",
+            )
     return values

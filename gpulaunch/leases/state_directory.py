@@ -24,7 +24,9 @@ def preferred_directory(chosen: str | None) -> str:
     """
     if chosen:
         if not os.path.isabs(chosen):
-            raise UsageError(f"GPULAUNCH_STATE_DIR={chosen} is no absolute path, so it would mean many tables")
+            raise UsageError(
+                f"GPULAUNCH_STATE_DIR={chosen} is no absolute path, so it would mean many tables"
+            )
         return chosen
     return SET_UP if os.path.isdir(SET_UP) else directory_without_setup()
 
@@ -37,7 +39,9 @@ def directory_without_setup() -> str:
     """
     directory = next(filter(_is_safe_for_all, _SHARED_BY_ALL), None)
     if directory is None:
-        raise FailedError("no state directory: neither /run/lock nor /tmp is root's, world-writable and sticky")
+        raise FailedError(
+            "no state directory: neither /run/lock nor /tmp is root's, world-writable and sticky"
+        )
     return directory
 
 
@@ -55,13 +59,19 @@ def state_directory(chosen: str | None, *, described: bool, private: bool) -> st
     """
     directory = preferred_directory(chosen)
     mount = _mount(directory)
-    own = mount.kind == "overlay" or (mount.point == "/" and mount.root != "/" and _marked_as_container())
+    own = mount.kind == "overlay" or (
+        mount.point == "/" and mount.root != "/" and _marked_as_container()
+    )
     if own and not described and not private:
         hint = f'mount the host\'s: docker run -v {directory}:{directory}, or set table = "private"'
-        raise FailedError(f"{directory} is this container's own: no other launcher of this machine sees it", hint)
+        raise FailedError(
+            f"{directory} is this container's own: no other launcher of this machine sees it", hint
+        )
     if mount.kind in _NETWORK_FILE_SYSTEMS or mount.kind.startswith("fuse"):
         hint = "set GPULAUNCH_STATE_DIR to a directory on a local file system"
-        raise FailedError(f"{directory}: locks on {mount.kind} do not reach every launcher of this machine", hint)
+        raise FailedError(
+            f"{directory}: locks on {mount.kind} do not reach every launcher of this machine", hint
+        )
     if mount.kind == "overlay" and not chosen and _is_safe_for_all("/dev/shm"):  # noqa: S108
         return "/dev/shm"  # noqa: S108  in a container, for GPUs that are nobody else's business
     return directory

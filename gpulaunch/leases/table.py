@@ -82,7 +82,9 @@ class Table:
         private: bool = False,
     ) -> None:
         self._ended_containers = ended_containers
-        self._chosen = os.environ.get("GPULAUNCH_STATE_DIR")  # a Python program may change it while it has a lease
+        self._chosen = os.environ.get(
+            "GPULAUNCH_STATE_DIR"
+        )  # a Python program may change it while it has a lease
         self._preferred = preferred_directory(self._chosen)
         self.directory = state_directory(self._chosen, described=described, private=private)
         self.warn = warn
@@ -126,7 +128,8 @@ class Table:
             return seen
         over = self.over(lease for lease in seen.leases if lease.id in seen.unlocked)
         return seen._replace(
-            leases=[lease for lease in seen.leases if lease.id not in over], unlocked=seen.unlocked - over
+            leases=[lease for lease in seen.leases if lease.id not in over],
+            unlocked=seen.unlocked - over,
         )
 
     def over(self, leases: Iterable[Lease]) -> set[str]:
@@ -160,7 +163,9 @@ class Table:
                 raise self.failed("cannot open the state directory", problem) from None
             if not _flock(fd):
                 holder = _lock_holder(self.directory)
-                raise FailedError(f"{self.directory}: the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}")
+                raise FailedError(
+                    f"{self.directory}: the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}"
+                )
             try:
                 if self._is_still_here(fd):
                     self._check_still_preferred()
@@ -226,7 +231,9 @@ class Table:
         except OSError as problem:
             raise self.failed("cannot use this state directory", problem) from None
         if owner not in (0, os.geteuid()):
-            self.warn(f"state directory {self.directory} belongs to {user_name(owner)}, who can remove any lease in it")
+            self.warn(
+                f"state directory {self.directory} belongs to {user_name(owner)}, who can remove any lease in it"
+            )
 
 
 class LockedTable:
@@ -289,7 +296,9 @@ class LockedTable:
             os.unlink(record_name(record), dir_fd=self._fd)
         except FileNotFoundError:
             if isinstance(record, Lease):
-                self._table.warn(f"{self._table.directory}: lease {record.id} was removed by someone else")
+                self._table.warn(
+                    f"{self._table.directory}: lease {record.id} was removed by someone else"
+                )
         except OSError as problem:
             raise self._table.failed(f"cannot remove {record_name(record)}", problem) from None
 
@@ -299,21 +308,30 @@ def release(table: Table, draft: Draft, record: Lease | Ticket) -> None:
     try:
         with table.locked() as locked:
             locked.remove(record)
-    except FailedError as problem:  # the job has ended: its status matters more, and an unlocked record is ignored
+    except (
+        FailedError
+    ) as problem:  # the job has ended: its status matters more, and an unlocked record is ignored
         table.warn(problem.message)
     finally:
         draft.close()
 
 
 def _read_records(
-    directory_fd: int, directory: str, before: int | None, ended: Collection[str], *, clear_dead: bool
+    directory_fd: int,
+    directory: str,
+    before: int | None,
+    ended: Collection[str],
+    *,
+    clear_dead: bool,
 ) -> Snapshot:
     leases: list[Lease] = []
     tickets: list[Ticket] = []
     unlocked: set[str] = set()
     for name in os.listdir(directory_fd):
         number = ticket_number(name)
-        if not name.startswith(LEASE_PREFIX) and (number == 0 or (before is not None and number >= before)):
+        if not name.startswith(LEASE_PREFIX) and (
+            number == 0 or (before is not None and number >= before)
+        ):
             continue
         found = read_record(directory_fd, directory, name)
         if found is None:
@@ -359,7 +377,9 @@ def _flock(fd: int) -> bool:
     _thread.start_new_thread(_flock_in_thread, (fd, waiting, answer))
     if waiting.acquire(timeout=LOCK_TIMEOUT_S):
         return True
-    if answer.acquire(blocking=False):  # from now on the thread, which cannot be called back, keeps nothing
+    if answer.acquire(
+        blocking=False
+    ):  # from now on the thread, which cannot be called back, keeps nothing
         return False
     waiting.acquire()
     return True

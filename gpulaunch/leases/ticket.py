@@ -88,7 +88,9 @@ def parse_ticket(document: object, user_id: int) -> Ticket:
     Raises:
         FieldError: this is no such document, or one of another version.
     """
-    ticket = checked(without_none(document, _OPTIONAL), {**_TICKET, **_OPTIONAL}, required=tuple(_TICKET))
+    ticket = checked(
+        without_none(document, _OPTIONAL), {**_TICKET, **_OPTIONAL}, required=tuple(_TICKET)
+    )
     check_id(ticket["id"])
     check_time(ticket, "since")
     return Ticket(

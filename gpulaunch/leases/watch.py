@@ -30,7 +30,9 @@ class Watch:
     def __init__(self, directory: str, warn: Callable[[str], None]) -> None:
         self._directory = directory
         self._warn = warn
-        self._watches: dict[str, int] = {}  # file name -> inotify's number; never taken back, which costs 10 ms
+        self._watches: dict[
+            str, int
+        ] = {}  # file name -> inotify's number; never taken back, which costs 10 ms
         self._followed: frozenset[str] = frozenset()
         self._fd: int | None = None
         try:
@@ -53,7 +55,9 @@ class Watch:
         self._followed = frozenset(names)
         for name in new.difference(self._watches):
             try:
-                self._watches[name] = libc.watch_file(self._fd, os.path.join(self._directory, name), _ENDED)
+                self._watches[name] = libc.watch_file(
+                    self._fd, os.path.join(self._directory, name), _ENDED
+                )
             except FileNotFoundError:
                 pass
             except OSError as problem:
@@ -103,7 +107,9 @@ class Watch:
 
     def _do_without(self, problem: OSError) -> None:
         reason = os.strerror(problem.errno or 0).lower()
-        self._warn(f"no file events (inotify: {reason}), so looking every {_WITHOUT_EVENTS_S:g} s instead")
+        self._warn(
+            f"no file events (inotify: {reason}), so looking every {_WITHOUT_EVENTS_S:g} s instead"
+        )
 
     def close(self) -> None:
         """Follow nothing any more."""

@@ -39,7 +39,9 @@ def cards(topology: Topology) -> list[Card]:
     parts: dict[int, list[Gpu]] = {}
     for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card):
         parts.setdefault(gpu.card, []).append(gpu)
-    return [Card(index, gpus[0], tuple(gpus) if gpus[0].mig else ()) for index, gpus in parts.items()]
+    return [
+        Card(index, gpus[0], tuple(gpus) if gpus[0].mig else ()) for index, gpus in parts.items()
+    ]
 
 
 def card_links(topology: Topology) -> dict[tuple[int, int], Link]:

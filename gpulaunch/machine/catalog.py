@@ -68,7 +68,10 @@ def load_measurements(topology: Topology) -> tuple[Measured, ...]:
         path = os.path.join(directory, f"{topology.name}.toml")
         if os.path.isfile(path):
             document = read_document(path)
-            models = {gpu.model for gpu in parsed(document, lambda data: described_topology(data, "")).gpus}
+            models = {
+                gpu.model
+                for gpu in parsed(document, lambda data: described_topology(data, "")).gpus
+            }
             same = models == {gpu.model for gpu in topology.gpus}
             return parsed(document, measurements) if same else ()
     return ()
@@ -82,7 +85,9 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
     """
     own = f"./{name}" if os.path.isfile(name) else "a file"
     hint = f"known are {', '.join(machine_names())}, or give {own}"
-    path = name if name.endswith(".txt") else find_file(name, _machine_directories(), "topology", hint)
+    path = (
+        name if name.endswith(".txt") else find_file(name, _machine_directories(), "topology", hint)
+    )
     try:
         status = os.stat(path)
     except OSError as problem:
@@ -134,9 +139,14 @@ def _text_machine(path: str, text: str, called: str | None = None) -> dict[str, 
     from gpulaunch.machine.smi_text import TextError, parse_topology_text, text_document
 
     file = os.path.basename(path)
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(os.path.basename(called or path))[0]) or "machine"
+    name = (
+        re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(os.path.basename(called or path))[0])
+        or "machine"
+    )
     try:
-        return text_document(parse_topology_text(text), name, f"nvidia-smi topo -m in {printable(file)}")
+        return text_document(
+            parse_topology_text(text), name, f"nvidia-smi topo -m in {printable(file)}"
+        )
     except TextError as problem:
         raise UsageError(f"{path}:{problem.line}: {problem.message}") from None
 
@@ -147,4 +157,6 @@ def load_paper(name: str) -> dict[str, Any]:
     Raises:
         UsageError: there is none.
     """
-    return read_document(find_file(name, [shipped_directory("papers")], "paper", "profiles/papers has them")).data
+    return read_document(
+        find_file(name, [shipped_directory("papers")], "paper", "profiles/papers has them")
+    ).data

@@ -51,7 +51,12 @@ _PCIE: FieldTable = {
     "groups": dict,
     "peer_to_peer": bool,
 }
-_NUMA: FieldTable = {"node": (0, 1 << 20), "gpus": list, "cpuset": str, "memory_gb_per_s": (0.001, 1e6)}
+_NUMA: FieldTable = {
+    "node": (0, 1 << 20),
+    "gpus": list,
+    "cpuset": str,
+    "memory_gb_per_s": (0.001, 1e6),
+}
 _NETWORK: FieldTable = {"nodes": (1, MAX_GPUS), "bandwidth_gb_per_s": (0.001, 1e6), "source": str}
 _MEASUREMENT: FieldTable = {"tool": str, "date": str}
 _MEASURED: FieldTable = {
@@ -61,7 +66,12 @@ _MEASURED: FieldTable = {
     "message_bytes": list,
     "bus_gb_per_s": list,
 }
-_MIG: FieldTable = {"gpu": (0, MAX_GPUS), "profile": str, "memory_mib": (0, 1 << 30), "instances": list}
+_MIG: FieldTable = {
+    "gpu": (0, MAX_GPUS),
+    "profile": str,
+    "memory_mib": (0, 1 << 30),
+    "instances": list,
+}
 
 
 class _NumaNode(NamedTuple):
@@ -87,7 +97,9 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     machine = checked(document, _MACHINE, required=("name", "source", "gpus", "pcie"))
     plain = machine["name"].translate({ord(c): "x" for c in "._-"})
     if not (plain.isascii() and plain.isalnum()):  # it becomes part of the UUIDs
-        raise FieldError(("name",), f"name: {machine['name']!r} is not made of letters, digits, '.', '_' and '-'")
+        raise FieldError(
+            ("name",), f"name: {machine['name']!r} is not made of letters, digits, '.', '_' and '-'"
+        )
     cards = _cards(machine)
     _check_versions(machine, cards)
     network = _network(machine, len(cards))
@@ -100,11 +112,18 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
             return Wire(NETWORK_PATH, 0, network["bandwidth_gb_per_s"], peer_to_peer=False)
         pair = a % count, b % count
         return Wire(
-            paths.get(pair, "SYS"), nvlinks.get(pair, 0), pcie.get("bandwidth_gb_per_s"), pcie.get("peer_to_peer")
+            paths.get(pair, "SYS"),
+            nvlinks.get(pair, 0),
+            pcie.get("bandwidth_gb_per_s"),
+            pcie.get("peer_to_peer"),
         )
 
     gpus = _with_instances(machine, _on_each_node(machine["name"], cards, network["nodes"]))
-    source = f"{machine['source']}; network: {network['source']}" if "source" in network else machine["source"]
+    source = (
+        f"{machine['source']}; network: {network['source']}"
+        if "source" in network
+        else machine["source"]
+    )
     return Topology(machine["name"], gpus, wired(gpus, wire), source, digest, measurements(machine))
 
 
@@ -117,17 +136,27 @@ def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
     checked(machine.get("measurement", {}), _MEASUREMENT, where=("measurement",))
     kinds: dict[tuple[str, ...], list[float]] = {}
     for i, entry in enumerate(machine.get("measured", [])):
-        part = checked(entry, _MEASURED, required=("ring", "all_reduce_gb_per_s"), where=("measured", i))
+        part = checked(
+            entry, _MEASURED, required=("ring", "all_reduce_gb_per_s"), where=("measured", i)
+        )
         if not part["ring"] or not all(isinstance(name, str) for name in part["ring"]):
-            raise FieldError(("measured", i, "ring"), f"ring: {part['ring']!r} is no list of links such as 'NV2 50'")
+            raise FieldError(
+                ("measured", i, "ring"),
+                f"ring: {part['ring']!r} is no list of links such as 'NV2 50'",
+            )
         kinds.setdefault(tuple(part["ring"]), []).append(part["all_reduce_gb_per_s"])
-    return tuple(Measured(ring, sorted(bandwidths)[len(bandwidths) // 2]) for ring, bandwidths in kinds.items())
+    return tuple(
+        Measured(ring, sorted(bandwidths)[len(bandwidths) // 2])
+        for ring, bandwidths in kinds.items()
+    )
 
 
 def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
     common = checked(machine["gpus"], _GPUS, required=("count", "model"), where=("gpus",))
     nvlink = (
-        checked(machine["nvlink"], _NVLINK, required=("version",), where=("nvlink",)) if "nvlink" in machine else {}
+        checked(machine["nvlink"], _NVLINK, required=("version",), where=("nvlink",))
+        if "nvlink" in machine
+        else {}
     )
     pcie = checked(machine["pcie"], _PCIE, required=("generation", "width"), where=("pcie",))
     nodes = _numa_nodes(machine.get("numa", []), common["count"])
@@ -138,7 +167,9 @@ def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
     fields = {
         "model": values(common, "gpus", "model", ""),
         "memory_bytes": [mib << 20 for mib in values(common, "gpus", "memory_mib", 0)],
-        "compute_capability": [text or None for text in values(common, "gpus", "compute_capability", "")],
+        "compute_capability": [
+            text or None for text in values(common, "gpus", "compute_capability", "")
+        ],
         "pcie_generation": values(pcie, "pcie", "generation", 0),
         "pcie_width": values(pcie, "pcie", "width", 0),
         "nvlink_version": values(nvlink, "nvlink", "version", 0),
@@ -161,7 +192,9 @@ def _network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:
     """What joins machines of so many cards: one alone unless the document says otherwise."""
     if "network" not in machine:
         return {"nodes": 1}
-    network = checked(machine["network"], _NETWORK, required=("nodes", "bandwidth_gb_per_s"), where=("network",))
+    network = checked(
+        machine["network"], _NETWORK, required=("nodes", "bandwidth_gb_per_s"), where=("network",)
+    )
     total = network["nodes"] * count
     if total > MAX_GPUS:
         asked = f"{network['nodes']} machines of {count} GPUs each are {total} GPUs"
@@ -209,11 +242,17 @@ def _check_memory(node: Mapping[str, Any], node_of: Mapping[int, _NumaNode], pat
     """Jobs share the memory of a NUMA node, so it must be known which one it is, and what it carries."""
     stated = node.get("memory_gb_per_s", 0.0)
     if stated and "node" not in node:
-        raise FieldError(path, f"memory_gb_per_s: {stated:g} is stated without the number of its node")
-    same = (found.host_gb_per_s for found in node_of.values() if found.numa_node == node.get("node"))
+        raise FieldError(
+            path, f"memory_gb_per_s: {stated:g} is stated without the number of its node"
+        )
+    same = (
+        found.host_gb_per_s for found in node_of.values() if found.numa_node == node.get("node")
+    )
     other = next((found for found in same if found != stated), None)
     if other is not None:
-        raise FieldError(path[:2], f"memory_gb_per_s: {stated:g} for node {node['node']}, and {other:g} before")
+        raise FieldError(
+            path[:2], f"memory_gb_per_s: {stated:g} for node {node['node']}, and {other:g} before"
+        )
 
 
 def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[Gpu, ...]:
@@ -222,13 +261,21 @@ def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[G
     instances: dict[int, Gpu] = {}
     split: set[int] = set()
     for i, entry in enumerate(machine.get("mig", [])):
-        part = checked(entry, _MIG, required=("gpu", "profile", "memory_mib", "instances"), where=("mig", i))
+        part = checked(
+            entry, _MIG, required=("gpu", "profile", "memory_mib", "instances"), where=("mig", i)
+        )
         (first,) = _indices([part["gpu"]], count, ("mig", i, "gpu"))
         same = range(first, len(cards), count)  # that card of every machine
         split.update(same)
         for card, number in product(same, part["instances"]):
-            if type(number) is not int or not 0 <= number < 100 or mig_index(card, number) in instances:
-                raise FieldError(("mig", i, "instances"), f"{number!r} is no instance number of its own, 0 to 99")
+            if (
+                type(number) is not int
+                or not 0 <= number < 100
+                or mig_index(card, number) in instances
+            ):
+                raise FieldError(
+                    ("mig", i, "instances"), f"{number!r} is no instance number of its own, 0 to 99"
+                )
             mig = Mig(card, cards[card].uuid, number, part["profile"])
             instances[mig_index(card, number)] = cards[card]._replace(
                 index=mig_index(card, number),
@@ -249,7 +296,10 @@ def _pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, int], 
     """Path type of each pair: the nearest level at which one group holds both."""
     for level, members in groups.items():
         if level not in PCIE_PATHS:
-            raise FieldError(("pcie", "groups", level), f"{level!r} is no PCIe path type: {', '.join(PCIE_PATHS)}")
+            raise FieldError(
+                ("pcie", "groups", level),
+                f"{level!r} is no PCIe path type: {', '.join(PCIE_PATHS)}",
+            )
         if not isinstance(members, list):
             raise FieldError(("pcie", "groups", level), f"{level}: {members!r} is not a list")
     paths: dict[tuple[int, int], PathType] = {}
@@ -275,6 +325,8 @@ def _nvlinks(entries: list[Any], count: int) -> dict[tuple[int, int], int]:
 
 
 def _indices(values: object, count: int, path: Path) -> list[int]:
-    if not isinstance(values, list) or any(type(v) is not int or not 0 <= v < count for v in values):
+    if not isinstance(values, list) or any(
+        type(v) is not int or not 0 <= v < count for v in values
+    ):
         raise FieldError(path, f"{values!r} is no list of GPU indices 0 to {count - 1}")
     return values

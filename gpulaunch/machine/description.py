@@ -28,13 +28,19 @@ def machine_document(topology: Topology) -> dict[str, Any]:
     (first, sections), *others = ((node, _sections(part)) for node, part in parts.items())
     other = next((node for node, found in others if found != sections), None)
     if other is not None:
-        raise UsageError(f"nodes {first} and {other} differ, and a machine file has one description for all")
+        raise UsageError(
+            f"nodes {first} and {other} differ, and a machine file has one description for all"
+        )
     sections |= {
         "network": _network(topology, len(parts)) if others else None,
-        "measured": [{**measured._asdict(), "ring": list(measured.ring)} for measured in topology.measured],
+        "measured": [
+            {**measured._asdict(), "ring": list(measured.ring)} for measured in topology.measured
+        ],
     }
     name = re.sub(r"[^A-Za-z0-9._-]", "-", topology.name) or "machine"
-    return {"name": name, "source": topology.source} | {key: value for key, value in sections.items() if value}
+    return {"name": name, "source": topology.source} | {
+        key: value for key, value in sections.items() if value
+    }
 
 
 def _sections(machine: Topology) -> dict[str, Any]:
@@ -56,7 +62,9 @@ def _network(topology: Topology, nodes: int) -> dict[str, Any]:
     figures = sorted({link.pcie_gb_per_s for link in topology.links if link.kind == "network"})
     if len(figures) > 1:
         carried = " and ".join(f"{figure:g}" for figure in (figures[0], figures[-1]))
-        raise UsageError(f"network: its links carry {carried} GB/s, and a machine file has one figure for all")
+        raise UsageError(
+            f"network: its links carry {carried} GB/s, and a machine file has one figure for all"
+        )
     return {"nodes": nodes, "bandwidth_gb_per_s": figures[0]}
 
 
@@ -75,8 +83,12 @@ def _nvlink(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str
         "cpu_links_per_gpu": lambda gpu: gpu.cpu_nvlinks,
         "gb_per_s_per_link": lambda gpu: gpu.nvlink_gb_per_s,
     }
-    facts: dict[str, Any] = {key: _one_or_each(map(ask, gpus)) for key, ask in keys.items() if any(map(ask, gpus))}
-    direct = [[a, b, link.nvlink_count] for (a, b), link in sorted(links.items()) if link.kind == "nvlink"]
+    facts: dict[str, Any] = {
+        key: _one_or_each(map(ask, gpus)) for key, ask in keys.items() if any(map(ask, gpus))
+    }
+    direct = [
+        [a, b, link.nvlink_count] for (a, b), link in sorted(links.items()) if link.kind == "nvlink"
+    ]
     if direct:
         facts["links"] = direct
     return {"version": _one_or_each(versions)} | facts if any(versions) or facts else {}
@@ -92,7 +104,9 @@ def _pcie(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, 
         "generation": _one_or_each(gpu.pcie_generation for gpu in gpus),
         "width": _one_or_each(gpu.pcie_width for gpu in gpus),
     }
-    stated = {link.pcie_gb_per_s for link in links.values() if link.pcie_gb_per_s != _computed(link)}
+    stated = {
+        link.pcie_gb_per_s for link in links.values() if link.pcie_gb_per_s != _computed(link)
+    }
     if len(stated) == 1:
         table["bandwidth_gb_per_s"] = stated.pop()
     usable = {link.peer_to_peer for link in links.values()}
@@ -106,7 +120,9 @@ def _pcie(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, 
 
 def _computed(link: Link) -> float:
     usable = link.peer_to_peer is not False
-    return pcie_bandwidth(link.pcie_path, link.pcie_generation, link.pcie_width, peer_to_peer=usable)
+    return pcie_bandwidth(
+        link.pcie_path, link.pcie_generation, link.pcie_width, peer_to_peer=usable
+    )
 
 
 def _groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, list[list[int]]]:
@@ -121,7 +137,10 @@ def _groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, list[li
         if not pairs:
             continue
         reach |= pairs
-        near = [[b for b in range(count) if b == a or (min(a, b), max(a, b)) in reach] for a in range(count)]
+        near = [
+            [b for b in range(count) if b == a or (min(a, b), max(a, b)) in reach]
+            for a in range(count)
+        ]
         found = [group for a, group in enumerate(near) if len(group) > 1 and group[0] == a]
         covered = {pair for group in found for pair in combinations(group, 2)}
         groups[path] = found if covered == reach else [list(pair) for pair in sorted(pairs)]
@@ -132,7 +151,9 @@ def _numa(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
     entries: dict[tuple[int | None, str, float], list[int]] = {}
     for i, gpu in enumerate(gpus):
         if gpu.numa_node is not None or gpu.cpuset:
-            entries.setdefault((gpu.numa_node, format_cpuset(gpu.cpuset), gpu.host_gb_per_s), []).append(i)
+            entries.setdefault(
+                (gpu.numa_node, format_cpuset(gpu.cpuset), gpu.host_gb_per_s), []
+            ).append(i)
     return [
         ({} if node is None else {"node": node})
         | {"gpus": places}
@@ -147,7 +168,9 @@ def _instances(found: Sequence[Card]) -> list[dict[str, Any]]:
     for i, card in enumerate(found):
         for gpu in card.instances:
             if gpu.mig:
-                entries.setdefault((i, gpu.mig.profile, gpu.memory_bytes >> 20), []).append(gpu.mig.instance)
+                entries.setdefault((i, gpu.mig.profile, gpu.memory_bytes >> 20), []).append(
+                    gpu.mig.instance
+                )
     return [
         {"gpu": card, "profile": profile, "memory_mib": mib, "instances": instances}
         for (card, profile, mib), instances in entries.items()

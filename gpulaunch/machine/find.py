@@ -92,13 +92,17 @@ def _this_machine(warn: Callable[[str], None]) -> Topology:
         if known:
             return known
         reading = _probed(warn)
-        if reading.is_steady and roster.read_roster() == listed:  # nothing changed while it waited or was read
+        if (
+            reading.is_steady and roster.read_roster() == listed
+        ):  # nothing changed while it waited or was read
             topology_cache.store(listed, reading.topology)
     return reading.topology
 
 
 def _probed(warn: Callable[[str], None]) -> "Reading":
-    from gpulaunch.machine.nvidia.probe import probe  # late: pynvml costs as much as the rest of the launch
+    from gpulaunch.machine.nvidia.probe import (
+        probe,
+    )  # late: pynvml costs as much as the rest of the launch
 
     reading = probe()
     for problem in reading.problems:

@@ -92,7 +92,9 @@ def _texts(values: list[Any], where: Path) -> tuple[str, ...]:
 def _estimated(values: list[Any]) -> tuple[str, ...]:
     for value in values:
         if value not in tuple(_FIGURES):
-            raise FieldError(("estimated",), f"estimated: {value!r} is none of {', '.join(_FIGURES)}")
+            raise FieldError(
+                ("estimated",), f"estimated: {value!r} is none of {', '.join(_FIGURES)}"
+            )
     return tuple(values)
 
 
@@ -111,7 +113,11 @@ def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | 
         True
     """
     words = _words(product_name.partition(" MIG ")[0])
-    fits = [(model, fit) for model in models if (fit := max(_fit(_words(text), words) for text in model.models))]
+    fits = [
+        (model, fit)
+        for model in models
+        if (fit := max(_fit(_words(text), words) for text in model.models))
+    ]
     return max(fits, key=lambda each: each[1])[0] if fits else None
 
 

@@ -59,7 +59,9 @@ def read_attributes(graph: Graph, fields: FieldTable) -> Attributes:
     """
     if graph.is_directed() or graph.is_multigraph():
         raise UsageError("graph: it must be undirected, with at most one edge for two nodes")
-    return _checked({name: value for name, value in graph.graph.items() if name in fields}, fields, "graph")
+    return _checked(
+        {name: value for name, value in graph.graph.items() if name in fields}, fields, "graph"
+    )
 
 
 def read_nodes(graph: Graph, fields: FieldTable) -> dict[int, Attributes]:
@@ -107,8 +109,17 @@ def read_graphml(text: str, origin: str) -> Graph:
         graph: Graph = nx.parse_graphml(text)
     except ParseError as problem:
         reason = str(problem).rpartition(": line")[0]
-        raise UsageError(f"{origin}:{problem.position[0]}: no XML that can be read: {reason}") from None
-    except (nx.NetworkXException, AttributeError, LookupError, RecursionError, TypeError, ValueError) as problem:
+        raise UsageError(
+            f"{origin}:{problem.position[0]}: no XML that can be read: {reason}"
+        ) from None
+    except (
+        nx.NetworkXException,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as problem:
         reason = str(problem)[:_MOST_REASON]
         raise UsageError(f"{origin}: no GraphML that networkx can read: {reason}") from None
     return graph
@@ -128,7 +139,9 @@ def read_weights(graph: Graph) -> tuple[list[int], list[tuple[int, int, object]]
     defaults = graph.graph.get("edge_default")
     usual = defaults.get("weight", 1.0) if isinstance(defaults, Mapping) else 1.0
     edges = graph.edges(data="weight", default=usual)
-    return [*ranks.values()], [(ranks[one], ranks[other], _plain(weight)) for one, other, weight in edges]
+    return [*ranks.values()], [
+        (ranks[one], ranks[other], _plain(weight)) for one, other, weight in edges
+    ]
 
 
 def _index(node: object, meaning: str = "the index of a GPU") -> int:

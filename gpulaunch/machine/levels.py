@@ -84,7 +84,9 @@ def machine_tree(topology: Topology) -> Level:
         return below[0]
     # CPUs and NUMA nodes of the same numbers in two machines are not the same ones
     network = _level("network", NETWORK_PATH, below)._replace(numa_node=None, cpuset=frozenset())
-    return network._replace(nvlinks=frozenset(pair for machine in below for pair in machine.nvlinks))
+    return network._replace(
+        nvlinks=frozenset(pair for machine in below for pair in machine.nvlinks)
+    )
 
 
 def _machine(topology: Topology) -> Level:
@@ -97,7 +99,9 @@ def _machine(topology: Topology) -> Level:
     children = tuple(_as_socket(level) for level in sockets)
     alone = len(children) == 1 and children[0].kind == "socket"
     machine = children[0]._replace(kind="machine") if alone else _level("machine", "SYS", children)
-    return machine._replace(nvlinks=frozenset((link.a, link.b) for link in topology.links if link.nvlink_count))
+    return machine._replace(
+        nvlinks=frozenset((link.a, link.b) for link in topology.links if link.nvlink_count)
+    )
 
 
 def _leaf(gpu: Gpu) -> Level:
@@ -114,7 +118,9 @@ def _as_socket(level: Level) -> Level:
     return level._replace(kind="socket") if level.kind in ("switch", "host bridge") else level
 
 
-def _joined(levels: list[Level], pairs: Iterable[tuple[int, int]], kind: LevelKind, path: PathType) -> list[Level]:
+def _joined(
+    levels: list[Level], pairs: Iterable[tuple[int, int]], kind: LevelKind, path: PathType
+) -> list[Level]:
     """The next levels up: what the pairs connect becomes one; what they leave alone, or what was one, stays."""
     above = {index: i for i, level in enumerate(levels) for index in level.gpus}
     group = list(range(len(levels)))
@@ -125,7 +131,10 @@ def _joined(levels: list[Level], pairs: Iterable[tuple[int, int]], kind: LevelKi
     members: dict[int, list[Level]] = {}
     for level, g in zip(levels, group, strict=True):
         members.setdefault(g, []).append(level)
-    return [below[0] if len(below) == 1 else _level(kind, path, tuple(below)) for below in members.values()]
+    return [
+        below[0] if len(below) == 1 else _level(kind, path, tuple(below))
+        for below in members.values()
+    ]
 
 
 def _level(kind: LevelKind, path: PathType, children: tuple[Level, ...]) -> Level:
@@ -197,11 +206,16 @@ def to_networkx(tree: Level) -> "Graph":
 
     several = tree.kind == "network"
     edges: list[tuple[int | str, int | str, Attributes]] = [
-        (_node(level), _node(child), {"kind": "level", "weight": weight}) for level, child, weight in level_edges(tree)
+        (_node(level), _node(child), {"kind": "level", "weight": weight})
+        for level, child, weight in level_edges(tree)
     ]
     edges += [(a, b, {"kind": "nvlink", "weight": _NVLINK_WEIGHT}) for a, b in sorted(tree.nvlinks)]
     nodes = (
-        (_node(level), {"kind": level.kind, "numa_node": level.numa_node} | ({"node": level.node} if several else {}))
+        (
+            _node(level),
+            {"kind": level.kind, "numa_node": level.numa_node}
+            | ({"node": level.node} if several else {}),
+        )
         for level in _levels(tree)
     )
     return make_graph(nodes, edges)
@@ -214,4 +228,6 @@ def _levels(tree: Level) -> Iterator[Level]:
 
 
 def _node(level: Level) -> int | str:
-    return level.gpus[0] if level.kind == "GPU" else f"{level.kind} {','.join(map(str, level.gpus))}"
+    return (
+        level.gpus[0] if level.kind == "GPU" else f"{level.kind} {','.join(map(str, level.gpus))}"
+    )

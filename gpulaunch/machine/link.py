@@ -99,16 +99,26 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
     count = wire.direct_nvlinks or (0 if apart else min(a.nvswitch_links, b.nvswitch_links))
     version = min(a.nvlink_version, b.nvlink_version) if count else 0
     reported = min(a.nvlink_gb_per_s, b.nvlink_gb_per_s)
-    nominal, planned = nvlink_figures(version, a.compute_capability, reported) if count else (0.0, 0.0)
+    nominal, planned = (
+        nvlink_figures(version, a.compute_capability, reported) if count else (0.0, 0.0)
+    )
     generation = min(a.pcie_generation, b.pcie_generation)
     width = min(a.pcie_width, b.pcie_width)
     pcie_gb_per_s = wire.pcie_gb_per_s
     if pcie_gb_per_s is None:
-        pcie_gb_per_s = pcie_bandwidth(wire.pcie_path, generation, width, peer_to_peer=wire.peer_to_peer is not False)
+        pcie_gb_per_s = pcie_bandwidth(
+            wire.pcie_path, generation, width, peer_to_peer=wire.peer_to_peer is not False
+        )
     return Link(
         a=a.index,
         b=b.index,
-        kind="network" if apart else "pcie" if not count else "nvlink" if wire.direct_nvlinks else "nvswitch",
+        kind="network"
+        if apart
+        else "pcie"
+        if not count
+        else "nvlink"
+        if wire.direct_nvlinks
+        else "nvswitch",
         nvlink_count=count,
         nvlink_version=version,
         pcie_path=wire.pcie_path,

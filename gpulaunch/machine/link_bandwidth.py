@@ -40,7 +40,9 @@ _BY_VERSION = {
     5: NvlinkFigures(50.0, 40.1),
     6: NvlinkFigures(50.0, 40.1),  # NCCL has no figure of its own yet: that of version 5
 }
-_GA10X = NvlinkFigures(14.0625, 12.0)  # the bridge of RTX 3090, A40 and A6000 calls itself version 3 and is slower
+_GA10X = NvlinkFigures(
+    14.0625, 12.0
+)  # the bridge of RTX 3090, A40 and A6000 calls itself version 3 and is slower
 
 # What a GPU's links into NVSwitch carry while that computes the sum, as a share of the planned figure. Fitted to the
 # all-reduces in docs/bandwidth.md: H100, H200 and H800, 5 to 8 GPUs, 0.82 to 0.85; B200 and B300, 6 to 8 GPUs, 0.75.
@@ -57,10 +59,18 @@ _PCIE_SPEED = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}  # per lane, in NCCL
 # generation (6 for gen 3 Broadwell, 10-16 for gen 4, 22 for gen 5). PXB and NODE are assumed, so that a longer path
 # is never as good as a shorter one. Published all-reduces through host memory bear NODE out as the share of a staged
 # path (18 of 24 and 35 of 48 GB/s), and SYS with two Xeons (28 of 48); with two EPYC 9005 SYS is too low (38 of 48).
-_PCIE_PATH_SHARE: dict[PathType, float] = {"PIX": 1.0, "PXB": 0.95, "PHB": 5 / 6, "NODE": 0.75, "SYS": 0.5}
+_PCIE_PATH_SHARE: dict[PathType, float] = {
+    "PIX": 1.0,
+    "PXB": 0.95,
+    "PHB": 5 / 6,
+    "NODE": 0.75,
+    "SYS": 0.5,
+}
 
 
-def nvlink_figures(version: int, compute_capability: str | None, reported_gb_per_s: float = 0.0) -> NvlinkFigures:
+def nvlink_figures(
+    version: int, compute_capability: str | None, reported_gb_per_s: float = 0.0
+) -> NvlinkFigures:
     """Bandwidth of one NVLink.
 
     Drivers report the raw rate of the lanes, up to 6 % above the nominal one (26.56 for 25 on H100). So a figure near
@@ -75,7 +85,10 @@ def nvlink_figures(version: int, compute_capability: str | None, reported_gb_per
         known = _GA10X
     else:
         known = _BY_VERSION[min(max(version, 1), max(_BY_VERSION))]
-    if not reported_gb_per_s or abs(reported_gb_per_s / known.nominal_gb_per_s - 1) < _RAW_RATE_TOLERANCE:
+    if (
+        not reported_gb_per_s
+        or abs(reported_gb_per_s / known.nominal_gb_per_s - 1) < _RAW_RATE_TOLERANCE
+    ):
         return known
     return NvlinkFigures(reported_gb_per_s, reported_gb_per_s * _PLANNED_SHARE)
 
@@ -87,10 +100,16 @@ def nvls_efficiency(compute_capability: str | None) -> float:
         compute_capability: such as "9.0", or None if unknown, which counts as too old.
     """
     major = (compute_capability or "").partition(".")[0]
-    return _NVLS_EFFICIENCY.get(min(int(major), max(_NVLS_EFFICIENCY)), 0.0) if major.isdecimal() else 0.0
+    return (
+        _NVLS_EFFICIENCY.get(min(int(major), max(_NVLS_EFFICIENCY)), 0.0)
+        if major.isdecimal()
+        else 0.0
+    )
 
 
-def pcie_bandwidth(path: PathType, generation: int, width: int, *, peer_to_peer: bool = True) -> float:
+def pcie_bandwidth(
+    path: PathType, generation: int, width: int, *, peer_to_peer: bool = True
+) -> float:
     """What a transfer between two GPUs over PCIe carries, in GB/s per direction.
 
     Args:
@@ -103,4 +122,9 @@ def pcie_bandwidth(path: PathType, generation: int, width: int, *, peer_to_peer:
     """
     speed = _PCIE_SPEED[min(generation or 3, max(_PCIE_SPEED))]
     share = _PCIE_PATH_SHARE[path]
-    return (width or 16) * speed / 80 * (share if peer_to_peer else min(share, _PCIE_PATH_SHARE[STAGED_PATH]))
+    return (
+        (width or 16)
+        * speed
+        / 80
+        * (share if peer_to_peer else min(share, _PCIE_PATH_SHARE[STAGED_PATH]))
+    )

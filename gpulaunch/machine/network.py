@@ -11,7 +11,14 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.fields import FieldTable
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.gpu import Gpu, Mig
-from gpulaunch.machine.graph import Attributes, Graph, make_graph, read_attributes, read_edges, read_nodes
+from gpulaunch.machine.graph import (
+    Attributes,
+    Graph,
+    make_graph,
+    read_attributes,
+    read_edges,
+    read_nodes,
+)
 from gpulaunch.machine.link import Link, Wire, connect
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS
 
@@ -90,7 +97,9 @@ def read_network(graph: Graph) -> Network:
     _refuse_twins(gpus)
     _refuse_wrong_memory(gpus)
     edges = read_edges(graph, _LINK_FIELDS)
-    links = tuple(_link_of(a, b, edges.get((a.index, b.index), {})) for a, b in combinations(gpus, 2))
+    links = tuple(
+        _link_of(a, b, edges.get((a.index, b.index), {})) for a, b in combinations(gpus, 2)
+    )
     digest = facts.get("digest")
     if digest is None and not all("uuid" in values for values in nodes.values()):
         digest = f"{crc32(repr((gpus, links)).encode()):08x}"  # nobody's machine, so never the one we run on
@@ -99,12 +108,19 @@ def read_network(graph: Graph) -> Network:
 
 def _gpu_attributes(gpu: Gpu) -> Attributes:
     values = {**gpu._asdict(), "cpuset": format_cpuset(gpu.cpuset) or None}
-    values |= {f"mig_{name}": value for name, value in (gpu.mig._asdict() if gpu.mig else {}).items()}
+    values |= {
+        f"mig_{name}": value for name, value in (gpu.mig._asdict() if gpu.mig else {}).items()
+    }
     return {name: value for name, value in values.items() if name not in ("index", "mig")}
 
 
 def _gpu_of(index: int, values: Attributes, machine: str) -> Gpu:
-    facts: dict[str, Any] = {"uuid": f"GPU-{machine}-{index}", "model": "GPU", "memory_bytes": 0, **values}
+    facts: dict[str, Any] = {
+        "uuid": f"GPU-{machine}-{index}",
+        "model": "GPU",
+        "memory_bytes": 0,
+        **values,
+    }
     parts = {field: facts.pop(f"mig_{field}") for field in Mig._fields if f"mig_{field}" in facts}
     if parts and len(parts) < len(Mig._fields):
         missing = next(field for field in Mig._fields if field not in parts)
@@ -136,12 +152,18 @@ def _refuse_wrong_memory(gpus: Sequence[Gpu]) -> None:
             raise UsageError(f"{where} is stated without numa_node")
         other = first.setdefault((gpu.node, gpu.numa_node), gpu)
         if other.host_gb_per_s != stated:
-            raise UsageError(f"{where} contradicts {other.host_gb_per_s:g} of node {other.index} in its NUMA node")
+            raise UsageError(
+                f"{where} contradicts {other.host_gb_per_s:g} of node {other.index} in its NUMA node"
+            )
 
 
 def _link_attributes(link: Link) -> Attributes:
     bandwidth = link.bandwidth_gb_per_s
-    values = link._asdict() | {"path": link.path, "bandwidth_gb_per_s": bandwidth, "weight": bandwidth}
+    values = link._asdict() | {
+        "path": link.path,
+        "bandwidth_gb_per_s": bandwidth,
+        "weight": bandwidth,
+    }
     return {name: value for name, value in values.items() if name not in ("a", "b")}
 
 
@@ -152,16 +174,29 @@ def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
     count = values.get("nvlink_count", 1 if path == "NVL" else None)
     if count is not None or a.card == b.card:
         a, b = (gpu._replace(nvswitch_links=0) for gpu in (a, b))
-    version = values.get("nvlink_version", min(a.nvlink_version, b.nvlink_version)) or _USUAL_NVLINK_VERSION
+    version = (
+        values.get("nvlink_version", min(a.nvlink_version, b.nvlink_version))
+        or _USUAL_NVLINK_VERSION
+    )
     stated = values.get("bandwidth_gb_per_s", values.get("weight"))
     if count:
         each = values.get("nvlink_gb_per_s", stated or 0.0) / count
-        a, b = (gpu._replace(nvlink_version=version, nvlink_gb_per_s=each or gpu.nvlink_gb_per_s) for gpu in (a, b))
+        a, b = (
+            gpu._replace(nvlink_version=version, nvlink_gb_per_s=each or gpu.nvlink_gb_per_s)
+            for gpu in (a, b)
+        )
     near = values.get("pcie_path", "SYS" if path == "NVL" else path)
     over_host = values.get("pcie_gb_per_s", None if count else stated)
     if near == NETWORK_PATH and over_host is None:
-        raise UsageError(f"edge {a.index}-{b.index}: weight is missing: GB/s of the network between two machines")
-    wire = Wire(near, count or 0, over_host, values.get("peer_to_peer", False if near == NETWORK_PATH else None))
+        raise UsageError(
+            f"edge {a.index}-{b.index}: weight is missing: GB/s of the network between two machines"
+        )
+    wire = Wire(
+        near,
+        count or 0,
+        over_host,
+        values.get("peer_to_peer", False if near == NETWORK_PATH else None),
+    )
     link = connect(a, b, wire)
     if stated and count and "nvlink_gb_per_s" not in values:
         link = link._replace(nvlink_gb_per_s=stated)
@@ -186,15 +221,21 @@ def _refuse_wrong_network(a: Gpu, b: Gpu, values: Attributes) -> None:
 def _refuse_contradiction(link: Link, values: Attributes) -> None:
     where = f"edge {link.a}-{link.b}"
     if (link.kind in ("pcie", "network")) != (link.nvlink_count == 0):
-        raise UsageError(f"{where}: kind: '{link.kind}' contradicts nvlink_count {link.nvlink_count}")
+        raise UsageError(
+            f"{where}: kind: '{link.kind}' contradicts nvlink_count {link.nvlink_count}"
+        )
     if (link.nvlink_gb_per_s > 0) != (link.nvlink_count > 0):
         raise UsageError(
             f"{where}: nvlink_gb_per_s: {link.nvlink_gb_per_s:g} contradicts nvlink_count {link.nvlink_count}"
         )
     if values.get("path", link.path) != link.path:
-        raise UsageError(f"{where}: path: '{values['path']}' contradicts '{link.path}', which the rest amounts to")
+        raise UsageError(
+            f"{where}: path: '{values['path']}' contradicts '{link.path}', which the rest amounts to"
+        )
     for name in ("bandwidth_gb_per_s", "weight"):
-        if not isclose(values.get(name, link.bandwidth_gb_per_s), link.bandwidth_gb_per_s, rel_tol=1e-6):
+        if not isclose(
+            values.get(name, link.bandwidth_gb_per_s), link.bandwidth_gb_per_s, rel_tol=1e-6
+        ):
             raise UsageError(
                 f"{where}: {name}: {values[name]:g} contradicts {link.bandwidth_gb_per_s:g}, which the rest amounts to"
             )

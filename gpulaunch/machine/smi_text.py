@@ -31,7 +31,9 @@ ASSUMED_NVLINK_VERSION = 3
 _TITLES = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "own": "GPU NUMA ID"}
 _MAX_SHOWN = 40
 
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # newer drivers underline the header, even into a pipe
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"
+)  # newer drivers underline the header, even into a pipe
 _GPU = re.compile(r"GPU(?:0|[1-9][0-9]{0,2})")
 _COLUMN = re.compile(
     r"\s*(?:(?P<cpu>CPU\s*Affinity)|(?P<numa>NUMA\s*Affinity)|(?P<own>GPU\s*NUMA\s*ID)"
@@ -193,10 +195,15 @@ def _row(number: int, line: str, header: _Header) -> _Row:
     cells = _cells(number, name, words, header)
     for column, cell in cells.items():
         if cell == "X" and column != name:
-            raise TextError(number, f"row {name} has 'X' under {_shown(column)}: a GPU has that under itself only")
+            raise TextError(
+                number,
+                f"row {name} has 'X' under {_shown(column)}: a GPU has that under itself only",
+            )
         if cell != "X" and column == name:
             raise TextError(number, f"row {name} has {cell!r} under itself, not 'X'")
-    return _Row(number, cells, *_affinity(number, name, _after(line, 1 + len(cells)), header.titles))
+    return _Row(
+        number, cells, *_affinity(number, name, _after(line, 1 + len(cells)), header.titles)
+    )
 
 
 def _cells(number: int, name: str, words: Sequence[str], header: _Header) -> dict[str, str]:
@@ -222,7 +229,9 @@ def _after(line: str, words: int) -> str:
     return line[end:]
 
 
-def _affinity(number: int, name: str, tail: str, titles: Sequence[str]) -> tuple[frozenset[int], int | None]:
+def _affinity(
+    number: int, name: str, tail: str, titles: Sequence[str]
+) -> tuple[frozenset[int], int | None]:
     """CPUs and NUMA node from what stands after the connections.
 
     An empty cell is told by the tabs around it. A value narrower than its title may have a second tab after it: so
@@ -236,10 +245,17 @@ def _affinity(number: int, name: str, tail: str, titles: Sequence[str]) -> tuple
     sets = [_cpus(number, name, word) for _, word in values]
     if len(values) > len(titles):
         extra = " ".join(word for _, word in values)
-        raise TextError(number, f"row {name} has {_shown(extra)} after its connections, for {len(titles)} columns")
+        raise TextError(
+            number,
+            f"row {name} has {_shown(extra)} after its connections, for {len(titles)} columns",
+        )
 
     def fits(place: int, column: int) -> bool:
-        return not tabbed or len(values) == len(titles) or (column <= place and (column == 0) == (place == 0))
+        return (
+            not tabbed
+            or len(values) == len(titles)
+            or (column <= place and (column == 0) == (place == 0))
+        )
 
     readings = {
         _reading({titles[column]: cpus for column, cpus in zip(columns, sets, strict=True)})
@@ -248,7 +264,9 @@ def _affinity(number: int, name: str, tail: str, titles: Sequence[str]) -> tuple
     }
     if len(readings) != 1:
         cells = _shown(" ".join(word for _, word in values))
-        raise TextError(number, f"row {name}: which of {', '.join(titles)} {cells} is cannot be told")
+        raise TextError(
+            number, f"row {name}: which of {', '.join(titles)} {cells} is cannot be told"
+        )
     return readings.pop()
 
 
@@ -258,7 +276,10 @@ def _cpus(number: int, name: str, word: str) -> frozenset[int]:
             return frozenset() if word == "N/A" else parse_cpuset(word)
     except ValueError:
         pass
-    raise TextError(number, f"row {name}: {_shown(word)} after its connections is no list such as 0-19,40-59, nor N/A")
+    raise TextError(
+        number,
+        f"row {name}: {_shown(word)} after its connections is no list such as 0-19,40-59, nor N/A",
+    )
 
 
 def _reading(cells: Mapping[str, frozenset[int]]) -> tuple[frozenset[int], int | None]:
@@ -275,7 +296,9 @@ def _matrix(header: _Header, rows: Mapping[str, _Row]) -> SmiMatrix:
         there, back = (cell.replace("SOC", "SYS") for cell in (rows[a].cells[b], rows[b].cells[a]))
         if there != back:
             line = max(rows[a].line, rows[b].line)
-            raise TextError(line, f"row {a} has {there!r} under {b}, row {b} has {back!r} under {a}")
+            raise TextError(
+                line, f"row {a} has {there!r} under {b}, row {b} has {back!r} under {a}"
+            )
         cells[i, j] = there
     return SmiMatrix(
         tuple(map(_number, header.gpus)),
@@ -333,14 +356,18 @@ def _switch_ports(counts: Mapping[Pair, int]) -> dict[int, int]:
         totals.update({a: count, b: count})
     inside = sorted(i for i, total in totals.items() if total > MAX_NVLINKS)
     among = {pair: counts.get(pair, 0) for pair in combinations(inside, 2)}
-    ports = {i: max((count for pair, count in among.items() if i in pair), default=0) for i in inside}
+    ports = {
+        i: max((count for pair, count in among.items() if i in pair), default=0) for i in inside
+    }
     fits = all(count == min(ports[a], ports[b]) for (a, b), count in among.items())
     return ports if fits else {}
 
 
 def _pcie_paths(matrix: SmiMatrix) -> dict[Pair, PathType]:
     """How every two GPUs meet over PCIe: as the text says, else the nearest that is sure."""
-    told = {pair: PCIE_PATHS.index(cell) for pair, cell in matrix.cells.items() if cell in PCIE_PATHS}
+    told = {
+        pair: PCIE_PATHS.index(cell) for pair, cell in matrix.cells.items() if cell in PCIE_PATHS
+    }
     told |= {(b, a): level for (a, b), level in told.items()}
     nodes = matrix.numa_nodes
 

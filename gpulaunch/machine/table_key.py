@@ -20,4 +20,6 @@ class TableKey(NamedTuple):
 
 def same_table(a: TableKey | None, b: TableKey | None) -> bool:
     """Whether two keys mean the same machine, wherever its description lies; None is this machine's own GPUs."""
-    return a is b is None or (a is not None and b is not None and (a.name, a.digest) == (b.name, b.digest))
+    return a is b is None or (
+        a is not None and b is not None and (a.name, a.digest) == (b.name, b.digest)
+    )

@@ -40,7 +40,11 @@ def _read() -> bytes:
     fd = os.open(_path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
-        mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        mine = (
+            stat.S_ISREG(status.st_mode)
+            and status.st_uid == os.geteuid()
+            and not status.st_mode & 0o022
+        )
         young = 0 <= time.time() - status.st_mtime < MAX_AGE_S
         return os.read(fd, _MAX_BYTES) if mine and young else b""
     finally:
@@ -53,7 +57,9 @@ def store(roster: Roster, topology: Topology) -> None:
     with suppress(OSError):
         draft = f"{_path()}.{os.getpid()}"
         try:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(
+                draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
             with open(fd, "w") as file:
                 json.dump(document, file, separators=(",", ":"))
             os.replace(draft, _path())
@@ -96,7 +102,11 @@ def _is_mine(directory: str) -> bool:
     """Whether it is a directory in which this user alone can make files."""
     with suppress(OSError):
         status = os.lstat(directory)
-        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        return (
+            stat.S_ISDIR(status.st_mode)
+            and status.st_uid == os.geteuid()
+            and not status.st_mode & 0o022
+        )
     return False
 
 
@@ -114,7 +124,9 @@ def _document(topology: Topology) -> list[Any]:
 
 def _topology(document: list[Any]) -> Topology:
     name, gpus, links, source = document
-    return Topology(name, tuple(_gpu(Gpu(*gpu)) for gpu in gpus), tuple(Link(*link) for link in links), source)
+    return Topology(
+        name, tuple(_gpu(Gpu(*gpu)) for gpu in gpus), tuple(Link(*link) for link in links), source
+    )
 
 
 def _gpu(gpu: Gpu) -> Gpu:

@@ -43,7 +43,7 @@ def find_benchmark() -> Benchmark:
         sizes = ("-b", str(LEAST_BYTES), "-e", str(MOST_BYTES), "-f", "4")
         return Benchmark("nccl-tests", (program, *sizes, "-g"))
     python = shutil.which("python3")
-    if python and subprocess.run([python, "-c", _HAS_NCCL], capture_output=True, check=False).returncode == 0:  # noqa: S603
+    if python and _succeeds([python, "-c", _HAS_NCCL]):
         return Benchmark("PyTorch", (python, _TORCH, "nccl", str(LEAST_BYTES), str(MOST_BYTES)))
     raise FailedError(
         f"no all-reduce benchmark on PATH: neither {_PROGRAM} nor a python3 with PyTorch for CUDA",
@@ -51,7 +51,13 @@ def find_benchmark() -> Benchmark:
     )
 
 
-def run(benchmark: Benchmark, count: int, variables: Mapping[str, str], lease: int) -> list[tuple[int, float]]:
+def _succeeds(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603
+
+
+def run(
+    benchmark: Benchmark, count: int, variables: Mapping[str, str], lease: int
+) -> list[tuple[int, float]]:
     """Measure an all-reduce.
 
     Args:
@@ -89,7 +95,9 @@ def run(benchmark: Benchmark, count: int, variables: Mapping[str, str], lease: i
         printed, said = _text(output), _text(complaint)
     if status:
         last = (said.strip() or printed.strip() or "it says nothing").splitlines()[-1]
-        raise FailedError(f"{benchmark.name}: {' '.join(command)} ended with status {status}: {last}")
+        raise FailedError(
+            f"{benchmark.name}: {' '.join(command)} ended with status {status}: {last}"
+        )
     figures = _figures(printed.splitlines())
     if not any(bandwidth > 0 for _, bandwidth in figures):
         raise FailedError(f"{benchmark.name}: {' '.join(command)} printed no figures")

@@ -68,7 +68,8 @@ class Background:
         try:
             self._process = subprocess.Popen(  # noqa: S603  the user's own programs are what is to be run
                 [*own_command(), f"--json-status-fd={write_end}", *self._arguments],
-                env=clean_environment() | {os.fsencode(k): os.fsencode(v) for k, v in self._environment.items()},
+                env=clean_environment()
+                | {os.fsencode(k): os.fsencode(v) for k, v in self._environment.items()},
                 stdin=subprocess.DEVNULL,
                 stdout=out if self._says else subprocess.DEVNULL,
                 pass_fds=(write_end,),
@@ -97,10 +98,15 @@ class Background:
             FailedError: it has ended.
         """
         if select.select([self._pidfd], [], [], 0)[0]:
-            raise FailedError(f"{self._name} ended{self._how()}, though it was to run beside the job")
+            raise FailedError(
+                f"{self._name} ended{self._how()}, though it was to run beside the job"
+            )
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """It has ended, and its GPUs are free."""
         self._end()
@@ -113,7 +119,9 @@ class Background:
             if fd in ready and (part := os.read(fd, _CHUNK)):
                 heard = (heard + part)[-_CHUNK:]
             elif self._pidfd in ready:
-                raise FailedError(f"{self._name} ended{self._how()} before it could run beside the job")
+                raise FailedError(
+                    f"{self._name} ended{self._how()} before it could run beside the job"
+                )
             elif left_s <= 0:
                 raise TimedOutError(f"{self._name} was not at work after {self._patience_s:g} s")
 
@@ -130,7 +138,9 @@ class Background:
             if select.select([self._pidfd], [], [], lasting_s)[0]:
                 break
         self._process.wait()
-        end_all(lambda: descendants(self._spared), self._grace_s)  # what its job has left behind, GPU or no GPU
+        end_all(
+            lambda: descendants(self._spared), self._grace_s
+        )  # what its job has left behind, GPU or no GPU
         for fd in (self._pidfd, *self._open):
             os.close(fd)
 

@@ -20,7 +20,9 @@ def borrowed(document: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     job, models = Profile(dict(document)), load_gpu_models()
     lenders = {profile.name: profile for profile in _lenders() if profile.name != job.name}
-    found = nearest_profile(_figures(job, models), (_figures(profile, models) for profile in lenders.values()))
+    found = nearest_profile(
+        _figures(job, models), (_figures(profile, models) for profile in lenders.values())
+    )
     if found is None:
         return None
     slowdowns = dict(lenders[found.name].shared_gpu.slowdown_percentage)
@@ -46,7 +48,9 @@ def _figures(profile: Profile, models: tuple[GpuModel, ...]) -> Figures:
         profile.name,
         used.sm_utilization_percentage,
         used.memory_bandwidth_utilization_percentage,
-        memory_share=profile.memory_bytes / card_bytes if profile.memory_bytes and card_bytes else None,
+        memory_share=profile.memory_bytes / card_bytes
+        if profile.memory_bytes and card_bytes
+        else None,
         power_share=power,
         intensity=profile.classification.intensity,
         utilization=used.utilization,

@@ -73,7 +73,10 @@ class Slice(NamedTuple):
 
 
 def run_launch(
-    arguments: Sequence[str], environment: Mapping[str, str], grace_s: float, part: Slice | None = None
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    grace_s: float,
+    part: Slice | None = None,
 ) -> Over:
     """Run a command line of gpulaunch to its end, or for as long as is enough.
 
@@ -113,7 +116,9 @@ def _is_open(fd: int) -> bool:
 def _wait_for_part(job: Job, listeners: "Sequence[_Listener]", lasting_s: float) -> int | None:
     """Its wait status; None once it has told of its progress for so long."""
     while True:
-        began_s = min((mark.at_s for listener in listeners for mark in listener.marks[:1]), default=None)
+        began_s = min(
+            (mark.at_s for listener in listeners for mark in listener.marks[:1]), default=None
+        )
         left_s = LOOK_S if began_s is None else began_s + lasting_s - time.monotonic()
         status = job.wait(max(0.0, left_s))
         if status is not None or began_s is not None:
@@ -202,7 +207,9 @@ def progress_of(marks: Sequence[Mark]) -> float:
         >>> progress_of([Mark(10.0, 98.0), Mark(11.0, 100.0), Mark(12.0, 1.0)])
         3.0
     """
-    return sum(b.done - a.done if b.done >= a.done else max(0.0, b.done) for a, b in pairwise(marks))
+    return sum(
+        b.done - a.done if b.done >= a.done else max(0.0, b.done) for a, b in pairwise(marks)
+    )
 
 
 def rate_of(marks: Sequence[Mark]) -> float | None:

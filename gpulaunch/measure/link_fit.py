@@ -12,7 +12,13 @@ from math import comb, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
-from gpulaunch.decide.placement.effective import cut, mapa_equation, mapa_terms, ring_counts, ring_links
+from gpulaunch.decide.placement.effective import (
+    cut,
+    mapa_equation,
+    mapa_terms,
+    ring_counts,
+    ring_links,
+)
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.machine.topology import Topology
 
@@ -79,7 +85,11 @@ def samples(topology: Topology, idle: Sequence[int], *, every_pair: bool = False
         every_pair: take all pairs instead of one of each kind.
     """
     fabric = Fabric(topology)
-    sizes = [size for size in range(2, min(MOST_GPUS, len(idle)) + 1) if comb(len(idle), size) <= _MOST_SETS]
+    sizes = [
+        size
+        for size in range(2, min(MOST_GPUS, len(idle)) + 1)
+        if comb(len(idle), size) <= _MOST_SETS
+    ]
     found: dict[object, Sample] = {}
     for size in [*sizes, *([len(idle)] if len(idle) > MOST_GPUS else [])]:
         for gpus in combinations(sorted(idle), size):
@@ -109,7 +119,9 @@ def slow_links(topology: Topology, figures: Sequence[Figure]) -> list[str]:
         planned = _cut_gb_per_s(fabric, members[0].sample.gpus)
         usual = median(figure.all_reduce_gb_per_s for figure in members)
         if usual < FAR_UNDER * planned:
-            lines.append(f"links of class {name} carry {usual:.4g} GB/s, far under the {planned:.4g} planned with")
+            lines.append(
+                f"links of class {name} carry {usual:.4g} GB/s, far under the {planned:.4g} planned with"
+            )
         for figure in members:
             a, b = figure.sample.gpus
             if figure.all_reduce_gb_per_s < FAR_UNDER * usual:
@@ -146,7 +158,9 @@ def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
     ]
 
 
-def refit_equation(counts: Sequence[tuple[int, int, int]], bandwidths: Sequence[float]) -> list[float] | None:
+def refit_equation(
+    counts: Sequence[tuple[int, int, int]], bandwidths: Sequence[float]
+) -> list[float] | None:
     """Coefficients of Eq. 2 for this machine, by least squares; the shortest of them where they are not determined.
 
     Args:
@@ -163,7 +177,10 @@ def refit_equation(counts: Sequence[tuple[int, int, int]], bandwidths: Sequence[
     except ImportError:
         return None
     terms = np.array([mapa_terms(*count) for count in counts], dtype=float)
-    return [float(theta) for theta in np.linalg.lstsq(terms, np.array(bandwidths, dtype=float), rcond=None)[0]]
+    return [
+        float(theta)
+        for theta in np.linalg.lstsq(terms, np.array(bandwidths, dtype=float), rcond=None)[0]
+    ]
 
 
 def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float | None]:
@@ -172,11 +189,15 @@ def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float | None]:
     known = {model: [getattr(entry, model) for entry in comparisons] for model in models}
     measured = [entry.figure.all_reduce_gb_per_s for entry in comparisons]
     return {
-        model: None if None in values else sqrt(fmean((a - b) ** 2 for a, b in zip(values, measured, strict=True)))
+        model: None
+        if None in values
+        else sqrt(fmean((a - b) ** 2 for a, b in zip(values, measured, strict=True)))
         for model, values in known.items()
     }
 
 
 def kinds(sample: Sample) -> str:
     """A ring in words: "2x NV2 50, NV1 25"."""
-    return ", ".join(name if count == 1 else f"{count}x {name}" for name, count in Counter(sample.ring).items())
+    return ", ".join(
+        name if count == 1 else f"{count}x {name}" for name, count in Counter(sample.ring).items()
+    )

@@ -32,7 +32,9 @@ class Measurement(NamedTuple):
     figures: tuple[Figure, ...]
 
 
-def measure(warn: Callable[[str], None], tell: Callable[[str], None], *, every_pair: bool = False) -> Measurement:
+def measure(
+    warn: Callable[[str], None], tell: Callable[[str], None], *, every_pair: bool = False
+) -> Measurement:
     """Measure the all-reduce bandwidth of one set of each kind, out of this machine's GPUs that are idle now.
 
     A pair that carries far less than is planned with has its whole class measured, to tell the link from the class.
@@ -51,7 +53,11 @@ def measure(warn: Callable[[str], None], tell: Callable[[str], None], *, every_p
     machine = shown.machine.topology
     if shown.machine.key:
         raise UsageError(f"{machine.name} is only described: there is nothing to measure")
-    scope = [gpu for gpu in machine.gpus if not gpu.mig and (shown.within is None or gpu.uuid in shown.within.uuids)]
+    scope = [
+        gpu
+        for gpu in machine.gpus
+        if not gpu.mig and (shown.within is None or gpu.uuid in shown.within.uuids)
+    ]
     if shown.visible is not None:
         scope = [gpu for gpu in scope if gpu.uuid in visible(machine, shown.visible).uuids]
     if len(scope) < 2:
@@ -65,9 +71,12 @@ def measure(warn: Callable[[str], None], tell: Callable[[str], None], *, every_p
     idle = [gpu for gpu in scope if gpu.uuid not in taken]
     if len(idle) < 2:
         raise WouldWaitError(
-            f"2 idle GPUs are needed to measure a link: {len(idle)} of {len(scope)} is idle", "see 'gpulaunch status'"
+            f"2 idle GPUs are needed to measure a link: {len(idle)} of {len(scope)} is idle",
+            "see 'gpulaunch status'",
         )
-    with allocate(len(idle), only=[gpu.uuid for gpu in idle], uuid=True, wait=False, name=NAME) as lease:
+    with allocate(
+        len(idle), only=[gpu.uuid for gpu in idle], uuid=True, wait=False, name=NAME
+    ) as lease:
         tell(f"measuring {gpus_text(len(idle))} with {benchmark.name}")
         measuring = _Measuring(machine, benchmark, lease.fileno(), tell)
         figures = measuring.all([gpu.index for gpu in idle], every_pair=every_pair)
@@ -77,7 +86,9 @@ def measure(warn: Callable[[str], None], tell: Callable[[str], None], *, every_p
 class _Measuring:
     """The measuring itself, by children that hold the lease, too."""
 
-    def __init__(self, topology: Topology, benchmark: Benchmark, lease: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, topology: Topology, benchmark: Benchmark, lease: int, tell: Callable[[str], None]
+    ) -> None:
         self._topology = topology
         self._benchmark = benchmark
         self._lease = lease
@@ -92,13 +103,17 @@ class _Measuring:
             figures.append(figure)
             if len(sample.gpus) == 2 and not every_pair and slow_links(self._topology, [figure]):
                 others = others_of_class(self._topology, idle, sample)
-                figures += [self._figure(other, f"{number} of {len(todo)}, its class") for other in others]
+                figures += [
+                    self._figure(other, f"{number} of {len(todo)}, its class") for other in others
+                ]
         return figures
 
     def _figure(self, sample: Sample, place: str) -> Figure:
         uuids = ",".join(self._uuids[gpu] for gpu in sample.gpus)
         variables = {"CUDA_VISIBLE_DEVICES": uuids}
-        figure = Figure(sample, tuple(run(self._benchmark, len(sample.gpus), variables, self._lease)))
+        figure = Figure(
+            sample, tuple(run(self._benchmark, len(sample.gpus), variables, self._lease))
+        )
         gpus = ",".join(map(str, sample.gpus))
         self._tell(f"{place}: GPUs {gpus} ({kinds(sample)}): {figure.all_reduce_gb_per_s:.4g} GB/s")
         return figure

@@ -57,7 +57,9 @@ class Launched(NamedTuple):
     @property
     def was_stopped(self) -> bool:
         """Whether it did nothing for a while, so that its time tells nothing."""
-        return self.run is not None and any(problem.startswith(STOPPED) for problem in self.run.problems)
+        return self.run is not None and any(
+            problem.startswith(STOPPED) for problem in self.run.problems
+        )
 
     @property
     def rate(self) -> float | None:
@@ -83,7 +85,9 @@ class Outcome(NamedTuple):
     guessed: bool = False
 
 
-def launch(job: Job, options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Launched:
+def launch(
+    job: Job, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Launched:
     """Launch the job once.
 
     Args:
@@ -126,7 +130,11 @@ def repeated(
             tell(": ".join(filter(None, (what, number))))
         done.append(launch(job, options, environment))
     if not done[-1].went_well and not done[-1].over.interrupted and count > len(done):
-        why = "was stopped" if done[-1].was_stopped else f"ended with status {exit_status(done[-1].over.status)}"
+        why = (
+            "was stopped"
+            if done[-1].was_stopped
+            else f"ended with status {exit_status(done[-1].over.status)}"
+        )
         tell(f"it {why}, so there are no more runs")
     return done
 
@@ -139,7 +147,9 @@ def timed(done: Launched) -> float:
     """
     if done.rate is None:
         found = f"{len(done.over.marks)} lines with progress"
-        raise UsageError(f"--iterations-from: {found} in what the job printed: at least 2 are needed, that go on")
+        raise UsageError(
+            f"--iterations-from: {found} in what the job printed: at least 2 are needed, that go on"
+        )
     return 1 / done.rate
 
 

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple, cast
 from gpulaunch.measure.measured_run import GpuRun, Run
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.nearest_pattern import Nearest, nearest_pattern, nearest_to_totals
-from gpulaunch.measure.traffic_graph import GpuTraffic, LinkTraffic, Remote, TrafficGraph, traffic_graph
+from gpulaunch.measure.traffic_graph import (
+    GpuTraffic,
+    LinkTraffic,
+    Remote,
+    TrafficGraph,
+    traffic_graph,
+)
 from gpulaunch.profiles.pattern import is_whole
 
 CERTAIN = 0.97

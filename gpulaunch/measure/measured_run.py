@@ -86,12 +86,18 @@ class Run(NamedTuple):
     @property
     def is_complete(self) -> bool:
         """Whether it went well to its end, and all its GPUs were read until then."""
-        return self.exit_status == 0 and not self.problems and not any(gpu.problem for gpu in self.gpus)
+        return (
+            self.exit_status == 0
+            and not self.problems
+            and not any(gpu.problem for gpu in self.gpus)
+        )
 
     @property
     def has_gpm(self) -> bool:
         """Whether all its GPUs tell true shares."""
-        return bool(self.gpus) and all(gpu.has_gpm and gpu.figures.sm_percentage is not None for gpu in self.gpus)
+        return bool(self.gpus) and all(
+            gpu.has_gpm and gpu.figures.sm_percentage is not None for gpu in self.gpus
+        )
 
 
 def figures_of(run: Run) -> dict[str, float]:
@@ -109,15 +115,21 @@ def figures_of(run: Run) -> dict[str, float]:
         return _of(all_of, name, max)
 
     sent = [_nvlink(figures, "sent") for figures in all_of if figures.links and figures.covered_s]
-    received = [_nvlink(figures, "received") for figures in all_of if figures.links and figures.covered_s]
+    received = [
+        _nvlink(figures, "received") for figures in all_of if figures.links and figures.covered_s
+    ]
     memory, memory_mean = most("memory_bytes"), most("memory_mean_bytes")
     found = {
         "memory_mib": _mib(memory) if memory else None,
         "memory_mean_mib": _mib(memory_mean) if memory_mean else None,
         "sm_utilization_percentage": mean("sm_percentage" if true else "time_active_percentage"),
-        "sm_utilization_max_percentage": most("sm_max_percentage" if true else "time_active_max_percentage"),
+        "sm_utilization_max_percentage": most(
+            "sm_max_percentage" if true else "time_active_max_percentage"
+        ),
         "sm_occupancy_percentage": mean("occupancy_percentage"),
-        "memory_bandwidth_utilization_percentage": mean("dram_percentage" if true else "memory_active_percentage"),
+        "memory_bandwidth_utilization_percentage": mean(
+            "dram_percentage" if true else "memory_active_percentage"
+        ),
         "memory_bandwidth_utilization_max_percentage": most(
             "dram_max_percentage" if true else "memory_active_max_percentage"
         ),
@@ -186,7 +198,11 @@ def _gpu_document(gpu: GpuRun) -> dict[str, Any]:
     figures = gpu.figures._asdict()
     carried = figures.pop("links")
     links = [
-        {**link._asdict(), **carried.get(link.number, LinkBytes(0, 0))._asdict(), "counted": link.number in carried}
+        {
+            **link._asdict(),
+            **carried.get(link.number, LinkBytes(0, 0))._asdict(),
+            "counted": link.number in carried,
+        }
         for link in gpu.links
     ]
     return {**gpu._asdict(), "figures": figures, "links": links}
@@ -204,7 +220,11 @@ def run_of(document: Mapping[str, Any]) -> Run:
 
 def _gpu_of(document: Mapping[str, Any]) -> GpuRun:
     links: Iterable[Mapping[str, Any]] = document["links"]
-    carried = {link["number"]: LinkBytes(link["sent"], link["received"]) for link in links if link["counted"]}
+    carried = {
+        link["number"]: LinkBytes(link["sent"], link["received"])
+        for link in links
+        if link["counted"]
+    }
     return GpuRun(**{name: document[name] for name in GpuRun._fields})._replace(
         figures=Figures(**document["figures"], links=carried),
         links=tuple(Link(*(link[name] for name in Link._fields)) for link in links),

@@ -45,7 +45,9 @@ def percentile_95(values: Sequence[float]) -> float:
         >>> percentile_95([1.0, 2.0, 3.0, 4.0, 5.0])
         4.8
     """
-    return round(quantiles(values, n=20, method="inclusive")[-1], 9) if len(values) > 1 else values[0]
+    return (
+        round(quantiles(values, n=20, method="inclusive")[-1], 9) if len(values) > 1 else values[0]
+    )
 
 
 def resources_of(runs: Sequence[Run], source: str) -> Document:
@@ -66,7 +68,9 @@ def resources_of(runs: Sequence[Run], source: str) -> Document:
         resources["memory_is_reservation"] = True
     if not all(run.is_complete for run in runs):
         resources["incomplete"] = True
-    resources["samples"] = sum(max((gpu.figures.samples for gpu in run.gpus), default=0) for run in runs)
+    resources["samples"] = sum(
+        max((gpu.figures.samples for gpu in run.gpus), default=0) for run in runs
+    )
     models = sorted({gpu.model for gpu in last.gpus})
     if models:
         resources["measured_on"] = ", ".join(models)
@@ -96,7 +100,9 @@ def _runs(found: Sequence[Mapping[str, float]], keys: Sequence[str], gpus: int) 
     runs: Document = {"count": len(found), "gpus": gpus}
     if len(found) > 1:
         values = {key: [figures[key] for figures in found] for key in keys}
-        runs["spread"] = {key: rounded(stdev(each)) for key, each in values.items() if key != "memory_mib"}
+        runs["spread"] = {
+            key: rounded(stdev(each)) for key, each in values.items() if key != "memory_mib"
+        }
         runs["percentile_95"] = {key: rounded(percentile_95(each)) for key, each in values.items()}
     return runs
 
@@ -136,7 +142,9 @@ def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
     in_a_row = runs.get("misfits", 0) + 1
     if in_a_row >= ENOUGH_RUNS:
         return Updated(fresh, misfits, replaced=True)
-    return Updated({"resources": dict(before), "runs": {"count": 1, **runs, "misfits": in_a_row}}, misfits)
+    return Updated(
+        {"resources": dict(before), "runs": {"count": 1, **runs, "misfits": in_a_row}}, misfits
+    )
 
 
 def _misfits(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document) -> Iterator[str]:
@@ -155,12 +163,16 @@ def _misfits(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document
         yield f"on {gpus_text(gpus)} instead of {runs['gpus']}"
 
 
-def _is_near(key: str, before: Mapping[str, Any], runs: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _is_near(
+    key: str, before: Mapping[str, Any], runs: Mapping[str, Any], now: Mapping[str, Any]
+) -> bool:
     spread = runs.get("spread", {}).get(key, 0.0) if runs.get("count", 1) >= ENOUGH_RUNS else 0.0
     return bool(abs(now[key] - before[key]) <= max(WITHIN_POINTS, WITHIN_SPREADS * spread))
 
 
-def _mixed(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document, source: str) -> Document:
+def _mixed(
+    before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document, source: str
+) -> Document:
     """What is known after one more run: mean and standard deviation as if all had been kept (Welford).
 
     What this run does not tell stays as it was; of the memory the most counts, which has no deviation.
@@ -169,7 +181,9 @@ def _mixed(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document, 
     resources, spread = {**before, **now}, dict(runs.get("spread", {}))
     for key in before.keys() & now.keys() - _NO_MEANS:
         mean = before[key] + (now[key] - before[key]) / (count + 1)
-        squares = spread.get(key, 0.0) ** 2 * (count - 1) + (now[key] - before[key]) * (now[key] - mean)
+        squares = spread.get(key, 0.0) ** 2 * (count - 1) + (now[key] - before[key]) * (
+            now[key] - mean
+        )
         spread[key] = rounded(sqrt(max(0.0, squares) / count))
         resources[key] = _shown(key, mean)
     resources["memory_mib"] = max(before.get("memory_mib", 0), now.get("memory_mib", 0))

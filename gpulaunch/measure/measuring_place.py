@@ -45,7 +45,9 @@ def find_site(launch: Launch, warn: Callable[[str], None]) -> Site:
     refuse_described(launch)
     look = first_look(launch, table_of(launch, warn), None)
     if isinstance(look.decision, Wait):
-        raise WouldWaitError(look.decision.reason, "measure when they are free; see 'gpulaunch status'")
+        raise WouldWaitError(
+            look.decision.reason, "measure when they are free; see 'gpulaunch status'"
+        )
     if not isinstance(look.decision, Grant):
         raise UsageError(look.decision.reason)
     return Site(look.decision, look.situation, tuple(granted_gpus(launch, look.decision)))

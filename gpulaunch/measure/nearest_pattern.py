@@ -66,7 +66,9 @@ class _Match(NamedTuple):
         return self.similarity >= LEAST_SIMILARITY and self.share >= LEAST_SHARE
 
 
-def nearest_pattern(ranks: int, edges: Iterable[Edge], pairs: Collection[Pair] | None = None) -> Nearest:
+def nearest_pattern(
+    ranks: int, edges: Iterable[Edge], pairs: Collection[Pair] | None = None
+) -> Nearest:
     """The named pattern nearest to a weighted graph; of equals the one with the fewest edges.
 
     A graph that is the sum of two rings in different orders is a ring: so NCCL lays its collectives over the links of
@@ -96,7 +98,11 @@ def nearest_pattern(ranks: int, edges: Iterable[Edge], pairs: Collection[Pair] |
     names = sorted(near, key=lambda name: (near[name].edges, _SIMPLEST.index(name)))
     alike = tuple(name for name in names if near[name].similarity >= most_similar - _TIE)
     rings = _two_rings(ranks, weights)
-    single = max(match.similarity for match in (*matches.values(), _all_to_all(ranks, weights, None)) if match.order)
+    single = max(
+        match.similarity
+        for match in (*matches.values(), _all_to_all(ranks, weights, None))
+        if match.order
+    )
     if rings >= max(LEAST_SIMILARITY, single) + _LEAST_GAIN and rings >= most_similar - _TIE:
         also = alike if most_similar >= rings - _TIE else ()
         return Nearest("ring", rings, rings=2, alike=("ring", *also))
@@ -128,7 +134,8 @@ def compatible_patterns(totals: Sequence[float]) -> tuple[str, ...]:
     return tuple(
         name
         for name, pattern in PATTERNS.items()
-        if name != "none" and ((even and pattern.collective) or _agree(shares, _degrees(name, len(totals))))
+        if name != "none"
+        and ((even and pattern.collective) or _agree(shares, _degrees(name, len(totals))))
     )
 
 
@@ -153,8 +160,14 @@ def _agree(one: Sequence[float], other: Sequence[float]) -> bool:
 
 def _matches(ranks: int, weights: Weights, pairs: Collection[Pair] | None) -> dict[str, _Match]:
     """How similar the graph is to each pattern at its best order of ranks; where that cannot win, at least so much."""
-    shapes = {name: [(a, b) for a, b, _ in PATTERNS[name].edges(ranks)] for name in PATTERNS if name != "none"}
-    bounds = {name: _cosine(most(shape, weights), weights, len(shape)) for name, shape in shapes.items()}
+    shapes = {
+        name: [(a, b) for a, b, _ in PATTERNS[name].edges(ranks)]
+        for name in PATTERNS
+        if name != "none"
+    }
+    bounds = {
+        name: _cosine(most(shape, weights), weights, len(shape)) for name, shape in shapes.items()
+    }
     found: dict[str, _Match] = {"all_to_all": _all_to_all(ranks, weights, pairs)}
     best = found["all_to_all"].similarity
     for name in sorted(shapes, key=lambda name: -bounds[name]):
@@ -163,7 +176,9 @@ def _matches(ranks: int, weights: Weights, pairs: Collection[Pair] | None) -> di
             wanted = max(best, LEAST_SIMILARITY) * most(shape, weights) / bounds[name]
             total, order = fit(ranks, shape, weights, wanted)
             share = total / fsum(weights.values())
-            found[name] = _Match(_cosine(total, weights, len(shape)), tuple(order), len(shape), share)
+            found[name] = _Match(
+                _cosine(total, weights, len(shape)), tuple(order), len(shape), share
+            )
             best = max(best, found[name].similarity * found[name].near)
     return found
 
@@ -172,7 +187,9 @@ def _all_to_all(ranks: int, weights: Weights, pairs: Collection[Pair] | None) ->
     """Its order is (), where it is compared over some pairs only."""
     every = ranks * (ranks - 1) // 2
     seen = every if pairs is None else len({*pairs, *weights})
-    return _Match(_cosine(fsum(weights.values()), weights, seen), tuple(range(ranks)) * (seen == every), every)
+    return _Match(
+        _cosine(fsum(weights.values()), weights, seen), tuple(range(ranks)) * (seen == every), every
+    )
 
 
 def _cosine(shared: float, weights: Weights, edges: int) -> float:
@@ -200,7 +217,10 @@ def _two_rings(ranks: int, weights: Weights) -> float:
 def _cycles(ranks: int, weights: Weights) -> list[tuple[frozenset[Pair], float]]:
     """Rings over edges of the graph, with their traffic: the _MOST_CYCLES that are found first, heavy edges first."""
     neighbours = [
-        sorted((b for b in range(ranks) if _key(a, b) in weights), key=lambda b, a=a: -weights[_key(a, b)])  # type: ignore[misc]
+        sorted(
+            (b for b in range(ranks) if _key(a, b) in weights),
+            key=lambda b, a=a: -weights[_key(a, b)],
+        )  # type: ignore[misc]
         for a in range(ranks)
     ]
     found: dict[frozenset[Pair], float] = {}

@@ -57,7 +57,9 @@ class Nearest(NamedTuple):
     because: str
 
 
-def nearest_profile(job: Figures, candidates: Iterable[Figures], bound: float = BOUND) -> Nearest | None:
+def nearest_profile(
+    job: Figures, candidates: Iterable[Figures], bound: float = BOUND
+) -> Nearest | None:
     """The candidate nearest to a job; None if none is within the bound.
 
     Args:
@@ -70,13 +72,23 @@ def nearest_profile(job: Figures, candidates: Iterable[Figures], bound: float = 
         >>> print(nearest_profile(job, [Figures("a", 84, 43), Figures("b", 20, 5)]).because)
         nearest to 'a': SM utilization 80 against 84 %, memory bandwidth 40 against 43 %; distance 0.035
     """
-    found = [(distance, other) for other in candidates if (distance := distance_between(job, other)) is not None]
-    near = [(distance, other) for distance, other in found if distance <= bound and other.name != job.name]
+    found = [
+        (distance, other)
+        for other in candidates
+        if (distance := distance_between(job, other)) is not None
+    ]
+    near = [
+        (distance, other)
+        for distance, other in found
+        if distance <= bound and other.name != job.name
+    ]
     if not near:
         return None
     distance, other = min(near, key=lambda pair: (pair[0], pair[1].name))
     return Nearest(
-        other.name, distance, f"nearest to {quoted(other.name)}: {_compared(job, other)}; distance {distance:.3f}"
+        other.name,
+        distance,
+        f"nearest to {quoted(other.name)}: {_compared(job, other)}; distance {distance:.3f}",
     )
 
 
@@ -111,7 +123,11 @@ def _figures(a: Figures, b: Figures) -> list[tuple[str, float | None, float | No
     """What is compared, in percent."""
     return [
         ("SM utilization", a.sm_utilization_percentage, b.sm_utilization_percentage),
-        ("memory bandwidth", a.memory_bandwidth_utilization_percentage, b.memory_bandwidth_utilization_percentage),
+        (
+            "memory bandwidth",
+            a.memory_bandwidth_utilization_percentage,
+            b.memory_bandwidth_utilization_percentage,
+        ),
         ("memory", _percentage(a.memory_share), _percentage(b.memory_share)),
         ("power", _percentage(a.power_share), _percentage(b.power_share)),
     ]

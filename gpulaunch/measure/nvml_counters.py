@@ -23,10 +23,19 @@ _NEVER = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
-_PCIE_COUNTERS = (197, 198)  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES; older pynvml do not name them
+_PCIE_COUNTERS = (
+    197,
+    198,
+)  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES; older pynvml do not name them
 _NVLINK_COUNTERS = (
     ((202, 204), 1),  # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, _RCV_BYTES: NVLink 5
-    ((pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX), 1024),
+    (
+        (
+            pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+            pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+        ),
+        1024,
+    ),
 )
 """Fields for sent and received, and bytes in a unit, of which a card has the one or the other."""
 
@@ -95,7 +104,11 @@ class Meter:
         milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage)
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
         violation = self._ask(pynvml.nvmlDeviceGetViolationStatus, pynvml.NVML_PERF_POLICY_POWER)
-        sent, received = self._fields([(field, 0) for field in _PCIE_COUNTERS]) if self._counts_pcie else (None, None)
+        sent, received = (
+            self._fields([(field, 0) for field in _PCIE_COUNTERS])
+            if self._counts_pcie
+            else (None, None)
+        )
         look = with_pcie and not self._counts_pcie
         return Reading(
             at_s=time.monotonic(),
@@ -159,14 +172,20 @@ class Meter:
     def _counters_of(self, links: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, int], int]:
         """The links that are counted, by which fields, and bytes in a unit."""
         for fields, unit in _NVLINK_COUNTERS:
-            counted = tuple(n for n in links if None not in self._fields([(field, n) for field in fields]))
+            counted = tuple(
+                n for n in links if None not in self._fields([(field, n) for field in fields])
+            )
             if counted:
                 return counted, fields, unit
         return (), (0, 0), 1
 
     def _nvlink_counters(self) -> dict[int, LinkBytes]:
         """By number of the link; one that fails this time is not there."""
-        values = iter(self._fields([(field, link) for link in self._counted_links for field in self._link_fields]))
+        values = iter(
+            self._fields(
+                [(field, link) for link in self._counted_links for field in self._link_fields]
+            )
+        )
         return {
             link: LinkBytes(sent * self._link_unit, received * self._link_unit)
             for link, sent, received in zip(self._counted_links, values, values, strict=True)

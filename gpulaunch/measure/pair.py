@@ -55,7 +55,10 @@ def find_others(name: str) -> list[Other]:
     """
     if name == SYNTHETIC:
         program = os.path.abspath(synthetic_load.__file__)
-        return [Other(f"{SYNTHETIC}-{load}", (sys.executable, program, load), 1, b"ready") for load in _LOADS]
+        return [
+            Other(f"{SYNTHETIC}-{load}", (sys.executable, program, load), 1, b"ready")
+            for load in _LOADS
+        ]
     profile = load_profile(name)
     if not profile.command:
         hint = f"'gpulaunch profile -o FILE -- COMMAND' writes one that does, or write command = [...] into {name}"
@@ -106,9 +109,13 @@ def measure_pair(
         gpus = site.gpus if shares else _beside(site, other)
         half = _half(site.gpus) if shares else ("--exclusive",)
         options = (*half, "--only", names(gpus), "-n", str(len(gpus)), "--name", other.name)
-        with Background(other.name, options, other.command, _MEET, other.says, PATIENCE_S, 2 * job.grace_s) as beside:
+        with Background(
+            other.name, options, other.command, _MEET, other.says, PATIENCE_S, 2 * job.grace_s
+        ) as beside:
             tell(f"{other.name} runs on {gpus_named(gpus)}")
-            met = repeated(job, count, tell, f"beside {other.name}", (*half, "--only", names(site.gpus)), _MEET)
+            met = repeated(
+                job, count, tell, f"beside {other.name}", (*half, "--only", names(site.gpus)), _MEET
+            )
             beside.check()
         status = met[-1].over.status
         if not met[-1].went_well:
@@ -116,11 +123,17 @@ def measure_pair(
             break
         met_s = percentile_95([timed(each) for each in met])
         slowdowns[other.name] = rounded(max(0.0, 100 * (met_s / solo_s - 1)))
-        lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {100 * (met_s / solo_s - 1):+.3g} %")
+        lines.append(
+            f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {100 * (met_s / solo_s - 1):+.3g} %"
+        )
     if not slowdowns:
         return Outcome({}, status)
     section = _section(slowdowns, site.gpus[0].model, count, shares=shares)
-    return Outcome({_NAMES[shares]: section if complete else {**section, "incomplete": True}}, status, tuple(lines))
+    return Outcome(
+        {_NAMES[shares]: section if complete else {**section, "incomplete": True}},
+        status,
+        tuple(lines),
+    )
 
 
 def _try_loads(job: Job, site: Site, others: Sequence[Other]) -> None:
@@ -128,7 +141,9 @@ def _try_loads(job: Job, site: Site, others: Sequence[Other]) -> None:
     for other in others:
         if other.says:
             options = ("--only", names(site.gpus[:1]))
-            with Background(other.name, options, other.command, _MEET, other.says, PATIENCE_S, job.grace_s):
+            with Background(
+                other.name, options, other.command, _MEET, other.says, PATIENCE_S, job.grace_s
+            ):
                 pass
 
 
@@ -146,12 +161,19 @@ def _beside(site: Site, other: Other) -> tuple[Gpu, ...]:
         verb = "is" if len(free) == 1 else "are"
         found = f"{gpus_text(len(free))} {verb} free on the socket of {gpus_named(site.gpus)}"
         raise WouldWaitError(
-            f"--pair: {other.name} needs {gpus_text(other.gpus)}: {found}", "--share puts both on one GPU"
+            f"--pair: {other.name} needs {gpus_text(other.gpus)}: {found}",
+            "--share puts both on one GPU",
         )
     return tuple(free[: other.gpus])
 
 
-def _section(slowdowns: dict[str, float], model: str, count: int, *, shares: bool) -> dict[str, Any]:
+def _section(
+    slowdowns: dict[str, float], model: str, count: int, *, shares: bool
+) -> dict[str, Any]:
     runs = f"95th percentiles of {count} runs" if count > 1 else "1 run each"
     source = f"{SOURCE} --pair: {runs}, on {model}"
-    return {"slowdown_percentage": slowdowns, **({"measured_on": model} if shares else {}), "source": source}
+    return {
+        "slowdown_percentage": slowdowns,
+        **({"measured_on": model} if shares else {}),
+        "source": source,
+    }

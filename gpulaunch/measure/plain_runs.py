@@ -30,5 +30,9 @@ def measure_use(job: Job, count: int, tell: Callable[[str], None]) -> Outcome:
     if found.section:
         sections["communication"] = found.section
     silent = job.part is not None and not any(one.over.marks for one in done)
-    unheard = ("--iterations-from: nothing that the job printed fits, so all of it ran",) if silent else ()
+    unheard = (
+        ("--iterations-from: nothing that the job printed fits, so all of it ran",)
+        if silent
+        else ()
+    )
     return Outcome(sections, status, (*unheard, *found.lines))

@@ -21,7 +21,9 @@ def most(shape: Sequence[Pair], weights: Mapping[Pair, float]) -> float:
     return fsum(sorted(weights.values(), reverse=True)[: len(shape)])
 
 
-def fit(ranks: int, shape: Sequence[Pair], weights: Mapping[Pair, float], wanted: float) -> tuple[float, list[int]]:
+def fit(
+    ranks: int, shape: Sequence[Pair], weights: Mapping[Pair, float], wanted: float
+) -> tuple[float, list[int]]:
     """The best order of ranks, if it reaches `wanted`: for sure up to EXACT_RANKS ranks.
 
     Orders are improved by swapping two ranks until no swap helps: the ranks' own order, the same moved on by any number
@@ -58,10 +60,17 @@ class _Fit:
             self.near[a].append(b)
             self.near[b].append(a)
         self.places = self._walk()
-        self.before = [[p for p in self.near[place] if p in self.places[:i]] for i, place in enumerate(self.places)]
-        self.heavy = sorted(((weight, 1 << a | 1 << b) for (a, b), weight in weights.items()), reverse=True)
+        self.before = [
+            [p for p in self.near[place] if p in self.places[:i]]
+            for i, place in enumerate(self.places)
+        ]
+        self.heavy = sorted(
+            ((weight, 1 << a | 1 << b) for (a, b), weight in weights.items()), reverse=True
+        )
         self.total = [fsum(row) for row in self.weight]
-        self.usual = fsum(self.total) / (2 * len(shape))  # what an edge carries if all carry the same
+        self.usual = fsum(self.total) / (
+            2 * len(shape)
+        )  # what an edge carries if all carry the same
         self.most = most(shape, weights)
         self.order = list(range(ranks))
         self.value = self._value(self.order)
@@ -72,11 +81,21 @@ class _Fit:
         left = set(range(self.ranks))
         places = [min(left, key=lambda p: (len(self.near[p]), p))]
         while left := left - {places[-1]}:
-            places.append(max(left, key=lambda p: (len(set(self.near[p]) & set(places)), len(self.near[p]), -p)))
+            places.append(
+                max(
+                    left,
+                    key=lambda p: (len(set(self.near[p]) & set(places)), len(self.near[p]), -p),
+                )
+            )
         return places
 
     def _value(self, order: Sequence[int]) -> float:
-        return fsum(self.weight[order[a]][order[b]] for a in range(self.ranks) for b in self.near[a] if a < b)
+        return fsum(
+            self.weight[order[a]][order[b]]
+            for a in range(self.ranks)
+            for b in self.near[a]
+            if a < b
+        )
 
     def _keep(self, order: Sequence[int]) -> None:
         value = self._value(order)
@@ -137,9 +156,13 @@ class _Fit:
             return
         for _, rank, gain in self._candidates(at, used, order):
             order[self.places[at]] = rank
-            self._place(at + 1, used | 1 << rank, order, value + gain, open_edges - len(self.before[at]))
+            self._place(
+                at + 1, used | 1 << rank, order, value + gain, open_edges - len(self.before[at])
+            )
 
-    def _candidates(self, at: int, used: int, order: Sequence[int]) -> list[tuple[float, int, float]]:
+    def _candidates(
+        self, at: int, used: int, order: Sequence[int]
+    ) -> list[tuple[float, int, float]]:
         """Ranks that are left: what they exchange with the places around, less what their total is off; rank; gain."""
         found = []
         place, placed = self.places[at], [order[other] for other in self.before[at]]

@@ -104,7 +104,9 @@ def refuse_described(launch: Launch) -> None:
     """
     if launch.machine.key:
         name = launch.machine.topology.name
-        raise UsageError(f"{name} is only described: there is nothing to measure", "leave out --topology")
+        raise UsageError(
+            f"{name} is only described: there is nothing to measure", "leave out --topology"
+        )
 
 
 def absolute(path: str) -> str:

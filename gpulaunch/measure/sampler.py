@@ -94,7 +94,9 @@ class Sampler:
         """Take the first readings, before the job begins, and go on with it."""
         self._thread.start()
         if not self._ready.wait(START_S):
-            self.problems.append(f"the driver did not answer within {START_S:g} s before the job's start")
+            self.problems.append(
+                f"the driver did not answer within {START_S:g} s before the job's start"
+            )
 
     def stop(self) -> tuple[GpuRun, ...]:
         """Read once more, and end; what was read, by rank."""

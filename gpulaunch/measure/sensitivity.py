@@ -46,14 +46,18 @@ def measure_sensitivity(
     best, worst = extremes(site)
     fast, slow = best.scores.effective_bandwidth or 0.0, worst.scores.effective_bandwidth or 0.0
     if slow > NEAR * fast:
-        found = f"{gpus_text(len(site.gpus))} have {fast:.4g} GB/s at best and {slow:.4g} GB/s at worst"
+        found = (
+            f"{gpus_text(len(site.gpus))} have {fast:.4g} GB/s at best and {slow:.4g} GB/s at worst"
+        )
         raise UsageError(f"--sensitivity: {found} here: there is nothing to compare")
     done: dict[Candidate, list[Launched]] = {best: [], worst: []}
     for number in range(1, count + 1):
         for what, candidate in (("best", best), ("worst", worst)):
             of = f"run {number} of {count}: " if count > 1 else ""
             where = f"GPUs {names(candidate)}, {candidate.scores.effective_bandwidth:.4g} GB/s"
-            ran = repeated(job, 1, tell, f"{of}the {what} placement: {where}", ("--only", names(candidate)))
+            ran = repeated(
+                job, 1, tell, f"{of}the {what} placement: {where}", ("--only", names(candidate))
+            )
             done[candidate] += ran
             if not ran[-1].went_well:
                 return Outcome({}, ran[-1].over.status)
@@ -72,12 +76,21 @@ def measure_sensitivity(
             "measured_on": site.gpus[0].model,
             "source": source,
         },
-        "communication": {"bandwidth_sensitive": slowdown >= SENSITIVE_PERCENTAGE, "source": source},
+        "communication": {
+            "bandwidth_sensitive": slowdown >= SENSITIVE_PERCENTAGE,
+            "source": source,
+        },
     }
     unit = "an iteration" if job.part else "a run"
-    verdict = "bandwidth-sensitive" if slowdown >= SENSITIVE_PERCENTAGE else "not bandwidth-sensitive"
+    verdict = (
+        "bandwidth-sensitive" if slowdown >= SENSITIVE_PERCENTAGE else "not bandwidth-sensitive"
+    )
     times = f"{best_s:.4g} s for {unit} at {fast:.4g} GB/s, {worst_s:.4g} s at {slow:.4g} GB/s"
-    return Outcome(sections, done[worst][-1].over.status, (f"{times}: {slowdown:+.3g} %, {verdict}", *_doubt(count)))
+    return Outcome(
+        sections,
+        done[worst][-1].over.status,
+        (f"{times}: {slowdown:+.3g} %, {verdict}", *_doubt(count)),
+    )
 
 
 def _iterations(done: Sequence[Launched]) -> dict[str, int]:
@@ -87,4 +100,8 @@ def _iterations(done: Sequence[Launched]) -> dict[str, int]:
 
 
 def _doubt(count: int) -> tuple[str, ...]:
-    return () if count > 1 else ("one run on each: the first may be slower than later ones, and --runs 3 tells more",)
+    return (
+        ()
+        if count > 1
+        else ("one run on each: the first may be slower than later ones, and --runs 3 tells more",)
+    )

@@ -20,7 +20,11 @@ from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN
 
 
 def measure_sweep(
-    job: Job, one: Launch, shares: Sequence[int], warn: Callable[[str], None], tell: Callable[[str], None]
+    job: Job,
+    one: Launch,
+    shares: Sequence[int],
+    warn: Callable[[str], None],
+    tell: Callable[[str], None],
 ) -> Outcome:
     """Run a job alone on its GPU with each of these shares of its SMs.
 
@@ -39,7 +43,17 @@ def measure_sweep(
     site = find_site(one, warn)
     check_sharable(one, site.gpus, "--sweep")
     memory = min(gpu.memory_bytes for gpu in site.gpus)
-    alone = ("--share", "--sm", "100", "--memory-bandwidth", "100", "--memory", str(memory), "--only", names(site.gpus))
+    alone = (
+        "--share",
+        "--sm",
+        "100",
+        "--memory-bandwidth",
+        "100",
+        "--memory",
+        str(memory),
+        "--only",
+        names(site.gpus),
+    )
     points: list[CurvePoint] = []
     for share in shares:
         tell(f"{share} % of the SMs of {gpus_named(site.gpus)}")
@@ -47,7 +61,9 @@ def measure_sweep(
         if not done.went_well:
             break
         if done.run and SHARED not in done.run.problems:
-            raise FailedError(f"--sweep: {gpus_named(site.gpus)} not shared, so nothing bounds the SMs")
+            raise FailedError(
+                f"--sweep: {gpus_named(site.gpus)} not shared, so nothing bounds the SMs"
+            )
         points.append(CurvePoint(float(share), rounded(1 / timed(done))))
     if len(points) < 2:
         return Outcome({}, done.over.status)
@@ -77,7 +93,10 @@ def _sections(points: Sequence[CurvePoint], model: str, job: Job) -> Sections:
     }
     memory = saturates(points)
     if memory is not None:
-        sections["classification"] = {"intensity": "memory" if memory else "compute", "source": source}
+        sections["classification"] = {
+            "intensity": "memory" if memory else "compute",
+            "source": source,
+        }
     return sections
 
 

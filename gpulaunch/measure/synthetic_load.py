@@ -49,7 +49,13 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _PR_SET_PDEATHSIG = 1  # prctl.h
 
-_INT, _UINT, _SIZE, _PTR, _ADDRESS = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint64
+_INT, _UINT, _SIZE, _PTR, _ADDRESS = (
+    ctypes.c_int,
+    ctypes.c_uint,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+)
 _SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuInit": (_UINT,),
     "cuGetErrorName": (_INT, _PTR),
@@ -101,7 +107,9 @@ class Cuda:
             for name, types in _SIGNATURES.items():
                 getattr(self._library, name).argtypes = types
         except (OSError, AttributeError) as problem:
-            raise CudaError(f"libcuda.so.1, the NVIDIA driver's library, cannot be used: {problem}") from None
+            raise CudaError(
+                f"libcuda.so.1, the NVIDIA driver's library, cannot be used: {problem}"
+            ) from None
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: object) -> None:
@@ -180,7 +188,9 @@ def open_gpus(cuda: Cuda) -> list[Gpu]:
     if not count:
         raise CudaError("no GPU is visible to this process")
     devices = [cuda.number("cuDeviceGet", index) for index in range(count)]
-    return [Gpu(device, cuda.handle("cuCtxCreate_v2", _BLOCKING_SYNC, device)) for device in devices]
+    return [
+        Gpu(device, cuda.handle("cuCtxCreate_v2", _BLOCKING_SYNC, device)) for device in devices
+    ]
 
 
 def memory(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
@@ -239,7 +249,9 @@ def link(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
         ends[gpu.device] = (source, target)
     for gpu, peer in permutations(gpus, 2):
         cuda.call("cuCtxSetCurrent", gpu.context)
-        if cuda.number("cuDeviceCanAccessPeer", gpu.device, peer.device):  # else the driver goes through host memory
+        if cuda.number(
+            "cuDeviceCanAccessPeer", gpu.device, peer.device
+        ):  # else the driver goes through host memory
             cuda.call("cuCtxEnablePeerAccess", peer.context, 0)
         route = (ends[peer.device][1], peer.context, ends[gpu.device][0], gpu.context)
         copies.append(Copy(gpu, _stream(cuda), "cuMemcpyPeerAsync", route))
@@ -282,13 +294,17 @@ def compute(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
         function = cuda.handle("cuModuleGetFunction", module, b"multiply_add")
         out, rounds = ctypes.c_uint64(cuda.handle("cuMemAlloc_v2", 4)), ctypes.c_uint(ROUNDS)
         parameters = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(rounds))
-        blocks = BLOCKS_PER_SM * cuda.number("cuDeviceGetAttribute", _MULTIPROCESSOR_COUNT, gpu.device)
+        blocks = BLOCKS_PER_SM * cuda.number(
+            "cuDeviceGetAttribute", _MULTIPROCESSOR_COUNT, gpu.device
+        )
         kernels.append((gpu, _stream(cuda), function, blocks, parameters, (out, rounds)))
 
     def step() -> None:
         for gpu, stream, function, blocks, parameters, _ in kernels:
             cuda.call("cuCtxSetCurrent", gpu.context)
-            cuda.call("cuLaunchKernel", function, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters, None)
+            cuda.call(
+                "cuLaunchKernel", function, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters, None
+            )
 
     streams = [(gpu, stream) for gpu, stream, *_ in kernels]
     threads = sum(blocks * THREADS for _, _, _, blocks, _, _ in kernels)
@@ -308,7 +324,11 @@ def _waiting(cuda: Cuda, streams: Sequence[tuple[Gpu, int]]) -> Callable[[], Non
     return wait
 
 
-LOADS: dict[str, Callable[[Cuda, Sequence[Gpu]], Work]] = {"memory": memory, "link": link, "compute": compute}
+LOADS: dict[str, Callable[[Cuda, Sequence[Gpu]], Work]] = {
+    "memory": memory,
+    "link": link,
+    "compute": compute,
+}
 
 
 def repeat(work: Work, is_over: Callable[[], bool]) -> Iterator[int]:
@@ -350,7 +370,11 @@ def run(kind: str, seconds: float) -> None:
 
 def _figures(work: Work, steps: int, seconds: float) -> dict[str, float]:
     amount = steps * work.amount / 1e9
-    return {"seconds": seconds, work.unit: amount, f"{work.unit}_per_s": amount / seconds if seconds else 0.0}
+    return {
+        "seconds": seconds,
+        work.unit: amount,
+        f"{work.unit}_per_s": amount / seconds if seconds else 0.0,
+    }
 
 
 def _noted_signals() -> list[int]:
@@ -381,7 +405,10 @@ def main(arguments: Sequence[str]) -> int:
     except (IndexError, ValueError):
         known = False
     if not known:
-        print(f"gpulaunch: error: usage: {os.path.basename(__file__)} {'|'.join(LOADS)} [SECONDS]", file=sys.stderr)
+        print(
+            f"gpulaunch: error: usage: {os.path.basename(__file__)} {'|'.join(LOADS)} [SECONDS]",
+            file=sys.stderr,
+        )
         return _USAGE
     end_with_parent()
     try:

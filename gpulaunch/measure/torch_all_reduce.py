@@ -62,4 +62,6 @@ if __name__ == "__main__":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         free_port = free.getsockname()[1]
-    torch.multiprocessing.spawn(measure, args=(sys.argv[1], gpus, least_bytes, most_bytes, free_port), nprocs=gpus)
+    torch.multiprocessing.spawn(
+        measure, args=(sys.argv[1], gpus, least_bytes, most_bytes, free_port), nprocs=gpus
+    )

@@ -249,7 +249,11 @@ def _unknown(
         yield f"no end counted what ranks {', '.join(f'{a} and {b}' for a, b in lost)} exchanged"
     for a, b, percentage in apart:
         yield f"ranks {a} and {b}: the two ends of their NVLinks differ by {percentage:.1f} %, the edge is the mean"
-    outside = [link for link in links if link.remote == "gpu" and link.peer is not None and link.peer not in indices]
+    outside = [
+        link
+        for link in links
+        if link.remote == "gpu" and link.peer is not None and link.peer not in indices
+    ]
     if _sum(link.tx_bytes for link in outside):
         yield "NVLinks to GPUs outside of the job carried traffic, which is left out: it is not this job's"
     if any(link.remote == "cpu" and link.tx_bytes for link in links):
@@ -275,5 +279,8 @@ def _count(number: int, thing: str) -> str:
 
 
 def _range(figures: Sequence[float]) -> str:
-    low, high = (f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}" for figure in (min(figures), max(figures)))
+    low, high = (
+        f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
+        for figure in (min(figures), max(figures))
+    )
     return f"{low} GB" if low == high else f"{low} to {high} GB"

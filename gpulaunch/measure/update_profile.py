@@ -58,9 +58,17 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
     with alone():
         known = read_profile_file(path)
         resources = outcome.sections.get("resources", {})
-        if resources.get("incomplete") and "resources" in known and not known["resources"].get("incomplete"):
+        if (
+            resources.get("incomplete")
+            and "resources" in known
+            and not known["resources"].get("incomplete")
+        ):
             return [f"{path}: the run was not complete, so what is known of it from before stays"]
-        other = known.get("command") if command and known.get("command", list(command)) != list(command) else None
+        other = (
+            known.get("command")
+            if command and known.get("command", list(command)) != list(command)
+            else None
+        )
         sections: Sections = {} if known else {"version": VERSION, "name": name}
         if command and all(map(is_text, command)):
             sections["command"] = list(command)
@@ -69,9 +77,15 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
         if resources:
             sections |= _lent(name, {**known, **sections})
         write_sections(path, sections)
-    lines = [f"{path}: the run was not complete, and is marked so"] if resources.get("incomplete") else []
+    lines = (
+        [f"{path}: the run was not complete, and is marked so"]
+        if resources.get("incomplete")
+        else []
+    )
     if other:
-        lines.append(f"{path}: its other figures are of another command: {' '.join(map(printable, other))}")
+        lines.append(
+            f"{path}: its other figures are of another command: {' '.join(map(printable, other))}"
+        )
     if resources.get("memory_is_reservation"):
         lines.append(f"{path}: {RESERVATION}")
     if fresh != outcome.sections:
@@ -83,11 +97,17 @@ def _without_measured(sections: Sections, known: Mapping[str, Any]) -> Sections:
     """What was read in files, less what is better known by counters and by runs."""
     communication = dict(sections.get("communication", {}))
     if known.get("communication", {}).get("edges"):
-        communication = {key: value for key, value in communication.items() if key not in _WHO_TALKS}
+        communication = {
+            key: value for key, value in communication.items() if key not in _WHO_TALKS
+        }
     if known.get("sensitivity"):
         communication.pop("bandwidth_sensitive", None)
     kept = {**sections, "communication": communication}
-    return {key: value for key, value in kept.items() if value.keys() - {"source"}} if communication else sections
+    return (
+        {key: value for key, value in kept.items() if value.keys() - {"source"}}
+        if communication
+        else sections
+    )
 
 
 def _lent(name: str, document: Mapping[str, Any]) -> Sections:
@@ -107,7 +127,11 @@ def _merged(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa:
         if isinstance(value, Mapping) and isinstance(before.get(key), Mapping):
             merged[key] = {**before[key], **value}
     sources = (before.get("source"), fresh.get("source"))
-    if before.keys() - fresh.keys() - {"confidence"} and all(sources) and sources[1] not in str(sources[0]):
+    if (
+        before.keys() - fresh.keys() - {"confidence"}
+        and all(sources)
+        and sources[1] not in str(sources[0])
+    ):
         merged["source"] = "; ".join(map(str, sources))
     return merged
 
@@ -140,7 +164,9 @@ def learn(path: str, run: Run) -> list[str]:
     """
     name = os.path.basename(path).removesuffix(".toml")
     if not run.is_complete:
-        why = next(iter(run.problems), None) or next((gpu.problem for gpu in run.gpus if gpu.problem), None)
+        why = next(iter(run.problems), None) or next(
+            (gpu.problem for gpu in run.gpus if gpu.problem), None
+        )
         return [f"profile {name} learns nothing from this run: {why}"] if why else []
     with alone():
         known, begins = learned_from(path, name)

@@ -229,7 +229,9 @@ class Usage:
     """
 
     def __init__(self, first: Reading) -> None:
-        self._levels = {name: _Level(getattr(first, name) if name in _INSTANT else None) for name in _LEVELS}
+        self._levels = {
+            name: _Level(getattr(first, name) if name in _INSTANT else None) for name in _LEVELS
+        }
         self._counters = {name: _Counter() for name in _COUNTERS}
         self._idle, self._capped = _Level(), _Level()
         self._memory = _Memory(first.memory_bytes or 0)
@@ -245,7 +247,9 @@ class Usage:
             level.add(getattr(reading, name), lasting_s)
         active = reading.time_active_percentage
         self._idle.add(None if active is None else 100.0 * (active == 0), lasting_s)
-        self._capped.add(None if reading.is_capped is None else 100.0 * reading.is_capped, lasting_s)
+        self._capped.add(
+            None if reading.is_capped is None else 100.0 * reading.is_capped, lasting_s
+        )
         self._memory.add(reading.memory_bytes, lasting_s)
         self._count(reading)
         self._last_s = reading.at_s
@@ -286,7 +290,9 @@ class Usage:
             energy_j=None if power_w is None else power_w * covered_s,
             power_cap_percentage=self._capped.mean if capped is None else min(100.0, 100 * capped),
             pcie_sent_gb_per_s=_traffic(counters["pcie_sent_bytes"], levels["pcie_sent_gb_per_s"]),
-            pcie_received_gb_per_s=_traffic(counters["pcie_received_bytes"], levels["pcie_received_gb_per_s"]),
+            pcie_received_gb_per_s=_traffic(
+                counters["pcie_received_bytes"], levels["pcie_received_gb_per_s"]
+            ),
             links={
                 link: LinkBytes(int(out.grown), int(back.grown))
                 for link, (out, back) in self._links.items()

@@ -88,12 +88,22 @@ def random_set(seed: int) -> list[Job]:
 
 
 def _replays(
-    machine: str, policy: str, sets: Iterable[Sequence[Job]], times: tuple[str, ...] = (), yardstick: str = "cut"
+    machine: str,
+    policy: str,
+    sets: Iterable[Sequence[Job]],
+    times: tuple[str, ...] = (),
+    yardstick: str = "cut",
 ) -> list[Replay]:
     topology, remembered = machine_of(machine), _remembered(machine)
     rules = Rules(policy, USUAL_MODEL.get(policy, "cut"), time_models=times, yardstick=yardstick)
     return [
-        measure(topology, simulate(topology, jobs, rules, remembered=remembered), rules, None, remembered)
+        measure(
+            topology,
+            simulate(topology, jobs, rules, remembered=remembered),
+            rules,
+            None,
+            remembered,
+        )
         for jobs in sets
     ]
 
@@ -175,7 +185,10 @@ def _set_rows(machine: str) -> list[Comparison]:
             found = _spread(_coded(_replays(machine, policy, _sets(size)), _sensitive))
             known = PUBLISHED[machine].get(policy) if size == 100 else None
             theirs = known or (None,) * len(found)
-            rows += [Row(f"{label(policy)} {q}", a, b) for q, a, b in zip(_QUANTILES, theirs, found, strict=True)]
+            rows += [
+                Row(f"{label(policy)} {q}", a, b)
+                for q, a, b in zip(_QUANTILES, theirs, found, strict=True)
+            ]
         title = f"{machine}, Eq. 2 of sensitive jobs, GB/s; three sets of {size} jobs"
         parts.append(Comparison(title, "published code", tuple(rows)))
     return parts
@@ -184,7 +197,11 @@ def _set_rows(machine: str) -> list[Comparison]:
 def _quirk_free() -> Comparison:
     """The table of 40 random sets without the published simulator's quirks."""
     rows = []
-    theirs = {"greedy": (55.9, None, 28.0), "preserve_paper": (55.1, None, 28.7), "preserve": (None, None, None)}
+    theirs = {
+        "greedy": (55.9, None, 28.0),
+        "preserve_paper": (55.1, None, 28.7),
+        "preserve": (None, None, None),
+    }
     for policy, (mean, of_cut, share) in theirs.items():
         replays = _replays("dgx1-v100", policy, map(random_set, range(RANDOM_SETS)))
         means = [fmean(_coded([replay], _sensitive)) for replay in replays]
@@ -192,13 +209,16 @@ def _quirk_free() -> Comparison:
         cuts = fmean(one.effective_bandwidth or 0.0 for one in sensitive)
         without = 100 * sum(not one.nvlink_ring for one in sensitive) / len(sensitive)
         rows += [
-            Row(f"{label(policy)}: Eq. 2 at the best ring, GB/s", mean, fmean(means), f"sd of sets {stdev(means):.1f}"),
+            Row(
+                f"{label(policy)}: Eq. 2 at the best ring, GB/s",
+                mean,
+                fmean(means),
+                f"sd of sets {stdev(means):.1f}",
+            ),
             Row(f"{label(policy)}: cut, GB/s", of_cut, cuts),
             Row(f"{label(policy)}: without an NVLink ring, %", share, without),
         ]
-    title = (
-        f"DGX-1 V100, {RANDOM_SETS} random sets of 300 jobs of 1-5 GPUs, first in, first out; means of sensitive jobs"
-    )
+    title = f"DGX-1 V100, {RANDOM_SETS} random sets of 300 jobs of 1-5 GPUs, first in, first out; means of sensitive jobs"
     return Comparison(title, "published rules without quirks", tuple(rows))
 
 
@@ -259,19 +279,26 @@ def table_3() -> Reproduction:
         "preserve": (1.006, 1.057, 1.119, 1.124, 1.352, 1.12),
     }
     sets = [random_set(seed) for seed in range(RANDOM_SETS)]
-    found = {policy: _replays("dgx1-v100", policy, sets, ("bandwidth",)) for policy in ("baseline", *paper)}
+    found = {
+        policy: _replays("dgx1-v100", policy, sets, ("bandwidth",))
+        for policy in ("baseline", *paper)
+    }
     rows, sensitive_rows = [], []
     for policy, theirs in paper.items():
         ours = _against(found["baseline"], found[policy], lambda _: True)
         of_sensitive = _against(found["baseline"], found[policy], _sensitive)
-        spans = [base.makespan_s / own.makespan_s for base, own in zip(found["baseline"], found[policy], strict=True)]
+        spans = [
+            base.makespan_s / own.makespan_s
+            for base, own in zip(found["baseline"], found[policy], strict=True)
+        ]
         names = (*_QUANTILES, "throughput")
         rows += [
             Row(f"{label(policy)} {name}", a, b)
             for name, a, b in zip(names, theirs, (*ours, fmean(spans)), strict=True)
         ]
         sensitive_rows += [
-            Row(f"{label(policy)} {name}", None, own) for name, own in zip(_QUANTILES, of_sensitive, strict=True)
+            Row(f"{label(policy)} {name}", None, own)
+            for name, own in zip(_QUANTILES, of_sensitive, strict=True)
         ]
     return Reproduction(
         "mapa-table3",
@@ -282,7 +309,11 @@ def table_3() -> Reproduction:
                 "paper",
                 tuple(rows),
             ),
-            Comparison("bandwidth-sensitive jobs of two GPUs and more alone, likewise", "paper", tuple(sensitive_rows)),
+            Comparison(
+                "bandwidth-sensitive jobs of two GPUs and more alone, likewise",
+                "paper",
+                tuple(sensitive_rows),
+            ),
         ),
         (
             (
@@ -300,10 +331,14 @@ def table_3() -> Reproduction:
     )
 
 
-def _against(base: Sequence[Replay], own: Sequence[Replay], jobs: Callable[[Measured], bool]) -> list[float]:
+def _against(
+    base: Sequence[Replay], own: Sequence[Replay], jobs: Callable[[Measured], bool]
+) -> list[float]:
     """How much shorter run times are at each quantile, mean over the sets."""
     ratios = []
     for one, other in zip(base, own, strict=True):
-        spreads = [_spread(job.run_s for job in replay.jobs if jobs(job)) for replay in (one, other)]
+        spreads = [
+            _spread(job.run_s for job in replay.jobs if jobs(job)) for replay in (one, other)
+        ]
         ratios.append([a / b for a, b in zip(*spreads, strict=True)])
     return [fmean(column) for column in zip(*ratios, strict=True)]

@@ -28,8 +28,12 @@ def figure_11() -> Reproduction:
     wrong = _reversed(aggregate, narrowest)
     rows = (
         Row("rank correlation of AggBW with Eq. 2", None, _rank_correlation(aggregate, effective)),
-        Row("rank correlation of AggBW with the cut", None, _rank_correlation(aggregate, narrowest)),
-        Row("rank correlation of Eq. 2 with the cut", None, _rank_correlation(effective, narrowest)),
+        Row(
+            "rank correlation of AggBW with the cut", None, _rank_correlation(aggregate, narrowest)
+        ),
+        Row(
+            "rank correlation of Eq. 2 with the cut", None, _rank_correlation(effective, narrowest)
+        ),
         Row("share of pairs of sets with more AggBW and a narrower cut", None, wrong),
     )
     return Reproduction(
@@ -82,12 +86,20 @@ def figure_12() -> Reproduction:
     reference = {2: 1.5, 3: 7.0, 4: 8.6, 5: 8.3}
     rows = []
     for count, theirs in reference.items():
-        kinds = {(*ring_counts(fabric, gpus), cut(fabric, gpus)) for gpus in combinations(range(8), count)}
+        kinds = {
+            (*ring_counts(fabric, gpus), cut(fabric, gpus))
+            for gpus in combinations(range(8), count)
+        }
         gaps = [mapa_equation(x, y, z) - narrowest / UNIT for x, y, z, narrowest in sorted(kinds)]
         rms = sqrt(fmean(gap**2 for gap in gaps))
         rows.append(Row(f"root mean square of Eq. 2 less the cut, {count} GPUs, GB/s", theirs, rms))
     paper = (
-        Row("root mean square error as printed, GB/s", 1.5153, None, "below its mean absolute error: impossible"),
+        Row(
+            "root mean square error as printed, GB/s",
+            1.5153,
+            None,
+            "below its mean absolute error: impossible",
+        ),
         Row("mean absolute error as printed, GB/s", 7.0539, None),
         Row("mean relative error as printed", 0.0709, None),
     )
@@ -95,7 +107,11 @@ def figure_12() -> Reproduction:
         "mapa-fig12",
         "mapa-sc21 Figure 12: predicted against measured effective bandwidth, DGX-1 V100",
         (
-            Comparison("over all kinds of sets, by their best ring", "an earlier count by hand", tuple(rows)),
+            Comparison(
+                "over all kinds of sets, by their best ring",
+                "an earlier count by hand",
+                tuple(rows),
+            ),
             Comparison("against the paper's 31 measurements", "paper", paper),
         ),
         (
@@ -117,7 +133,12 @@ def figure_16() -> Reproduction:
         return 1 + model.slowdown_of_links(Job(0, "vgg16", request, 0.0, 1.0), gpus)
 
     rows = (
-        Row("VGG-16, two GPUs: PCIe against double NVLink", 3.0, slower((0, 5)), "12 against 40 GB/s by the cut model"),
+        Row(
+            "VGG-16, two GPUs: PCIe against double NVLink",
+            3.0,
+            slower((0, 5)),
+            "12 against 40 GB/s by the cut model",
+        ),
         Row("single NVLink against double", None, slower((0, 1)), "20 against 40 GB/s"),
         Row("insensitive job: PCIe against double NVLink", 1.0, slower((0, 5), sensitive=False)),
     )
@@ -150,13 +171,26 @@ def figure_19() -> Reproduction:
         ("torus-2d-16", 5): 10_700.0,
     }
     rows = []
-    for machine, most in (("summit", 6), ("dgx1-v100", 8), ("torus-2d-16", 10), ("cube-mesh-16", 10)):
+    for machine, most in (
+        ("summit", 6),
+        ("dgx1-v100", 8),
+        ("torus-2d-16", 10),
+        ("cube-mesh-16", 10),
+    ):
         for count in range(2, most + 1):
             request = Request(
-                count, PATTERNS["ring"], bandwidth_sensitive=True, policy="preserve", bandwidth_model="cut"
+                count,
+                PATTERNS["ring"],
+                bandwidth_sensitive=True,
+                policy="preserve",
+                bandwidth_model="cut",
             )
             rows.append(
-                Row(f"{machine}, {count} GPUs, ms", published.get((machine, count)), _milliseconds(machine, request))
+                Row(
+                    f"{machine}, {count} GPUs, ms",
+                    published.get((machine, count)),
+                    _milliseconds(machine, request),
+                )
             )
     return Reproduction(
         "mapa-fig19",

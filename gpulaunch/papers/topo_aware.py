@@ -25,7 +25,9 @@ _MACHINE = "power8-minsky"
 _TIMES = ("bandwidth", "interference")
 _POLICIES = ("best_fit", "fcfs", "topo_aware", "topo_aware_p")
 _NETWORK = {"a": "alexnet", "g": "googlenet"}
-_JOB = re.compile(r"(?P<arrival>[\d.]+):(?P<network>[ag])(?P<batch>\d+)x(?P<gpus>\d)@(?P<least>[\d.]+)")
+_JOB = re.compile(
+    r"(?P<arrival>[\d.]+):(?P<network>[ag])(?P<batch>\d+)x(?P<gpus>\d)@(?P<least>[\d.]+)"
+)
 
 
 @lru_cache(maxsize=1)
@@ -36,7 +38,10 @@ def _topology() -> Topology:
 @lru_cache(maxsize=2)
 def profiles(paper: str) -> Mapping[str, Profile]:
     """The measured profiles of profiles/papers/PAPER.toml."""
-    return {name: parse_profile({"name": name, **table}) for name, table in load_paper(paper)["profile"].items()}
+    return {
+        name: parse_profile({"name": name, **table})
+        for name, table in load_paper(paper)["profile"].items()
+    }
 
 
 def job_set(name: str, paper: str = "topo-aware-sc17") -> list[Job]:
@@ -51,17 +56,24 @@ def job_set(name: str, paper: str = "topo-aware-sc17") -> list[Job]:
         said = _JOB.fullmatch(word)
         assert said, word  # noqa: S101  the file comes with gpulaunch
         profile = f"{_NETWORK[said['network']]}-b{said['batch']}-n{said['gpus']}"
-        jobs.append(_job(number, profiles(paper), profile, float(said["arrival"]), float(said["least"])))
+        jobs.append(
+            _job(number, profiles(paper), profile, float(said["arrival"]), float(said["least"]))
+        )
     return jobs
 
 
 def generated(seed: int, count: int) -> list[Job]:
     """Jobs of the published generator's distributions."""
     known, rows = profiles("topo-aware-sc17"), poisson_batches(seed, count)
-    return [_job(n, known, row["profile"], row["arrival_s"], row["min_utility"]) for n, row in enumerate(rows)]
+    return [
+        _job(n, known, row["profile"], row["arrival_s"], row["min_utility"])
+        for n, row in enumerate(rows)
+    ]
 
 
-def _job(number: int, known: Mapping[str, Profile], name: str, arrival_s: float, least: float) -> Job:
+def _job(
+    number: int, known: Mapping[str, Profile], name: str, arrival_s: float, least: float
+) -> Job:
     profile = known[name]
     request = _request(known, name)
     return Job(
@@ -77,14 +89,18 @@ def _job(number: int, known: Mapping[str, Profile], name: str, arrival_s: float,
 def _request(known: Mapping[str, Profile], name: str) -> Request:
     profile = known[name]
     own = profile.slowdowns
-    slowdowns = {other: (own.get(other, 0.0), known[other].slowdowns.get(name, 0.0)) for other in known}
+    slowdowns = {
+        other: (own.get(other, 0.0), known[other].slowdowns.get(name, 0.0)) for other in known
+    }
     return Request(
         gpus=profile.gpus,
         pattern=PATTERNS[profile.communication.pattern or "all_to_all"],
         bandwidth_sensitive=bool(profile.communication.bandwidth_sensitive),
         policy="topo_aware_p",
         bandwidth_model="cut",
-        utility=UtilityTerms(slowdowns={other: pair for other, pair in slowdowns.items() if any(pair)}),
+        utility=UtilityTerms(
+            slowdowns={other: pair for other, pair in slowdowns.items() if any(pair)}
+        ),
         profile=name,
     )
 
@@ -106,27 +122,68 @@ def figure_8() -> Reproduction:
     """Figure 8: six jobs on one Minsky."""
     paper = {"best_fit": 461.7, "fcfs": 456.2, "topo_aware": 454.2, "topo_aware_p": 356.9}
     mended: dict[str, dict[str, float | None]] = {
-        "topo-aware-sc17": {"best_fit": 440.0, "fcfs": 440.0, "topo_aware": 353.1, "topo_aware_p": 353.1},
-        "topo-aware-sc17-full": {"best_fit": 466.4, "fcfs": 466.4, "topo_aware": None, "topo_aware_p": 353.1},
+        "topo-aware-sc17": {
+            "best_fit": 440.0,
+            "fcfs": 440.0,
+            "topo_aware": 353.1,
+            "topo_aware_p": 353.1,
+        },
+        "topo-aware-sc17-full": {
+            "best_fit": 466.4,
+            "fcfs": 466.4,
+            "topo_aware": None,
+            "topo_aware_p": 353.1,
+        },
     }
     parts = []
     ends: dict[tuple[str, str], float] = {}
-    for profile, title in (("topo-aware-sc17", "default profile"), ("topo-aware-sc17-full", "_full profile")):
+    for profile, title in (
+        ("topo-aware-sc17", "default profile"),
+        ("topo-aware-sc17-full", "_full profile"),
+    ):
         jobs = job_set("six-jobs", profile)
-        ends |= {(profile, policy): _last_end(replayed(jobs, policy, tick_s=TICK_S)) for policy in _POLICIES}
-        on_hardware = tuple(Row(label(policy), paper[policy], ends[profile, policy]) for policy in _POLICIES)
-        in_code = tuple(Row(label(policy), mended[profile][policy], ends[profile, policy]) for policy in _POLICIES)
-        parts.append(Comparison(f"time until all six are done, s; {title}", "paper, on hardware", on_hardware))
-        parts.append(Comparison(f"the same; {title}", "published code, its interference term mended", in_code))
+        ends |= {
+            (profile, policy): _last_end(replayed(jobs, policy, tick_s=TICK_S))
+            for policy in _POLICIES
+        }
+        on_hardware = tuple(
+            Row(label(policy), paper[policy], ends[profile, policy]) for policy in _POLICIES
+        )
+        in_code = tuple(
+            Row(label(policy), mended[profile][policy], ends[profile, policy])
+            for policy in _POLICIES
+        )
+        parts.append(
+            Comparison(
+                f"time until all six are done, s; {title}", "paper, on hardware", on_hardware
+            )
+        )
+        parts.append(
+            Comparison(
+                f"the same; {title}", "published code, its interference term mended", in_code
+            )
+        )
     gains = [
-        Row(f"best-fit / topo-aware-p, {title}", 461.7 / 356.9, ends[name, "best_fit"] / ends[name, "topo_aware_p"])
-        for name, title in (("topo-aware-sc17", "default profile"), ("topo-aware-sc17-full", "_full profile"))
+        Row(
+            f"best-fit / topo-aware-p, {title}",
+            461.7 / 356.9,
+            ends[name, "best_fit"] / ends[name, "topo_aware_p"],
+        )
+        for name, title in (
+            ("topo-aware-sc17", "default profile"),
+            ("topo-aware-sc17-full", "_full profile"),
+        )
     ]
     parts.append(Comparison("speed-up", "paper, on hardware", tuple(gains)))
     parts.append(_timeline())
-    exact = [Row(label(policy), None, _last_end(replayed(job_set("six-jobs"), policy))) for policy in _POLICIES]
+    exact = [
+        Row(label(policy), None, _last_end(replayed(job_set("six-jobs"), policy)))
+        for policy in _POLICIES
+    ]
     exact[-1] = exact[-1]._replace(theirs=349.4, note="exhaustive choice of GPUs")
-    parts.append(Comparison("time until all six are done without the tick, s", "best there is", tuple(exact)))
+    parts.append(
+        Comparison("time until all six are done without the tick, s", "best there is", tuple(exact))
+    )
     return Reproduction(
         "topo-fig8",
         "topo-aware-sc17 Figure 8: six jobs on one Minsky (4 P100 on two sockets)",
@@ -151,7 +208,14 @@ def figure_8() -> Reproduction:
 
 def _timeline() -> Comparison:
     """When each job starts and ends under topo-aware-p."""
-    known = ((1.1, 70.4), (16.5, 126.5), (25.3, 138.6), (71.5, 224.4), (139.7, 267.3), (225.5, 353.1))
+    known = (
+        (1.1, 70.4),
+        (16.5, 126.5),
+        (25.3, 138.6),
+        (71.5, 224.4),
+        (139.7, 267.3),
+        (225.5, 353.1),
+    )
     stays = sorted(
         (one.stay for one in replayed(job_set("six-jobs"), "topo_aware_p", tick_s=TICK_S).jobs),
         key=lambda stay: stay.job.id,
@@ -163,7 +227,9 @@ def _timeline() -> Comparison:
             Row(f"J{stay.job.id} starts", start, stay.started_s, gpus),
             Row(f"J{stay.job.id} ends", end, stay.ended_s),
         ]
-    return Comparison("timeline of topo-aware-p, s", "published code, its interference term mended", tuple(rows))
+    return Comparison(
+        "timeline of topo-aware-p, s", "published code, its interference term mended", tuple(rows)
+    )
 
 
 def figure_10() -> Reproduction:
@@ -183,12 +249,24 @@ def figure_10() -> Reproduction:
             slower = 100 * (fmean(one.slowdown for one in replay.jobs) - 1)
             rows += [
                 Row(f"{label(policy)}: all done, s", makespan, _last_end(replay)),
-                Row(f"{label(policy)}: mean wait, s", wait, fmean(one.wait_s for one in replay.jobs)),
+                Row(
+                    f"{label(policy)}: mean wait, s", wait, fmean(one.wait_s for one in replay.jobs)
+                ),
                 Row(f"{label(policy)}: mean slowdown, %", slowdown, slower),
-                Row(f"{label(policy)}: jobs under their least utility", float(under), float(replay.violations)),
+                Row(
+                    f"{label(policy)}: jobs under their least utility",
+                    float(under),
+                    float(replay.violations),
+                ),
                 Row(f"{label(policy)}: 2-GPU jobs split", None, float(split_pairs(replay))),
             ]
-        parts.append(Comparison(f"100 jobs on 5 machines, first in, first out; {title}", "published code", tuple(rows)))
+        parts.append(
+            Comparison(
+                f"100 jobs on 5 machines, first in, first out; {title}",
+                "published code",
+                tuple(rows),
+            )
+        )
     return Reproduction(
         "topo-fig10",
         "topo-aware-sc17 Figure 10: 100 jobs on 5 machines",
@@ -212,7 +290,9 @@ def figure_10() -> Reproduction:
 def split_pairs(replay: Replay) -> int:
     """How many jobs of two GPUs have them on two sockets."""
     yardstick = Yardstick(_topology(), "cut")
-    return sum(len(one.stay.gpus) == 2 and yardstick.are_split(one.stay.gpus) for one in replay.jobs)
+    return sum(
+        len(one.stay.gpus) == 2 and yardstick.are_split(one.stay.gpus) for one in replay.jobs
+    )
 
 
 def figure_11() -> Reproduction:
@@ -229,7 +309,11 @@ def figure_11() -> Reproduction:
             Row(f"{label(policy)}: s for the whole run", None, seconds),
         ]
         other_rows += [
-            Row(f"{label(policy)}: mean slowdown, %", None, 100 * (fmean(one.slowdown for one in replay.jobs) - 1)),
+            Row(
+                f"{label(policy)}: mean slowdown, %",
+                None,
+                100 * (fmean(one.slowdown for one in replay.jobs) - 1),
+            ),
             Row(f"{label(policy)}: mean wait, s", None, fmean(one.wait_s for one in replay.jobs)),
             Row(f"{label(policy)}: jobs under their least utility", None, float(replay.violations)),
             Row(f"{label(policy)}: 2-GPU jobs split", None, float(split_pairs(replay))),

@@ -43,7 +43,9 @@ def marked_by(variable: str) -> dict[str, set[int]]:
                 with open(f"/proc/{name}/environ", "rb") as file:
                     for one in file.read().split(b"\0"):
                         if one.startswith(begin):
-                            found.setdefault(os.fsdecode(one.removeprefix(begin)), set()).add(int(name))
+                            found.setdefault(os.fsdecode(one.removeprefix(begin)), set()).add(
+                                int(name)
+                            )
     return found
 
 
@@ -82,10 +84,15 @@ def _look_for_descendants(spared: Collection[int]) -> set[int]:
         return set()
     import psutil  # late: a job rarely leaves anything behind
 
-    found = {process.pid for process in psutil.Process().children(recursive=True)} | (children or set())
+    found = {process.pid for process in psutil.Process().children(recursive=True)} | (
+        children or set()
+    )
     for pid in found.intersection(spared):
         with suppress(psutil.NoSuchProcess):
-            found -= {pid, *(process.pid for process in psutil.Process(pid).children(recursive=True))}
+            found -= {
+                pid,
+                *(process.pid for process in psutil.Process(pid).children(recursive=True)),
+            }
     return {pid for pid in found if stat_fields(pid)[:1] not in ([], ["Z"])}
 
 

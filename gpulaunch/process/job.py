@@ -19,9 +19,19 @@ from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.libc import adopt_orphans, end_with_parent
 from gpulaunch.process.system import identify, stat_fields
 
-_SI_USER = 0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
+_SI_USER = (
+    0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
+)
 _TERMINAL_SIGNALS = frozenset(
-    {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP, signal.SIGWINCH}
+    {
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGHUP,
+        signal.SIGWINCH,
+    }
 )
 _UNMANAGED = frozenset(
     {
@@ -68,8 +78,12 @@ def _hold_signals() -> Entry:
     for number in _PYTHON_IGNORES:  # Python did that to itself at start
         signal.signal(number, signal.SIG_DFL)
     ignored = frozenset(n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were it ignored, the job's end could not be waited for
-    managed = frozenset(signal.valid_signals()) - _UNMANAGED  # ignored ones too: the job may want them nevertheless
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # were it ignored, the job's end could not be waited for
+    managed = (
+        frozenset(signal.valid_signals()) - _UNMANAGED
+    )  # ignored ones too: the job may want them nevertheless
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, managed)
     return Entry(frozenset(mask), ignored, managed)
 
@@ -133,7 +147,9 @@ class Job:
             started: with what.
             last: no other job comes after it, so stdin and stdout are its own.
         """
-        word = json.dumps([started.command, dict(started.environment), sorted(started.cpus)]).encode()
+        word = json.dumps(
+            [started.command, dict(started.environment), sorted(started.cpus)]
+        ).encode()
         try:
             while word:
                 word = word[os.write(self._word, word) :]
@@ -207,7 +223,9 @@ class Job:
         Not if we were stopped along with it and have been woken since. Nor, without a terminal, by STOP sent to the job
         alone, as cpulimit does: no shell waits to be told, and whoever sent it will wake the job alone, not us.
         """
-        return signal.SIGCONT not in signal.sigpending() and (number != signal.SIGSTOP or _has_terminal())
+        return signal.SIGCONT not in signal.sigpending() and (
+            number != signal.SIGSTOP or _has_terminal()
+        )
 
     def _react(self, info: signal.struct_siginfo) -> None:
         sent_by_process = info.si_code <= _SI_USER
@@ -232,7 +250,10 @@ class Job:
         """Whether it stands as wait() saw it stop; if it has stopped anew since, that is for wait() to see."""
         if stat_fields(self.pid)[:1] != ["T"]:
             return False
-        return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        return (
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            is None
+        )
 
 
 def exit_status(status: int) -> int:
@@ -282,7 +303,11 @@ def clean_environment() -> dict[bytes, bytes]:
     if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8"):
         try:
             with open("/proc/self/environ", "rb") as file:
-                given = [variable for variable in file.read().split(b"\0") if variable.startswith(b"LC_CTYPE=")]
+                given = [
+                    variable
+                    for variable in file.read().split(b"\0")
+                    if variable.startswith(b"LC_CTYPE=")
+                ]
         except OSError:
             return environment
         if given:
@@ -325,7 +350,9 @@ def _become(entry: Entry, keep: int | None, read_end: int) -> None:
         if value is not None:
             variables[os.fsencode(name)] = os.fsencode(value)
     if cpus:
-        with contextlib.suppress(OSError):  # the cpuset has changed since: then the job runs where it may
+        with contextlib.suppress(
+            OSError
+        ):  # the cpuset has changed since: then the job runs where it may
             os.sched_setaffinity(0, cpus)
     if keep is not None:
         os.set_inheritable(keep, True)
@@ -344,7 +371,11 @@ def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
     """
     for number in _PYTHON_IGNORES:
         signal.signal(number, signal.SIG_DFL)
-    variables = {name: value for name, value in clean_environment().items() if os.fsdecode(name) not in without}
+    variables = {
+        name: value
+        for name, value in clean_environment().items()
+        if os.fsdecode(name) not in without
+    }
     os._exit(_execute(command, variables))
 
 
@@ -356,7 +387,9 @@ def _execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
             os.execvpe(command[0], list(command), variables)  # noqa: S606  there is no shell, on purpose
     except OSError as problem:
         code = problem.errno or 0
-    if code == errno.ENOEXEC:  # a script without a first line: a shell would run it, and so does execvp(3)
+    if (
+        code == errno.ENOEXEC
+    ):  # a script without a first line: a shell would run it, and so does execvp(3)
         with contextlib.suppress(OSError):
             _exec_script(command, variables)
     nowhere_in_path = code == errno.ENOTDIR and "/" not in command[0]

@@ -53,7 +53,9 @@ def program_of(pid: int) -> str:
 
 def pids_of_program(name: str) -> list[int]:
     """Processes that run a program of this name, as far as they are visible here."""
-    return [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and program_of(int(pid)) == name]
+    return [
+        int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and program_of(int(pid)) == name
+    ]
 
 
 def arguments_of(pid: int) -> list[str]:

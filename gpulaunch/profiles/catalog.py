@@ -6,7 +6,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.files.data_files import config_directory, file_names, find_file, is_path, shipped_directory
+from gpulaunch.files.data_files import (
+    config_directory,
+    file_names,
+    find_file,
+    is_path,
+    shipped_directory,
+)
 from gpulaunch.files.document import Document, parse_toml, read_document
 from gpulaunch.profiles.chain import read_chain
 from gpulaunch.profiles.document.inherit import read_reference
@@ -135,7 +141,11 @@ def labelled_profile(label: Label) -> Profile:
             return load_profile(label.text)
         message = f"{origin}: {quoted(label.text)} is no name of a profile"
     except UsageError as problem:
-        message = problem.message if problem.message.startswith(origin) else f"{origin}: {problem.message}"
+        message = (
+            problem.message
+            if problem.message.startswith(origin)
+            else f"{origin}: {problem.message}"
+        )
     raise UsageError(message, _INSTEAD)
 
 
@@ -170,7 +180,9 @@ def profiles_at_hand(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
     before = os.environ.get(PROFILES_VARIABLE)
     with TemporaryDirectory(prefix="gpulaunch-profiles-") as directory:
         for name, table in tables.items():
-            write_text(os.path.join(directory, f"{name}.toml"), document_text({"name": name, **table}))
+            write_text(
+                os.path.join(directory, f"{name}.toml"), document_text({"name": name, **table})
+            )
         os.environ[PROFILES_VARIABLE] = directory
         try:
             yield

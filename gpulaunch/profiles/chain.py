@@ -77,7 +77,9 @@ class _Chain:
         found = self._read_lower(document, lower, reference, ("base",))
         return (lower,), merged(found.document, document.data, str(reference))
 
-    def _read_lower(self, document: Document, lower: Document, reference: Reference, where: tuple[str, ...]) -> Profile:
+    def _read_lower(
+        self, document: Document, lower: Document, reference: Reference, where: tuple[str, ...]
+    ) -> Profile:
         try:
             return _Chain(self._find, (*self._above, document)).read(lower, reference.variants)
         except _NoVariantError as problem:
@@ -97,10 +99,14 @@ class _Chain:
             raise _located(document, where, f"these stand on each other in a circle: {chained}")
         if len(chain) > MOST_BASES:
             chained = chain_text(names)
-            raise _located(document, where, f"more than {MOST_BASES} profiles stand on each other: {chained}")
+            raise _located(
+                document, where, f"more than {MOST_BASES} profiles stand on each other: {chained}"
+            )
         return parse_toml(path, text)
 
-    def _varied(self, document: Document, found: Mapping[str, Any], variant: str) -> Mapping[str, Any]:
+    def _varied(
+        self, document: Document, found: Mapping[str, Any], variant: str
+    ) -> Mapping[str, Any]:
         """What was found, as a variant has it."""
         profile = Profile(found)
         if variant in profile.variants:
@@ -109,9 +115,19 @@ class _Chain:
         if equals and parameter == profile.scaling.parameter and is_size(size):
             return with_variant(found, variant, self._scaled(document, profile, float(size)))
         known = variants_of(profile)
-        why = f": any number above 0 is allowed for {parameter}" if parameter == profile.scaling.parameter else ""
-        hint = f"known are {', '.join(printable(f'{profile.name}@{one}') for one in known)}" if known else None
-        raise _NoVariantError(f"profile {quoted(profile.name)} has no variant {quoted(variant)}{why}", hint)
+        why = (
+            f": any number above 0 is allowed for {parameter}"
+            if parameter == profile.scaling.parameter
+            else ""
+        )
+        hint = (
+            f"known are {', '.join(printable(f'{profile.name}@{one}') for one in known)}"
+            if known
+            else None
+        )
+        raise _NoVariantError(
+            f"profile {quoted(profile.name)} has no variant {quoted(variant)}{why}", hint
+        )
 
     def _scaled(self, document: Document, profile: Profile, size: float) -> Mapping[str, Any]:
         """What is predicted of a size, or was measured of it."""
@@ -125,7 +141,9 @@ class _Chain:
         try:
             return scaled(points, size, profile.scaling.parameter or "")
         except FieldError as problem:
-            raise document.error(FieldError(("scaling", *problem.path), f"scaling: {problem.message}")) from None
+            raise document.error(
+                FieldError(("scaling", *problem.path), f"scaling: {problem.message}")
+            ) from None
 
 
 def _refuse_twice(variants: Sequence[str]) -> None:
@@ -134,7 +152,9 @@ def _refuse_twice(variants: Sequence[str]) -> None:
     for variant in variants:
         key, equals, _ = variant.partition("=")
         if equals and key in asked:
-            raise _NoVariantError(f"{quoted(key)} is asked for twice: {printable(asked[key])}, {printable(variant)}")
+            raise _NoVariantError(
+                f"{quoted(key)} is asked for twice: {printable(asked[key])}, {printable(variant)}"
+            )
         asked[key] = variant
 
 
@@ -151,10 +171,15 @@ def _is_same(path: str, other: str) -> bool:
         return False
 
 
-def _blamed(problem: FieldError, documents: Sequence[Document], variants: Sequence[str]) -> UsageError:
+def _blamed(
+    problem: FieldError, documents: Sequence[Document], variants: Sequence[str]
+) -> UsageError:
     """A problem of the whole, in the file and at the line that have most to do with it."""
     for document in documents:
-        for place in (*((("variants", one, *problem.path)) for one in reversed(variants)), problem.path):
+        for place in (
+            *((("variants", one, *problem.path)) for one in reversed(variants)),
+            problem.path,
+        ):
             if document.has(place):
                 return document.error(FieldError(place, problem.message))
     return documents[0].error(problem)

@@ -31,4 +31,7 @@ def _others(beside: str) -> Iterator[tuple[str, float]]:
             yield name, slowdown
             for variant, table in profile.variants.items():
                 percentages = table.get("collocation", {}).get("slowdown_percentage", {})
-                yield f"{name}@{variant}", percentages[beside] / 100 if beside in percentages else slowdown
+                yield (
+                    f"{name}@{variant}",
+                    percentages[beside] / 100 if beside in percentages else slowdown,
+                )

@@ -22,7 +22,9 @@ Pairs = Iterable[tuple[int, int]]
 MAX_RANKS = 1024
 """Of a graph that was given: more than any machine has GPUs, and few enough for an all-to-all to fit into memory."""
 
-_FIELDS: FieldTable = {"weight": (1e-9, 1e18)}  # so that no quotient or sum of them becomes 0 or infinite
+_FIELDS: FieldTable = {
+    "weight": (1e-9, 1e18)
+}  # so that no quotient or sum of them becomes 0 or infinite
 _MOST_SHOWN = 8  # ranks of one part
 
 
@@ -115,7 +117,9 @@ def _grid(ranks: int, axes: int) -> Iterator[tuple[int, int]]:
     """Neighbours in a grid without wrap-around, its ranks in row-major order, as MPI_Cart_create numbers them."""
     stride = 1
     for size in reversed(dimensions(ranks, axes)):
-        yield from ((rank, rank + stride) for rank in range(ranks) if rank // stride % size + 1 < size)
+        yield from (
+            (rank, rank + stride) for rank in range(ranks) if rank // stride % size + 1 < size
+        )
         stride *= size
 
 
@@ -160,7 +164,8 @@ def _built_in(shape: str, ranks: int) -> tuple[Edge, ...]:
 
 
 PATTERNS: dict[str, Pattern] = {
-    name: Pattern(name, collective=name in ("ring", "tree", "ring+tree", "all_to_all")) for name in _SHAPES
+    name: Pattern(name, collective=name in ("ring", "tree", "ring+tree", "all_to_all"))
+    for name in _SHAPES
 }
 """Name -> pattern of every built-in shape.
 
@@ -168,7 +173,9 @@ all_to_all is assumed of a job of which nothing is known (mapa-sc21 3.1), and mo
 """
 
 
-def given_pattern(name: str, edges: Sequence[tuple[int, int, Any]], nodes: Iterable[int] = ()) -> Pattern:
+def given_pattern(
+    name: str, edges: Sequence[tuple[int, int, Any]], nodes: Iterable[int] = ()
+) -> Pattern:
     """The pattern of a graph: its edges checked, and those of one pair added up.
 
     Args:
@@ -193,7 +200,12 @@ def given_pattern(name: str, edges: Sequence[tuple[int, int, Any]], nodes: Itera
         raise FieldError((), "no edge: a pattern has at least two ranks that talk")
     ranks = _count({*nodes, *(rank for pair in weights for rank in pair)})
     _refuse_parts(ranks, weights)
-    return Pattern(name, collective=False, ranks=ranks, given=tuple((*p, fsum(weights[p])) for p in sorted(weights)))
+    return Pattern(
+        name,
+        collective=False,
+        ranks=ranks,
+        given=tuple((*p, fsum(weights[p])) for p in sorted(weights)),
+    )
 
 
 def is_whole(edges: Sequence[tuple[int, int, Any]], ranks: int) -> bool:
@@ -260,15 +272,24 @@ def _count(found: set[int]) -> int:
         raise FieldError((), _too_many(last))
     missing = sorted(set(range(last)) - found)
     if missing:
-        which = f"rank {missing[0]} is" if len(missing) == 1 else f"rank {missing[0]} and {len(missing) - 1} more are"
-        raise FieldError((), f"{which} missing: ranks are 0, 1, 2 ... up to the largest, here {last}")
+        which = (
+            f"rank {missing[0]} is"
+            if len(missing) == 1
+            else f"rank {missing[0]} and {len(missing) - 1} more are"
+        )
+        raise FieldError(
+            (), f"{which} missing: ranks are 0, 1, 2 ... up to the largest, here {last}"
+        )
     return last + 1
 
 
 def _refuse_parts(ranks: int, pairs: Pairs) -> None:
     parts = _parts(ranks, pairs)
     if len(parts) > 1:
-        one, other = (",".join(map(str, part[:_MOST_SHOWN])) + "…" * (len(part) > _MOST_SHOWN) for part in parts[:2])
+        one, other = (
+            ",".join(map(str, part[:_MOST_SHOWN])) + "…" * (len(part) > _MOST_SHOWN)
+            for part in parts[:2]
+        )
         total = f" ({len(parts)} parts in all)" if len(parts) > 2 else ""
         raise FieldError((), f"ranks {one} and {other} have no edge between them{total}")
 

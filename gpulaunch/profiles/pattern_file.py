@@ -58,7 +58,9 @@ def _edge_list(path: str, name: str, content: str) -> Pattern:
             except FieldError as problem:
                 raise UsageError(f"{path}:{number}: {problem.message}") from None
             if (a, b) in lines:
-                raise UsageError(f"{path}:{number}: edge {a} {b} stands in line {lines[a, b]} already")
+                raise UsageError(
+                    f"{path}:{number}: edge {a} {b} stands in line {lines[a, b]} already"
+                )
             lines[a, b] = number
             edges.append((a, b, weight))
     try:
@@ -71,7 +73,9 @@ def _edge_list(path: str, name: str, content: str) -> Pattern:
 def _edge(line: str) -> tuple[int, int, float]:
     fields = [field.strip() for field in line.split(",")] if "," in line else line.split()
     if len(fields) not in (2, 3):
-        raise FieldError((), f"{_short(line)} is no edge: two ranks and perhaps a weight, such as '0 1 2.5'")
+        raise FieldError(
+            (), f"{_short(line)} is no edge: two ranks and perhaps a weight, such as '0 1 2.5'"
+        )
     a, b = map(_rank, fields[:2])
     try:
         return a, b, float(fields[2].replace("_", "no digit")) if len(fields) == 3 else 1.0

@@ -40,7 +40,9 @@ def _smallest(names: frozenset[str]) -> str:
 @cache
 def _holds(whole: str, part: str) -> bool:
     """Whether one pattern has all edges of another, for each number of ranks."""
-    return all(set(PATTERNS[part].edges(ranks)) <= set(PATTERNS[whole].edges(ranks)) for ranks in _RANKS)
+    return all(
+        set(PATTERNS[part].edges(ranks)) <= set(PATTERNS[whole].edges(ranks)) for ranks in _RANKS
+    )
 
 
 def _size(name: str) -> int:

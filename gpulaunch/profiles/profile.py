@@ -8,13 +8,24 @@ from typing import Any, ClassVar, Self
 from gpulaunch.errors import FieldError
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.document import sections
-from gpulaunch.profiles.document.section import Key, Section, items, part, section_mistakes, table, text, whole
+from gpulaunch.profiles.document.section import (
+    Key,
+    Section,
+    items,
+    part,
+    section_mistakes,
+    table,
+    text,
+    whole,
+)
 from gpulaunch.profiles.pattern import Pattern, given_pattern
 
 VERSION = 1
 """Of the format; a file that names none is of this one."""
 
-_NOT_ASKABLE = "{!r} cannot be asked for: it is empty, or has a character of @,/ or one that no terminal shows"
+_NOT_ASKABLE = (
+    "{!r} cannot be asked for: it is empty, or has a character of @,/ or one that no terminal shows"
+)
 
 
 class Profile(Section):
@@ -38,33 +49,48 @@ class Profile(Section):
     version = whole(1, VERSION, "of this format: 1")
     name: Key[str] = Key(str, "how the command line calls it", otherwise="")
     description: Key[str] = Key(str, "one line", otherwise="")
-    base = text("`NAME`, `NAME@VARIANT` or a path: the profile that this one differs from ([more](#base-and-variants))")
+    base = text(
+        "`NAME`, `NAME@VARIANT` or a path: the profile that this one differs from ([more](#base-and-variants))"
+    )
     gpus = whole(1, 1 << 20, "how many, if the command line does not say")
     command = items(str, "argv of what was measured", least=1)
     communication = part(sections.Communication, "how its GPUs talk to each other")
     sensitivity = part(
-        sections.Sensitivity, "how it does on the best and on the worst placement of a machine (mapa-sc21 2.3)"
+        sections.Sensitivity,
+        "how it does on the best and on the worst placement of a machine (mapa-sc21 2.3)",
     )
     placement = part(
-        sections.Placement, "what it needs of its GPUs; that is decided, not measured, so it has no source"
+        sections.Placement,
+        "what it needs of its GPUs; that is decided, not measured, so it has no source",
     )
-    collocation = part(sections.Collocation, "how it does beside others on one socket (topo-aware-sc17 4.2)")
+    collocation = part(
+        sections.Collocation, "how it does beside others on one socket (topo-aware-sc17 4.2)"
+    )
     shared_gpu = part(
         sections.SharedGpu,
         "how it does beside others on one GPU, through MPS; goes before `[collocation]` where GPUs are shared",
     )
     resources = part(sections.Resources, "what it uses of one GPU when it runs there alone")
-    runs = part(sections.Runs, "how these figures differ between runs; each is called as in `[resources]`")
+    runs = part(
+        sections.Runs, "how these figures differ between runs; each is called as in `[resources]`"
+    )
     sharing = part(sections.SharingWish, "whether it is to share GPUs")
     sm_curve = part(
-        sections.SmCurve, "its throughput over the share of SMs (cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1)"
+        sections.SmCurve,
+        "its throughput over the share of SMs (cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1)",
     )
     classification = part(
-        sections.Classification, "what is said of a job whose curve and counters nobody has (cd-search-ics18 4.1)"
+        sections.Classification,
+        "what is said of a job whose curve and counters nobody has (cd-search-ics18 4.1)",
     )
     counters = part(sections.HardwareCounters, "a profiler's counters")
-    variants = table(dict, 'tables of what else to know, such as `[variants."batch=1".communication]`')
-    scaling = part(sections.Scaling, "profiles of the same job at several problem sizes ([more](#problem-sizes))")
+    variants = table(
+        dict, 'tables of what else to know, such as `[variants."batch=1".communication]`'
+    )
+    scaling = part(
+        sections.Scaling,
+        "profiles of the same job at several problem sizes ([more](#problem-sizes))",
+    )
 
     def but(self, **changes: object) -> Self:
         """The same with other values at the top, or with values in its sections over those that are there.
@@ -129,11 +155,16 @@ class Profile(Section):
     def llc_counters(self) -> Counters | None:
         """For the off-SM bandwidth model."""
         counters = self.counters
-        accesses, hits = counters.llc_accesses_per_kilo_instruction, counters.llc_hit_rate_percentage
+        accesses, hits = (
+            counters.llc_accesses_per_kilo_instruction,
+            counters.llc_hit_rate_percentage,
+        )
         if accesses is None or hits is None:
             return None
         size = counters.bytes_per_access
-        return Counters(accesses, hits / 100) if size is None else Counters(accesses, hits / 100, size)
+        return (
+            Counters(accesses, hits / 100) if size is None else Counters(accesses, hits / 100, size)
+        )
 
     @property
     def missing_demand(self) -> list[str]:
@@ -150,12 +181,24 @@ class Profile(Section):
     def demand(self) -> Demand | None:
         """What the job uses of one GPU; None while any figure is missing."""
         resources = self.resources
-        sm, bandwidth = resources.sm_utilization_percentage, resources.memory_bandwidth_utilization_percentage
+        sm, bandwidth = (
+            resources.sm_utilization_percentage,
+            resources.memory_bandwidth_utilization_percentage,
+        )
         memory = self.memory_bytes
         if sm is None or bandwidth is None or memory is None:
             return None
         intensity = self.classification.intensity
-        return Demand(self.name, sm, bandwidth, memory, resources.power_w, self.curve, self.llc_counters, intensity)
+        return Demand(
+            self.name,
+            sm,
+            bandwidth,
+            memory,
+            resources.power_w,
+            self.curve,
+            self.llc_counters,
+            intensity,
+        )
 
 
 class Variant(Section):
@@ -165,7 +208,9 @@ class Variant(Section):
 
 
 Variant.keys = {
-    name: key for name, key in Profile.keys.items() if name not in ("version", "name", "base", "variants", "scaling")
+    name: key
+    for name, key in Profile.keys.items()
+    if name not in ("version", "name", "base", "variants", "scaling")
 }
 
 
@@ -187,7 +232,9 @@ def profile_mistakes(document: Mapping[str, Any]) -> Iterator[FieldError]:
     sizes = scaling.get("profiles") if isinstance(scaling, Mapping) else None
     for size in sizes if isinstance(sizes, Mapping) else ():
         if not is_size(size):
-            yield FieldError(("scaling", "profiles", size), f"profiles: {size!r} is no number above 0")
+            yield FieldError(
+                ("scaling", "profiles", size), f"profiles: {size!r} is no number above 0"
+            )
 
 
 def is_askable(name: str) -> bool:
@@ -238,7 +285,9 @@ def check_whole(profile: Profile) -> None:
 
 def _check_placement(profile: Profile) -> None:
     if profile.placement.single_node and profile.placement.one_per_node:
-        problem = "true, and so is single_node: GPUs in one machine are not each in a machine of its own"
+        problem = (
+            "true, and so is single_node: GPUs in one machine are not each in a machine of its own"
+        )
         raise FieldError(("placement", "one_per_node"), f"one_per_node: {problem}")
 
 
@@ -258,13 +307,16 @@ def _check_edges(profile: Profile) -> None:
         pair = tuple(sorted(edge[:2]))
         if pair in pairs:
             raise FieldError(
-                ("communication", "edges", at), f"edges: {pair[0]}-{pair[1]} stands twice, in either order"
+                ("communication", "edges", at),
+                f"edges: {pair[0]}-{pair[1]} stands twice, in either order",
             )
         pairs.add(pair)
     try:
         profile.graph  # noqa: B018  it is checked when it is made
     except FieldError as problem:
-        raise FieldError(("communication", "edges", *problem.path), f"edges: {problem.message}") from None
+        raise FieldError(
+            ("communication", "edges", *problem.path), f"edges: {problem.message}"
+        ) from None
 
 
 def _fraction(percentage: float | None) -> float | None:

@@ -39,7 +39,9 @@ def own_profile_file(name: str) -> str:
         UsageError: it is no name that one can have.
     """
     if "@" in name:
-        raise UsageError(f"profile {quoted(name)} is a variant: only a whole profile can be written")
+        raise UsageError(
+            f"profile {quoted(name)} is a variant: only a whole profile can be written"
+        )
     if not is_own_name(name):
         raise UsageError(f"{quoted(name)} is no name for a profile")
     return os.path.join(own_profiles(), f"{name}.toml")
@@ -96,7 +98,9 @@ def write_sections(path: str, sections: Mapping[str, Any]) -> None:
         text = changed_text(known, sections)
     else:
         given = {name: value for name, value in sections.items() if value is not None}
-        text = document_text({name: given[name] for name in (*(n for n in _FIRST if n in given), *given)})
+        text = document_text(
+            {name: given[name] for name in (*(n for n in _FIRST if n in given), *given)}
+        )
     document = _checked(path, text)
     if "base" not in document:  # else another file has a part of it
         parsed(parse_toml(path, text), parse_profile)

@@ -60,7 +60,9 @@ def read_c(unit: Unit, shared: Sequence[Macro], known: frozenset[str]) -> Readin
     """
     macros = by_name((*shared, *unit.macros))
     file = _File(shape_of(expand(unit.tokens, macros, _is_wanted)), macros)
-    return Reading(tuple(file.uses()), file.grid(), *file.doubts(), headers=_unknown_headers(unit, known))
+    return Reading(
+        tuple(file.uses()), file.grid(), *file.doubts(), headers=_unknown_headers(unit, known)
+    )
 
 
 def _is_wanted(name: str) -> bool:
@@ -100,10 +102,18 @@ class _File:
     def doubts(self) -> tuple[tuple[Doubt, ...], tuple[Doubt, ...]]:
         """Why the pattern may be another, and why there may be more calls."""
         called = {name: None for _, name in self._called}
-        unseen: list[Doubt] = [("guess", f"{name}: {HINTS[name]}") for name in called if name in HINTS]
-        unseen += [("likely", f"{name}: what it starts or loads is not scanned") for name in called if name in CALLERS]
+        unseen: list[Doubt] = [
+            ("guess", f"{name}: {HINTS[name]}") for name in called if name in HINTS
+        ]
+        unseen += [
+            ("likely", f"{name}: what it starts or loads is not scanned")
+            for name in called
+            if name in CALLERS
+        ]
         found: list[Doubt] = [
-            ("likely", f"{name}: a call may join only some ranks") for name in called if name in SUBGROUPS
+            ("likely", f"{name}: a call may join only some ranks")
+            for name in called
+            if name in SUBGROUPS
         ]
         return tuple(found), tuple(unseen)
 
@@ -140,7 +150,11 @@ class _File:
             return False
         if before.text == "::":
             owner = self._tokens[at - 2] if at > 1 else None
-            return owner is None or owner.text in _BEFORE_CALL or (owner.kind != "name" and owner.text != ">")
+            return (
+                owner is None
+                or owner.text in _BEFORE_CALL
+                or (owner.kind != "name" and owner.text != ">")
+            )
         return before.kind != "name" or before.text in _BEFORE_CALL
 
     def _is_expected(self, comma: int) -> bool:
@@ -163,11 +177,19 @@ class _File:
     def _is_declared(self, at: int) -> bool:
         """Whether a function is defined here, a method declared, or a variable."""
         before = self._tokens[at - 1] if at else None
-        if before is None or before.text in _BEFORE_CALL or not (before.kind == "name" or before.text in ("*", "&")):
+        if (
+            before is None
+            or before.text in _BEFORE_CALL
+            or not (before.kind == "name" or before.text in ("*", "&"))
+        ):
             return False
         following = self._next(at)
         if following != "(":
-            return before.kind == "name" and following in ("=", ";") and before.text not in ("typename", "using")
+            return (
+                before.kind == "name"
+                and following in ("=", ";")
+                and before.text not in ("typename", "using")
+            )
         closing = self._shape.brackets.get(at + 1, at + 1)
         after = closing + 1
         while self._text(after) in ("const", "noexcept", "override"):
@@ -194,9 +216,18 @@ class _File:
 
     def _use(self, at: int, name: str, interface: Interface) -> Use:
         given = self._arguments(at)
-        pattern = interface.pattern or (self._grid_at(at) if name == GRID else self._peers(at, name, interface, given))
+        pattern = interface.pattern or (
+            self._grid_at(at) if name == GRID else self._peers(at, name, interface, given)
+        )
         repeats = self._shape.loops[self._begins(at)] > 0 or self._repeating[self._shape.owner[at]]
-        return Use(self._tokens[at].line, name, interface, pattern, repeats, self._amount(at, interface, given))
+        return Use(
+            self._tokens[at].line,
+            name,
+            interface,
+            pattern,
+            repeats,
+            self._amount(at, interface, given),
+        )
 
     def _begins(self, at: int) -> int:
         """Where the group of NCCL calls around a call begins, else the call: loops within go over GPUs, not time."""
@@ -208,7 +239,11 @@ class _File:
     @cached_property
     def _groups(self) -> list[int]:
         """Where groups of NCCL calls begin and end."""
-        return [at for at, token in enumerate(self._tokens) if token.text in _GROUP and self._next(at) == "("]
+        return [
+            at
+            for at, token in enumerate(self._tokens)
+            if token.text in _GROUP and self._next(at) == "("
+        ]
 
     def _arguments(self, at: int) -> list[tuple[int, int]]:
         closing = self._shape.brackets.get(at + 1, at + 1)
@@ -219,7 +254,9 @@ class _File:
         axes = self._value(words(self._tokens, *given[1]), at) if len(given) > 1 else None
         return _GRIDS.get(axes or 0, "all_to_all")
 
-    def _peers(self, at: int, name: str, interface: Interface, given: Sequence[tuple[int, int]]) -> str:
+    def _peers(
+        self, at: int, name: str, interface: Interface, given: Sequence[tuple[int, int]]
+    ) -> str:
         count = len(given)
         places = [place for place in interface.peers if -count <= place < count]
         if not places:
@@ -231,7 +268,9 @@ class _File:
             settled = [self._assigned(one, at) or [one] for one in expressions]
             if pair:  # an end that the other one is computed from stays as it is
                 both = zip(expressions, settled, settled[::-1], strict=True)
-                settled = [[one] if set(one) & set(other[0]) else choices for one, choices, other in both]
+                settled = [
+                    [one] if set(one) & set(other[0]) else choices for one, choices, other in both
+                ]
             found = pattern_of_choices(settled, pair=pair)
         rooted = self._shape.rooted[at] or self._shape.owner[at] in self._of_root
         return found or ("star" if rooted and not pair else "")
@@ -242,7 +281,9 @@ class _File:
             return []
         places = self._assignments.get((self._shape.owner[at], expression[0]), [])
         # after a bracket it is set by a loop, or in a condition
-        if len(places) > _MOST_SETTINGS or any("(" in words(self._tokens, place - 2, place) for place in places):
+        if len(places) > _MOST_SETTINGS or any(
+            "(" in words(self._tokens, place - 2, place) for place in places
+        ):
             return []
         return [self._right_side(place) for place in places]
 
@@ -264,24 +305,43 @@ class _File:
     def _value(self, expression: Sequence[str], at: int) -> int | None:
         """A constant: a product of numbers, or a name that stands for one."""
         if len(expression) == 1 and expression[0].isidentifier():
-            bodies = [[token.text for token in macro.body] for macro in self._macros.get(expression[0], [])]
+            bodies = [
+                [token.text for token in macro.body]
+                for macro in self._macros.get(expression[0], [])
+            ]
             for owner in {-1, self._shape.owner[at]}:
-                bodies += [self._right_side(place) for place in self._assignments.get((owner, expression[0]), [])[:2]]
+                bodies += [
+                    self._right_side(place)
+                    for place in self._assignments.get((owner, expression[0]), [])[:2]
+                ]
             return _product(bodies[0]) if len(bodies) == 1 else None
         return _product(expression)
 
     def _amount(self, at: int, interface: Interface, given: Sequence[tuple[int, int]]) -> Amount:
         count = interface.elements
-        number = self._value(words(self._tokens, *given[count]), at) if 0 <= count < len(given) else None
+        number = (
+            self._value(words(self._tokens, *given[count]), at) if 0 <= count < len(given) else None
+        )
         if number is not None:
             return "small" if number * _WIDEST_BYTES < SMALL_BYTES else "large"
-        return "large" if given and _GRADIENTS.search(" ".join(words(self._tokens, *given[0]))) else "unknown"
+        return (
+            "large"
+            if given and _GRADIENTS.search(" ".join(words(self._tokens, *given[0])))
+            else "unknown"
+        )
 
     @cached_property
     def _repeating(self) -> dict[int, bool | None]:
         """For each function, whether it runs over and over."""
-        calls = [(self._shape.owner[at], callee, self._shape.loops[at] > 0) for at, callee in self._entered]
-        once = {number for number, function in enumerate(self._shape.functions) if function.name == "main"}
+        calls = [
+            (self._shape.owner[at], callee, self._shape.loops[at] > 0)
+            for at, callee in self._entered
+        ]
+        once = {
+            number
+            for number, function in enumerate(self._shape.functions)
+            if function.name == "main"
+        }
         return {-1: False} | repeating(range(len(self._shape.functions)), calls, once)
 
     @cached_property
@@ -298,7 +358,12 @@ class _File:
             numbers.setdefault(function.name, []).append(number)
         found = []
         for at, token in enumerate(self._tokens):
-            if token.text in numbers and token.kind == "name" and self._next(at) == "(" and not self._starts(at):
+            if (
+                token.text in numbers
+                and token.kind == "name"
+                and self._next(at) == "("
+                and not self._starts(at)
+            ):
                 found += [(at, callee) for callee in numbers[token.text]]
         return found
 

@@ -10,10 +10,19 @@ _PEER = (3,)
 
 def _nccl() -> dict[str, Interface]:
     """NCCL, and RCCL by the same names. Where it is rings and trees, it is rings for what is large enough to matter."""
-    rings = {"AllReduce": 2, "Reduce": 2, "Broadcast": 2, "Bcast": 1, "AllGather": 2, "ReduceScatter": 2}
+    rings = {
+        "AllReduce": 2,
+        "Reduce": 2,
+        "Broadcast": 2,
+        "Bcast": 1,
+        "AllGather": 2,
+        "ReduceScatter": 2,
+    }
     found = {f"nccl{name}": Interface("ring", elements=count) for name, count in rings.items()}
     found |= {f"nccl{name}": Interface("", peers=_PEER, elements=1) for name in ("Send", "Recv")}
-    found |= {f"nccl{name}": Interface("all_to_all") for name in ("AllToAll", "AlltoAll", "AllToAllv")}
+    found |= {
+        f"nccl{name}": Interface("all_to_all") for name in ("AllToAll", "AlltoAll", "AllToAllv")
+    }
     return found | {f"nccl{name}": Interface("star", elements=2) for name in ("Gather", "Scatter")}
 
 
@@ -58,7 +67,12 @@ def _mpi() -> dict[str, Interface]:
             found[f"MPI_{name[0].upper()}{name[1:]}"] = Interface("", peers=_PEER, elements=1)
     for name in ("Send", "Recv", "Irecv", "Recv_init", "Psend_init", "Precv_init"):
         found[f"MPI_{name}"] = Interface("", peers=_PEER, elements=1)
-    both = {"Sendrecv": (3, 8), "Isendrecv": (3, 8), "Sendrecv_replace": (3, 5), "Isendrecv_replace": (3, 5)}
+    both = {
+        "Sendrecv": (3, 8),
+        "Isendrecv": (3, 8),
+        "Sendrecv_replace": (3, 5),
+        "Isendrecv_replace": (3, 5),
+    }
     found |= {f"MPI_{name}": Interface("", peers=peers, elements=1) for name, peers in both.items()}
     puts = ("Put", "Get", "Accumulate", "Get_accumulate", "Rput", "Rget", "Raccumulate")
     found |= {f"MPI_{name}": Interface("", peers=_PEER, elements=1) for name in puts}
@@ -71,7 +85,9 @@ GRID = "MPI_Cart_create"
 C_INTERFACES = _nccl() | _cuda() | _mpi()
 
 _SHMEM = "nvshmem"
-_SHMEM_PUT = re.compile(r"nvshmemx?_(?:\w+_)?(?:i?put|i?get|[pg])(?:mem|\d+)?(?:_(?:nbi|signal|block|warp|on_stream))*")
+_SHMEM_PUT = re.compile(
+    r"nvshmemx?_(?:\w+_)?(?:i?put|i?get|[pg])(?:mem|\d+)?(?:_(?:nbi|signal|block|warp|on_stream))*"
+)
 _SHMEM_ALL = re.compile(
     r"nvshmemx?_(?:\w+_)?(broadcast|f?collect|alltoalls?|reduce|reducescatter)(?:mem|\d+)?(?:_\w+)?"
 )
@@ -88,7 +104,13 @@ def c_interface(name: str) -> Interface | None:
     return Interface(_SHMEM_PATTERNS.get(every[1], "ring")) if every else None
 
 
-SUBGROUPS = {"ncclCommSplit", "MPI_Comm_split", "MPI_Comm_split_type", "MPI_Comm_create", "MPI_Comm_create_group"}
+SUBGROUPS = {
+    "ncclCommSplit",
+    "MPI_Comm_split",
+    "MPI_Comm_split_type",
+    "MPI_Comm_create",
+    "MPI_Comm_create_group",
+}
 """After these, a collective may join only some of the ranks."""
 
 HINTS = {
@@ -228,5 +250,17 @@ QUIET_HEADERS = frozenset(
 )
 """Headers, without their endings, whose functions that communicate are known here, or that have none."""
 
-CALLERS = {"system", "popen", "fork", "execv", "execve", "execvp", "execlp", "execl", "posix_spawn", "dlopen", "dlsym"}
+CALLERS = {
+    "system",
+    "popen",
+    "fork",
+    "execv",
+    "execve",
+    "execvp",
+    "execlp",
+    "execl",
+    "posix_spawn",
+    "dlopen",
+    "dlsym",
+}
 """They start programs or load libraries that the scan does not see."""

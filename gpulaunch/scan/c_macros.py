@@ -44,7 +44,9 @@ def pairs(tokens: Sequence[Token]) -> dict[int, int]:
     return found
 
 
-def arguments(tokens: Sequence[Token], opening: int, closing: int, brackets: dict[int, int]) -> list[tuple[int, int]]:
+def arguments(
+    tokens: Sequence[Token], opening: int, closing: int, brackets: dict[int, int]
+) -> list[tuple[int, int]]:
     """Where each argument between two brackets begins and ends."""
     found, start, at = [], opening + 1, opening + 1
     while at < closing:
@@ -103,20 +105,34 @@ class _Expansion:
         brackets = pairs(tokens)
         before = [0]  # tokens up to here that matter
         for token in tokens:
-            matters = token.kind == "name" and (self._wanted(token.text) or token.text in self._relevant)
+            matters = token.kind == "name" and (
+                self._wanted(token.text) or token.text in self._relevant
+            )
             before.append(before[-1] + matters)
         at = 0
         while at < len(tokens):
             token = tokens[at]
-            versions = self._macros.get(token.text, []) if token.kind == "name" and token.text not in hidden else []
-            closing = brackets.get(at + 1, at) if at + 1 < len(tokens) and tokens[at + 1].text == "(" else at
+            versions = (
+                self._macros.get(token.text, [])
+                if token.kind == "name" and token.text not in hidden
+                else []
+            )
+            closing = (
+                brackets.get(at + 1, at)
+                if at + 1 < len(tokens) and tokens[at + 1].text == "("
+                else at
+            )
             matters = token.text in self._relevant or before[closing + 1] > before[at + 1]
             usable = [version for version in versions if version.parameters is None or closing > at]
             if not (usable and matters and self._budget > 0 and len(hidden) < _DEEPEST):
                 found.append(token)
                 at += 1
                 continue
-            given = [tokens[a:b] for a, b in arguments(tokens, at + 1, closing, brackets)] if closing > at else []
+            given = (
+                [tokens[a:b] for a, b in arguments(tokens, at + 1, closing, brackets)]
+                if closing > at
+                else []
+            )
             for version in usable:
                 body = _filled(version, given, token.line)
                 self._budget -= len(body) + 1

@@ -13,7 +13,8 @@ _LONGEST = 2000  # tokens of a statement without brackets
 _HEADER = 60  # tokens before a brace
 _SPECIFIERS = {"const", "noexcept", "override", "final", "volatile", "try"}
 _ROOT = re.compile(
-    r"(?:.* )?\w*(?:rank|id|pe|me|self)\w*(?: \( \))? = = 0|0 = = \w+|! \w*(?:rank|id|pe|me)\w*", re.IGNORECASE
+    r"(?:.* )?\w*(?:rank|id|pe|me|self)\w*(?: \( \))? = = 0|0 = = \w+|! \w*(?:rank|id|pe|me)\w*",
+    re.IGNORECASE,
 )
 
 CONTROL = {"if", "for", "while", "switch", "catch"}
@@ -68,7 +69,9 @@ def shape_of(tokens: Sequence[Token]) -> Shape:
     numbers = _innermost(len(tokens), bodies)
     starts = {function.opening: number for number, function in enumerate(functions)}
     owner = [starts.get(start, -1) for start in numbers]
-    return Shape(tokens, brackets, functions, owner, _innermost(len(tokens), braces), loops, dead, rooted)
+    return Shape(
+        tokens, brackets, functions, owner, _innermost(len(tokens), braces), loops, dead, rooted
+    )
 
 
 def words(tokens: Sequence[Token], start: int, end: int) -> list[str]:
@@ -84,7 +87,9 @@ def head_of(shape: Shape, brace: int) -> list[str]:
     return words(shape.tokens, start, brace)
 
 
-def _functions(tokens: Sequence[Token], brackets: dict[int, int], opening: dict[int, int]) -> list[Function]:
+def _functions(
+    tokens: Sequence[Token], brackets: dict[int, int], opening: dict[int, int]
+) -> list[Function]:
     found = []
     for start in sorted(brackets):
         if tokens[start].text == "{":
@@ -109,7 +114,9 @@ def _innermost(length: int, ranges: Sequence[tuple[int, int]]) -> list[int]:
     return found
 
 
-def _statements(tokens: Sequence[Token], brackets: dict[int, int]) -> tuple[list[int], list[int], list[int]]:
+def _statements(
+    tokens: Sequence[Token], brackets: dict[int, int]
+) -> tuple[list[int], list[int], list[int]]:
     """Loops, dead branches and branches of rank 0."""
     loops, dead, rooted = ([0] * (len(tokens) + 2) for _ in range(3))
     ends: dict[int, int] = {}
@@ -130,7 +137,10 @@ def _statements(tokens: Sequence[Token], brackets: dict[int, int]) -> tuple[list
                 _mark(rooted, closing, end)
         elif text == "do" and _text(tokens, after) == "{" and after in brackets:
             closing = brackets[after]
-            if words(tokens, closing + 1, closing + 4) not in (["while", "(", "0"], ["while", "(", "false"]):
+            if words(tokens, closing + 1, closing + 4) not in (
+                ["while", "(", "0"],
+                ["while", "(", "false"],
+            ):
                 _mark(loops, after, closing)
     return list(accumulate(loops)), list(accumulate(dead)), list(accumulate(rooted))
 
@@ -144,7 +154,9 @@ def _text(tokens: Sequence[Token], at: int) -> str:
     return tokens[at].text if 0 <= at < len(tokens) else ""
 
 
-def _end(tokens: Sequence[Token], brackets: dict[int, int], ends: dict[int, int], start: int) -> int:
+def _end(
+    tokens: Sequence[Token], brackets: dict[int, int], ends: dict[int, int], start: int
+) -> int:
     """Last token of the statement that starts here."""
     if start in ends:
         return ends[start]

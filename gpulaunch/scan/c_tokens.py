@@ -70,7 +70,13 @@ _SCAN = re.compile(
     |(?P<mark>::|->|.)""",
     re.VERBOSE | re.DOTALL,
 )
-_KINDS: dict[str | None, Kind] = {"text": "text", "number": "number", "name": "name", "mark": "mark", "newline": "mark"}
+_KINDS: dict[str | None, Kind] = {
+    "text": "text",
+    "number": "number",
+    "name": "name",
+    "mark": "mark",
+    "newline": "mark",
+}
 _OPENING = {"if", "ifdef", "ifndef"}
 _NEVER = {"0", "false", "( 0 )"}
 _ALWAYS = {"1", "true", "( 1 )"}
@@ -151,7 +157,9 @@ class _Lines:
         self.tokens: list[Token] = []
         self.macros: list[Macro] = []
         self.includes: list[str] = []
-        self._branches: list[tuple[bool, bool]] = []  # of each #if: this branch can be; a later one can be
+        self._branches: list[
+            tuple[bool, bool]
+        ] = []  # of each #if: this branch can be; a later one can be
         self._dead = 0
 
     @property
@@ -163,7 +171,9 @@ class _Lines:
         name = words[0].text if words else ""
         condition = " ".join(word.text for word in words[1:])
         if name in _OPENING:
-            never, always = (condition in _NEVER, condition in _ALWAYS) if name == "if" else (False, False)
+            never, always = (
+                (condition in _NEVER, condition in _ALWAYS) if name == "if" else (False, False)
+            )
             self._enter(not never, not always)
         elif name.startswith("el") and self._branches:
             can_be = self._leave()[1]

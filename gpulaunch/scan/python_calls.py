@@ -19,10 +19,12 @@ from gpulaunch.scan.repeats import repeating
 _MOST_PASSES = 5
 _EACH_ITERATION = {"forward", "backward", "training_step", "train_step", "step"}
 _ROOT = re.compile(
-    r"(?:.*\b)?\w*(?:rank|pe|me|id)\w*(?:\(\))? == 0|0 == \w+|not \w*(?:rank|pe|me|id)\w*(?:\(\))?", re.IGNORECASE
+    r"(?:.*\b)?\w*(?:rank|pe|me|id)\w*(?:\(\))? == 0|0 == \w+|not \w*(?:rank|pe|me|id)\w*(?:\(\))?",
+    re.IGNORECASE,
 )
 _PYTHON_2 = re.compile(
-    r"^[ \t]*(?:print[ \t]+[\"'\w%]|exec[ \t]+[\"'\w]|raise[ \t]+\w+,|except[ \t]+[\w.]+,[ \t]*\w+:)", re.MULTILINE
+    r"^[ \t]*(?:print[ \t]+[\"'\w%]|exec[ \t]+[\"'\w]|raise[ \t]+\w+,|except[ \t]+[\w.]+,[ \t]*\w+:)",
+    re.MULTILINE,
 )
 _LEAVING = {"sys.exit()", "os._exit()", "os.abort()"}
 
@@ -71,7 +73,11 @@ def _read(tree: ast.Module, known: frozenset[str]) -> Reading:
         grid,
         tuple(reader.doubts),
         tuple(reader.unseen),
-        modules=tuple(name for name in dict.fromkeys(reader.imported) if name not in QUIET and name not in known),
+        modules=tuple(
+            name
+            for name in dict.fromkeys(reader.imported)
+            if name not in QUIET and name not in known
+        ),
     )
 
 
@@ -96,7 +102,9 @@ class _Reader(Expressions):
 
     def _repeating(self) -> dict[str, bool | None]:
         if not hasattr(self, "_known"):
-            often = [("", key, True) for key, name in self._functions.items() if name in _EACH_ITERATION]
+            often = [
+                ("", key, True) for key, name in self._functions.items() if name in _EACH_ITERATION
+            ]
             once = [key for key, name in self._functions.items() if name == "main"]
             self._known = repeating(self._functions, [*self.calls, *often], once)
         return self._known
@@ -162,7 +170,9 @@ class _Reader(Expressions):
         values = self.value(node.value) | self._annotated(node.annotation)
         if node.value is not None:
             self.assign(node.target, values, node.value)
-        elif self.scope.kind == "class" and isinstance(node.target, ast.Name):  # such as a field of a dataclass
+        elif self.scope.kind == "class" and isinstance(
+            node.target, ast.Name
+        ):  # such as a field of a dataclass
             self.facts.add("attribute", self.scope.key, node.target.id, values)
 
     def _augassign(self, node: ast.AugAssign) -> None:
@@ -180,7 +190,9 @@ class _Reader(Expressions):
         bodies: list[Callable[[], bool]] = []
         truth: bool | None = None
         following: Sequence[ast.stmt] = [node]
-        while truth is not True and len(following) == 1 and isinstance(following[0], ast.If):  # `elif` is one of those
+        while (
+            truth is not True and len(following) == 1 and isinstance(following[0], ast.If)
+        ):  # `elif` is one of those
             node = following[0]
             self.value(node.test)
             truth, following = _constant(node.test), node.orelse
@@ -270,13 +282,17 @@ class _Reader(Expressions):
         self._functions[key] = node.name
         names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
         owner = self.scope if self.scope.kind == "class" else None
-        plain = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in node.decorator_list)
+        plain = any(
+            isinstance(one, ast.Name) and one.id == "staticmethod" for one in node.decorator_list
+        )
         if owner is not None:
             self.facts.add("attribute", owner.key, node.name, frozenset({key}))
             names = names if plain else names[1:]
         self.parameters[key] = names
         self.scope.bind(node.name, frozenset({key}))
-        self._later.append(partial(self._body, node, key, self.scope, owner is not None and not plain))
+        self._later.append(
+            partial(self._body, node, key, self.scope, owner is not None and not plain)
+        )
 
     _asyncfunctiondef = _functiondef
 
@@ -286,7 +302,9 @@ class _Reader(Expressions):
                 if not isinstance(decorator, ast.Call):
                     self.note(path, decorator, None)
 
-    def _body(self, node: ast.FunctionDef | ast.AsyncFunctionDef, key: str, around: Scope, method: bool) -> None:
+    def _body(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, key: str, around: Scope, method: bool
+    ) -> None:
         """Read a function, once all around it has been read."""
         self.scope, self.function = Scope("function", around, key), key
         self.loops, self.rooted = 0, int(self.facts.get("called", key, "") == BY_ROOT)
@@ -294,7 +312,9 @@ class _Reader(Expressions):
         listed = [*everything.posonlyargs, *everything.args, *everything.kwonlyargs]
         for argument in (*listed, everything.vararg, everything.kwarg):
             if argument is not None:
-                values = self.facts.get("parameter", key, argument.arg) | self._annotated(argument.annotation)
+                values = self.facts.get("parameter", key, argument.arg) | self._annotated(
+                    argument.annotation
+                )
                 self.scope.bind(argument.arg, values)
         if method and listed:
             self.scope.bind(listed[0].arg, frozenset({f"{around.key}()"}))
@@ -302,14 +322,20 @@ class _Reader(Expressions):
 
     def _annotated(self, annotation: ast.expr | None) -> Values:
         """An object of the type that a parameter is declared to be."""
-        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str) and len(annotation.value) < 80:
+        if (
+            isinstance(annotation, ast.Constant)
+            and isinstance(annotation.value, str)
+            and len(annotation.value) < 80
+        ):
             try:
                 annotation = ast.parse(annotation.value, mode="eval").body
             except (SyntaxError, ValueError):
                 return NOTHING
         if not isinstance(annotation, (ast.Name, ast.Attribute)):
             return NOTHING
-        return frozenset(f"{path}()" for path in self._quietly(annotation) if not path.endswith("()"))
+        return frozenset(
+            f"{path}()" for path in self._quietly(annotation) if not path.endswith("()")
+        )
 
     def _classdef(self, node: ast.ClassDef) -> None:
         self._decorators(node)
@@ -336,5 +362,11 @@ def _constant(test: ast.expr) -> bool | None:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         truth = _constant(test.operand)
         return None if truth is None else not truth
-    name = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""
+    name = (
+        test.attr
+        if isinstance(test, ast.Attribute)
+        else test.id
+        if isinstance(test, ast.Name)
+        else ""
+    )
     return False if name == "TYPE_CHECKING" else None

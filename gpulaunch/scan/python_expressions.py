@@ -31,9 +31,21 @@ _ASKERS = {
     "delattr",
 }
 _SHARDINGS = {"in_shardings", "out_shardings", "in_axis_resources", "out_axis_resources"}
-_THROUGH = ("functools.partial", "functools.wraps", "jax.", "torch.compile", "torch.jit.script", "tensorflow.function")
+_THROUGH = (
+    "functools.partial",
+    "functools.wraps",
+    "jax.",
+    "torch.compile",
+    "torch.jit.script",
+    "tensorflow.function",
+)
 _CALL_OVER_AND_OVER = ("jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop", "jax.lax.map")
-_LIGHTNING = ("lightning.Trainer", "pytorch_lightning.Trainer", "lightning.Fabric", "pytorch_lightning.Fabric")
+_LIGHTNING = (
+    "lightning.Trainer",
+    "pytorch_lightning.Trainer",
+    "lightning.Fabric",
+    "pytorch_lightning.Fabric",
+)
 _MOST_SETTINGS = 16  # of one variable
 BY_ROOT, BY_ANY = frozenset({"root"}), frozenset({"any"})
 """By whom a function is called: only where the rank is 0, or elsewhere."""
@@ -123,9 +135,13 @@ class Expressions:
             self.scope.set_to.setdefault(target.id, []).append(source)
         elif isinstance(target, (ast.Tuple, ast.List)):
             parts = source.elts if isinstance(source, (ast.Tuple, ast.List)) else []
-            same = len(parts) == len(target.elts) and not any(isinstance(one, ast.Starred) for one in target.elts)
+            same = len(parts) == len(target.elts) and not any(
+                isinstance(one, ast.Starred) for one in target.elts
+            )
             for at, one in enumerate(target.elts):
-                self.assign(one, self._quietly(parts[at]) if same else NOTHING, parts[at] if same else None)
+                self.assign(
+                    one, self._quietly(parts[at]) if same else NOTHING, parts[at] if same else None
+                )
         elif isinstance(target, ast.Starred):
             self.assign(target.value, NOTHING, None)
         elif isinstance(target, ast.Attribute):
@@ -145,7 +161,9 @@ class Expressions:
             first: position of its first argument in that call.
         """
         if SUBGROUPS.fullmatch(path.replace("()", "")):
-            self.doubts["likely", f"{path.rpartition('.')[2]}: a call may join only some ranks"] = None
+            self.doubts["likely", f"{path.rpartition('.')[2]}: a call may join only some ranks"] = (
+                None
+            )
         if STARTERS.fullmatch(path):
             self.unseen["likely", f"{path}: what it starts or loads is not scanned"] = None
         found = find_interface(path) or _sharded(path, call)
@@ -160,7 +178,9 @@ class Expressions:
         use = Use(getattr(node, "end_lineno", None) or 1, name, interface, pattern, None, amount)  # type: ignore[arg-type]
         self.seen.append(Seen(use, self.function, self.loops > 0))
 
-    def _told(self, name: str, interface: Interface, call: ast.Call, first: int) -> tuple[str, Amount]:
+    def _told(
+        self, name: str, interface: Interface, call: ast.Call, first: int
+    ) -> tuple[str, Amount]:
         """Pattern and amount by the arguments."""
         amount = amount_of(call, self._settings)
         if name.endswith(".Create_cart"):
@@ -168,7 +188,9 @@ class Expressions:
             return self.grids[-1], amount
         if name in _LIGHTNING:
             strategy = next((one.value for one in call.keywords if one.arg == "strategy"), None)
-            return ("star" if isinstance(strategy, ast.Constant) and strategy.value == "dp" else "ring"), amount
+            return (
+                "star" if isinstance(strategy, ast.Constant) and strategy.value == "dp" else "ring"
+            ), amount
         return interface.pattern or peers_pattern(call, interface, self._settings, first), amount
 
     def _settings(self, name: str) -> Sequence[ast.expr | None]:
@@ -193,7 +215,9 @@ class Expressions:
         return self.scope.lookup(node.id) or NOTHING
 
     def _attribute(self, node: ast.Attribute) -> Values:
-        return limited(found for owner in self.value(node.value) for found in self._member(owner, node.attr))
+        return limited(
+            found for owner in self.value(node.value) for found in self._member(owner, node.attr)
+        )
 
     def _member(self, owner: str, name: str) -> Iterator[str]:
         if not owner.startswith("@"):
@@ -203,7 +227,11 @@ class Expressions:
         yield from self.facts.get("attribute", key, name)
         for base in self.classes.get(key, ()):
             if base != key:
-                yield from self.facts.get("attribute", base, name) if base.startswith("@") else (f"{base}.{name}",)
+                yield from (
+                    self.facts.get("attribute", base, name)
+                    if base.startswith("@")
+                    else (f"{base}.{name}",)
+                )
 
     def _ifexp(self, node: ast.IfExp) -> Values:
         self.value(node.test)
@@ -226,7 +254,9 @@ class Expressions:
 
     def _subscript(self, node: ast.Subscript) -> Values:
         self.value(node.slice)
-        return frozenset(one.removesuffix("[]") for one in self.value(node.value) if one.endswith("[]"))
+        return frozenset(
+            one.removesuffix("[]") for one in self.value(node.value) if one.endswith("[]")
+        )
 
     def _list(self, node: ast.List | ast.Tuple | ast.Set) -> Values:
         return limited(f"{found}[]" for one in node.elts for found in self.value(one))
@@ -241,11 +271,15 @@ class Expressions:
     def _lambda(self, node: ast.Lambda) -> Values:
         for default in (*node.args.defaults, *node.args.kw_defaults):
             self.value(default)
-        with_names = [argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)]
+        with_names = [
+            argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)
+        ]
         self._inside(with_names, [node.body])
         return NOTHING
 
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Values:
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> Values:
         outer, self.scope = self.scope, Scope("function", self.scope)
         self.loops += 1
         for generator in node.generators:
@@ -269,7 +303,11 @@ class Expressions:
         self.scope = outer
 
     def _call(self, node: ast.Call) -> Values:
-        asker = node.func.id if isinstance(node.func, ast.Name) and self.scope.lookup(node.func.id) is None else ""
+        asker = (
+            node.func.id
+            if isinstance(node.func, ast.Name) and self.scope.lookup(node.func.id) is None
+            else ""
+        )
         functions = self.value(node.func)
         given = [self.value(argument) for argument in node.args]
         named = [(keyword.arg or "", self.value(keyword.value)) for keyword in node.keywords]
@@ -289,18 +327,30 @@ class Expressions:
                 results += _result(path, given)
         return limited(results)
 
-    def _builtin(self, name: str, node: ast.Call, given: Sequence[Values], functions: Values) -> Values | None:
+    def _builtin(
+        self, name: str, node: ast.Call, given: Sequence[Values], functions: Values
+    ) -> Values | None:
         """What getattr, __import__ and import_module with a plain name return."""
         word = node.args[-1] if node.args else None
-        text = word.value if isinstance(word, ast.Constant) and isinstance(word.value, str) else None
+        text = (
+            word.value if isinstance(word, ast.Constant) and isinstance(word.value, str) else None
+        )
         if name == "getattr" and len(node.args) >= 2 and isinstance(node.args[1], ast.Constant):
-            return limited(found for owner in given[0] for found in self._member(owner, str(node.args[1].value)))
+            return limited(
+                found
+                for owner in given[0]
+                for found in self._member(owner, str(node.args[1].value))
+            )
         if text and (functions == {"importlib.import_module"} or name == "__import__"):
             return frozenset({text if name == "" else text.partition(".")[0]})
         return None
 
     def _note_handed_over(
-        self, node: ast.Call, functions: Values, given: Sequence[Values], named: Sequence[tuple[str, Values]]
+        self,
+        node: ast.Call,
+        functions: Values,
+        given: Sequence[Values],
+        named: Sequence[tuple[str, Values]],
     ) -> None:
         """Functions that are given to something that will call them."""
         partial = "functools.partial" in functions
@@ -325,7 +375,9 @@ class Expressions:
         """Call a function, a class or an object of this file."""
         if key.endswith("()"):
             for name in ("__call__", "forward"):
-                self.calls += [(self.function, method, self.loops > 0) for method in self._member(key, name)]
+                self.calls += [
+                    (self.function, method, self.loops > 0) for method in self._member(key, name)
+                ]
             return
         yield from self.facts.get("returned", key, "")
         functions: Iterable[str] = (key,)
@@ -338,7 +390,10 @@ class Expressions:
         for function in functions:
             self.calls.append((self.function, function, self.loops > 0))
             self.facts.add("called", function, "", BY_ROOT if self.rooted else BY_ANY)
-            for name, values in [*zip(self.parameters.get(function, ()), given, strict=False), *named]:
+            for name, values in [
+                *zip(self.parameters.get(function, ()), given, strict=False),
+                *named,
+            ]:
                 self.facts.add("parameter", function, name, values)
 
 
@@ -357,7 +412,9 @@ def _elements(values: Values) -> Values:
 def _sharded(path: str, call: ast.Call | None) -> tuple[str, Interface] | None:
     """Arrays of JAX that are spread over GPUs, and functions compiled for such: XLA decides what they exchange."""
     if path == "jax.device_put" or (
-        path == "jax.jit" and call is not None and any(one.arg in _SHARDINGS for one in call.keywords)
+        path == "jax.jit"
+        and call is not None
+        and any(one.arg in _SHARDINGS for one in call.keywords)
     ):
         return path, _BY_COMPILER
     return None
@@ -371,7 +428,9 @@ def _is_alone(name: str, call: ast.Call) -> bool:
         accelerator = next((one.value for one in call.keywords if one.arg == "accelerator"), None)
         if isinstance(accelerator, ast.Constant) and accelerator.value == "cpu":
             return True
-        return 1 in (_number(call, "devices"), _number(call, "gpus")) and _number(call, "num_nodes") in (None, 1)
+        return 1 in (_number(call, "devices"), _number(call, "gpus")) and _number(
+            call, "num_nodes"
+        ) in (None, 1)
     return False
 
 

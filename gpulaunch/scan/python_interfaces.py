@@ -24,9 +24,17 @@ class Family(NamedTuple):
 
 
 def _same(
-    names: str, pattern: str, traffic: Traffic = "data", sure: Confidence = "certain", peer: tuple[int, ...] = ()
+    names: str,
+    pattern: str,
+    traffic: Traffic = "data",
+    sure: Confidence = "certain",
+    peer: tuple[int, ...] = (),
 ) -> dict[str, Interface]:
-    keywords = ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src") if not pattern else ()
+    keywords = (
+        ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src")
+        if not pattern
+        else ()
+    )
     return {name: Interface(pattern, traffic, sure, peer, keywords) for name in names.split()}
 
 
@@ -55,7 +63,11 @@ _TORCH = Family(
     | _same("FullyShardedDataParallel fully_shard ZeroRedundancyOptimizer", "ring", "gradients")
     | _same("parallelize_module", "ring", "gradients", "likely")
     | _same("distribute_tensor", "ring", "setup", "likely")
-    | _same("Pipe ScheduleGPipe Schedule1F1B ScheduleInterleaved1F1B PipelineStage pipeline", "chain", "each"),
+    | _same(
+        "Pipe ScheduleGPipe Schedule1F1B ScheduleInterleaved1F1B PipelineStage pipeline",
+        "chain",
+        "each",
+    ),
 )
 _TORCH_COMM = Family(
     "torch.cuda.comm",
@@ -63,7 +75,9 @@ _TORCH_COMM = Family(
     _same("broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather", "star"),
 )
 _TORCH_NCCL = Family(
-    "torch.cuda.nccl", ("torch.cuda.nccl",), _same("all_reduce reduce broadcast all_gather reduce_scatter", "ring")
+    "torch.cuda.nccl",
+    ("torch.cuda.nccl",),
+    _same("all_reduce reduce broadcast all_gather reduce_scatter", "ring"),
 )
 _HOROVOD = Family(
     "horovod",
@@ -79,7 +93,11 @@ _HOROVOD = Family(
         "reducescatter_async grouped_reducescatter",
         "ring",
     )
-    | _same("allgather_object MetricAverageCallback SyncBatchNorm SyncBatchNormalization", "ring", "small")
+    | _same(
+        "allgather_object MetricAverageCallback SyncBatchNorm SyncBatchNormalization",
+        "ring",
+        "small",
+    )
     | _same("alltoall alltoall_async", "all_to_all")
     | _same("broadcast broadcast_ broadcast_async broadcast_async_", "ring")
     | _same(
@@ -96,7 +114,11 @@ _DEEPSPEED = Family(
     | _same("PipelineModule", "chain", "each")
     | _same("init_inference", "ring", "each", "likely")
     | _same("MoE", "all_to_all", "each")
-    | {name: known for name, known in _TORCH.names.items() if known.traffic == "data" and name[0].islower()},
+    | {
+        name: known
+        for name, known in _TORCH.names.items()
+        if known.traffic == "data" and name[0].islower()
+    },
 )
 _JAX = Family(
     "jax.lax",
@@ -105,7 +127,9 @@ _JAX = Family(
     | _same("all_to_all pswapaxes", "all_to_all")
     | _same("ppermute pshuffle", "", peer=(2,)),
 )
-_JAX_SHARDED = Family("jax", ("jax",), _same("pjit with_sharding_constraint", "all_to_all", "each", "guess"))
+_JAX_SHARDED = Family(
+    "jax", ("jax",), _same("pjit with_sharding_constraint", "all_to_all", "each", "guess")
+)
 _MPI = Family(
     "mpi4py.MPI.Comm",
     ("mpi4py.MPI",),
@@ -117,7 +141,9 @@ _MPI = Family(
     | _same("allreduce", "ring", "small")
     | _same("Bcast Ibcast Reduce Ireduce bcast", "tree")
     | _same("reduce", "tree", "small")
-    | _same("Gather Igather Gatherv Igatherv Scatter Iscatter Scatterv Iscatterv gather scatter", "star")
+    | _same(
+        "Gather Igather Gatherv Igatherv Scatter Iscatter Scatterv Iscatterv gather scatter", "star"
+    )
     | _same("Scan Iscan Exscan Iexscan", "chain")
     | _same("scan exscan", "chain", "small")
     | _same("Alltoall Ialltoall Alltoallv Ialltoallv Alltoallw Ialltoallw alltoall", "all_to_all")
@@ -139,9 +165,17 @@ _MPI = Family(
 _TENSORFLOW = Family(
     "tf.distribute",
     ("tensorflow.distribute", "tensorflow.compat.v1.distribute", "tensorflow.compat.v2.distribute"),
-    _same("MirroredStrategy MultiWorkerMirroredStrategy CollectiveAllReduceStrategy", "ring", "gradients")
+    _same(
+        "MirroredStrategy MultiWorkerMirroredStrategy CollectiveAllReduceStrategy",
+        "ring",
+        "gradients",
+    )
     | _same("all_reduce all_gather", "ring")
-    | _same("ParameterServerStrategy ParameterServerStrategyV2 CentralStorageStrategy", "star", "gradients"),
+    | _same(
+        "ParameterServerStrategy ParameterServerStrategyV2 CentralStorageStrategy",
+        "star",
+        "gradients",
+    ),
 )
 _TRAINERS = Family(
     "trainer",
@@ -162,7 +196,10 @@ _SERVING = Family("vllm", ("vllm",), _same("LLM", "ring", "each", "likely"))
 _CUPY = Family(
     "cupy",
     ("cupyx.distributed", "cupy.cuda.nccl"),
-    _same("all_reduce reduce broadcast reduce_scatter all_gather allReduce bcast reduceScatter allGather", "ring")
+    _same(
+        "all_reduce reduce broadcast reduce_scatter all_gather allReduce bcast reduceScatter allGather",
+        "ring",
+    )
     | _same("send recv", "", peer=(1,))
     | _same("send_recv", "", peer=(2,))
     | _same("gather scatter", "star")
@@ -178,7 +215,11 @@ _OTHERS = Family(
     "",
     ("chainermn", "paddle.distributed", "paddle"),
     _same("create_multi_node_optimizer DataParallel", "ring", "gradients")
-    | {name: known for name, known in _TORCH.names.items() if known.traffic == "data" and name[0].islower()},
+    | {
+        name: known
+        for name, known in _TORCH.names.items()
+        if known.traffic == "data" and name[0].islower()
+    },
 )
 FAMILIES = (
     _TORCH_COMM,
@@ -316,7 +357,19 @@ QUIET = frozenset(
         "optax",
         "flax",
     ]
-) | (ROOTS - {"accelerate", "transformers", "trl", "ray", "vllm", "lightning", "pytorch_lightning", "paddle"})
+) | (
+    ROOTS
+    - {
+        "accelerate",
+        "transformers",
+        "trl",
+        "ray",
+        "vllm",
+        "lightning",
+        "pytorch_lightning",
+        "paddle",
+    }
+)
 """Packages that make no GPUs communicate, or only through names known here."""
 
 SUBGROUPS = re.compile(

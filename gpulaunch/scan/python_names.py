@@ -36,7 +36,10 @@ class Scope:
     """
 
     def __init__(
-        self, kind: Literal["module", "class", "function"], parent: "Scope | None" = None, key: str = ""
+        self,
+        kind: Literal["module", "class", "function"],
+        parent: "Scope | None" = None,
+        key: str = "",
     ) -> None:
         self.kind = kind
         self.parent = parent
@@ -61,7 +64,11 @@ class Scope:
         """Values of a name, as seen from this scope; None if nobody gave it any."""
         scope: Scope | None = self
         while scope is not None:
-            if name in scope.names and (scope is self or scope.kind != "class") and name not in scope.module_names:
+            if (
+                name in scope.names
+                and (scope is self or scope.kind != "class")
+                and name not in scope.module_names
+            ):
                 return scope.names[name]
             scope = scope.parent
         module = self._module()

@@ -13,7 +13,10 @@ Settings = Callable[[str], Sequence[ast.expr | None]]
 
 _WORD = re.compile(r"\w+|[^\s\w]")
 _GRADIENTS = re.compile(r"(?<!requires_)grad(?!_?scaler)", re.IGNORECASE)
-_SCALARS = re.compile(r"\b\w*(loss|acc|accuracy|correct|metric|count|total|num_\w+|flag|norm|seed)\b\w*", re.IGNORECASE)
+_SCALARS = re.compile(
+    r"\b\w*(loss|acc|accuracy|correct|metric|count|total|num_\w+|flag|norm|seed)\b\w*",
+    re.IGNORECASE,
+)
 _GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
 _SMALL_MAKERS = {
     "tensor",
@@ -41,7 +44,9 @@ def peers_pattern(node: ast.Call, interface: Interface, settings: Settings, firs
         settings: what variables are set to.
         first: position of the argument that the interface has as its first.
     """
-    found = [node.args[place + first] for place in interface.peers if place + first < len(node.args)]
+    found = [
+        node.args[place + first] for place in interface.peers if place + first < len(node.args)
+    ]
     found += [keyword.value for keyword in node.keywords if keyword.arg in interface.keywords]
     if any(isinstance(argument, ast.Starred) for argument in node.args):
         return ""
@@ -103,7 +108,11 @@ def _is_small(expression: ast.expr) -> bool:
         return False
     function = expression.func
     name = (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+        function.attr
+        if isinstance(function, ast.Attribute)
+        else function.id
+        if isinstance(function, ast.Name)
+        else ""
     )
     if name in ("to", "cuda", "clone", "detach", "float", "double", "unsqueeze") and isinstance(
         function, ast.Attribute
@@ -130,5 +139,11 @@ def _is_named_scalar(expression: ast.expr) -> bool:
     name = expression
     while isinstance(name, ast.Call) and isinstance(name.func, ast.Attribute):
         name = name.func.value
-    text = name.attr if isinstance(name, ast.Attribute) else name.id if isinstance(name, ast.Name) else ""
+    text = (
+        name.attr
+        if isinstance(name, ast.Attribute)
+        else name.id
+        if isinstance(name, ast.Name)
+        else ""
+    )
     return bool(_SCALARS.fullmatch(text))

@@ -7,7 +7,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def repeating(functions: Iterable[T], calls: Iterable[tuple[T, T, bool]], once: Iterable[T]) -> dict[T, bool | None]:
+def repeating(
+    functions: Iterable[T], calls: Iterable[tuple[T, T, bool]], once: Iterable[T]
+) -> dict[T, bool | None]:
     """For each function, whether it runs over and over.
 
     Args:

@@ -66,7 +66,9 @@ def _read_below(folder: str) -> Sources:
                 continue
             seen.add((facts.st_dev, facts.st_ino))
             if total >= MAX_TOTAL_BYTES:
-                unread.append(f"{printable(path)}: this and what follows is not read: over {MAX_TOTAL_BYTES >> 20} MiB")
+                unread.append(
+                    f"{printable(path)}: this and what follows is not read: over {MAX_TOTAL_BYTES >> 20} MiB"
+                )
                 break
             files.append(SourceFile(path, _read(path)))
             total += facts.st_size
@@ -75,7 +77,9 @@ def _read_below(folder: str) -> Sources:
         except _UnfitError as problem:
             unread.append(f"{printable(path)}: {problem}")
     if not files and not unread:
-        raise UsageError(f"{printable(folder)}: no source file below it: known are {' '.join(ENDINGS)}")
+        raise UsageError(
+            f"{printable(folder)}: no source file below it: known are {' '.join(ENDINGS)}"
+        )
     return Sources(tuple(files), tuple(unread))
 
 
@@ -89,8 +93,14 @@ def _below(folder: str, unread: list[str]) -> Iterator[str]:
         if directory != folder and _OF_ENVIRONMENTS & {*folders, *names}:
             folders.clear()
             continue
-        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT and not name.startswith("."))
-        yield from (os.path.join(directory, name) for name in sorted(names) if name.lower().endswith(ENDINGS))
+        folders[:] = sorted(
+            name for name in folders if name not in _LEFT_OUT and not name.startswith(".")
+        )
+        yield from (
+            os.path.join(directory, name)
+            for name in sorted(names)
+            if name.lower().endswith(ENDINGS)
+        )
 
 
 class _UnfitError(Exception):

@@ -12,7 +12,9 @@ from gpulaunch.scan.verdict import verdict
 _MOST_MACROS = 20_000
 
 
-def scan_sources(files: Iterable[SourceFile], unread: Sequence[str] = (), known_modules: Collection[str] = ()) -> Scan:
+def scan_sources(
+    files: Iterable[SourceFile], unread: Sequence[str] = (), known_modules: Collection[str] = ()
+) -> Scan:
     r"""Find what makes GPUs communicate, without running or compiling anything.
 
     Python is read by its syntax tree, C, C++ and CUDA by tokens; an import, a comment, a string or a declaration is no
@@ -37,7 +39,11 @@ def scan_sources(files: Iterable[SourceFile], unread: Sequence[str] = (), known_
         (Call(file='a.py', line=2, api='torch.distributed.all_reduce', pattern='ring'),)
     """
     sources = list(files)
-    units = {file.path: read_unit(file.text) for file in sources if not file.path.lower().endswith(PYTHON_ENDINGS)}
+    units = {
+        file.path: read_unit(file.text)
+        for file in sources
+        if not file.path.lower().endswith(PYTHON_ENDINGS)
+    }
     headers = {path.rpartition("/")[2]: unit for path, unit in units.items()}
     scanned = (part for file in sources for part in file.path.removesuffix(".py").split("/"))
     modules = frozenset([*scanned, *known_modules])

@@ -22,7 +22,11 @@ def verdict(readings: Sequence[tuple[str, Reading]], unread: Sequence[str]) -> S
     """
     grids = [reading.grid for _, reading in readings if reading.grid]
     grid = union(grids) if grids else ""
-    found = [(path, use, _pattern(use, reading.uses, grid)) for path, reading in readings for use in reading.uses]
+    found = [
+        (path, use, _pattern(use, reading.uses, grid))
+        for path, reading in readings
+        for use in reading.uses
+    ]
     warnings = (*unread, *(warning for _, reading in readings for warning in reading.warnings))
     understood = sum(not reading.warnings for _, reading in readings)
     patterns = [pattern for _, _, pattern in found]
@@ -45,7 +49,11 @@ def _pattern(use: Use, others: Sequence[Use], grid: str) -> str:
     if use.pattern:
         return use.pattern
     if use.name.endswith("batch_isend_irecv"):
-        queued = [other.pattern or grid or _ASSUMED for other in others if other.name.endswith((".isend", ".irecv"))]
+        queued = [
+            other.pattern or grid or _ASSUMED
+            for other in others
+            if other.name.endswith((".isend", ".irecv"))
+        ]
         return union(queued) if queued else _ASSUMED
     return grid or _ASSUMED
 
@@ -106,7 +114,11 @@ def _matters(use: Use) -> bool | None:
         return None if use.amount == "large" else False
     if use.amount == "large":
         return True
-    return True if use.repeats and use.pattern in ("ring", "tree", "all_to_all") and _is_collective(use) else None
+    return (
+        True
+        if use.repeats and use.pattern in ("ring", "tree", "all_to_all") and _is_collective(use)
+        else None
+    )
 
 
 def _is_collective(use: Use) -> bool:
@@ -131,7 +143,9 @@ def _confidence(
         reasons += reading.doubts if found else reading.unseen
     if not found:  # hardly a program imports nothing that is not known
         reasons += _unknown([reading for _, reading in readings])
-    return weakest(sure for sure, _ in reasons), list(dict.fromkeys(reason for _, reason in reasons))
+    return weakest(sure for sure, _ in reasons), list(
+        dict.fromkeys(reason for _, reason in reasons)
+    )
 
 
 def _unknown(readings: Sequence[Reading]) -> Iterator[Doubt]:
@@ -139,9 +153,15 @@ def _unknown(readings: Sequence[Reading]) -> Iterator[Doubt]:
     modules = list(dict.fromkeys(name for reading in readings for name in reading.modules))
     headers = list(dict.fromkeys(name for reading in readings for name in reading.headers))
     if modules:
-        yield "likely", f"what {_counted(modules)} {'do' if len(modules) > 1 else 'does'} is not known"
+        yield (
+            "likely",
+            f"what {_counted(modules)} {'do' if len(modules) > 1 else 'does'} is not known",
+        )
     if headers:
-        yield "likely", f"what {_counted(headers)} {'bring' if len(headers) > 1 else 'brings'} in is not scanned"
+        yield (
+            "likely",
+            f"what {_counted(headers)} {'bring' if len(headers) > 1 else 'brings'} in is not scanned",
+        )
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -34,7 +34,9 @@ class Allocation(NamedTuple):
     evaluations: int
 
 
-def cd_search(memory_intensive: Sequence[bool], sm_count: int, performance: Performance) -> Allocation:
+def cd_search(
+    memory_intensive: Sequence[bool], sm_count: int, performance: Performance
+) -> Allocation:
     """Divide the SMs of a GPU among jobs that run together.
 
     - performance: memory-intensive jobs get the fewest SMs that keep them within 5 % of their performance at an even
@@ -112,10 +114,14 @@ def _grow(meter: _Meter, jobs: Sequence[int], start: Sequence[int]) -> list[int]
     """
     full = {job: meter(job, start) for job in jobs}
     single = _with(start, dict.fromkeys(jobs, 1))
-    sms = _with(start, {job: min(start[job], _tentative(full[job], meter(job, single))) for job in jobs})
+    sms = _with(
+        start, {job: min(start[job], _tentative(full[job], meter(job, single))) for job in jobs}
+    )
     short = jobs
     while short:
-        short = [job for job in jobs if sms[job] < start[job] and not keeps(meter(job, sms), full[job])]
+        short = [
+            job for job in jobs if sms[job] < start[job] and not keeps(meter(job, sms), full[job])
+        ]
         sms = _with(sms, {job: sms[job] + 1 for job in short})
     return sms
 

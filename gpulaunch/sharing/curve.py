@@ -63,7 +63,9 @@ def saturates(curve: Sequence[CurvePoint]) -> bool | None:
         return None
     last = curve[-1]
     middle = min(curve[:-1], key=lambda point: abs(point.sm_percentage - last.sm_percentage / 2))
-    growth = (last.throughput / middle.throughput - 1) / (last.sm_percentage / middle.sm_percentage - 1)
+    growth = (last.throughput / middle.throughput - 1) / (
+        last.sm_percentage / middle.sm_percentage - 1
+    )
     if growth < LEAST_GROWTH:
         return True
     return False if last.sm_percentage >= FULL_PERCENTAGE else None
@@ -81,7 +83,14 @@ def fewest_sms(curve: Sequence[CurvePoint], sm_count: int) -> int:
         no figure for that; the 5 % are cd-search-ics18's.
     """
     best = max(point.throughput for point in curve)
-    return next((n for n in range(1, sm_count + 1) if keeps(throughput_at(curve, 100 * n / sm_count), best)), sm_count)
+    return next(
+        (
+            n
+            for n in range(1, sm_count + 1)
+            if keeps(throughput_at(curve, 100 * n / sm_count), best)
+        ),
+        sm_count,
+    )
 
 
 def keeps(performance: float, before: float) -> bool:

@@ -54,7 +54,9 @@ class Known(NamedTuple):
     estimated: bool
 
 
-def is_memory_intensive(demand: Demand, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY) -> bool | None:
+def is_memory_intensive(
+    demand: Demand, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY
+) -> bool | None:
     """Whether a job's performance saturates before it has all SMs; None if nothing is known.
 
     Args:
@@ -74,15 +76,27 @@ def is_memory_intensive(demand: Demand, capacity: Capacity, dram_efficiency: flo
     return None if demand.intensity is None else demand.intensity == "memory"
 
 
-def off_sm(counters: Counters | None, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY) -> OffSm | None:
+def off_sm(
+    counters: Counters | None, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY
+) -> OffSm | None:
     """Both sides of the off-SM bandwidth model; None if the job's counters or a figure of the GPU is unknown.
 
     Source: cd-search-ics18 Eq. 1 and 2. Departures: accesses are divided by 1000, since they are counted per 1,000
         instructions; all SMs ask, since that is the question (4.1.1), though the paper profiles on half of them; one
         figure stands for the bandwidth of both network and cache, as it was measured through both.
     """
-    instructions, llc, dram = capacity.giga_instructions_per_s_per_sm, capacity.llc_gb_per_s, capacity.dram_gb_per_s
-    if counters is None or capacity.sm_count is None or instructions is None or llc is None or dram is None:
+    instructions, llc, dram = (
+        capacity.giga_instructions_per_s_per_sm,
+        capacity.llc_gb_per_s,
+        capacity.dram_gb_per_s,
+    )
+    if (
+        counters is None
+        or capacity.sm_count is None
+        or instructions is None
+        or llc is None
+        or dram is None
+    ):
         return None
     accesses = counters.llc_accesses_per_kilo_instruction / 1000
     hit_rate = counters.llc_hit_rate

@@ -170,7 +170,9 @@ def _is_small(demand: Demand, bounds: Bounds) -> bool:
     return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= bounds.sm_percentage
 
 
-def _slowed(clients: Sequence[Client], slowdowns: Sequence[float | None], bounds: Bounds) -> Iterator[str]:
+def _slowed(
+    clients: Sequence[Client], slowdowns: Sequence[float | None], bounds: Bounds
+) -> Iterator[str]:
     """The client that is slowed down most, and whether that was measured."""
     worst, name, how = max(
         (slowdown or 0.0, client.demand.name, _how_known(client, clients))
@@ -190,10 +192,14 @@ def _how_known(client: Client, clients: Sequence[Client]) -> str:
 def _intolerable(clients: Sequence[Client]) -> Iterator[str]:
     """The client that is predicted to lose most, if one that shares for energy or product minds."""
     tolerances = [
-        client.objective.throughput_tolerance_percentage for client in clients if client.objective.name != "throughput"
+        client.objective.throughput_tolerance_percentage
+        for client in clients
+        if client.objective.name != "throughput"
     ]
     speeds = rates([client.demand for client in clients])
-    slowest, name = min((speed, client.demand.name) for speed, client in zip(speeds, clients, strict=True))
+    slowest, name = min(
+        (speed, client.demand.name) for speed, client in zip(speeds, clients, strict=True)
+    )
     loss = round(100 * (1 - slowest), _NOISE_DIGITS)
     if tolerances and loss > min(tolerances):
         yield f"predicted throughput loss of {printable(name)} {_percent_of(loss, min(tolerances))}"
@@ -263,7 +269,12 @@ def _key(
     if objective.name != "product":
         return key
     gain = steady_gain([job, *others], capacity)
-    return (-round(gain.log_product(objective.throughput_weight, objective.energy_weight), _NOISE_DIGITS), *key)
+    return (
+        -round(
+            gain.log_product(objective.throughput_weight, objective.energy_weight), _NOISE_DIGITS
+        ),
+        *key,
+    )
 
 
 def _power_apart(request: Demand, residents: Sequence[Demand]) -> float:

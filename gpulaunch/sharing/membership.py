@@ -112,12 +112,18 @@ class Membership:
         while True:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             status = job.wait(min((s for s in (pause_s, left_s) if s is not None), default=None))
-            if status is not None or pause_s is None or (deadline is not None and time.monotonic() >= deadline):
+            if (
+                status is not None
+                or pause_s is None
+                or (deadline is not None and time.monotonic() >= deadline)
+            ):
                 return status
             known = self._is_attached(pids(), uuids, warn)
             pause_s = None if known else min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _is_attached(self, pids: set[int], uuids: Sequence[str], warn: Callable[[str], None]) -> bool:
+    def _is_attached(
+        self, pids: set[int], uuids: Sequence[str], warn: Callable[[str], None]
+    ) -> bool:
         """Whether it is known by now if the job is a client; it is told if it is not."""
         try:
             clients = self._group.daemon.clients(LOOK_S)
@@ -130,5 +136,7 @@ class Membership:
         if not without:
             return False
         shown = ", ".join(map(str, without))
-        warn(f"pid {shown} of the job uses its GPU without MPS: neither its share of SMs nor its memory is bounded")
+        warn(
+            f"pid {shown} of the job uses its GPU without MPS: neither its share of SMs nor its memory is bounded"
+        )
         return True

@@ -16,7 +16,14 @@ from typing import NamedTuple
 
 from gpulaunch.errors import printable
 from gpulaunch.process.ending import wait_for_one
-from gpulaunch.process.system import arguments_of, group_id, owner_of, pids_of_program, program_of, user_of
+from gpulaunch.process.system import (
+    arguments_of,
+    group_id,
+    owner_of,
+    pids_of_program,
+    program_of,
+    user_of,
+)
 
 CONTROL = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
@@ -98,7 +105,9 @@ class Daemon:
         """
         said = self._run(["-d"], "", "-d has not returned")
         if said.status:
-            raise MpsError(f"{CONTROL} -d: {said.problem or self._logged() or f'exit status {said.status}'}")
+            raise MpsError(
+                f"{CONTROL} -d: {said.problem or self._logged() or f'exit status {said.status}'}"
+            )
 
     def make_ready(self, patience_s: float) -> None:
         """Start a server for this user unless there is one, and wait until it is ACTIVE.
@@ -120,7 +129,11 @@ class Daemon:
             if not servers and (said := self._logged("exited with status")):
                 raise MpsError(f"its server does not start: {said}")
             if time.monotonic() > deadline:
-                where = f"its server (pid {servers[0]}) is still {state}" if servers else "there is no server"
+                where = (
+                    f"its server (pid {servers[0]}) is still {state}"
+                    if servers
+                    else "there is no server"
+                )
                 raise MpsError(f"{where} after {patience_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
@@ -128,10 +141,14 @@ class Daemon:
     def _state(self, server: int) -> str:
         owner = user_of(server)
         if owner not in (None, self._user_id):
-            raise MpsError(f"its server (pid {server}) is {owner_of(server)}'s: others have to wait until that is done")
+            raise MpsError(
+                f"its server (pid {server}) is {owner_of(server)}'s: others have to wait until that is done"
+            )
         state = self.ask(f"get_server_status {server}").strip()
         if state.lower().startswith("unknown command"):
-            raise MpsError("this driver's MPS does not tell whether its server works: get_server_status is unknown")
+            raise MpsError(
+                "this driver's MPS does not tell whether its server works: get_server_status is unknown"
+            )
         return state
 
     def servers(self, timeout_s: float = ANSWER_S) -> list[int]:
@@ -152,7 +169,11 @@ class Daemon:
             MpsError: it does not answer.
         """
         servers = self.servers(timeout_s)[:_MOST_SERVERS]
-        return {pid for server in servers for pid in _pids(self.ask(f"get_client_list {server}", timeout_s))}
+        return {
+            pid
+            for server in servers
+            for pid in _pids(self.ask(f"get_client_list {server}", timeout_s))
+        }
 
     def terminate(self, pids: Collection[int]) -> list[str]:
         """Take processes off their server, as is to be done before they are killed; returns what was refused.
@@ -163,11 +184,19 @@ class Daemon:
         refused = []
         try:
             for server in self.servers()[:_MOST_SERVERS]:
-                for client in sorted(set(pids).intersection(_pids(self.ask(f"get_client_list {server}")))):
+                for client in sorted(
+                    set(pids).intersection(_pids(self.ask(f"get_client_list {server}")))
+                ):
                     answer = self.ask(f"terminate_client {server} {client}").strip()
-                    if answer not in ("", "0") and client in self.clients():  # asked twice, it may be off already
+                    if (
+                        answer not in ("", "0") and client in self.clients()
+                    ):  # asked twice, it may be off already
                         refused.append(f"MPS does not let go of pid {client}: {printable(answer)}")
-        except (MpsError, OSError, ValueError) as problem:  # another user may have written the record
+        except (
+            MpsError,
+            OSError,
+            ValueError,
+        ) as problem:  # another user may have written the record
             refused.append(f"MPS: {problem}")
         return refused
 
@@ -192,12 +221,16 @@ class Daemon:
                 raise MpsError(f"{CONTROL}: {said.problem}" if said.problem else died)
             if time.monotonic() + pause_s > deadline:
                 raise MpsError(
-                    f"{CONTROL}: {said.problem}" if said.problem else f"its daemon {late} within {timeout_s:g} s"
+                    f"{CONTROL}: {said.problem}"
+                    if said.problem
+                    else f"its daemon {late} within {timeout_s:g} s"
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
-    def _run(self, options: list[str], text: str, late: str, timeout_s: float = ANSWER_S) -> "_Said":
+    def _run(
+        self, options: list[str], text: str, late: str, timeout_s: float = ANSWER_S
+    ) -> "_Said":
         """Run nvidia-cuda-mps-control out of the terminal's reach: its signals are for the job.
 
         Into files in memory: a daemon that it starts may keep a pipe open for as long as it lives.
@@ -208,7 +241,8 @@ class Daemon:
         with ExitStack() as stack:
             try:
                 answer, problem = (
-                    stack.enter_context(open(os.memfd_create(name), "w+b")) for name in ("answer", "error")
+                    stack.enter_context(open(os.memfd_create(name), "w+b"))
+                    for name in ("answer", "error")
                 )
                 done = subprocess.run(  # noqa: S603
                     [CONTROL, *options],
@@ -261,7 +295,11 @@ class Daemon:
         return list(filter(is_daemon, self._processes(CONTROL)))
 
     def _processes(self, name: str) -> list[int]:
-        return [pid for pid in pids_of_program(name) if _pipe_directory(pid) == self.directory and self._is_here(pid)]
+        return [
+            pid
+            for pid in pids_of_program(name)
+            if _pipe_directory(pid) == self.directory and self._is_here(pid)
+        ]
 
     def _is_here(self, pid: int) -> bool:
         """Whether a process means the same directory: it may be in another mount namespace, with another /tmp."""
@@ -307,5 +345,8 @@ def _free_of_limits() -> None:
 def _pipe_directory(pid: int) -> str | None:
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         found = (variable.partition(b"=") for variable in file.read().split(b"\0"))
-        return next((os.fsdecode(value) for name, _, value in found if name == _PIPE_VARIABLE.encode()), None)
+        return next(
+            (os.fsdecode(value) for name, _, value in found if name == _PIPE_VARIABLE.encode()),
+            None,
+        )
     return None

@@ -57,7 +57,11 @@ def make_own(directory: str) -> str | None:
 def is_own(directory: str) -> bool:
     """Whether it is a directory in which this user alone can make files."""
     status = os.lstat(directory)
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o022
+    )
 
 
 def is_of_a_group(directory: str) -> bool:
@@ -70,5 +74,7 @@ def inherited_variables() -> dict[str, None]:
     directory = os.environ.get(MPS_VARIABLES[0])
     if directory is None:
         return {}
-    ours = re.fullmatch(r".*/gpulaunch\.mps\.\d+/[0-9a-f]{8}", directory) or is_of_a_group(directory)
+    ours = re.fullmatch(r".*/gpulaunch\.mps\.\d+/[0-9a-f]{8}", directory) or is_of_a_group(
+        directory
+    )
     return dict.fromkeys(MPS_VARIABLES) if ours else {}

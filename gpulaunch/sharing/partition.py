@@ -73,7 +73,9 @@ class Prediction(NamedTuple):
     antt: float
 
 
-def partition(demands: Sequence[Demand], capacity: Capacity, performance: Performance | None = None) -> Partition:
+def partition(
+    demands: Sequence[Demand], capacity: Capacity, performance: Performance | None = None
+) -> Partition:
     """The percentages that are best for jobs that run together on one GPU.
 
     A job of which nobody knows whether it is memory-intensive counts as compute-intensive beside one that is: it loses
@@ -104,7 +106,9 @@ def partition(demands: Sequence[Demand], capacity: Capacity, performance: Perfor
     uncurved = [demand for demand in memory if known_curve(demand, capacity) is None]
     return Partition(
         mode,
-        _overlapping(len(classes)) if mode == "unknown" else _percentages(classes, found, capacity.sm_count),
+        _overlapping(len(classes))
+        if mode == "unknown"
+        else _percentages(classes, found, capacity.sm_count),
         "; ".join((*_reasons(demands, classes, mode, estimated), *_without_curve(uncurved))),
         tuple(demand.name for demand in estimated),
         found.evaluations,
@@ -120,7 +124,9 @@ def _alone(demand: Demand, capacity: Capacity) -> Partition:
     if 100 - known.sm_percentage < LEAST_LEFT:
         return Partition("alone", (100,), "alone, and it makes use of all SMs", estimated)
     how = ", as estimated from its counters" if known.estimated else ""
-    reason = f"alone: {known.sm_percentage} % of the SMs keep it within 5 % of its best throughput{how}"
+    reason = (
+        f"alone: {known.sm_percentage} % of the SMs keep it within 5 % of its best throughput{how}"
+    )
     return Partition("alone", (known.sm_percentage,), reason, estimated)
 
 
@@ -148,7 +154,9 @@ def _is_estimated(demand: Demand, capacity: Capacity) -> bool:
     return curve is not None and curve.estimated
 
 
-def _percentages(classes: Sequence[bool | None], found: Allocation, sm_count: int | None) -> tuple[int, ...]:
+def _percentages(
+    classes: Sequence[bool | None], found: Allocation, sm_count: int | None
+) -> tuple[int, ...]:
     """Memory-intensive jobs get what gives them their SMs, but no more than an even share; the others what is left."""
     jobs = len(classes)
     most = max(1, 100 // jobs)
@@ -166,10 +174,15 @@ def _overlapping(jobs: int) -> tuple[int, ...]:
 
 
 def _reasons(
-    demands: Sequence[Demand], classes: Sequence[bool | None], mode: Mode, estimated: Sequence[Demand]
+    demands: Sequence[Demand],
+    classes: Sequence[bool | None],
+    mode: Mode,
+    estimated: Sequence[Demand],
 ) -> Iterable[str]:
     """Why, in clauses; names are sorted, so that the order of jobs makes no difference."""
-    memory, unknown = (_names(d for d, c in zip(demands, classes, strict=True) if c is it) for it in (True, None))
+    memory, unknown = (
+        _names(d for d, c in zip(demands, classes, strict=True) if c is it) for it in (True, None)
+    )
     kept = "the fewest SMs that keep within 5 % of an even share's throughput"
     if mode == "performance":
         yield f"memory-intensive: {memory}: {kept}; the rest is divided evenly"
@@ -192,11 +205,16 @@ def _without_curve(demands: Sequence[Demand]) -> Iterable[str]:
 
 def _names(demands: Iterable[Demand]) -> str:
     counts = Counter(printable(demand.name) for demand in demands)
-    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in sorted(counts.items()))
+    return ", ".join(
+        f"{count} x {name}" if count > 1 else name for name, count in sorted(counts.items())
+    )
 
 
 def for_newcomer(
-    residents: Sequence[tuple[Demand, int]], newcomer: Demand, announced: Sequence[Demand], capacity: Capacity
+    residents: Sequence[tuple[Demand, int]],
+    newcomer: Demand,
+    announced: Sequence[Demand],
+    capacity: Capacity,
 ) -> Part:
     """The percentage of a job that comes to a GPU, where nobody who is there can be resized.
 
@@ -215,11 +233,18 @@ def for_newcomer(
         percentage when it starts; so the search's result counts for the newcomer alone.
     """
     optimum = partition([*(demand for demand, _ in residents), newcomer, *announced], capacity)
-    own, reserved = optimum.sm_percentages[len(residents)], sum(optimum.sm_percentages[len(residents) + 1 :])
+    own, reserved = (
+        optimum.sm_percentages[len(residents)],
+        sum(optimum.sm_percentages[len(residents) + 1 :]),
+    )
     left = 100 - sum(percentage for _, percentage in residents)
     room = left - reserved
     if not residents:
-        reason = f"its part of {len(announced) + 1} announced jobs: {optimum.reason}" if announced else optimum.reason
+        reason = (
+            f"its part of {len(announced) + 1} announced jobs: {optimum.reason}"
+            if announced
+            else optimum.reason
+        )
         return Part(own, optimum, left, overlaps=own > room, reason=reason)
     kept = f", less {reserved} % for jobs to come" if reserved else ""
     there = f"the jobs that are there leave {max(0, left)} %{kept}: "
@@ -227,7 +252,13 @@ def for_newcomer(
         reason = f"{there}too little, so it gets its part of the best partition, {own} %"
         return Part(own, optimum, left, overlaps=own > room, reason=reason)
     if is_memory_intensive(newcomer, capacity) and own <= room:
-        return Part(own, optimum, left, overlaps=False, reason=f"{there}it is memory-intensive and needs {own} %")
+        return Part(
+            own,
+            optimum,
+            left,
+            overlaps=False,
+            reason=f"{there}it is memory-intensive and needs {own} %",
+        )
     taken = rounded_down(room, capacity.sm_count)
     return Part(taken, optimum, left, overlaps=taken > room, reason=f"{there}it gets all of that")
 

@@ -115,7 +115,9 @@ class Cost(NamedTuple):
 
     def gain_over(self, other: "Cost") -> Gain:
         """What this brings against the other."""
-        energies = other.energy_j / self.energy_j if self.energy_j and other.energy_j is not None else None
+        energies = (
+            other.energy_j / self.energy_j if self.energy_j and other.energy_j is not None else None
+        )
         return Gain(other.time_s / self.time_s, energies)
 
 
@@ -203,18 +205,26 @@ def make_plan(jobs: Sequence[Job], site: Site) -> Plan:
 
     Source: mps-sharing-2024 IV and V. Departures: docs/decisions/interference.md.
     """
-    ascending = sorted(jobs, key=lambda job: (job.client.demand.sm_utilization_percentage, job.name))
+    ascending = sorted(
+        jobs, key=lambda job: (job.client.demand.sm_utilization_percentage, job.name)
+    )
     groups = _schedule([flow for job in ascending for flow in _workflows(job)], site, _lowest)
     baseline = _schedule([Workflow(job, 1, job.repetitions) for job in jobs], site, _first)
     cost, sequential = _total(groups, site), _total(baseline, site)
     repeated = [job for job in jobs if job.repetitions > 1]
     return Plan(
-        groups, cost, sequential, cost.gain_over(sequential), tuple(configurations(job, site) for job in repeated)
+        groups,
+        cost,
+        sequential,
+        cost.gain_over(sequential),
+        tuple(configurations(job, site) for job in repeated),
     )
 
 
 def _workflows(job: Job) -> Iterator[Workflow]:
-    return (Workflow(job, number + 1, job.repetitions // job.parallel) for number in range(job.parallel))
+    return (
+        Workflow(job, number + 1, job.repetitions // job.parallel) for number in range(job.parallel)
+    )
 
 
 Chosen = tuple[Sequence[Workflow], str | None]
@@ -222,7 +232,9 @@ Chosen = tuple[Sequence[Workflow], str | None]
 
 
 def _schedule(
-    workflows: Sequence[Workflow], site: Site, choose: Callable[[Sequence[Workflow], int, Site], Chosen]
+    workflows: Sequence[Workflow],
+    site: Site,
+    choose: Callable[[Sequence[Workflow], int, Site], Chosen],
 ) -> tuple[Group, ...]:
     """Start groups as GPUs get free, and as the jobs end that others wait for.
 
@@ -232,7 +244,9 @@ def _schedule(
         choose: of those that can start, in the same order, and so many free GPUs: who starts on the next of these.
     """
     groups: list[Group] = []
-    left = Counter(flow.job.name for flow in workflows)  # workflows of each job that have not started
+    left = Counter(
+        flow.job.name for flow in workflows
+    )  # workflows of each job that have not started
     ends: dict[str, float] = {}
     free = [(0.0, gpu) for gpu in range(site.gpus)]  # a heap: when each GPU gets free
     waiting = list(workflows)
@@ -267,7 +281,14 @@ def _lowest(ready: Sequence[Workflow], free: int, site: Site) -> Chosen:
     members, candidates = [ready[0]], list(ready[1:])
     while candidates and len(members) < most and not _refusal(members, _NOTHING, site):
         candidates = _by_preference(candidates, members, site)
-        place = next((i for i, flow in enumerate(candidates) if not _refusal(members, flow.job.client, site)), None)
+        place = next(
+            (
+                i
+                for i, flow in enumerate(candidates)
+                if not _refusal(members, flow.job.client, site)
+            ),
+            None,
+        )
         if place is None:
             break
         members.append(candidates[place])
@@ -275,7 +296,9 @@ def _lowest(ready: Sequence[Workflow], free: int, site: Site) -> Chosen:
     return members, _why_alone(ready, most, site) if len(members) == 1 else None
 
 
-_NOTHING = Client(Demand("", 0.0, 0.0, 0), Objective("energy", throughput_tolerance_percentage=100.0))
+_NOTHING = Client(
+    Demand("", 0.0, 0.0, 0), Objective("energy", throughput_tolerance_percentage=100.0)
+)
 """Where even this one may not join, nobody may."""
 
 
@@ -284,11 +307,17 @@ def _refusal(members: Sequence[Workflow], client: Client, site: Site) -> tuple[s
     return judge([*clients, client], site.capacity, site.bounds).reasons
 
 
-def _by_preference(candidates: Sequence[Workflow], members: Sequence[Workflow], site: Site) -> list[Workflow]:
+def _by_preference(
+    candidates: Sequence[Workflow], members: Sequence[Workflow], site: Site
+) -> list[Workflow]:
     demands = [member.demand for member in members]
 
     def key(flow: Workflow) -> tuple[tuple[float, ...], str, int]:
-        return partner_preference(flow.demand, demands, site.objective, site.capacity), flow.job.name, flow.number
+        return (
+            partner_preference(flow.demand, demands, site.objective, site.capacity),
+            flow.job.name,
+            flow.number,
+        )
 
     return sorted(candidates, key=key)
 
@@ -314,7 +343,8 @@ def _run(flows: Sequence[Workflow], gpu: int, start_s: float, site: Site) -> Gro
         gpu=gpu,
         start_s=start_s,
         members=tuple(
-            Member(flow, cap, start_s + end) for flow, cap, end in zip(flows, caps or (None,), run.ends_s, strict=True)
+            Member(flow, cap, start_s + end)
+            for flow, cap, end in zip(flows, caps or (None,), run.ends_s, strict=True)
         ),
         cost=cost,
         gain=cost.gain_over(Cost(fsum(alone), _sum_known([flow.alone_j for flow in flows]))),

@@ -90,7 +90,9 @@ def load_queue(path: str, instead: Mapping[str, str]) -> Queue:
     except FieldError as problem:
         key = str(problem.path[0]) if problem.path else ""
         if key in instead:  # the mistake is on the command line
-            raise UsageError(f"--{key.replace('_', '-')}{problem.message.removeprefix(key)}") from None
+            raise UsageError(
+                f"--{key.replace('_', '-')}{problem.message.removeprefix(key)}"
+            ) from None
         raise document.error(problem) from None
 
 
@@ -111,11 +113,15 @@ def _read_queue(document: Mapping[str, Any]) -> Queue:
 def _model(name: str) -> GpuModel:
     """The one model whose name and product names have all words of a text."""
     models = load_gpu_models()
-    found = [model for model in models if _words(name) <= _words(" ".join([model.name, *model.models]))]
+    found = [
+        model for model in models if _words(name) <= _words(" ".join([model.name, *model.models]))
+    ]
     if len(found) == 1 and _words(name):
         return found[0]
     if found and _words(name):
-        raise FieldError(("gpu",), f"gpu: {quoted(name)} could be {' or '.join(model.name for model in found)}")
+        raise FieldError(
+            ("gpu",), f"gpu: {quoted(name)} could be {' or '.join(model.name for model in found)}"
+        )
     known = ", ".join(sorted(model.name for model in models))
     raise FieldError(("gpu",), f"gpu: unknown GPU model {quoted(name)}: known are {known}")
 
@@ -131,14 +137,18 @@ def _size(text: str, where: Path) -> int:
     except ValueError:
         raise FieldError(where, f"{where[-1]}: {quoted(text)} is no size such as 16GiB") from None
     if size < 1 << 20:
-        raise FieldError(where, f"{where[-1]}: {quoted(text)} is {size} bytes: write a unit, such as 16GiB")
+        raise FieldError(
+            where, f"{where[-1]}: {quoted(text)} is {size} bytes: write a unit, such as 16GiB"
+        )
     return size
 
 
 def _objective(top: Mapping[str, Any]) -> Objective:
     usual = Objective()
     weights = top.get("weights", [usual.throughput_weight, usual.energy_weight])
-    numbers = all(type(weight) in (int, float) and 0 <= weight <= _MOST_WEIGHT for weight in weights)
+    numbers = all(
+        type(weight) in (int, float) and 0 <= weight <= _MOST_WEIGHT for weight in weights
+    )
     if len(weights) != 2 or not numbers or not any(weights):
         problem = f"{weights!r} is not two numbers, of throughput and energy, 0 to {_MOST_WEIGHT:g} and not both 0"
         raise FieldError(("weights",), f"weights: {problem}")
@@ -160,11 +170,14 @@ def _job(entry: object, where: Path, site: Site) -> Job:
     client = Client(known.demand, site.objective, known.gpu_slowdowns, known.predicted_beside)
     alone = judge([client], site.capacity, site.bounds)
     if not alone.compatible:
-        raise FieldError(where, f"job {quoted(name)} does not fit on the GPU: {'; '.join(alone.reasons)}")
+        raise FieldError(
+            where, f"job {quoted(name)} does not fit on the GPU: {'; '.join(alone.reasons)}"
+        )
     repetitions, parallel = table.get("repetitions", 1), table.get("parallel", 1)
     if repetitions % parallel:
         raise FieldError(
-            (*where, "parallel"), f"parallel: {parallel} workflows cannot share {repetitions} tasks evenly"
+            (*where, "parallel"),
+            f"parallel: {parallel} workflows cannot share {repetitions} tasks evenly",
         )
     after = _names(table.get("after", []), (*where, "after"))
     return Job(name, client, known.resources.duration_s, repetitions, parallel, after)
@@ -211,4 +224,6 @@ def _check_names(jobs: Sequence[Job]) -> None:
     round_ = circle({job.name: job.after for job in jobs})
     if round_:
         waits = " after ".join(map(printable, round_))
-        raise FieldError(("job", places[round_[0]], "after"), f"after: these wait for each other: {waits}")
+        raise FieldError(
+            ("job", places[round_[0]], "after"), f"after: these wait for each other: {waits}"
+        )

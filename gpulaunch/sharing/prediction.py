@@ -72,7 +72,9 @@ def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple
     contended = [1 / (1 + share * max(0.0, total - share)) for share in shares]
     if not percentages:
         return tuple(contended)
-    capped = [capped_rate(demand.curve, cap) for demand, cap in zip(demands, percentages, strict=True)]
+    capped = [
+        capped_rate(demand.curve, cap) for demand, cap in zip(demands, percentages, strict=True)
+    ]
     return tuple(map(min, contended, capped))
 
 
@@ -88,7 +90,9 @@ def idle_power(capacity: Capacity, measured_w: float | None = None) -> float | N
     return IDLE_SHARE * capacity.power_limit_w
 
 
-def drawn_power(demands: Sequence[Demand], speeds: Sequence[float], idle_w: float | None) -> float | None:
+def drawn_power(
+    demands: Sequence[Demand], speeds: Sequence[float], idle_w: float | None
+) -> float | None:
     """Power that the jobs ask for together: idle power once, and each one's power above that at its rate.
 
     A job that draws less than the idle power shows that the GPU's is no more.
@@ -121,7 +125,10 @@ class Pace(NamedTuple):
 
 
 def pace(
-    demands: Sequence[Demand], capacity: Capacity, percentages: Sequence[float] = (), idle_w: float | None = None
+    demands: Sequence[Demand],
+    capacity: Capacity,
+    percentages: Sequence[float] = (),
+    idle_w: float | None = None,
 ) -> Pace:
     """Rates, and the power that goes with them; where that is beyond the card's limit, all are slowed down to meet it.
 
@@ -143,7 +150,10 @@ def pace(
 
 
 def run_together(
-    jobs: Sequence[Solo], capacity: Capacity, percentages: Sequence[float] = (), idle_w: float | None = None
+    jobs: Sequence[Solo],
+    capacity: Capacity,
+    percentages: Sequence[float] = (),
+    idle_w: float | None = None,
 ) -> Together:
     """Let jobs start together and run until the last ends; when one ends, the others become faster.
 
@@ -162,7 +172,9 @@ def run_together(
     running = list(range(len(jobs)))
     while running:
         demands = [jobs[i].demand for i in running]
-        speeds, power = pace(demands, capacity, [percentages[i] for i in running] if percentages else (), idle_w)
+        speeds, power = pace(
+            demands, capacity, [percentages[i] for i in running] if percentages else (), idle_w
+        )
         needed = [left[i] / speed for i, speed in zip(running, speeds, strict=True)]
         step = min(needed)
         known, energy, now = known and power is not None, energy + (power or 0.0) * step, now + step
@@ -186,7 +198,9 @@ def normalized_turnaround(alone_s: Sequence[float], together_s: Sequence[float])
 
     Source: as system_throughput.
     """
-    return fsum(together / alone for alone, together in zip(alone_s, together_s, strict=True)) / len(alone_s)
+    return fsum(
+        together / alone for alone, together in zip(alone_s, together_s, strict=True)
+    ) / len(alone_s)
 
 
 class Gain(NamedTuple):
@@ -210,7 +224,9 @@ class Gain(NamedTuple):
 
     def log_product(self, throughput_weight: float, energy_weight: float) -> float:
         """The same as a logarithm, of which an unknown efficiency takes no part: to compare by."""
-        return throughput_weight * log(self.throughput) + energy_weight * log(self.energy_efficiency or 1.0)
+        return throughput_weight * log(self.throughput) + energy_weight * log(
+            self.energy_efficiency or 1.0
+        )
 
 
 def steady_gain(demands: Sequence[Demand], capacity: Capacity) -> Gain:
@@ -218,5 +234,7 @@ def steady_gain(demands: Sequence[Demand], capacity: Capacity) -> Gain:
     speeds, power = pace(demands, capacity, idle_w=idle_power(capacity))
     if not power:
         return Gain(fsum(speeds), None)
-    alone = fsum((demand.power_w or 0.0) * speed for demand, speed in zip(demands, speeds, strict=True))
+    alone = fsum(
+        (demand.power_w or 0.0) * speed for demand, speed in zip(demands, speeds, strict=True)
+    )
     return Gain(fsum(speeds), alone / power)

@@ -19,7 +19,13 @@ from gpulaunch.leases.table import Table
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.sharing.mps_daemon import Daemon, MpsError, pipe_directory_of
-from gpulaunch.sharing.mps_directories import MEMBERS_FILE, PATIENCE_S, is_of_a_group, is_own, make_own
+from gpulaunch.sharing.mps_directories import (
+    MEMBERS_FILE,
+    PATIENCE_S,
+    is_of_a_group,
+    is_own,
+    make_own,
+)
 
 _LOCK_MARGIN_S = 30.0
 
@@ -38,7 +44,9 @@ class ShareGroup:
         daemon: of the group, whether it is there or not.
     """
 
-    def __init__(self, table: Table, uuids: Sequence[str], directory: str, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, table: Table, uuids: Sequence[str], directory: str, patience_s: float = PATIENCE_S
+    ) -> None:
         self.directory = directory
         self.daemon = Daemon(directory, uuids, os.geteuid())
         self._table = table
@@ -52,7 +60,9 @@ class ShareGroup:
         Args:
             record_fd: the lease's record, open.
         """
-        looks_on = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))  # to read it is not to hold it
+        looks_on = out_of_the_way(
+            os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY)
+        )  # to read it is not to hold it
 
         def act(word: bytes) -> None:
             if not word:
@@ -126,7 +136,9 @@ class ShareGroup:
     def _is_there(self) -> bool:
         """Whether anything of the group may be left; what lies in another one's directory is not ours."""
         try:
-            return is_own(self._base) and (os.path.isdir(self.directory) or self.daemon.pid() is not None)
+            return is_own(self._base) and (
+                os.path.isdir(self.directory) or self.daemon.pid() is not None
+            )
         except OSError:
             return False
 
@@ -141,7 +153,9 @@ class ShareGroup:
         except FailedError:  # somebody's record is damaged
             leases = self._table.own_leases()
         own = [lease for lease in leases if lease.user_id == os.geteuid() and lease.share]
-        return [lease for lease in own if lease.share and lease.share.pipe_directory == self.directory]
+        return [
+            lease for lease in own if lease.share and lease.share.pipe_directory == self.directory
+        ]
 
     def _problem(self) -> str | None:
         """Make the daemon ready; why it is not."""
@@ -150,11 +164,17 @@ class ShareGroup:
             self._make_ready(alone=not members)
         except MpsError as problem:
             if members:
-                jobs = "a job of the group still runs" if len(members) == 1 else f"{len(members)} jobs still run"
+                jobs = (
+                    "a job of the group still runs"
+                    if len(members) == 1
+                    else f"{len(members)} jobs still run"
+                )
                 return f"MPS: {problem}, and {jobs}"
             return f"MPS: {problem}"
         except OSError as problem:
-            return f"{problem.filename or self.directory}: {os.strerror(problem.errno or 0).lower()}"
+            return (
+                f"{problem.filename or self.directory}: {os.strerror(problem.errno or 0).lower()}"
+            )
         return None
 
     def _make_ready(self, *, alone: bool) -> None:

@@ -20,4 +20,8 @@ def interference(slowdowns: Sequence[float]) -> float:
         >>> interference([0.3, 0.01, 0.0])
         0.09999999999999999
     """
-    return sum(slowdown for slowdown in slowdowns if slowdown >= NOISE) / len(slowdowns) if slowdowns else 0.0
+    return (
+        sum(slowdown for slowdown in slowdowns if slowdown >= NOISE) / len(slowdowns)
+        if slowdowns
+        else 0.0
+    )

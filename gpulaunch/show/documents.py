@@ -80,7 +80,8 @@ def explanation_document(explanation: "Explanation") -> Document:
     return {
         "why": explanation.reason,
         "candidates": [
-            {"gpus": list(candidate.gpus), "scores": _scores(candidate.scores)} for candidate in explanation.candidates
+            {"gpus": list(candidate.gpus), "scores": _scores(candidate.scores)}
+            for candidate in explanation.candidates
         ],
         "excluded": [
             {"index": left_out.gpu.index, "name": left_out.gpu.name, "why": printable(left_out.why)}
@@ -88,7 +89,9 @@ def explanation_document(explanation: "Explanation") -> Document:
         ],
         "alternatives": [_alternative(alternative) for alternative in explanation.alternatives],
         "if_idle": _alternative(explanation.if_idle) if explanation.if_idle else None,
-        "share_groups": [{"gpus": gpus, **joining_document(joining)} for joining, gpus in explanation.sharing],
+        "share_groups": [
+            {"gpus": gpus, **joining_document(joining)} for joining, gpus in explanation.sharing
+        ],
     }
 
 
@@ -119,7 +122,10 @@ def decision_lines(document: Document) -> list[str]:
 
 def _by_model(gpus: Sequence[Document]) -> str:
     """Such as "0,2,3 (Tesla V100-SXM2-16GB)"; in rank order, so models may come again."""
-    runs = [(model, [gpu["name"] for gpu in run]) for model, run in groupby(gpus, key=lambda gpu: gpu["model"])]
+    runs = [
+        (model, [gpu["name"] for gpu in run])
+        for model, run in groupby(gpus, key=lambda gpu: gpu["model"])
+    ]
     return ", ".join(f"{','.join(names)} ({printable(model)})" for model, names in runs)
 
 
@@ -167,10 +173,20 @@ def status_document(
     used = {use.uuid: use.who for use in outside}
     gpus = []
     for gpu in topology.gpus:
-        own = {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}  # a card may have been split while it was leased
+        own = (
+            {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}
+        )  # a card may have been split while it was leased
         holders = [lease for lease in leases if own.intersection(lease.uuids)]
         shared = any(lease.share for lease in holders)
-        state = "shared" if shared else "leased" if holders else "outside" if gpu.uuid in used else "free"
+        state = (
+            "shared"
+            if shared
+            else "leased"
+            if holders
+            else "outside"
+            if gpu.uuid in used
+            else "free"
+        )
         gpus.append(
             {
                 "index": gpu.index,
@@ -197,7 +213,9 @@ def status_document(
             for lease in leases
         ],
         "queue": [
-            _ticket_document(position, ticket, user_name(ticket.user_id), stopped=ticket.id in stopped)
+            _ticket_document(
+                position, ticket, user_name(ticket.user_id), stopped=ticket.id in stopped
+            )
             for position, ticket in enumerate(tickets, 1)
         ],
     }
@@ -221,7 +239,11 @@ def _ticket_document(position: int, ticket: Ticket, user: str, *, stopped: bool)
 
 
 def _lease_document(
-    topology: Topology, lease: Lease, user: str, left_over: Sequence[int] | None, standing: Standing | None
+    topology: Topology,
+    lease: Lease,
+    user: str,
+    left_over: Sequence[int] | None,
+    standing: Standing | None,
 ) -> Document:
     container = standing.keeper if standing else None
     index_of = {gpu.uuid: gpu.index for gpu in topology.gpus}
@@ -276,7 +298,9 @@ def waiting_lines(
             gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in uuids)
             lines.append(f"{user_name(user_id)} has {gpus} ({jobs})")
     if tickets:
-        earlier = ", ".join(f"{user_name(ticket.user_id)} for {gpus_text(ticket.gpus)}" for ticket in tickets)
+        earlier = ", ".join(
+            f"{user_name(ticket.user_id)} for {gpus_text(ticket.gpus)}" for ticket in tickets
+        )
         lines.append(f"earlier in the queue: {earlier}")
     return lines
 
@@ -341,7 +365,9 @@ def topology_document(topology: Topology) -> Document:
     }
 
 
-def measurement_document(topology: Topology, tool: str, comparisons: "Sequence[Comparison]") -> Document:
+def measurement_document(
+    topology: Topology, tool: str, comparisons: "Sequence[Comparison]"
+) -> Document:
     """What `gpulaunch topo --measure --json` prints."""
     from gpulaunch.measure.link_fit import model_errors  # late: statistics costs a launch 9 ms
 
@@ -356,7 +382,9 @@ def measurement_document(topology: Topology, tool: str, comparisons: "Sequence[C
                 "cut_gb_per_s": round(entry.cut, 6),
                 "mapa_gb_per_s": round(entry.mapa, 6),
                 "refit_gb_per_s": None if entry.refit is None else round(entry.refit, 6),
-                "sizes": [{"bytes": size, "gb_per_s": bandwidth} for size, bandwidth in entry.figure.sizes],
+                "sizes": [
+                    {"bytes": size, "gb_per_s": bandwidth} for size, bandwidth in entry.figure.sizes
+                ],
             }
             for entry in comparisons
         ],

@@ -23,7 +23,10 @@ def nccl_lines(document: Document) -> list[str]:
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return [
-        *("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows),
+        *(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ),
         "",
         *verdict_lines(document, f"{document['ranks']} ranks"),
     ]

@@ -17,14 +17,23 @@ def plan_table(document: Document) -> Group:
     right = ("GPU", "start", "time", "STP", "ANTT", "energy")
     groups = table_of("group", *right, "jobs (share of SMs)", right=("group", *right))
     for group in document["groups"]:
-        groups.add_row(str(group["group"]), str(group["gpu"]), *_group_cells(group["predicted"]), _members(group))
+        groups.add_row(
+            str(group["group"]),
+            str(group["gpu"]),
+            *_group_cells(group["predicted"]),
+            _members(group),
+        )
     notes = [
         Text(f"group {group['group']}: {printable(note)}", "yellow")
         for group in document["groups"]
         for note in group["notes"]
     ]
     estimated = " (estimated)" if document["idle_power_estimated"] else ""
-    idle = "" if document["idle_power_w"] is None else f"; idle GPU: {document['idle_power_w']:.0f} W{estimated}"
+    idle = (
+        ""
+        if document["idle_power_w"] is None
+        else f"; idle GPU: {document['idle_power_w']:.0f} W{estimated}"
+    )
     return Group(
         *_plan_title(document),
         Text(),
@@ -64,7 +73,12 @@ def _gains(predicted: Document) -> str:
 
 def _group_cells(predicted: Document) -> list[str]:
     times = [format_duration(predicted[key]) for key in ("start_s", "time_s")]
-    return [*times, f"{predicted['stp']:.2f}", f"{predicted['antt']:.2f}", _energy(predicted["energy_j"])]
+    return [
+        *times,
+        f"{predicted['stp']:.2f}",
+        f"{predicted['antt']:.2f}",
+        _energy(predicted["energy_j"]),
+    ]
 
 
 def _members(group: Document) -> str:
@@ -93,11 +107,19 @@ def _configuration_parts(configurations: Sequence[Document]) -> list[Table | Tex
     for entry in configurations:
         choices = entry["choices"]
         if entry["limits"]:
-            limits.add_row(f"{entry['job']}: {choices[-1]['workflows']}", "; ".join(map(printable, entry["limits"])))
+            limits.add_row(
+                f"{entry['job']}: {choices[-1]['workflows']}",
+                "; ".join(map(printable, entry["limits"])),
+            )
         for choice in choices if len(choices) > 1 else []:
             best = choice["workflows"] == entry["best"]["workflows"]
             name = entry["job"] if choice is choices[0] else ""
-            table.add_row(">" if best else "", name, *_choice_cells(choice), style="bold green" if best else "")
+            table.add_row(
+                ">" if best else "",
+                name,
+                *_choice_cells(choice),
+                style="bold green" if best else "",
+            )
     title = Text("all tasks of one job on one GPU:", "bold")
     parts: list[Table | Text] = [Text(), title, table] if table.row_count else []
     return [*parts, Text(), limits] if limits.row_count else parts
@@ -106,7 +128,11 @@ def _configuration_parts(configurations: Sequence[Document]) -> list[Table | Tex
 def _choice_cells(choice: Document) -> list[str]:
     predicted = choice["predicted"]
     ratios = [_ratio(predicted[name]) for name in ("throughput", "energy_efficiency", "product")]
-    return [f"{choice['tasks']} x {choice['workflows']}", format_duration(predicted["time_s"]), *ratios]
+    return [
+        f"{choice['tasks']} x {choice['workflows']}",
+        format_duration(predicted["time_s"]),
+        *ratios,
+    ]
 
 
 def _energy(energy_j: float | None) -> str:

@@ -37,7 +37,9 @@ def _run(replay: Replay) -> Document:
         "slowdown": _quartiles(one.slowdown for one in replay.jobs),
         "sensitive": {
             "jobs": len(sensitive),
-            "effective_bandwidth_gb_per_s": _quartiles(one.effective_bandwidth or 0.0 for one in sensitive),
+            "effective_bandwidth_gb_per_s": _quartiles(
+                one.effective_bandwidth or 0.0 for one in sensitive
+            ),
             "slowdown": _quartiles(one.slowdown for one in sensitive),
             "without_nvlink_ring": sum(not one.nvlink_ring for one in sensitive),
         },

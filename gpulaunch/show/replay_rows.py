@@ -29,7 +29,9 @@ def replayed(document: Document) -> tuple[str, str]:
         document: from replays_document.
     """
     first = document["runs"][0]
-    machines = f"{first['machines']} x {first['topology']}" if first["machines"] > 1 else first["topology"]
+    machines = (
+        f"{first['machines']} x {first['topology']}" if first["machines"] > 1 else first["topology"]
+    )
     count, sensitive = len(first["jobs"]), first["sensitive"]["jobs"]
     jobs = f"{count} job{'' if count == 1 else 's'}"
     title = f"{jobs} ({sensitive} bandwidth-sensitive) on {printable(machines)}, {first['queue']}"
@@ -83,5 +85,7 @@ def sensitive_jobs(document: Document) -> Rows:
         if sensitive["jobs"]:
             quartiles = (f"{bandwidth[name]:.1f}" for name in _QUARTILES)
             ringless = f"{sensitive['without_nvlink_ring'] / sensitive['jobs']:.1%}"
-            rows.append((run["policy"], *quartiles, ringless, f"{sensitive['slowdown']['mean'] - 1:.1%}"))
+            rows.append(
+                (run["policy"], *quartiles, ringless, f"{sensitive['slowdown']['mean'] - 1:.1%}")
+            )
     return Rows(("policy", *columns), tuple(rows))

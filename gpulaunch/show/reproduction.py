@@ -17,7 +17,9 @@ def reproduction_table(document: Document) -> Group:
         columns = (part["theirs"], "ours", "ratio")
         table = table_of(part["title"], *columns, "note", right=columns)
         for row in part["rows"]:
-            table.add_row(row["what"], figure(row["theirs"]), figure(row["ours"]), _ratio(row), row["note"])
+            table.add_row(
+                row["what"], figure(row["theirs"]), figure(row["ours"]), _ratio(row), row["note"]
+            )
         parts += [Text(), table]
     parts += [Text(), *(Text(f"- {text}", "dim") for text in document["differs"])]
     return Group(*parts)  # type: ignore[arg-type]
@@ -31,9 +33,17 @@ def markdown(documents: Iterable[Document]) -> str:
     """Reproductions as sections of a page."""
     lines = []
     for document in documents:
-        lines += [f"## {document['title']}", "", f"`gpulaunch simulate --paper {document['name']}`", ""]
+        lines += [
+            f"## {document['title']}",
+            "",
+            f"`gpulaunch simulate --paper {document['name']}`",
+            "",
+        ]
         for part in document["parts"]:
-            lines += [f"| {part['title']} | {part['theirs']} | ours | ratio | |", "|---|---|---|---|---|"]
+            lines += [
+                f"| {part['title']} | {part['theirs']} | ours | ratio | |",
+                "|---|---|---|---|---|",
+            ]
             lines += [
                 f"| {row['what']} | {figure(row['theirs'])} | {figure(row['ours'])} | {_ratio(row)} | {row['note']} |"
                 for row in part["rows"]

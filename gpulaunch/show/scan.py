@@ -35,7 +35,10 @@ def scan_lines(document: Document) -> list[str]:
         ...     "pattern": "ring", "sensitive": None, "confidence": "certain", "reasons": [], "files": 1})[0]
         'a.py:2  jax.lax.psum  ring'
     """
-    places = [(f"{call['file']}:{call['line']}", call["api"], call["pattern"]) for call in document["calls"]]
+    places = [
+        (f"{call['file']}:{call['line']}", call["api"], call["pattern"])
+        for call in document["calls"]
+    ]
     widths = [max((len(place[column]) for place in places), default=0) for column in (0, 1)]
     rows = [f"{place:{widths[0]}}  {api:{widths[1]}}  {pattern}" for place, api, pattern in places]
     count = len(places)

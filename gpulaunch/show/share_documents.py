@@ -17,7 +17,9 @@ def sharing_document(request: Request, grant: Grant | None) -> Document | None:
         return {"residents": [], "own_because": request.own_because}
     if request.sharing is None or grant is None:
         return None
-    joined: Document = {"residents": []} if grant.joining is None else joining_document(grant.joining)
+    joined: Document = (
+        {"residents": []} if grant.joining is None else joining_document(grant.joining)
+    )
     return {**joined, "own_because": grant.own_because}
 
 
@@ -59,5 +61,10 @@ def sharing_lines(document: Document) -> list[str]:
         return []
     if not document["shared"]:
         return [f"not shared: {printable(sharing['own_because'])}"]
-    beside = [printable(f"{one['name'] or one['profile'] or 'a job'} ({one['lease']})") for one in sharing["residents"]]
-    return [f"shared: {document['sm_percentage']} % of the SMs, with {', '.join(beside) or 'nobody yet'}"]
+    beside = [
+        printable(f"{one['name'] or one['profile'] or 'a job'} ({one['lease']})")
+        for one in sharing["residents"]
+    ]
+    return [
+        f"shared: {document['sm_percentage']} % of the SMs, with {', '.join(beside) or 'nobody yet'}"
+    ]

@@ -39,7 +39,9 @@ def status_table(document: Document, now: datetime) -> Group:
     lines: list[Table | Text] = []
     if document["leases"]:
         shares = ["share"] if any(lease["shared"] for lease in document["leases"]) else []
-        table = table_of("GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",))
+        table = table_of(
+            "GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",)
+        )
         for lease in document["leases"]:
             held, *others = _lease_cells(lease, now)
             table.add_row(held, *([_share_cell(lease)] if shares else []), *others)
@@ -53,10 +55,21 @@ def status_table(document: Document, now: datetime) -> Group:
             for lease in document["leases"]
             if lease["left_over_pids"]
         ]
-        notes = [Text(note, "yellow") for lease in document["leases"] if (note := _container_note(lease))]
+        notes = [
+            Text(note, "yellow") for lease in document["leases"] if (note := _container_note(lease))
+        ]
         lines += [*notes, Text()] if notes else []
     if document["queue"]:
-        table = table_of("waiting", "GPUs", "user", "since", "ticket", "profile", "command", right=("waiting", "since"))
+        table = table_of(
+            "waiting",
+            "GPUs",
+            "user",
+            "since",
+            "ticket",
+            "profile",
+            "command",
+            right=("waiting", "since"),
+        )
         for ticket in document["queue"]:
             table.add_row(str(ticket["position"]), str(ticket["gpus"]), *_ticket_cells(ticket, now))
         lines += [table, Text()]
@@ -88,18 +101,32 @@ def _container_note(lease: Document) -> str:
 def _names(gpus: Sequence[Document]) -> str:
     """Ranges of whole GPUs, then MIG instances."""
     whole = frozenset(gpu["index"] for gpu in gpus if gpu["name"] == str(gpu["index"]))
-    return ",".join(filter(None, [format_cpuset(whole), *(gpu["name"] for gpu in gpus if gpu["index"] not in whole)]))
+    return ",".join(
+        filter(
+            None,
+            [format_cpuset(whole), *(gpu["name"] for gpu in gpus if gpu["index"] not in whole)],
+        )
+    )
 
 
 def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     profile = printable(lease["profile"] or "")
-    if lease["assumed"] and len(lease["gpus"]) > 1:  # a GPU alone has no traffic that could be assumed
+    if (
+        lease["assumed"] and len(lease["gpus"]) > 1
+    ):  # a GPU alone has no traffic that could be assumed
         profile = f"{profile} (assumed)" if profile else "assumed"
     gpus = ",".join("?" if name is None else name for name in lease["gpu_names"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
     inside += f"container {lease['container_name']}: " if lease["container_name"] else ""
     since = age(lease["started_at"], now)
-    return [gpus, printable(lease["user"]), since, lease["id"], Text(profile), cut(inside + _doing(lease))]
+    return [
+        gpus,
+        printable(lease["user"]),
+        since,
+        lease["id"],
+        Text(profile),
+        cut(inside + _doing(lease)),
+    ]
 
 
 def _share_cell(lease: Document) -> str:
@@ -109,10 +136,20 @@ def _share_cell(lease: Document) -> str:
 
 
 def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
-    stopped = "stopped, so others pass: " if ticket["stopped"] else "choosy, so others may pass: " * ticket["choosy"]
+    stopped = (
+        "stopped, so others pass: "
+        if ticket["stopped"]
+        else "choosy, so others may pass: " * ticket["choosy"]
+    )
     since = age(ticket["since"], now)
     profile = printable(ticket["profile"] or "")
-    return [printable(ticket["user"]), since, ticket["id"], Text(profile), cut(stopped + _doing(ticket))]
+    return [
+        printable(ticket["user"]),
+        since,
+        ticket["id"],
+        Text(profile),
+        cut(stopped + _doing(ticket)),
+    ]
 
 
 def _doing(record: Document) -> str:
@@ -130,7 +167,9 @@ def findings_table(findings: Sequence[Document]) -> Table:
     for finding in findings:
         state = Text(finding["state"], colours[finding["state"]])
         hint = f"\n{printable(finding['hint'])}" if finding["hint"] else ""
-        table.add_row(state, finding["subject"], Text(printable(finding["text"])).append(hint, "dim"))
+        table.add_row(
+            state, finding["subject"], Text(printable(finding["text"])).append(hint, "dim")
+        )
     return table
 
 
@@ -150,7 +189,9 @@ def explanation_table(request: Request, decision: Decision, explanation: Explana
     return Group(*parts)
 
 
-def _sharing_parts(request: Request, decision: Decision, explanation: Explanation) -> list[Table | Text]:
+def _sharing_parts(
+    request: Request, decision: Decision, explanation: Explanation
+) -> list[Table | Text]:
     """The share groups that there are, what all would use together there, and whether the job may come."""
     if request.sharing is None:
         return []
@@ -161,7 +202,9 @@ def _sharing_parts(request: Request, decision: Decision, explanation: Explanatio
         sums, mark = joining.verdict.sums, ">" if joining == chosen else ""
         figures = (figure(sums.sm_percentage), figure(sums.memory_bandwidth_percentage))
         table.add_row(mark, gpus, *figures, format_size(sums.memory_bytes), _verdict(joining))
-    parts: list[Table | Text] = [Text(f"sharing for {request.sharing.client.objective.name}", "bold")]
+    parts: list[Table | Text] = [
+        Text(f"sharing for {request.sharing.client.objective.name}", "bold")
+    ]
     parts += [table] if explanation.sharing else []
     if isinstance(decision, Grant) and decision.own_because:
         parts.append(Text(f"not shared: {printable(decision.own_because)}", "yellow"))
@@ -169,7 +212,9 @@ def _sharing_parts(request: Request, decision: Decision, explanation: Explanatio
         parts.append(Text(f"{chosen.part.sm_percentage} % of the SMs: {chosen.part.reason}"))
         optimum = chosen.part.optimum
         if len(optimum.sm_percentages) > 1:
-            parts.append(Text(f"best for all together would be {_shares(optimum)}: {optimum.reason}", "dim"))
+            parts.append(
+                Text(f"best for all together would be {_shares(optimum)}: {optimum.reason}", "dim")
+            )
     if chosen and chosen.prediction:
         stp, antt = chosen.prediction
         parts.append(Text(f"predicted by their curves: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
@@ -179,7 +224,11 @@ def _sharing_parts(request: Request, decision: Decision, explanation: Explanatio
 def _shares(optimum: "Partition") -> str:
     """Such as "30 % / 70 %", or "50 % each"."""
     percentages = optimum.sm_percentages
-    return f"{percentages[0]} % each" if len(set(percentages)) == 1 else " / ".join(f"{p} %" for p in percentages)
+    return (
+        f"{percentages[0]} % each"
+        if len(set(percentages)) == 1
+        else " / ".join(f"{p} %" for p in percentages)
+    )
 
 
 def _verdict(joining: "Joining") -> Text:
@@ -210,9 +259,13 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         style = "bold green" if place == 0 else ""
         gpus = cut(choice.set_named(candidate.gpus))
         table.add_row(">" if place == 0 else "", *_score_cells(candidate.scores), gpus, style=style)
-    assumed = f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
+    assumed = (
+        f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
+    )
     sensitive = "bandwidth-sensitive" if choice.sensitive else "not bandwidth-sensitive"
-    pattern = request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
+    pattern = (
+        request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
+    )
     return [
         Text(f"{_candidates(grant)}, bandwidths in GB/s", "bold"),
         table,
@@ -279,13 +332,19 @@ def measurement_table(comparisons: Sequence[Comparison]) -> Group:
         gpus = ",".join(map(str, entry.figure.sample.gpus))
         table.add_row(gpus, *map(figure, figures), kinds(entry.figure.sample))
     errors = model_errors(comparisons)
-    off = ", ".join(f"{_MODELS[name]} {error:.3g}" for name, error in errors.items() if error is not None)
+    off = ", ".join(
+        f"{_MODELS[name]} {error:.3g}" for name, error in errors.items() if error is not None
+    )
     lines = [Text(f"all-reduce bus bandwidth, GB/s; root mean square difference: {off}", "dim")]
     if errors["refit"] is None:
-        lines.append(Text("without numpy Eq. 2 is not fitted to this machine: pip install numpy", "dim"))
+        lines.append(
+            Text("without numpy Eq. 2 is not fitted to this machine: pip install numpy", "dim")
+        )
     else:
         sets = "1 set" if len(comparisons) == 1 else f"{len(comparisons)} sets"
-        lines.append(Text(f"refit: the 14 coefficients of Eq. 2 by least squares over these {sets}", "dim"))
+        lines.append(
+            Text(f"refit: the 14 coefficients of Eq. 2 by least squares over these {sets}", "dim")
+        )
     return Group(table, *lines)
 
 
@@ -321,7 +380,12 @@ def _profile_cells(profile: Profile) -> tuple[str, ...]:
 
 
 def _profile_lines(
-    profiles: Sequence[Profile], rows: Sequence[Sequence[str]], widths: Sequence[int], width: int, *, plain: bool
+    profiles: Sequence[Profile],
+    rows: Sequence[Sequence[str]],
+    widths: Sequence[int],
+    width: int,
+    *,
+    plain: bool,
 ) -> Iterator[Text]:
     heading, *others = (_aligned(row, widths) for row in rows)
     left = heading.cell_len + 2
@@ -332,9 +396,15 @@ def _profile_lines(
     for profile, line in zip(profiles, others, strict=True):
         description = wrapped(printable(profile.description), width - (left if beside else 2))
         yield line.append(f"  {description[0]}" if beside else "")
-        yield from (Text(f"{'':{left if beside else 2}}{more}") for more in description[beside:] if more)
+        yield from (
+            Text(f"{'':{left if beside else 2}}{more}") for more in description[beside:] if more
+        )
         asked = ", ".join(f"@{_asked(profile, variant)}" for variant in variants_of(profile))
-        yield from (Text(f"  {more}".replace(_JOINED, " "), "dim") for more in wrapped(asked, width - 2) if more)
+        yield from (
+            Text(f"  {more}".replace(_JOINED, " "), "dim")
+            for more in wrapped(asked, width - 2)
+            if more
+        )
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> Text:
@@ -353,4 +423,6 @@ def _asked(profile: Profile, variant: str) -> str:
     """A variant's name, and at a size also the profile that was measured there."""
     if variant in profile.variants or not profile.scaling:
         return printable(variant)
-    return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}").replace(" ", _JOINED)
+    return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}").replace(
+        " ", _JOINED
+    )

@@ -28,9 +28,12 @@ def draw(table: RenderableType, stream: TextIO | None, *, fit: bool = True) -> N
         fit: cut to the terminal's width; else the terminal wraps what is too long.
     """
     if stream is not None:
-        Console(file=stream, highlight=False, markup=False, width=None if fit and stream.isatty() else _UNCUT).print(
-            table
-        )
+        Console(
+            file=stream,
+            highlight=False,
+            markup=False,
+            width=None if fit and stream.isatty() else _UNCUT,
+        ).print(table)
 
 
 def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -41,7 +44,11 @@ def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
         last = column == columns[-1]
         overflow: Literal["fold", "ellipsis"] = "fold" if last else "ellipsis"
         table.add_column(
-            column, justify=justify, no_wrap=not last, overflow=overflow, min_width=_LEAST if last else None
+            column,
+            justify=justify,
+            no_wrap=not last,
+            overflow=overflow,
+            min_width=_LEAST if last else None,
         )
     return table
 
@@ -98,7 +105,9 @@ class ProgressLine:
         """
         full = round(_BAR * min(max(share, 0.0), 1.0))
         bar = "##--" if self._console.options.ascii_only else "━━──"
-        line = Text.assemble((bar[0] * full, "cyan"), (bar[-1] * (_BAR - full), "dim"), f" {printable(text)}")
+        line = Text.assemble(
+            (bar[0] * full, "cyan"), (bar[-1] * (_BAR - full), "dim"), f" {printable(text)}"
+        )
         line.truncate(max(1, self._console.width - 1), overflow="ellipsis")
         self.clear()
         self._console.print(line, end="")
@@ -107,5 +116,7 @@ class ProgressLine:
     def clear(self) -> None:
         """Take it away."""
         if self._drawn:
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+            self._console.control(
+                Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
+            )
             self._drawn = False

@@ -45,7 +45,9 @@ class Ahead:
     def add(self, ticket: Ticket, clock_s: float) -> None:
         """One more, the last."""
         self.tickets.append(ticket)
-        self.summary |= {(ticket.uuids, ticket.gpus, ticket.choosy, clock_s < ticket.passable_until_s)}
+        self.summary |= {
+            (ticket.uuids, ticket.gpus, ticket.choosy, clock_s < ticket.passable_until_s)
+        }
 
 
 class Found(NamedTuple):
@@ -113,7 +115,9 @@ class Cluster:
         remembered: decisions on such machines.
     """
 
-    def __init__(self, topology: Topology, count: int, requests: Iterable[Request], remembered: Remembered) -> None:
+    def __init__(
+        self, topology: Topology, count: int, requests: Iterable[Request], remembered: Remembered
+    ) -> None:
         self.topology = topology
         self.nodes = [Node(len(topology.gpus)) for _ in range(count)]
         requests = list(requests)
@@ -135,7 +139,9 @@ class Cluster:
 
     def kind_of(self, request: Request) -> int:
         """A number that requests share which differ in nothing but the least utility, to look decisions up by."""
-        like = request._replace(utility=request.utility._replace(least=0.0), name=self._name_of(request))
+        like = request._replace(
+            utility=request.utility._replace(least=0.0), name=self._name_of(request)
+        )
         same = repr((request.is_choosy, like))  # by which others may pass it, and it others
         kinds = self._remembered.kinds
         return kinds.setdefault(same, len(kinds))
@@ -191,7 +197,9 @@ class Cluster:
             return None
         return heap[0]
 
-    def _found(self, job: Job, key: object, number: int, ahead: Ahead, clock_s: float) -> Found | None:
+    def _found(
+        self, job: Job, key: object, number: int, ahead: Ahead, clock_s: float
+    ) -> Found | None:
         memory = self._remembered.found.get(key)
         if memory is None:
             memory = self._remembered.found[key] = _Memory()
@@ -200,7 +208,9 @@ class Cluster:
         known, found = memory.look_up(least)
         if not known:
             leases = list(self.nodes[number].leases.values())
-            decision = decide(job.request, Situation(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s))
+            decision = decide(
+                job.request, Situation(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s)
+            )
             found = self._as_found(job, decision, leases) if isinstance(decision, Grant) else None
             memory.keep(least, found, patient=patient)
         return found
@@ -219,7 +229,11 @@ class Cluster:
         utilities = self._remembered.utilities
         if key not in utilities:
             leases = list(node.leases.values())
-            free = [gpu for gpu in self.topology.gpus if not any(gpu.uuid in lease.uuids for lease in leases)]
+            free = [
+                gpu
+                for gpu in self.topology.gpus
+                if not any(gpu.uuid in lease.uuids for lease in leases)
+            ]
             choice = choose(job.request, self.topology, free, free, len(found.gpus), leases)
             utilities[key] = utility_of(choice, found.gpus)
         return utilities[key]

@@ -182,12 +182,15 @@ class _Simulation:
         def ruled(job: Job) -> Job:
             arrival_s = round(job.arrival_s, _DIGITS)
             return job._replace(
-                arrival_s=arrival_s, request=job.request._replace(policy=rules.policy, bandwidth_model=rules.model)
+                arrival_s=arrival_s,
+                request=job.request._replace(policy=rules.policy, bandwidth_model=rules.model),
             )
 
         self._jobs = [ruled(job) for job in jobs]
         self._rules, self._watch = rules, watch
-        self._cluster = Cluster(topology, rules.machines, (job.request for job in self._jobs), remembered)
+        self._cluster = Cluster(
+            topology, rules.machines, (job.request for job in self._jobs), remembered
+        )
         self._times = TimeModel(rules.time_models, remembered.yardstick(rules.yardstick))
         self._kind = [self._cluster.kind_of(job.request) for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}
@@ -252,7 +255,9 @@ class _Simulation:
                     ends.append(about)
             elif isinstance(about, Job):
                 kind = self._kind[about.id]
-                self._queue.append((about, ticket_of(about, self._admitted[kind], self._rules.passable_s)))
+                self._queue.append(
+                    (about, ticket_of(about, self._admitted[kind], self._rules.passable_s))
+                )
         if self._rules.tick_s:
             self._start_some(now)
             self._end(ends, now)
@@ -261,14 +266,24 @@ class _Simulation:
         else:
             self._end(ends, now)
             self._start_some(now)
-        self._watch(Moment(now, len(self._queue), self._started - len(self._done), len(self._done), self._cluster))
+        self._watch(
+            Moment(
+                now,
+                len(self._queue),
+                self._started - len(self._done),
+                len(self._done),
+                self._cluster,
+            )
+        )
 
     def _end(self, ends: Sequence[_Running], now: float) -> None:
         for one in ends:
             one.event = _NONE  # also one that was put off by company that came in the same look
             self._cluster.end(one.machine, one.lease)
             del self._running[one.machine][one.lease.id]
-            self._done.append(Stay(one.job, one.machine, one.gpus, one.started_s, now, one.utility, one.place))
+            self._done.append(
+                Stay(one.job, one.machine, one.gpus, one.started_s, now, one.utility, one.place)
+            )
         for machine in dict.fromkeys(one.machine for one in ends):
             self._company_changed(machine, now)
 
@@ -299,7 +314,11 @@ class _Simulation:
         self._queue = left
 
     def _begin(self, job: Job, machine: int, found: Found, now: float) -> None:
-        utility = self._cluster.utility(job, self._kind[job.id], machine, found) if job.request.utility.least else None
+        utility = (
+            self._cluster.utility(job, self._kind[job.id], machine, found)
+            if job.request.utility.least
+            else None
+        )
         lease = found.lease._replace(id=f"job{job.id}", name=job.request.name)
         one = _Running(job, machine, found.gpus, lease, now, utility, self._started)
         self._started += 1
@@ -317,7 +336,11 @@ class _Simulation:
 
     def _set_slowdown(self, one: _Running, now: float) -> None:
         """How fast it goes on from now; the end that was expected is replaced by another."""
-        company = [lease for lease in self._cluster.nodes[one.machine].leases.values() if lease is not one.lease]
+        company = [
+            lease
+            for lease in self._cluster.nodes[one.machine].leases.values()
+            if lease is not one.lease
+        ]
         slowdown = self._times.slowdown(one.job, one.gpus, one.lease, company)
         if one.event != _NONE and slowdown == one.slowdown:
             return

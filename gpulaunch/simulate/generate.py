@@ -119,5 +119,8 @@ def _poisson(draw: Random, mean: float) -> int:
     return count
 
 
-GENERATORS: dict[str, Callable[[int, int], Iterator[Row]]] = {"uniform": uniform_mix, "poisson": poisson_batches}
+GENERATORS: dict[str, Callable[[int, int], Iterator[Row]]] = {
+    "uniform": uniform_mix,
+    "poisson": poisson_batches,
+}
 """Name on the command line -> jobs from a seed and their number."""

@@ -144,7 +144,11 @@ def quartiles(values: Iterable[float]) -> Quartiles | None:
 
 
 def measure(
-    topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int | None, remembered: Remembered | None = None
+    topology: Topology,
+    stays: Sequence[Stay],
+    rules: Rules,
+    seed: int | None,
+    remembered: Remembered | None = None,
 ) -> Replay:
     """What came of a replay.
 

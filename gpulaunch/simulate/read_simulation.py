@@ -61,7 +61,10 @@ def generated_trace(kind: str, seed: int, count: int) -> str:
     jobs = list(GENERATORS[kind](seed, count))
     needed = {job["profile"] for job in jobs if "profile" in job}
     known = load_paper("topo-aware-sc17")["profile"] if needed else {}
-    document = {"profile": {name: table for name, table in known.items() if name in needed}, "job": jobs}
+    document = {
+        "profile": {name: table for name, table in known.items() if name in needed},
+        "job": jobs,
+    }
     return document_text({key: value for key, value in document.items() if value})
 
 
@@ -85,7 +88,9 @@ class _Reader:
         duration_s = entry.own.get("duration_s", profile.resources.duration_s)
         if not duration_s:
             said = (
-                "nobody says its duration_s" if duration_s is None else f"profile {profile.name} says that it takes 0 s"
+                "nobody says its duration_s"
+                if duration_s is None
+                else f"profile {profile.name} says that it takes 0 s"
             )
             raise entry.where.error(None, f"job {quoted(entry.name)}: {said}")
         share = _fraction(entry, "communication_percentage", profile.communication_share)
@@ -111,7 +116,9 @@ class _Reader:
             request = request._replace(utility=request.utility._replace(least=float(least)))
         return request, profile
 
-    def _read_once(self, key: object, entry: Entry, common: Mapping[str, str]) -> tuple[Request, Profile]:
+    def _read_once(
+        self, key: object, entry: Entry, common: Mapping[str, str]
+    ) -> tuple[Request, Profile]:
         if key not in self._known:
             try:
                 self._known[key] = self._read(entry, common)
@@ -130,7 +137,9 @@ class _Reader:
             profile = load_profile(name)
         settings = Settings({**given, "policy": Given("policy", _READ_WITH)}, os.environ)
         command: Sequence[str] = entry.own.get("command") or (entry.name,)
-        request = read_request(settings, profile, self._around, command, name=entry.own.get("name"), warn=self._warn)
+        request = read_request(
+            settings, profile, self._around, command, name=entry.own.get("name"), warn=self._warn
+        )
         return _with_slowdowns(request, profile, self._profiles), profile
 
 
@@ -143,6 +152,12 @@ def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Pr
     if not profile.name:
         return request
     own = profile.slowdowns
-    met = {name: (own.get(name, 0.0), other.slowdowns.get(profile.name, 0.0)) for name, other in brought.items()}
-    slowdowns = {**request.utility.slowdowns, **{name: pair for name, pair in met.items() if any(pair)}}
+    met = {
+        name: (own.get(name, 0.0), other.slowdowns.get(profile.name, 0.0))
+        for name, other in brought.items()
+    }
+    slowdowns = {
+        **request.utility.slowdowns,
+        **{name: pair for name, pair in met.items() if any(pair)},
+    }
     return request._replace(utility=request.utility._replace(slowdowns=slowdowns))

@@ -43,7 +43,9 @@ class TimeModel:
         self._yardstick = yardstick
         self.depends_on_company = self._interference or self._sharing
 
-    def slowdown(self, job: Job, gpus: tuple[int, ...], lease: Lease, company: Sequence[Lease]) -> float:
+    def slowdown(
+        self, job: Job, gpus: tuple[int, ...], lease: Lease, company: Sequence[Lease]
+    ) -> float:
         """How much longer the job takes than at its best, 0.25 is 25 %.
 
         Of its links and its neighbours the one that slows it down more counts, as in the published code of
@@ -83,7 +85,9 @@ class TimeModel:
             return 0.0
         sockets = self._sockets(lease)
         beside = [other for other in company if sockets & self._sockets(other)]
-        return max((slowdowns.get(other.profile or "", (0.0, 0.0))[0] for other in beside), default=0.0)
+        return max(
+            (slowdowns.get(other.profile or "", (0.0, 0.0))[0] for other in beside), default=0.0
+        )
 
     def _sockets(self, lease: Lease) -> set[int]:
         return {self._yardstick.socket_of[uuid] for uuid in lease.uuids}
@@ -96,4 +100,6 @@ def _rate(lease: Lease, company: Sequence[Lease]) -> float:
         return 1.0
     others = [other.share for other in company if other.share and other.share.group == own.group]
     shares = [own, *others]
-    return rates([share.client.demand for share in shares], [share.sm_percentage for share in shares])[0]
+    return rates(
+        [share.client.demand for share in shares], [share.sm_percentage for share in shares]
+    )[0]

@@ -73,7 +73,9 @@ def _job(number: int, row: dict) -> Job:
     return Job(number, row["name"], request, row["arrival_s"], row["duration_s"])
 
 
-def replayed(machine_name: str, policy: str, seeds: int, jobs: int) -> tuple[str, str, Figures, float]:
+def replayed(
+    machine_name: str, policy: str, seeds: int, jobs: int
+) -> tuple[str, str, Figures, float]:
     """What a policy makes of all traces of a machine."""
     machine = find_machine(machine_name, print, "--topology")
     rules = Rules(policy, _MODELS.get(policy, "cut"), time_models=("bandwidth",))
@@ -81,7 +83,11 @@ def replayed(machine_name: str, policy: str, seeds: int, jobs: int) -> tuple[str
     found: Figures = {}
     for trace, these in traces(machine, seeds, jobs).items():
         replay = measure(
-            machine.topology, simulate(machine.topology, these, rules, remembered=remembered), rules, None, remembered
+            machine.topology,
+            simulate(machine.topology, these, rules, remembered=remembered),
+            rules,
+            None,
+            remembered,
         )
         sensitive = [one for one in replay.jobs if one.sensitive]
         bandwidths = [one.effective_bandwidth for one in sensitive]
@@ -126,7 +132,10 @@ def main() -> None:
             if options.json:
                 with open(options.json, "a") as file:
                     print(
-                        json.dumps([name, policy, [[*trace, *figures] for trace, figures in found.items()]]), file=file
+                        json.dumps(
+                            [name, policy, [[*trace, *figures] for trace, figures in found.items()]]
+                        ),
+                        file=file,
                     )
     worst = 0.0
     for name, of_policy in results.items():
@@ -137,7 +146,11 @@ def main() -> None:
         )
         for policy, found in of_policy.items():
             means = [fmean(figures[i] for figures in found.values()) for i in range(3)]
-            line = f"  {policy.replace('_', '-'):22} " + " ".join(f"{mean:11.2f}" for mean in means) + "  "
+            line = (
+                f"  {policy.replace('_', '-'):22} "
+                + " ".join(f"{mean:11.2f}" for mean in means)
+                + "  "
+            )
             for i in range(3):
                 gain, error = compared(of_policy[options.default], found, i)
                 errors = gain / error if error else 0.0

@@ -34,7 +34,10 @@ def main() -> None:
 
 def compared(own: Figures, other: Figures, figure: int) -> tuple[float, float]:
     """By how much the default is better, mean over the traces that both have replayed, and in standard errors."""
-    gains = [SIGN[figure] * (own[trace][figure] - other[trace][figure]) for trace in own.keys() & other.keys()]
+    gains = [
+        SIGN[figure] * (own[trace][figure] - other[trace][figure])
+        for trace in own.keys() & other.keys()
+    ]
     error = stdev(gains) / len(gains) ** 0.5
     return fmean(gains), fmean(gains) / error if error else 0.0
 
@@ -47,7 +50,9 @@ def page(found: Found) -> str:
         for policy, rows in by.items()
         for figure in range(3)
     )
-    clear = [machine for machine, by in found.items() if compared(by[DEFAULT], by["greedy"], 0)[1] > 5]
+    clear = [
+        machine for machine, by in found.items() if compared(by[DEFAULT], by["greedy"], 0)[1] > 5
+    ]
     nowhere = "No other policy is better on any machine by any of the three figures."
     if worst[0] < 0:
         where = f"{worst[2].replace('_', '-')} on {worst[1]}, {worst[3]}"
@@ -95,13 +100,27 @@ def draw(found: Found, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     machines = [machine for machine in found if machine not in ALIKE]
-    figure, axes = plt.subplots((len(machines) + 2) // 3, 3, figsize=(10, 2.5 * ((len(machines) + 2) // 3)))
+    figure, axes = plt.subplots(
+        (len(machines) + 2) // 3, 3, figsize=(10, 2.5 * ((len(machines) + 2) // 3))
+    )
     for axis, machine in zip(axes.flat, machines, strict=False):
-        by = dict(sorted(found[machine].items(), key=lambda pair: -fmean(row[2] for row in pair[1].values())))
+        by = dict(
+            sorted(
+                found[machine].items(), key=lambda pair: -fmean(row[2] for row in pair[1].values())
+            )
+        )
         means = [fmean(row[2] for row in rows.values()) for rows in by.values()]
-        errors = [2 * stdev([row[2] for row in rows.values()]) / len(rows) ** 0.5 for rows in by.values()]
+        errors = [
+            2 * stdev([row[2] for row in rows.values()]) / len(rows) ** 0.5 for rows in by.values()
+        ]
         colours = ["#2b50d8" if policy == DEFAULT else "#b9c0c9" for policy in by]
-        axis.barh([policy.replace("_", "-") for policy in by], means, xerr=errors, color=colours, error_kw={"lw": 0.8})
+        axis.barh(
+            [policy.replace("_", "-") for policy in by],
+            means,
+            xerr=errors,
+            color=colours,
+            error_kw={"lw": 0.8},
+        )
         axis.set_title(machine, loc="left", fontsize=10, fontweight="bold")
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(axis="y", length=0)

@@ -25,7 +25,13 @@ def cases(image: str) -> dict[str, list[str]]:
     docker = ["docker", "run", "--rm", image, "true"]
     return {
         "docker run --rm IMAGE true": docker,
-        "gpulaunch docker run --rm IMAGE true": [GPULAUNCH, "--topology", "dgx1-v100", "-q", *docker],
+        "gpulaunch docker run --rm IMAGE true": [
+            GPULAUNCH,
+            "--topology",
+            "dgx1-v100",
+            "-q",
+            *docker,
+        ],
         "gpulaunch -- true": [GPULAUNCH, "--topology", "dgx1-v100", "--", "true"],
     }
 
@@ -40,7 +46,9 @@ def measure(runs: int, image: str, environment: dict[str, str]) -> None:
             subprocess.run(command, env=environment, check=True)
             times[name].append(1000 * (time.perf_counter() - start))
     plain = statistics.median(times["docker run --rm IMAGE true"][1:])
-    print(f"{'command':40} {'median ms':>9} {'min':>6} {'max':>6} {'more than docker':>17}   ({runs} interleaved runs)")
+    print(
+        f"{'command':40} {'median ms':>9} {'min':>6} {'max':>6} {'more than docker':>17}   ({runs} interleaved runs)"
+    )
     for name, samples in times.items():
         median = statistics.median(samples[1:])
         more = f"{median / plain - 1:+17.0%}" if "docker" in name else ""
@@ -52,7 +60,9 @@ def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     with tempfile.TemporaryDirectory() as state:
         environment = os.environ | {"GPULAUNCH_STATE_DIR": state}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every launch compiles the package anew
+        environment.pop(
+            "PYTHONDONTWRITEBYTECODE", None
+        )  # else every launch compiles the package anew
         if len(sys.argv) > 2:
             measure(runs, sys.argv[2], environment)
             return

@@ -61,14 +61,18 @@ class Outcome(NamedTuple):
 
 def together(machine: Machine, jobs: Jobs) -> Allocation:
     """The search while the jobs run together, as in the paper."""
-    return cd_search([job.memory_intensive for job in jobs], machine.sm_count, machine.performance(jobs))
+    return cd_search(
+        [job.memory_intensive for job in jobs], machine.sm_count, machine.performance(jobs)
+    )
 
 
 def by_curves(machine: Machine, jobs: Jobs) -> Allocation:
     """The search on curves of the jobs alone, as gpulaunch does it."""
     alone = [machine.demand(job).curve for job in jobs]
     classes = [job.memory_intensive for job in jobs]
-    return cd_search(classes, machine.sm_count, lambda job, sms: alone[job][sms[job] - 1].throughput)
+    return cd_search(
+        classes, machine.sm_count, lambda job, sms: alone[job][sms[job] - 1].throughput
+    )
 
 
 def as_printed(machine: Machine, jobs: Jobs) -> Allocation:
@@ -77,7 +81,10 @@ def as_printed(machine: Machine, jobs: Jobs) -> Allocation:
     if memory is None or all(job.memory_intensive for job in jobs):
         return together(machine, jobs)
     half = machine.sm_count // 2
-    tried = [[n if i == memory else half for i in range(2)] for n in range(half, 0, -(machine.sm_count // 12))]
+    tried = [
+        [n if i == memory else half for i in range(2)]
+        for n in range(half, 0, -(machine.sm_count // 12))
+    ]
     speeds = [machine.rates(jobs, sms)[memory] for sms in tried]
     lost = next((i for i, speed in enumerate(speeds) if not keeps(speed, speeds[0])), len(tried))
     own = tried[lost - 1][memory]
@@ -111,13 +118,26 @@ def spread(values: Sequence[float]) -> str:
 def gains(title: str, search: Search, names: Iterable[str]) -> None:
     """A table of gains, the paper's beside them."""
     print(f"\n{title}\n")
-    heads = ("performance: STP %", "paper", "ANTT %", "paper", "power: STP %", "paper", "SMs idle %")
+    heads = (
+        "performance: STP %",
+        "paper",
+        "ANTT %",
+        "paper",
+        "power: STP %",
+        "paper",
+        "SMs idle %",
+    )
     widths = (22, 19, 20, 14, 18, 19, 20)
-    print(f"{'':13}" + "".join(f"{head:{width}}" for head, width in zip(heads, widths, strict=True)).rstrip())
+    print(
+        f"{'':13}"
+        + "".join(f"{head:{width}}" for head, width in zip(heads, widths, strict=True)).rstrip()
+    )
     for name in names:
         machine, mixes = MACHINES[name]
         found = [outcome(machine, jobs, search) for jobs in mixes]
-        performance, power = ([one for one in found if one.mode == mode] for mode in ("performance", "power"))
+        performance, power = (
+            [one for one in found if one.mode == mode] for mode in ("performance", "power")
+        )
         stp, antt, power_stp = PAPER.get(name, ("", "", ""))
         cells = (
             spread([one.stp for one in performance]),
@@ -128,12 +148,17 @@ def gains(title: str, search: Search, names: Iterable[str]) -> None:
             power_stp,
             spread([one.idle for one in power]),
         )
-        print(f"{name:13}" + "".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip())
+        print(
+            f"{name:13}"
+            + "".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+        )
 
 
 def best(machine: Machine, jobs: Jobs) -> float:
     """The best STP of all partitions of all SMs."""
-    return max(machine.stp(jobs, sms) for sms in allocations(len(jobs), machine.sm_count, all_used=True))
+    return max(
+        machine.stp(jobs, sms) for sms in allocations(len(jobs), machine.sm_count, all_used=True)
+    )
 
 
 def beside_all(title: str, machine: Machine, mixes: Sequence[Jobs]) -> None:
@@ -148,7 +173,8 @@ def beside_all(title: str, machine: Machine, mixes: Sequence[Jobs]) -> None:
     for name, search in searches.items():
         found = {jobs: search(machine, jobs) if search else None for jobs in mixed}
         shares = [
-            100 * machine.stp(jobs, one.sms if one else even(machine, jobs)) / tops[jobs] for jobs, one in found.items()
+            100 * machine.stp(jobs, one.sms if one else even(machine, jobs)) / tops[jobs]
+            for jobs, one in found.items()
         ]
         asked = statistics.mean(one.evaluations if one else 0 for one in found.values())
         print(f"{title:13}{name:12}{len(mixed):5}{spread(shares):>22}{asked:12.1f} of {tried}")
@@ -156,7 +182,9 @@ def beside_all(title: str, machine: Machine, mixes: Sequence[Jobs]) -> None:
 
 def nearness() -> None:
     """Search and trying all, for mixes with both types of jobs."""
-    print("\n3. Mixed jobs: STP in % of the best of all partitions, mean (worst..best), and evaluations\n")
+    print(
+        "\n3. Mixed jobs: STP in % of the best of all partitions, mean (worst..best), and evaluations\n"
+    )
     print(f"{'':13}{'':12}{'mixes':>5}{'% of best STP':>22}{'evaluations':>12}")
     for name in ("24 SMs", "memory 75 %", "memory 150 %", "30 SMs"):
         beside_all(name, MACHINES[name][0], PAIRS)
@@ -173,14 +201,22 @@ def decision_time() -> None:
         start = time.perf_counter()
         partition(demands, capacity)
         times.append(1000 * (time.perf_counter() - start))
-    print(f"\n4. partition() of four jobs with curves of 132 points: {statistics.median(times):.2f} ms")
+    print(
+        f"\n4. partition() of four jobs with curves of 132 points: {statistics.median(times):.2f} ms"
+    )
 
 
 def main() -> None:
     """Print all tables."""
-    print("A model, not a measurement. Gains are over an even partition, ANTT as old / new - 1: mean (worst..best).")
+    print(
+        "A model, not a measurement. Gains are over an even partition, ANTT as old / new - 1: mean (worst..best)."
+    )
     gains("1. Searched while the jobs run together, as in the paper", together, MACHINES)
-    gains("   the same with the paper's steps alone", as_printed, [name for name in MACHINES if name != "four jobs"])
+    gains(
+        "   the same with the paper's steps alone",
+        as_printed,
+        [name for name in MACHINES if name != "four jobs"],
+    )
     gains("2. Searched on curves of the jobs alone, as gpulaunch does", by_curves, MACHINES)
     nearness()
     decision_time()

@@ -79,7 +79,9 @@ def random_machine(seed: int, count: int = 16) -> Topology:
     far: tuple[PathType, ...] = ("SYS",)
     pairs = list(combinations(range(count), 2))
     nvlinks = {pair: rng.choice((0, 0, 0, 1, 2)) for pair in pairs}
-    paths = {(a, b): rng.choice(near if a * 2 // count == b * 2 // count else far) for a, b in pairs}
+    paths = {
+        (a, b): rng.choice(near if a * 2 // count == b * 2 // count else far) for a, b in pairs
+    }
     v100 = load_described_machine("dgx1-v100")[0].gpus[0]
     gpus = [v100._replace(index=i, uuid=f"GPU-{i}", numa_node=i * 2 // count) for i in range(count)]
     links = wired(gpus, lambda a, b: Wire(paths[a, b], nvlinks[a, b]))
@@ -107,7 +109,15 @@ class Job(NamedTuple):
     def choice(self) -> Choice:
         """As decide() makes it."""
         topology, free, count, pattern, _, model = self
-        return Choice(topology, free=free, admitted=free, count=count, pattern=pattern, sensitive=True, model=model)
+        return Choice(
+            topology,
+            free=free,
+            admitted=free,
+            count=count,
+            pattern=pattern,
+            sensitive=True,
+            model=model,
+        )
 
 
 class Slowest(NamedTuple):
@@ -125,7 +135,12 @@ class Slowest(NamedTuple):
 def remembered() -> list[Any]:
     """Everything in gpulaunch that keeps results for the process."""
     modules = [module for name, module in sys.modules.items() if name.startswith("gpulaunch.core")]
-    return [value for module in modules for value in vars(module).values() if hasattr(value, "cache_clear")]
+    return [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if hasattr(value, "cache_clear")
+    ]
 
 
 def decision_ms(job: Job) -> float:
@@ -160,10 +175,17 @@ def busy_sets(topology: Topology, seed: int) -> list[list[int]]:
     return [sorted(rng.sample(indices, len(indices) // 2)) for _ in range(BUSY_SETS)]
 
 
-def by_size(topology: Topology, frees: Sequence[Sequence[int]], sizes: Iterable[int]) -> dict[int, Slowest]:
+def by_size(
+    topology: Topology, frees: Sequence[Sequence[int]], sizes: Iterable[int]
+) -> dict[int, Slowest]:
     """The worst over patterns and free sets for each job size that fits."""
     return {
-        size: slowest([Job(topology, free, size, pattern) for free, pattern in product(frees, PATTERNS.values())])
+        size: slowest(
+            [
+                Job(topology, free, size, pattern)
+                for free, pattern in product(frees, PATTERNS.values())
+            ]
+        )
         for size in sizes
         if size <= len(frees[0])
     }
@@ -176,7 +198,9 @@ def row(name: str, state: str, cells: Iterable[object], width: int) -> None:
 
 def decision_times() -> None:
     """Job size x machine, idle and half full, beside the goals."""
-    print(f"1. Decision time in ms by job size: preserve, sensitive, cut; worst over {len(PATTERNS)} patterns")
+    print(
+        f"1. Decision time in ms by job size: preserve, sensitive, cut; worst over {len(PATTERNS)} patterns"
+    )
     print(f"   idle, and half full: worst over {BUSY_SETS} random sets of busy GPUs\n")
     shown: tuple[int, ...] = ()
     verdicts = []
@@ -204,8 +228,12 @@ def decision_times() -> None:
 
 def beside_published() -> None:
     """Figure 19 of mapa-sc21, and what the published code takes."""
-    print("\n2. mapa-sc21 Figure 19: decision time in ms by job size, idle, ring, sensitive preserve")
-    print("   published: socal-ucr/MAPA (August 2021), run once, not in this run; mem: more than 20 GiB of memory\n")
+    print(
+        "\n2. mapa-sc21 Figure 19: decision time in ms by job size, idle, ring, sensitive preserve"
+    )
+    print(
+        "   published: socal-ucr/MAPA (August 2021), run once, not in this run; mem: more than 20 GiB of memory\n"
+    )
     row("", "", range(1, 17), 6)
     for name, size in (("summit", 6), ("dgx1-v100", 8), ("torus-2d-16", 16)):
         topology = machine(name)
@@ -215,7 +243,12 @@ def beside_published() -> None:
         ratios = {k: published[k] / ours[k] for k in published}
         row(name, "ours", (f"{ours[k]:.2f}" for k in sizes), 6)
         if published:
-            row("", "published", (published.get(k, "mem" if k > max(published) else "") for k in sizes), 6)
+            row(
+                "",
+                "published",
+                (published.get(k, "mem" if k > max(published) else "") for k in sizes),
+                6,
+            )
             row("", "faster", (f"{ratios[k]:.0f}" if k in ratios else "" for k in sizes), 6)
             reached = [str(k) for k in published if ratios[k] >= PUBLISHED_GOAL]
             row("", f"{PUBLISHED_GOAL} times or more for {', '.join(reached) or 'none'}", (), 6)
@@ -223,16 +256,28 @@ def beside_published() -> None:
 
 def by_policy() -> None:
     """Every policy, with both models that need no measurements."""
-    patterns = [pattern for pattern in PATTERNS.values() if not QUICK or pattern.name in ("ring", "star")]
-    print(f"\n3. Decision time in ms by policy and job size, idle, sensitive, worst over {len(patterns)} patterns")
-    print(f"   >: after a pattern that takes more than {PATIENCE_MS / 1000:g} s the others are not tried\n")
+    patterns = [
+        pattern for pattern in PATTERNS.values() if not QUICK or pattern.name in ("ring", "star")
+    ]
+    print(
+        f"\n3. Decision time in ms by policy and job size, idle, sensitive, worst over {len(patterns)} patterns"
+    )
+    print(
+        f"   >: after a pattern that takes more than {PATIENCE_MS / 1000:g} s the others are not tried\n"
+    )
     for name, sizes in (("dgx1-v100", range(1, 9)), ("torus-2d-16", (1, 2, 4, 6, 8, 12, 16))):
         topology = machine(name)
         free = range(len(topology.gpus))
         print(f"{name:16} model", *(f"{size:>6}" for size in sizes))
         for policy, model in product(POLICIES, ("cut", "mapa")):
-            cells = [slowest([Job(topology, free, size, p, policy, model) for p in patterns]) for size in sizes]
-            print(f"{policy if model == 'cut' else '':16} {model:5}", *(f"{cell!s:>6}" for cell in cells))
+            cells = [
+                slowest([Job(topology, free, size, p, policy, model) for p in patterns])
+                for size in sizes
+            ]
+            print(
+                f"{policy if model == 'cut' else '':16} {model:5}",
+                *(f"{cell!s:>6}" for cell in cells),
+            )
 
 
 # ------------------------------------------------------------------------------------------------ how good
@@ -259,7 +304,9 @@ def walk_total(gain: np.ndarray, *, closed: bool) -> int:
     count = len(gain)
     never = -(1 << 60)
     step = np.where(gain < 0, never, gain)
-    best = np.full((1 << count, count), never)  # by the set that was visited, and where the way ends
+    best = np.full(
+        (1 << count, count), never
+    )  # by the set that was visited, and where the way ends
     for start in range(1 if closed else count):
         best[1 << start, start] = 0
     bits = 1 << np.arange(count)
@@ -306,7 +353,11 @@ class Gap(NamedTuple):
     @property
     def then_lost(self) -> float:
         """Of the next figure, where nothing of the first was lost."""
-        return 1 - self.got[1] / self.best[1] if self.got[0] == self.best[0] and self.best[1] > 0 else 0.0
+        return (
+            1 - self.got[1] / self.best[1]
+            if self.got[0] == self.best[0] and self.best[1] > 0
+            else 0.0
+        )
 
 
 GAP_HEADER = f"{'cases':>6}{'best':>7}{'first':>7}{'loss':>7}{'worst':>7}   {'then':>7}{'worst':>7}"
@@ -314,7 +365,9 @@ GAP_HEADER = f"{'cases':>6}{'best':>7}{'first':>7}{'loss':>7}{'worst':>7}   {'th
 
 def gap_row(gaps: Sequence[Gap]) -> str:
     """Share that is the best in all figures, and in the first; mean and worst loss of the first, then of the next."""
-    whole, first = (100 * statistics.mean(gap.got[:n] == gap.best[:n] for gap in gaps) for n in (None, 1))
+    whole, first = (
+        100 * statistics.mean(gap.got[:n] == gap.best[:n] for gap in gaps) for n in (None, 1)
+    )
     lost, then = [100 * gap.lost for gap in gaps], [100 * gap.then_lost for gap in gaps]
     losses = (f"{statistics.mean(values):6.1f}%{max(values):6.1f}%" for values in (lost, then))
     return f"{len(gaps):6}{whole:6.0f}%{first:6.0f}%" + "   ".join(losses)
@@ -322,9 +375,13 @@ def gap_row(gaps: Sequence[Gap]) -> str:
 
 def mapping_gap() -> None:
     """Mappings of more ranks than are searched in full."""
-    print(f"\n4. Mappings of 9 to 12 ranks ({mapping.EXACT_RANKS} are exact), to random sets of GPUs, beside the best")
+    print(
+        f"\n4. Mappings of 9 to 12 ranks ({mapping.EXACT_RANKS} are exact), to random sets of GPUs, beside the best"
+    )
     print("   first: the total of a collective, else the slowest edge; then the total")
-    print("   best: the search without its limit, which must agree with Held and Karp's for rings and chains\n")
+    print(
+        "   best: the search without its limit, which must agree with Held and Karp's for rings and chains\n"
+    )
     print(f"{'machines':14} {'pattern':11} {GAP_HEADER}")
     machines = {name: [machine(name)] for name in ("torus-2d-16", "cube-mesh-16")}
     machines["random-16"] = [random_machine(seed) for seed in range(2 if QUICK else 6)]
@@ -332,7 +389,12 @@ def mapping_gap() -> None:
         for pattern in PATTERNS.values():
             if pattern.name not in ("all_to_all", "none"):  # every mapping of those is the same
                 sets = 1 if QUICK else 6 // len(topologies) or 1
-                gaps = [gap for t in topologies for n in range(9, 13) for gap in mapped_gaps(t, pattern, n, sets)]
+                gaps = [
+                    gap
+                    for t in topologies
+                    for n in range(9, 13)
+                    for gap in mapped_gaps(t, pattern, n, sets)
+                ]
                 print(f"{name:14} {pattern.name:11} {gap_row(gaps)}")
 
 
@@ -341,11 +403,15 @@ def mapped_gaps(topology: Topology, pattern: Pattern, ranks: int, sets: int) -> 
     rng = random.Random(ranks)
     fabric = Fabric(topology)
     free = range(len(fabric.gpus))
-    speeds = Scale(fabric, free, ranks, pattern, "cut", range(len(fabric.gpus)), many=False).traffic.speed
+    speeds = Scale(
+        fabric, free, ranks, pattern, "cut", range(len(fabric.gpus)), many=False
+    ).traffic.speed
     for _ in range(sets):
         gpus = sorted(rng.sample(free, ranks))
         traffic = Traffic(fabric, pattern.edges(ranks), speeds[0] if speeds else None)
-        got = figures(Mapper(traffic).best(gpus, slowest_first=True, effort=MAPPING_EFFORT), pattern)
+        got = figures(
+            Mapper(traffic).best(gpus, slowest_first=True, effort=MAPPING_EFFORT), pattern
+        )
         with instead(mapping, "EXACT_RANKS", ranks):
             best = figures(Mapper(traffic).best(gpus, slowest_first=True), pattern)
         if pattern.name in ("ring", "chain"):
@@ -357,19 +423,27 @@ def mapped_gaps(topology: Topology, pattern: Pattern, ranks: int, sets: int) -> 
 
 def set_gap() -> None:
     """Sets that are climbed to, because there are too many to compare."""
-    print(f"\n5. Sets that are climbed to, as where more than {candidates.MOST_SETS} differ, beside the best")
-    print("   random machines of 16 GPUs, idle, preserve: effective bandwidth first (none: preserved), then the next\n")
+    print(
+        f"\n5. Sets that are climbed to, as where more than {candidates.MOST_SETS} differ, beside the best"
+    )
+    print(
+        "   random machines of 16 GPUs, idle, preserve: effective bandwidth first (none: preserved), then the next\n"
+    )
     print(f"{'job':22} {GAP_HEADER}")
     machines = [random_machine(seed) for seed in range(100, 104 if QUICK else 116)]
     for name in ("ring", "chain", "none"):
         for size in (4, 6, 8):
-            gaps = [climb_gap(Job(topology, range(16), size, PATTERNS[name])) for topology in machines]
+            gaps = [
+                climb_gap(Job(topology, range(16), size, PATTERNS[name])) for topology in machines
+            ]
             print(f"{size} GPUs, {name:14} {gap_row(gaps)}")
     print("\ntime on a random machine of 32 GPUs, idle, in ms, a single decision")
     topology = random_machine(0, 32)
     for name in ("ring", "chain", "none"):
         for size in (8, 16):
-            print(f"{size} GPUs, {name:14} {decision_ms(Job(topology, range(32), size, PATTERNS[name])):6.0f}")
+            print(
+                f"{size} GPUs, {name:14} {decision_ms(Job(topology, range(32), size, PATTERNS[name])):6.0f}"
+            )
 
 
 def climb_gap(job: Job) -> Gap:
@@ -386,7 +460,9 @@ def main() -> None:
     """Print all tables."""
     start = time.perf_counter()
     load = os.getloadavg()[0]
-    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}\n")
+    print(
+        f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}\n"
+    )
     for table in (decision_times, beside_published, by_policy, mapping_gap, set_gap):
         table()
         sys.stdout.flush()

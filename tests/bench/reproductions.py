@@ -22,7 +22,9 @@ This page is written by `python tests/bench/reproductions.py`; a test compares i
 def main() -> None:
     """Compute and write."""
     documents = [reproduction_document(compute()) for compute in PAPERS.values()]
-    (Path(__file__).parents[2] / "docs" / "reproductions.md").write_text(INTRODUCTION + "\n" + markdown(documents))
+    (Path(__file__).parents[2] / "docs" / "reproductions.md").write_text(
+        INTRODUCTION + "\n" + markdown(documents)
+    )
 
 
 if __name__ == "__main__":

@@ -45,11 +45,35 @@ def machine(home: Path) -> FakeNvml:
     """Eight GPUs that tell all there is to tell."""
     compiled(TESTS / "fake_nvml" / "nvml.c", home / "libnvidia-ml.so.1")
     fake = FakeNvml(home, home / "nvml.txt")
-    shape = {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559, "cc": "9.0", "gen": 5, "width": 16, "gpm": 1}
+    shape = {
+        "name": "NVIDIA H100 80GB HBM3",
+        "memory_mib": 81559,
+        "cc": "9.0",
+        "gen": 5,
+        "width": 16,
+        "gpm": 1,
+    }
     gpus = [{"uuid": f"GPU-{i}", "pci": f"ffff:{i + 1:02x}:00", **shape} for i in range(8)]
-    fake.describe(gpus, (f"nvlink {gpu} {link} peer=switch version=6 hopper" for gpu in range(8) for link in range(18)))
+    fake.describe(
+        gpus,
+        (
+            f"nvlink {gpu} {link} peer=switch version=6 hopper"
+            for gpu in range(8)
+            for link in range(18)
+        ),
+    )
     for gpu in range(8):
-        for key in ("sm", "occupancy", "dram", "active", "memactive", "power", "capped", "pcie_tx", "pcie_rx"):
+        for key in (
+            "sm",
+            "occupancy",
+            "dram",
+            "active",
+            "memactive",
+            "power",
+            "capped",
+            "pcie_tx",
+            "pcie_rx",
+        ):
             fake.script(gpu, key, 1)
         for link in range(18):
             fake.script(gpu, f"link:{link}:tx", 1)
@@ -64,9 +88,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
         (home / "state").mkdir()
-        environment = os.environ | machine(home).environment | {"GPULAUNCH_STATE_DIR": str(home / "state")}
+        environment = (
+            os.environ | machine(home).environment | {"GPULAUNCH_STATE_DIR": str(home / "state")}
+        )
         environment |= {"XDG_RUNTIME_DIR": directory}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every launch compiles the package anew
+        environment.pop(
+            "PYTHONDONTWRITEBYTECODE", None
+        )  # else every launch compiles the package anew
         record = ("--record-to", str(home / "run.json"))
         done: dict[str, list[float]] = {"without": [], "with": []}
         begins: dict[str, list[float]] = {"without": [], "with": []}
@@ -75,7 +103,9 @@ def main() -> None:
             for name, options in (("without", ()), ("with", record)):
                 start = time.monotonic()
                 command = [GPULAUNCH, "-n", "8", *options, "--", sys.executable, "-c", JOB]
-                output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+                output = subprocess.run(
+                    command, env=environment, check=True, capture_output=True, text=True
+                ).stdout
                 began, count = output.split()
                 done[name].append(int(count) / JOB_S)
                 begins[name].append(1000 * (float(began) - start))
@@ -88,12 +118,18 @@ def main() -> None:
         kept = counts[1:]
         start_ms = statistics.median(begins[name][1:])
         median = statistics.median(kept)
-        print(f"{name + ' --record-to':22} {median:9.0f} {min(kept):9.0f} {max(kept):9.0f} {start_ms:20.0f}")
+        print(
+            f"{name + ' --record-to':22} {median:9.0f} {min(kept):9.0f} {max(kept):9.0f} {start_ms:20.0f}"
+        )
     loss = 100 * (1 - statistics.median(done["with"][1:]) / statistics.median(done["without"][1:]))
     paired = [100 * (1 - a / b) for a, b in zip(done["with"][1:], done["without"][1:], strict=True)]
     spread = statistics.stdev(paired) / len(paired) ** 0.5 if len(paired) > 1 else float("nan")
-    print(f"cost to the job: {loss:.2f} %; mean of pairs {statistics.mean(paired):.2f} +/- {spread:.2f} %")
-    print(f"measuring took {statistics.median(cpu):.2f} % of one CPU, {statistics.median(samples):.0f} readings a run")
+    print(
+        f"cost to the job: {loss:.2f} %; mean of pairs {statistics.mean(paired):.2f} +/- {spread:.2f} %"
+    )
+    print(
+        f"measuring took {statistics.median(cpu):.2f} % of one CPU, {statistics.median(samples):.0f} readings a run"
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,15 @@ from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.papers.topo_aware import generated
 from gpulaunch.simulate.engine import Rules, simulate
 
-CASES = [(100, 10), (1_000, 10), (1_000, 100), (10_000, 100), (10_000, 1_000), (100_000, 1_000), (100_000, 10_000)]
+CASES = [
+    (100, 10),
+    (1_000, 10),
+    (1_000, 100),
+    (10_000, 100),
+    (10_000, 1_000),
+    (100_000, 1_000),
+    (100_000, 10_000),
+]
 GPU_SECONDS = 290.0
 """Of a job, mean: 1.78 GPUs for some 160 s."""
 
@@ -28,7 +36,9 @@ def one(jobs: int, machines: int) -> None:
     gap_s = GPU_SECONDS / (BUSY * 4 * machines)
     trace = [job._replace(arrival_s=job.arrival_s * gap_s / 10) for job in generated(1, jobs)]
     moments = []
-    rules = Rules("topo_aware_p", "cut", machines=machines, time_models=("bandwidth", "interference"))
+    rules = Rules(
+        "topo_aware_p", "cut", machines=machines, time_models=("bandwidth", "interference")
+    )
     began = time.perf_counter()
     stays = simulate(topology, trace, rules, lambda moment: moments.append(moment.running))
     seconds = time.perf_counter() - began

@@ -38,7 +38,9 @@ def flock_command(directory: str) -> None:
     subprocess.run(["flock", directory, "true"], check=True)
 
 
-def pairs_per_second(pair: Callable[[str], None], processes: int, seconds: float, directory: str) -> float:
+def pairs_per_second(
+    pair: Callable[[str], None], processes: int, seconds: float, directory: str
+) -> float:
     """How many pairs all processes together make in a second, once all have started and made one."""
     barrier = multiprocessing.Barrier(processes)
     counts = multiprocessing.Array("q", processes)
@@ -72,10 +74,15 @@ def main() -> None:
         for processes in PROCESSES:
             for name, pair in cases.items():
                 rates[name].append(pairs_per_second(pair, processes, seconds, directory))
-    print(f"{'pairs per second, all processes together':42}", *(f"{n:>4} processes" for n in PROCESSES))
+    print(
+        f"{'pairs per second, all processes together':42}",
+        *(f"{n:>4} processes" for n in PROCESSES),
+    )
     for name, values in rates.items():
         print(f"{name:42}", *(f"{value:14.0f}" for value in values))
-    print(f"({seconds:g} s each, one run, {os.cpu_count()} CPUs; processes are started before the clock)")
+    print(
+        f"({seconds:g} s each, one run, {os.cpu_count()} CPUs; processes are started before the clock)"
+    )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,12 @@ def main() -> None:
         compiled(TESTS / "fake_nvml" / "nvml.c", home / "libnvidia-ml.so.1")
         fake = FakeNvml(home, home / "nvml.txt")
         fake.tell_of(load_described_machine("dgx1-v100")[0])
-        environment = {**os.environ, **fake.environment, "XDG_RUNTIME_DIR": name, "XDG_CONFIG_HOME": name}
+        environment = {
+            **os.environ,
+            **fake.environment,
+            "XDG_RUNTIME_DIR": name,
+            "XDG_CONFIG_HOME": name,
+        }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         rows = {
             "gpulaunch --version": [str(SCRIPT), "--version"],

@@ -38,8 +38,12 @@ def hand_overs(waiters: int) -> tuple[list[float], float]:
         state, log = Path(directory, "state"), Path(directory, "log")
         state.mkdir()
         environment = os.environ | {"GPULAUNCH_STATE_DIR": str(state)}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every launch compiles the package anew
-        holder = launch(environment, "sh", "-c", f"read line; date +%s%N >>{log}", stdin=subprocess.PIPE)
+        environment.pop(
+            "PYTHONDONTWRITEBYTECODE", None
+        )  # else every launch compiles the package anew
+        holder = launch(
+            environment, "sh", "-c", f"read line; date +%s%N >>{log}", stdin=subprocess.PIPE
+        )
         await_tickets_or_lease(state)
         queue = []
         for place in range(1, waiters + 1):
@@ -52,7 +56,12 @@ def hand_overs(waiters: int) -> tuple[list[float], float]:
             waiter.wait()
         after = os.times()
         # children's time is counted when they end: all that they used, less what they had used before
-        used_s = after.children_user - children.children_user + after.children_system - children.children_system
+        used_s = (
+            after.children_user
+            - children.children_user
+            + after.children_system
+            - children.children_system
+        )
         times = [int(line) for line in log.read_text().split()]
     gaps = [(end - begin) / 1e6 for begin, end in pairwise(times)]
     return gaps, 1000 * (used_s - before_s) / waiters
@@ -85,7 +94,9 @@ def idle(seconds: float) -> list[tuple[str, float, int]]:
         rows = []
         for name, waiter in waiters.items():
             status = Path(f"/proc/{waiter.pid}/status").read_text()
-            resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
+            resident = next(
+                int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")
+            )
             rows.append((name, cpu_s(waiter.pid) - before[name], resident))
         holder.communicate(b"\n")
         for waiter in waiters.values():
@@ -96,12 +107,16 @@ def idle(seconds: float) -> list[tuple[str, float, int]]:
 def main() -> None:
     """Print the tables."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    print("end of a job to start of the next, ms               median    min    max   CPU ms a hand-over")
+    print(
+        "end of a job to start of the next, ms               median    min    max   CPU ms a hand-over"
+    )
     for waiters in LENGTHS:
         runs = [hand_overs(waiters) for _ in range(max(1, 20 // waiters))]
         gaps = [gap for run, _ in runs for gap in run]
         cpu_ms = statistics.median(used for _, used in runs)
-        print(f"{waiters:4} waiting, {len(gaps):3} hand-overs {statistics.median(gaps):29.1f}", end="")
+        print(
+            f"{waiters:4} waiting, {len(gaps):3} hand-overs {statistics.median(gaps):29.1f}", end=""
+        )
         print(f" {min(gaps):6.1f} {max(gaps):6.1f} {cpu_ms:14.1f}")
     print(f"idle for {seconds:g} s")
     for name, used_s, resident in idle(seconds):

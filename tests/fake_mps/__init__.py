@@ -34,7 +34,9 @@ PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 PATIENCE_S = 20
 _STAND_IN = Path(__file__).with_name("stand_in")
 _BUILT = Path(__file__).parents[2] / "build" / "mps-control"
-_REAL = Path(os.environ.get("GPULAUNCH_TEST_MPS") or _BUILT)  # read now: no test sees such a variable
+_REAL = Path(
+    os.environ.get("GPULAUNCH_TEST_MPS") or _BUILT
+)  # read now: no test sees such a variable
 _PROGRAM = """\
 #!/bin/bash
 PYTHONHOME={home} exec -a {name} {python} -sS {script} "$@"
@@ -73,7 +75,9 @@ class Mps:
         self.folder.chmod(0o1777)
         self.bin = self.folder / "bin"
         self.bin.mkdir()
-        shutil.copytree(_STAND_IN, self.folder / "lib", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            _STAND_IN, self.folder / "lib", ignore=shutil.ignore_patterns("__pycache__")
+        )
         self.environment = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
         (self.folder / "events.jsonl").touch()
         (self.folder / "events.jsonl").chmod(0o666)
@@ -85,9 +89,16 @@ class Mps:
         python, home = interpreter()
         link = self.folder / "lib" / name
         link.symlink_to(python)
-        words = {"home": home, "name": name, "python": str(link), "script": str(self.folder / "lib" / script)}
+        words = {
+            "home": home,
+            "name": name,
+            "python": str(link),
+            "script": str(self.folder / "lib" / script),
+        }
         program = self.bin / name
-        program.write_text(_PROGRAM.format(**{key: shlex.quote(word) for key, word in words.items()}))
+        program.write_text(
+            _PROGRAM.format(**{key: shlex.quote(word) for key, word in words.items()})
+        )
         program.chmod(0o755)
 
     def pipe(self, name: str = "p") -> Path:
@@ -105,30 +116,48 @@ class Mps:
         """`nvidia-cuda-mps-control -d`, with these variables on top."""
         return self._run(["-d"], None, self.variables(pipe, **more))
 
-    def ask(self, *commands: str, pipe: Path | None = None, **options: object) -> subprocess.CompletedProcess[str]:
+    def ask(
+        self, *commands: str, pipe: Path | None = None, **options: object
+    ) -> subprocess.CompletedProcess[str]:
         """Give commands to the daemon, one a line."""
-        return self._run([], "".join(f"{line}\n" for line in commands), self.variables(pipe), **options)
+        return self._run(
+            [], "".join(f"{line}\n" for line in commands), self.variables(pipe), **options
+        )
 
-    def _run(self, arguments: list[str], text: str | None, environment: dict, **options) -> subprocess.CompletedProcess:
+    def _run(
+        self, arguments: list[str], text: str | None, environment: dict, **options
+    ) -> subprocess.CompletedProcess:
         given = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
         options = {"capture_output": True, "text": True, "timeout": PATIENCE_S, **given, **options}
-        return subprocess.run([self.bin / CONTROL, *arguments], env=environment, check=False, **options)
+        return subprocess.run(
+            [self.bin / CONTROL, *arguments], env=environment, check=False, **options
+        )
 
     def pids(self, program: str) -> list[int]:
         """Living processes of a program (CONTROL, SERVER or CLIENT) that belong here; front ends are CONTROL, too."""
         commands = {pid: _command(pid) for pid in self._processes()}
-        return [pid for pid, words in commands.items() if words and os.path.basename(words[0]) == program]
+        return [
+            pid
+            for pid, words in commands.items()
+            if words and os.path.basename(words[0]) == program
+        ]
 
     def _processes(self) -> list[int]:
         """Who has the folder in its PATH or in the name of its pipe directory."""
         ours = os.fsencode(f"{self.folder}/")
         found = []
-        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()):
+        for pid in (
+            int(name)
+            for name in os.listdir("/proc")
+            if name.isdecimal() and int(name) != os.getpid()
+        ):
             with suppress(OSError):
                 lines = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 variables = dict(line.partition(b"=")[::2] for line in lines)
                 pipe = variables.get(PIPE.encode())
-                if pipe is not None and (b":" + variables.get(b"PATH", b"") + b":" + pipe).count(b":" + ours):
+                if pipe is not None and (b":" + variables.get(b"PATH", b"") + b":" + pipe).count(
+                    b":" + ours
+                ):
                     found.append(pid)
         return [pid for pid in found if _command(pid)]
 
@@ -138,7 +167,9 @@ class Mps:
             for pid in left:
                 kill(pid)
         events = (self.folder / "events.jsonl").read_text()
-        shutil.rmtree(self.folder, ignore_errors=True)  # a daemon that was killed may be removing its sockets still
+        shutil.rmtree(
+            self.folder, ignore_errors=True
+        )  # a daemon that was killed may be removing its sockets still
         assert '"crashed"' not in events, events
 
 
@@ -221,23 +252,33 @@ class FakeMps(Mps):
         gpus = {}
         for event in self.events("started"):
             names = event.said["environment"].get("CUDA_VISIBLE_DEVICES", "").split(",")
-            gpus[event.pipe] = [gpu for gpu, uuid in enumerate(uuids) if {uuid, str(gpu)}.intersection(names)]
+            gpus[event.pipe] = [
+                gpu for gpu, uuid in enumerate(uuids) if {uuid, str(gpu)}.intersection(names)
+            ]
         servers = [event for event in self.events("server") if is_alive(event.pid)]
         seen = [("mps", event, client_mib) for event in self.attached()]
         seen += [("process", event, server_mib) for event in servers]
         for line in self._shown:
             nvml.drop(line)
-        self._shown = [f"{what} {gpu} {event.pid} {mib}" for what, event, mib in seen for gpu in gpus[event.pipe]]
+        self._shown = [
+            f"{what} {gpu} {event.pid} {mib}"
+            for what, event, mib in seen
+            for gpu in gpus[event.pipe]
+        ]
         nvml.add(*self._shown)
 
     # ------------------------------------------------------------------------------------------------- looking
 
-    def events(self, *kinds: str, pid: int | None = None, pipe: Path | str | None = None) -> list[Event]:
+    def events(
+        self, *kinds: str, pid: int | None = None, pipe: Path | str | None = None
+    ) -> list[Event]:
         """What has happened, in order; of these kinds, of this process, in this pipe directory."""
         found = []
         for line in (self.folder / "events.jsonl").read_text().splitlines():
             said = json.loads(line)
-            event = Event(said.pop("event"), said.pop("time"), said.pop("pid"), said.pop("pipe"), said)
+            event = Event(
+                said.pop("event"), said.pop("time"), said.pop("pid"), said.pop("pipe"), said
+            )
             if kinds and event.kind not in kinds:
                 continue
             if pid in (None, event.pid) and (pipe is None or str(pipe) == event.pipe):
@@ -269,7 +310,9 @@ class FakeMps(Mps):
 
     def ended_safely(self, pid: int) -> bool:
         """Whether a client that has ended left in order, or was terminated by MPS before it ended."""
-        kinds = [event.kind for event in self.events("attached", "terminated", "left", "died", pid=pid)]
+        kinds = [
+            event.kind for event in self.events("attached", "terminated", "left", "died", pid=pid)
+        ]
         return kinds in (["attached", "left"], ["attached", "terminated", "left"])
 
     def end_client(self, pid: int) -> None:
@@ -307,7 +350,10 @@ def wait_for_end(pid: int) -> None:
 def _command(pid: int) -> list[str]:
     """A process's command line; empty if it has ended."""
     try:
-        return [os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
+        return [
+            os.fsdecode(word)
+            for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        ]
     except OSError:
         return []
 

@@ -26,8 +26,18 @@ _DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 _DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 _SINGLE, _HOSTBRIDGE = 10, 30  # nvmlGpuTopologyLevel_t
 _PATH_LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
-_KEYS = re.compile(r"sm|occupancy|dram|active|memactive|power|used_mib|capped|pcie_[rt]x|link:\d+:[rt]x")
-_NVML_VERSIONS = {0: 0, 1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8}  # of nvmlDeviceGetNvLinkVersion, by major version
+_KEYS = re.compile(
+    r"sm|occupancy|dram|active|memactive|power|used_mib|capped|pcie_[rt]x|link:\d+:[rt]x"
+)
+_NVML_VERSIONS = {
+    0: 0,
+    1: 1,
+    2: 2,
+    3: 4,
+    4: 6,
+    5: 7,
+    6: 8,
+}  # of nvmlDeviceGetNvLinkVersion, by major version
 
 
 class FakeNvml:
@@ -67,10 +77,21 @@ class FakeNvml:
         What NVML does not know of a machine is not told: its name, stated PCIe bandwidths.
         """
         cards = {gpu.card: gpu for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)}
-        links = {tuple(sorted((_card(topology, link.a), _card(topology, link.b)))): link for link in topology.links}
+        links = {
+            tuple(sorted((_card(topology, link.a), _card(topology, link.b)))): link
+            for link in topology.links
+        }
         direct = {pair: link.nvlink_count for pair, link in links.items() if link.kind == "nvlink"}
-        lines = [f"ancestor {a} {b} {_PATH_LEVELS[link.pcie_path]}" for (a, b), link in links.items() if a != b]
-        lines += [f"p2p {a} {b} {int(link.peer_to_peer is False)}" for (a, b), link in links.items() if a != b]
+        lines = [
+            f"ancestor {a} {b} {_PATH_LEVELS[link.pcie_path]}"
+            for (a, b), link in links.items()
+            if a != b
+        ]
+        lines += [
+            f"p2p {a} {b} {int(link.peer_to_peer is False)}"
+            for (a, b), link in links.items()
+            if a != b
+        ]
         for card, gpu in cards.items():
             ends = [
                 peer
@@ -94,7 +115,9 @@ class FakeNvml:
 
     def change(self, gpu: int, **values: object) -> None:
         """Change keys of a GPU; None takes one away."""
-        self._gpus[gpu] = {key: value for key, value in (self._gpus[gpu] | values).items() if value is not None}
+        self._gpus[gpu] = {
+            key: value for key, value in (self._gpus[gpu] | values).items() if value is not None
+        }
         self._write()
 
     def swap(self, a: int, b: int) -> None:
@@ -113,7 +136,12 @@ class FakeNvml:
         self._write()
 
     def answer(
-        self, function: str, code: int, gpu: int | None = None, since: float | None = None, until: float | None = None
+        self,
+        function: str,
+        code: int,
+        gpu: int | None = None,
+        since: float | None = None,
+        until: float | None = None,
     ) -> None:
         """Let a function answer with an error.
 
@@ -163,7 +191,11 @@ class FakeNvml:
         self._write()
 
     def script(
-        self, gpu: int, key: str, values: Mapping[float, float] | str | float, period: float | None = None
+        self,
+        gpu: int,
+        key: str,
+        values: Mapping[float, float] | str | float,
+        period: float | None = None,
     ) -> None:
         """Tell how a value changes; another script of the same key goes before it.
 
@@ -175,19 +207,26 @@ class FakeNvml:
         """
         assert _KEYS.fullmatch(key), key
         if isinstance(values, str):
-            values = {float(at): float(value) for at, _, value in (pair.partition(":") for pair in values.split(","))}
+            values = {
+                float(at): float(value)
+                for at, _, value in (pair.partition(":") for pair in values.split(","))
+            }
         if not isinstance(values, Mapping):
             values = {0: values}
         points = sorted(values.items())
         line = f"script {gpu} {key} {','.join(f'{at}:{value}' for at, value in points)}"
-        self._scripts[gpu, key] = _Script(tuple(points), period, line + (f" period {period}" if period else ""))
+        self._scripts[gpu, key] = _Script(
+            tuple(points), period, line + (f" period {period}" if period else "")
+        )
         self._write()
 
     def integral(self, gpu: int, key: str, start: float, end: float) -> float:
         """The true sum of a value over a window of the script's time: % s, J, GB, MiB s; "link:*:tx" is all links."""
         pattern = re.compile(re.escape(key).replace(r"\*", r"\d+"))
         scripts = [
-            script for (which, name), script in self._scripts.items() if which == gpu and pattern.fullmatch(name)
+            script
+            for (which, name), script in self._scripts.items()
+            if which == gpu and pattern.fullmatch(name)
         ]
         assert scripts, (gpu, key)
         return sum(_integral(script, end) - _integral(script, start) for script in scripts)
@@ -197,22 +236,33 @@ class FakeNvml:
         return self.integral(gpu, key, start, end) / (end - start)
 
     def _rule(
-        self, kind: str, function: str, number: float, gpu: int | None, since: float | None, until: float | None
+        self,
+        kind: str,
+        function: str,
+        number: float,
+        gpu: int | None,
+        since: float | None,
+        until: float | None,
     ) -> None:
         indices = (-1, *range(len(self._gpus))) if gpu is None else (gpu,)
-        window = ("" if since is None else f" from={since}") + ("" if until is None else f" until={until}")
+        window = ("" if since is None else f" from={since}") + (
+            "" if until is None else f" until={until}"
+        )
         self.add(*(f"{kind} {function} {index} {number}{window}" for index in indices))
 
     def _write(self) -> None:
         lines = [
-            f"gpu {index} " + " ".join(f"{key}={value}".replace(" ", "_") for key, value in gpu.items())
+            f"gpu {index} "
+            + " ".join(f"{key}={value}".replace(" ", "_") for key, value in gpu.items())
             for index, gpu in enumerate(self._gpus)
         ]
         lines += self._lines + [script.line for script in self._scripts.values()]
         draft = self._file.with_suffix(".new")
         draft.write_text("".join(f"{line}\n" for line in [*lines, self._clock] if line))
         self._stamp_ns = max(self._stamp_ns + 1, time.time_ns())
-        os.utime(draft, ns=(self._stamp_ns, self._stamp_ns))  # by which a reader sees that it is another
+        os.utime(
+            draft, ns=(self._stamp_ns, self._stamp_ns)
+        )  # by which a reader sees that it is another
         os.replace(draft, self._file)  # who reads meanwhile sees all of the old or all of the new
 
 
@@ -270,7 +320,10 @@ def hgx_h100(nvml: FakeNvml) -> FakeNvml:
         }
         for i in range(8)
     ]
-    nvml.describe(gpus, (f"nvlink {gpu} {link} peer=switch version=6" for gpu in range(8) for link in range(18)))
+    nvml.describe(
+        gpus,
+        (f"nvlink {gpu} {link} peer=switch version=6" for gpu in range(8) for link in range(18)),
+    )
     return nvml
 
 
@@ -314,7 +367,10 @@ def _integral(script: _Script, end: float) -> float:
 
 def _first_integral(script: _Script, end: float) -> float:
     ends = [*(at for at, _ in script.points[1:]), float("inf")]
-    return sum(value * max(0, min(end, until) - at) for (at, value), until in zip(script.points, ends, strict=True))
+    return sum(
+        value * max(0, min(end, until) - at)
+        for (at, value), until in zip(script.points, ends, strict=True)
+    )
 
 
 def _card(topology: Topology, index: int) -> int:

@@ -60,7 +60,12 @@ class Profiler(Bench):
 
     def job(self, kind: str, seconds: float) -> list[str]:
         """Argv of a job."""
-        return [sys.executable, LOOP if self._torch else synthetic_load.__file__, kind, str(seconds)]
+        return [
+            sys.executable,
+            LOOP if self._torch else synthetic_load.__file__,
+            kind,
+            str(seconds),
+        ]
 
     @property
     def progress(self) -> str:
@@ -69,14 +74,25 @@ class Profiler(Bench):
 
     def rate(self, printed: str) -> float:
         """What a job says of its speed in the end."""
-        found = re.findall(r"^rate (\S+)" if self._torch else r'"total".*_per_s": ([0-9.]+)', printed, re.MULTILINE)
+        found = re.findall(
+            r"^rate (\S+)" if self._torch else r'"total".*_per_s": ([0-9.]+)', printed, re.MULTILINE
+        )
         return float(found[-1])
 
     def measured(self, kind: str, *options: str, seconds: float = RUN_S) -> dict[str, Any]:
         """The profile that `gpulaunch profile` writes of a job."""
         file = self.home / f"{kind}-measured.toml"
         file.unlink(missing_ok=True)
-        command = ["profile", "--only", self.gpu.uuid, *options, "-o", str(file), "--", *self.job(kind, seconds)]
+        command = [
+            "profile",
+            "--only",
+            self.gpu.uuid,
+            *options,
+            "-o",
+            str(file),
+            "--",
+            *self.job(kind, seconds),
+        ]
         done = self.launcher.run(*command, timeout=20 * PATIENCE_S)
         assert done.returncode == 0, done.stderr
         return tomllib.loads(file.read_text())
@@ -87,7 +103,9 @@ def found() -> Iterator[Profiler]:
     """An idle GPU, or the reason why there is none."""
     if not shutil.which("nvidia-smi"):
         pytest.skip("nvidia-smi is not on PATH")
-    home = Path(tempfile.mkdtemp(prefix="gl", dir="/tmp"))  # short: the address of a socket has 107 bytes at most
+    home = Path(
+        tempfile.mkdtemp(prefix="gl", dir="/tmp")
+    )  # short: the address of a socket has 107 bytes at most
     profiler = Profiler(home)
     try:
         reason = profiler.find_gpu()
@@ -121,7 +139,10 @@ def test_profile(found: Profiler, kind: str) -> None:
 
 def test_which_one_moves_data(found: Profiler) -> None:
     """Of the two jobs, the one that moves data uses more of the memory bandwidth."""
-    used = {kind: found.measured(kind)["resources"]["memory_bandwidth_utilization_percentage"] for kind in KINDS}
+    used = {
+        kind: found.measured(kind)["resources"]["memory_bandwidth_utilization_percentage"]
+        for kind in KINDS
+    }
     assert used["memory"] > used["compute"], used
 
 
@@ -171,7 +192,9 @@ def test_overhead(found: Profiler, kind: str) -> None:
     with_it, without = (statistics.median(rates[recorded]) for recorded in (True, False))
     cost = 1 - with_it / without
     spread = max(rates[False]) / min(rates[False]) - 1
-    found.lines += [f"`{kind}`: being recorded costs {cost:.2%} ({ROUNDS} runs each of {OVERHEAD_S} s;"]
+    found.lines += [
+        f"`{kind}`: being recorded costs {cost:.2%} ({ROUNDS} runs each of {OVERHEAD_S} s;"
+    ]
     found.lines[-1] += f" runs without it differ by {spread:.2%})."
     print(f"\n{found.lines[-1]}")
     assert cost < MOST_OVERHEAD

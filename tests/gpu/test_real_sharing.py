@@ -106,7 +106,9 @@ class Job:
         """Its next line."""
         deadline = time.monotonic() + PATIENCE_S
         while b"\n" not in self._read:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select(
+                [self.process.stdout], [], [], max(0.0, deadline - time.monotonic())
+            )
             assert ready, f"nothing within {PATIENCE_S:g} s: {self.errors}"
             more = os.read(self.process.stdout.fileno(), 1 << 16)
             assert more, f"ended with status {self.process.wait()}: {self.errors}"
@@ -185,7 +187,11 @@ class Bench:
         if listed.returncode:
             return f"nvidia-smi: {(listed.stdout or listed.stderr).strip()}"
         gpus = self.status()["gpus"]
-        free = [gpu["uuid"] for gpu in gpus if gpu["state"] == "free" and gpu["uuid"] in listed.stdout.split()]
+        free = [
+            gpu["uuid"]
+            for gpu in gpus
+            if gpu["state"] == "free" and gpu["uuid"] in listed.stdout.split()
+        ]
         if not free:
             return f"no whole GPU is idle: {'; '.join(str(gpu['outside'] or gpu['name']) for gpu in gpus)}"
         fields = "--query-gpu=uuid,name,driver_version,memory.total,compute_mode"
@@ -209,14 +215,25 @@ class Bench:
         document = json.loads(done.stdout)
         if not document["shared"]:
             return (document["sharing"] or {}).get("own_because") or done.stderr.strip()
-        warned = self.launcher.run(*self._sharing("memory"), "--", "true", timeout=PATIENCE_S).stderr
-        return warned.strip() if "get_server_status is unknown" in warned else None  # a daemon of driver 535 or before
+        warned = self.launcher.run(
+            *self._sharing("memory"), "--", "true", timeout=PATIENCE_S
+        ).stderr
+        return (
+            warned.strip() if "get_server_status is unknown" in warned else None
+        )  # a daemon of driver 535 or before
 
     @property
     def plain_environment(self) -> dict[str, str]:
         """Of a process that has the GPU without gpulaunch, and without MPS even if the host has a daemon of its own."""
-        kept = {name: text for name, text in self.launcher.environment.items() if not name.startswith("GPULAUNCH_")}
-        return kept | {"CUDA_VISIBLE_DEVICES": self.gpu.uuid, "CUDA_MPS_PIPE_DIRECTORY": str(self._home / "no-mps")}
+        kept = {
+            name: text
+            for name, text in self.launcher.environment.items()
+            if not name.startswith("GPULAUNCH_")
+        }
+        return kept | {
+            "CUDA_VISIBLE_DEVICES": self.gpu.uuid,
+            "CUDA_MPS_PIPE_DIRECTORY": str(self._home / "no-mps"),
+        }
 
     def profile(self, kind: str) -> Path:
         """The profile of a kind of job."""
@@ -226,7 +243,9 @@ class Bench:
         cap = [] if percentage is None else ["--sm-percentage", str(percentage)]
         return ["--share", "--profile", str(self.profile(kind)), "--only", self.gpu.uuid, *cap]
 
-    def share(self, kind: str, percentage: int, *arguments: object, profile: str | None = None) -> Job:
+    def share(
+        self, kind: str, percentage: int, *arguments: object, profile: str | None = None
+    ) -> Job:
         """Start load.py under `gpulaunch --share`; returns when it has its lease.
 
         Args:
@@ -237,7 +256,10 @@ class Bench:
         """
         options = self._sharing(profile or kind, percentage)
         before = len(self.launcher.records())
-        job = self._start([self.launcher.script, *options, "--", *_load(kind, *arguments)], self.launcher.environment)
+        job = self._start(
+            [self.launcher.script, *options, "--", *_load(kind, *arguments)],
+            self.launcher.environment,
+        )
         _wait_until(lambda: len(self.launcher.records()) > before or job.process.poll() is not None)
         return job
 
@@ -259,7 +281,9 @@ class Bench:
 
     def lease_of(self, job: Job) -> str:
         """The id of a job's lease."""
-        return next(lease["id"] for lease in self.status()["leases"] if lease["pid"] == job.process.pid)
+        return next(
+            lease["id"] for lease in self.status()["leases"] if lease["pid"] == job.process.pid
+        )
 
     def left_of_mps(self) -> list[str]:
         """What lies in the directory of the daemons, apart from the files of their locks."""
@@ -273,7 +297,9 @@ class Bench:
         with suppress(AssertionError):
             _wait_until(lambda: all(job.process.poll() is not None for job in self._jobs), 20)
         if self.launcher.records():
-            self.launcher.run("free", *(lease["id"] for lease in self.status()["leases"]), timeout=PATIENCE_S)
+            self.launcher.run(
+                "free", *(lease["id"] for lease in self.status()["leases"]), timeout=PATIENCE_S
+            )
         for job in self._jobs:
             job.close()
         self._jobs.clear()
@@ -297,7 +323,11 @@ class Mps:
         return [int(word) for word in self.ask("get_server_list").split()]
 
     def clients(self) -> set[int]:
-        return {int(word) for server in self.servers() for word in self.ask(f"get_client_list {server}").split()}
+        return {
+            int(word)
+            for server in self.servers()
+            for word in self.ask(f"get_client_list {server}").split()
+        }
 
     def processes(self) -> list[int]:
         """The daemon's pid, and its servers'."""
@@ -305,7 +335,9 @@ class Mps:
 
     def log(self) -> str:
         """What it says of itself, wherever gpulaunch has put that."""
-        return "".join(path.read_text(errors="replace") for path in self.directory.glob("*/control.log"))
+        return "".join(
+            path.read_text(errors="replace") for path in self.directory.glob("*/control.log")
+        )
 
 
 def mps_of(facts: dict[str, Any]) -> Mps:
@@ -330,7 +362,9 @@ def _load(kind: str, *arguments: object) -> list[str]:
 
 
 def _run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, **options
+    )
 
 
 def _wait_until(done: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
@@ -353,7 +387,9 @@ def found() -> Iterator[Bench]:
     for program in ("nvidia-smi", CONTROL):
         if not shutil.which(program):
             pytest.skip(f"{program} is not on PATH")
-    home = Path(tempfile.mkdtemp(prefix="gl", dir="/tmp"))  # short: the address of a socket has 107 bytes at most
+    home = Path(
+        tempfile.mkdtemp(prefix="gl", dir="/tmp")
+    )  # short: the address of a socket has 107 bytes at most
     bench = Bench(home)
     try:
         for look in (bench.find_gpu, bench.find_torch, bench.why_not_shared):
@@ -408,7 +444,9 @@ def test_memory_is_bounded(bench: Bench) -> None:
     jobs = [bench.share("allocate", 50, mib, profile="memory") for mib in (small, large)]
     within, beyond = (job.said() for job in jobs)
     want = f"{bench.gpu.uuid}={MEMORY_MIB}M"
-    assert [facts["variables"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for facts in (within, beyond)] == [want, want]
+    assert [
+        facts["variables"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for facts in (within, beyond)
+    ] == [want, want]
     assert (within["allocated"], beyond["allocated"]) == (True, False)
     assert "out of memory" in beyond["problem"]
     assert [job.end() for job in jobs] == [0, 0]
@@ -424,7 +462,9 @@ def test_two_jobs_share(bench: Bench) -> None:
     status = bench.status()
     gpu = next(gpu for gpu in status["gpus"] if gpu["uuid"] == bench.gpu.uuid)
     assert (gpu["state"], sorted(gpu["leases"])) == ("shared", sorted(map(bench.lease_of, jobs)))
-    assert {lease["profile"]: (lease["shared"], lease["sm_percentage"]) for lease in status["leases"]} == {
+    assert {
+        lease["profile"]: (lease["shared"], lease["sm_percentage"]) for lease in status["leases"]
+    } == {
         "memory": (True, 30),
         "compute": (True, 70),
     }
@@ -462,7 +502,9 @@ def test_one_is_ended_and_the_other_goes_on(bench: Bench) -> None:
     assert "] 0\n" in answer, mps.log()  # 0: it has been taken off
     assert (mps.servers(), mps.clients()) == (servers, {there["pid"]})
     assert mps.ask(f"get_server_status {servers[0]}").strip() == "ACTIVE"
-    before, after = other.said()["iterations_per_s_of_halves"]  # the deaf one has gone in the first half
+    before, after = other.said()[
+        "iterations_per_s_of_halves"
+    ]  # the deaf one has gone in the first half
     assert (other.end(), other.warnings) == (0, [])
     assert after > 0.8 * before > 0
 
@@ -488,7 +530,9 @@ class Curves(NamedTuple):
 def curves(found: Bench) -> Curves:
     """All jobs alone, one after the other."""
     alone = {kind: measured(found.plain(kind, PAIR_S))[0] for kind in KINDS}
-    shares = {kind: [measured(found.share(kind, p, CURVE_S))[0] for p in PERCENTAGES] for kind in KINDS}
+    shares = {
+        kind: [measured(found.share(kind, p, CURVE_S))[0] for p in PERCENTAGES] for kind in KINDS
+    }
     return Curves(alone, shares)
 
 
@@ -584,7 +628,9 @@ def test_throughput(bench: Bench, curves: Curves) -> None:
     """Figures, no verdict: both jobs time-sliced, under MPS without caps, with even ones, and with the search's."""
     found = divided(bench, curves)
     rows = []
-    if bench.gpu.compute_mode == "Default":  # in an exclusive mode the second plain process would fail
+    if (
+        bench.gpu.compute_mode == "Default"
+    ):  # in an exclusive mode the second plain process would fail
         rows.append(together(bench, "time-sliced, without MPS"))
     rows.append(together(bench, "MPS, no caps", (100, 100)))
     rows.append(together(bench, "MPS, even", (50, 50)))

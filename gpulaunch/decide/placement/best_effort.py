@@ -13,7 +13,14 @@ from gpulaunch.machine.topology import Topology
 MOST_GPUS = 16
 """Of more than that the partitions are too many."""
 
-_PATH_POINTS: dict[PathType, int] = {"NET": 0, "SYS": 10, "NODE": 20, "PHB": 30, "PXB": 40, "PIX": 50}
+_PATH_POINTS: dict[PathType, int] = {
+    "NET": 0,
+    "SYS": 10,
+    "NODE": 20,
+    "PHB": 30,
+    "PXB": 40,
+    "PIX": 50,
+}
 _SAME_CARD_POINTS = 60
 _NVLINK_POINTS = 100
 
@@ -28,7 +35,9 @@ def points(link: Link, *, same_card: bool = False) -> int:
 
     Source: go-gpuallocator besteffort_policy.go, calculateGPUPairScore.
     """
-    return (_SAME_CARD_POINTS if same_card else _PATH_POINTS[link.pcie_path]) + _NVLINK_POINTS * link.nvlink_count
+    return (
+        _SAME_CARD_POINTS if same_card else _PATH_POINTS[link.pcie_path]
+    ) + _NVLINK_POINTS * link.nvlink_count
 
 
 def best_of_partition(
@@ -56,12 +65,17 @@ def best_of_partition(
     """
     gpus = sorted(available)
     card = {gpu.index: gpu.card for gpu in topology.gpus}
-    score = {(link.a, link.b): points(link, same_card=card[link.a] == card[link.b]) for link in topology.links}
+    score = {
+        (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
+        for link in topology.links
+    }
     wanted = sorted(required)
     if size == 1:
         return tuple(wanted) or (gpus[0],)
     if len({score[pair] for pair in combinations(gpus, 2)}) == 1:
-        return tuple(sorted([*wanted, *[gpu for gpu in gpus if gpu not in required][: size - len(wanted)]]))
+        return tuple(
+            sorted([*wanted, *[gpu for gpu in gpus if gpu not in required][: size - len(wanted)]])
+        )
     if len(gpus) > MOST_GPUS:
         raise FailedError(
             f"{len(gpus)} GPUs are free: policy best-effort can partition at most {MOST_GPUS}",

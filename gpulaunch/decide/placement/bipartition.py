@@ -10,7 +10,9 @@ Rows = list[list[float]]
 """Closeness of every two vertices, by their positions."""
 
 
-def bipartition(vertices: Sequence[int], closeness: Callable[[int, int], float]) -> tuple[list[int], list[int]]:
+def bipartition(
+    vertices: Sequence[int], closeness: Callable[[int, int], float]
+) -> tuple[list[int], list[int]]:
     """Two halves of the vertices with little closeness between them.
 
     Moves one vertex at a time to the other side, the one with the largest gain first, also where it is a loss, each at
@@ -73,13 +75,21 @@ def _pass(rows: Rows, sides: list[bool]) -> set[int]:
     """The moves of one pass up to the best point; none if no point is better than the start."""
     n = len(rows)
     now = list(sides)
-    gains = [sum(w if now[i] != now[j] else -w for j, w in enumerate(row)) for i, row in enumerate(rows)]
+    gains = [
+        sum(w if now[i] != now[j] else -w for j, w in enumerate(row)) for i, row in enumerate(rows)
+    ]
     free = set(range(n))
     moves: list[int] = []
     total, best, kept = 0.0, 1e-9, 0
     for _ in range(n):
-        larger = 2 * sum(now) > n if 2 * sum(now) != n else None  # the side that must give; either, if they are even
-        vertex = max((v for v in free if larger is None or now[v] == larger), key=lambda v: (gains[v], -v), default=-1)
+        larger = (
+            2 * sum(now) > n if 2 * sum(now) != n else None
+        )  # the side that must give; either, if they are even
+        vertex = max(
+            (v for v in free if larger is None or now[v] == larger),
+            key=lambda v: (gains[v], -v),
+            default=-1,
+        )
         if vertex < 0:
             break
         free.remove(vertex)
@@ -87,11 +97,16 @@ def _pass(rows: Rows, sides: list[bool]) -> set[int]:
         total += gains[vertex]
         was = now[vertex]
         now[vertex] = not was
-        gains = [g + (2 * w if side == was else -2 * w) for g, w, side in zip(gains, rows[vertex], now, strict=True)]
+        gains = [
+            g + (2 * w if side == was else -2 * w)
+            for g, w, side in zip(gains, rows[vertex], now, strict=True)
+        ]
         if total > best and abs(2 * sum(now) - n) < 2:
             best, kept = total, len(moves)
     return set(moves[:kept])
 
 
 def _cut(rows: Rows, sides: list[bool]) -> float:
-    return sum(w for i, row in enumerate(rows) for j, w in enumerate(row[:i]) if sides[i] != sides[j])
+    return sum(
+        w for i, row in enumerate(rows) for j, w in enumerate(row[:i]) if sides[i] != sides[j]
+    )

@@ -29,7 +29,9 @@ class CutBounds:
         self._size = size
         self._wired = [place for place, kind in kinds if kind.count]
         self._direct = [(place, kind.planned) for place, kind in kinds if kind.direct]
-        self._over_pcie = _widest_first((place, kind.hop) for place, kind in kinds if not kind.count)
+        self._over_pcie = _widest_first(
+            (place, kind.hop) for place, kind in kinds if not kind.count
+        )
         self._hops = _widest_first((place, kind.hop) for place, kind in kinds)
         self._step = gcd(*(planned for _, planned in self._direct)) or 1
         self._switched = max(fabric.into_switch)
@@ -97,18 +99,24 @@ class TrafficBounds:
     """
 
     def __init__(self, traffic: Traffic) -> None:
-        self._shares = [traffic.shares[share] for share in sorted(share for _, _, share in traffic.edges)]
+        self._shares = [
+            traffic.shares[share] for share in sorted(share for _, _, share in traffic.edges)
+        ]
         self._equal = len(traffic.shares) == 1
         self._worth = _widest_first(enumerate(traffic.gain[0]))
         self._speed = _widest_first(enumerate(traffic.speed[0])) if traffic.speed else []
-        self._profiles = [[traffic.shares[share] for share in profile] for profile in traffic.profiles]
+        self._profiles = [
+            [traffic.shares[share] for share in profile] for profile in traffic.profiles
+        ]
 
     def most_total(self, counts: Sequence[int]) -> int:
         """At least the total of any mapping: the heaviest edges on the best links."""
         if self._equal:
             return self.most_of(counts, len(self._shares))
         worths = _first(self._worth, counts, len(self._shares))
-        return sum(int(worth * share) + 1 for worth, share in zip(worths, self._shares, strict=False))
+        return sum(
+            int(worth * share) + 1 for worth, share in zip(worths, self._shares, strict=False)
+        )
 
     def most_of(self, counts: Sequence[int], edges: int) -> int:
         """The most that so many edges could add to a total."""
@@ -122,7 +130,10 @@ class TrafficBounds:
     def most_slowest(self, counts: Sequence[int]) -> int:
         """At least the speed of the slowest edge of any mapping: the heaviest edges on the fastest links."""
         speeds = _first(self._speed, counts, len(self._shares))
-        return min((round(speed / share) for speed, share in zip(speeds, self._shares, strict=False)), default=0)
+        return min(
+            (round(speed / share) for speed, share in zip(speeds, self._shares, strict=False)),
+            default=0,
+        )
 
     def speeds(self, counts: Sequence[int]) -> tuple[int, ...]:
         """For each kind of rank how fast its slowest edge is at most, on a GPU with these links; 0 if too few."""

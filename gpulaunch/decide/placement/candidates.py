@@ -108,7 +108,9 @@ def _twins(kind: Sequence[Sequence[int]], places: frozenset[int]) -> list[list[i
     for place in sorted(places):
         row = kind[place]
         alike = by_profile.setdefault(tuple(sorted(row)), [])  # what twins have in common at least
-        group = next((group for group in alike if _same_links(kind[group[0]], row, group[0], place)), None)
+        group = next(
+            (group for group in alike if _same_links(kind[group[0]], row, group[0], place)), None
+        )
         if group is None:
             group = []
             alike.append(group)
@@ -128,11 +130,18 @@ def _split(twins: list[list[int]], groups: Sequence[frozenset[int]]) -> list[lis
 
 def _same_links(one: Sequence[int], other: Sequence[int], a: int, b: int) -> bool:
     """Whether two rows agree on everybody else."""
-    return all(one[start:end] == other[start:end] for start, end in ((0, a), (a + 1, b), (b + 1, len(one))))
+    return all(
+        one[start:end] == other[start:end] for start, end in ((0, a), (a + 1, b), (b + 1, len(one)))
+    )
 
 
 def _cells(
-    twins: list[list[int]], domain: Sequence[tuple[int, int]], eligible: frozenset[int], free: int, *, whole: bool
+    twins: list[list[int]],
+    domain: Sequence[tuple[int, int]],
+    eligible: frozenset[int],
+    free: int,
+    *,
+    whole: bool,
 ) -> list[Cell]:
     """What the parts of the machine have to offer.
 
@@ -153,7 +162,9 @@ def _cells(
             if place in eligible:
                 parts.setdefault(domain[place], []).append(place)
         alike: dict[object, list[list[int]]] = {}
-        one_by_one = all(a[-1] < b[0] for a, b in pairwise(parts.values()))  # else the first would not be the lowest
+        one_by_one = all(
+            a[-1] < b[0] for a, b in pairwise(parts.values())
+        )  # else the first would not be the lowest
         for name, part in parts.items():
             pure = whole and one_by_one and members[name] == part
             alike.setdefault((name[1], len(part)) if pure else (name,), []).append(part)
@@ -176,7 +187,9 @@ def _sockets_cell(sockets: list[list[int]], free: int) -> Cell:
 
 def _joined(cells: list[Cell], count: int) -> list[int] | None:
     """All ways to take `count` GPUs out of the cells; None if they are too many."""
-    after = [sum(len(cell) - 1 for cell in cells[i + 1 :]) for i in range(len(cells))]  # what the later ones have
+    after = [
+        sum(len(cell) - 1 for cell in cells[i + 1 :]) for i in range(len(cells))
+    ]  # what the later ones have
     made: dict[int, list[int]] = {0: [0]}
     for cell, later in zip(cells, after, strict=True):
         joined: dict[int, list[int]] = {}

@@ -155,7 +155,9 @@ class Choice:
             return []
         fabric = self.fabric
         positions = [fabric.position[gpu] for gpu in self.free]
-        others = [position for position in range(len(fabric.gpus)) if position not in set(positions)]
+        others = [
+            position for position in range(len(fabric.gpus)) if position not in set(positions)
+        ]
         kind = [[fabric.kind[a][b] for b in (*positions, *others)] for a in positions]
         domain = [(fabric.socket[a], fabric.socket_size[fabric.socket[a]]) for a in positions]
         return sets(kind, domain, self.count, self._limits)
@@ -170,7 +172,11 @@ class Choice:
         """What weighs the candidates."""
         positions = [self.fabric.position[gpu] for gpu in self.free]
         many = 8 * len(self._sets or ()) * self.count > 1 << len(self.free)
-        scope = [self.fabric.position[gpu] for gpu in self.fabric.gpus if self._scope is None or gpu in self._scope]
+        scope = [
+            self.fabric.position[gpu]
+            for gpu in self.fabric.gpus
+            if self._scope is None or gpu in self._scope
+        ]
         return Scale(self.fabric, positions, self.count, self.pattern, self.model, scope, many=many)
 
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[Ranked]:
@@ -202,9 +208,13 @@ class Choice:
 
     def _seeds(self) -> list[int]:
         """Sets to begin with where there are too many: the lowest GPUs, and what grows by links from some of them."""
-        groups = [sorted(group.intersection(self.admitted)) for group in self.needs.within] or [list(self.admitted)]
+        groups = [sorted(group.intersection(self.admitted)) for group in self.needs.within] or [
+            list(self.admitted)
+        ]
         grown = [
-            self._grown(group, first) for group in groups for first in (None, *group[:: max(1, len(group) // _SEEDS)])
+            self._grown(group, first)
+            for group in groups
+            for first in (None, *group[:: max(1, len(group) // _SEEDS)])
         ]
         return [self.mask(gpus) for gpus in grown if len(gpus) == self.count]
 
@@ -213,12 +223,21 @@ class Choice:
         kind, kinds, position = self.fabric.kind, self.fabric.kinds, self.fabric.position
         grown = sorted(self.needs.required if first is None else self.needs.required | {first})
         while len(grown) < self.count:
-            full = [held for held, most in self.needs.at_most if len(held.intersection(grown)) >= most]
-            left = [gpu for gpu in group if gpu not in grown and not any(gpu in held for held in full)]
+            full = [
+                held for held, most in self.needs.at_most if len(held.intersection(grown)) >= most
+            ]
+            left = [
+                gpu for gpu in group if gpu not in grown and not any(gpu in held for held in full)
+            ]
             if not left:
                 break
             rows = [kind[position[gpu]] for gpu in grown] if first is not None else []
-            grown.append(max(left, key=lambda gpu: (sum(kinds[row[position[gpu]]].weight for row in rows), -gpu)))
+            grown.append(
+                max(
+                    left,
+                    key=lambda gpu: (sum(kinds[row[position[gpu]]].weight for row in rows), -gpu),
+                )
+            )
         return grown
 
     def mask(self, gpus: Sequence[int]) -> int:
@@ -228,7 +247,9 @@ class Choice:
     def allows(self, gpus: Sequence[int]) -> bool:
         """Whether a set of GPUs by index has what the job needs."""
         mask = self.mask(gpus)
-        required = self.needs.required.issubset(gpus)  # also such as are not free, of which the limits know nothing
+        required = self.needs.required.issubset(
+            gpus
+        )  # also such as are not free, of which the limits know nothing
         return required and self._is_allowed(mask) and self.meets(self.scores_by(mask, self.musts))
 
     def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:

@@ -85,9 +85,15 @@ def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     joined = _widest_join(fabric, [[gpu] for gpu in gpus])
     kinds, kind, into_switch = fabric.kinds, fabric.kind, fabric.into_switch
     rows = tuple(
-        (*(kinds[kind[a][b]].planned if kinds[kind[a][b]].direct else 0 for b in gpus), into_switch[a]) for a in gpus
+        (
+            *(kinds[kind[a][b]].planned if kinds[kind[a][b]].direct else 0 for b in gpus),
+            into_switch[a],
+        )
+        for a in gpus
     )
-    if not any(into_switch[a] for a in gpus) and min(map(sum, rows)) <= joined:  # no cut is wider than one GPU's links
+    if (
+        not any(into_switch[a] for a in gpus) and min(map(sum, rows)) <= joined
+    ):  # no cut is wider than one GPU's links
         return joined
     return max(_minimum_cut(rows), joined)
 
@@ -151,7 +157,9 @@ def _minimum_cut(rows: tuple[tuple[int, ...], ...]) -> int:
         for neighbour, w in weight.pop(last).items():
             del weight[neighbour][last]
             if neighbour != before:
-                weight[before][neighbour] = weight[neighbour][before] = weight[before].get(neighbour, 0) + w
+                weight[before][neighbour] = weight[neighbour][before] = (
+                    weight[before].get(neighbour, 0) + w
+                )
     return best
 
 
@@ -173,7 +181,9 @@ _COUNTS = _MANY * _MANY
 @lru_cache(maxsize=8)
 def _ring_mapper(fabric: Fabric, ranks: int) -> Mapper:
     """A ring whose total is the sum of w, then the number of double links, then that of single ones."""
-    worth = [kind.weight * _COUNTS + (_MANY if kind.count > 1 else kind.count) for kind in fabric.kinds]
+    worth = [
+        kind.weight * _COUNTS + (_MANY if kind.count > 1 else kind.count) for kind in fabric.kinds
+    ]
     return Mapper(Traffic(fabric, PATTERNS["ring"].edges(ranks), worth=worth))
 
 
@@ -184,7 +194,9 @@ def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
     if links not in fabric.rings:
         ring = _ring_mapper(fabric, len(gpus)).best(gpus).gpus
         hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
-        steps = sorted((fabric.kinds[kind[a][b]] for a, b in hops), key=lambda link: (-link.weight, link.name))
+        steps = sorted(
+            (fabric.kinds[kind[a][b]] for a, b in hops), key=lambda link: (-link.weight, link.name)
+        )
         fabric.rings[links] = tuple(link.name for link in steps)
     return fabric.rings[links]
 
@@ -212,4 +224,8 @@ def measured(fabric: Fabric, gpus: Sequence[int]) -> int:
     return cut(fabric.calibrated, gpus) if known is None else round(known * UNIT)
 
 
-BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], int]] = {"cut": cut, "mapa": mapa, "measured": measured}
+BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], int]] = {
+    "cut": cut,
+    "mapa": mapa,
+    "measured": measured,
+}

@@ -90,7 +90,9 @@ class Fabric:
     @cached_property
     def socket(self) -> list[int]:
         """Number of the socket of each position."""
-        numbers = {gpu: number for number, socket in enumerate(self.tree.sockets) for gpu in socket.gpus}
+        numbers = {
+            gpu: number for number, socket in enumerate(self.tree.sockets) for gpu in socket.gpus
+        }
         return [numbers[gpu] for gpu in self.gpus]
 
     @cached_property
@@ -110,7 +112,11 @@ class Fabric:
     @cached_property
     def calibrated(self) -> "Fabric":
         """The same with the measured bandwidth of each class of links in place of the planned one."""
-        return Fabric(self.topology._replace(links=tuple(map(self._as_measured, self.topology.links)), measured=()))
+        return Fabric(
+            self.topology._replace(
+                links=tuple(map(self._as_measured, self.topology.links)), measured=()
+            )
+        )
 
     def _as_measured(self, link: Link) -> Link:
         bandwidth = self.measured.get((link.name,))

@@ -96,7 +96,9 @@ class Histogram:
         counts = self._unpacked.get(packed)
         if counts is None:
             low, bits = (1 << self._bits) - 1, self._bits
-            counts = self._unpacked[packed] = [packed >> bits * number & low for number in range(self._kinds)]
+            counts = self._unpacked[packed] = [
+                packed >> bits * number & low for number in range(self._kinds)
+            ]
         return counts
 
     def sums(self, figures: Sequence[int]) -> tuple[Callable[[int], int], Callable[[int], int]]:

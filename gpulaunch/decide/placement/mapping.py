@@ -56,7 +56,11 @@ class Mapper:
             return self.traffic.figures(gpus)
         if len(gpus) <= EXACT_RANKS:
             slowest, total = self.figures(gpus, slowest_first=slowest_first)
-            found = None if self.gave_up else self._search(gpus, slowest, lambda search: search.first(total))
+            found = (
+                None
+                if self.gave_up
+                else self._search(gpus, slowest, lambda search: search.first(total))
+            )
             if found and not self.gave_up:
                 return self.traffic.figures(found)
         near = self.near_best(gpus, slowest_first=slowest_first)
@@ -82,9 +86,18 @@ class Mapper:
             slowest = self._fastest_floor(gpus, total)
         return None if self.gave_up else (slowest, total)
 
-    def _search(self, gpus: Sequence[int], floor: int, ask: Callable[[RankSearch], T], *, connected: bool = False) -> T:
+    def _search(
+        self,
+        gpus: Sequence[int],
+        floor: int,
+        ask: Callable[[RankSearch], T],
+        *,
+        connected: bool = False,
+    ) -> T:
         """What an exact search says, which may give up."""
-        search = RankSearch(self.traffic.connected if connected else self.traffic, gpus, floor, self._left)
+        search = RankSearch(
+            self.traffic.connected if connected else self.traffic, gpus, floor, self._left
+        )
         answer = ask(search)
         self._left = search.left
         return answer
@@ -95,7 +108,10 @@ class Mapper:
             return 0
         kinds = {self._kind[a][b] for a, b in combinations(gpus, 2)}
         floors = sorted({speeds[kind] for speeds in self.traffic.speed for kind in kinds})
-        low, high = 0, len(floors)  # floors[low] is reached, floors[high] is not: the lowest is by any mapping
+        low, high = (
+            0,
+            len(floors),
+        )  # floors[low] is reached, floors[high] is not: the lowest is by any mapping
         while high - low > 1 and not self.gave_up:
             middle = (low + high) // 2
             floor = floors[middle]
@@ -113,10 +129,14 @@ class Mapper:
         order, links = _arranged(kind, gpus)
         key = (slowest_first, *links)
         if key not in self._orders:
-            self._orders[key] = _improved(self.traffic, [gpus[i] for i in order], slowest_first=slowest_first)
+            self._orders[key] = _improved(
+                self.traffic, [gpus[i] for i in order], slowest_first=slowest_first
+            )
         return self.traffic.figures([gpus[order[i]] for i in self._orders[key]])
 
-    def _bettered(self, gpus: Sequence[int], start: Mapping, effort: int, *, slowest_first: bool) -> Mapping:
+    def _bettered(
+        self, gpus: Sequence[int], start: Mapping, effort: int, *, slowest_first: bool
+    ) -> Mapping:
         """The best that a search which gives up can add to a mapping."""
         traffic, found = self.traffic, start
         while True:
@@ -138,11 +158,15 @@ def _arranged(kind: Sequence[Sequence[int]], gpus: Sequence[int]) -> tuple[list[
     profiles = [sorted(row) for row in rows]
     number = {profile: i for i, profile in enumerate(sorted(set(map(tuple, profiles))))}
     seen = [number[tuple(profile)] for profile in profiles]
-    profiles = [sorted(link * len(gpus) + seen[other] for other, link in enumerate(row)) for row in rows]
+    profiles = [
+        sorted(link * len(gpus) + seen[other] for other, link in enumerate(row)) for row in rows
+    ]
     order: list[int] = []
     left = set(range(len(gpus)))
     while left:
-        order.append(min(left, key=lambda gpu: ([rows[gpu][other] for other in order], profiles[gpu], gpu)))
+        order.append(
+            min(left, key=lambda gpu: ([rows[gpu][other] for other in order], profiles[gpu], gpu))
+        )
         left.remove(order[-1])
     return order, [rows[order[b]][order[a]] for b in range(len(order)) for a in range(b)]
 
@@ -185,7 +209,11 @@ def _grown(traffic: Traffic, gpus: Sequence[int]) -> list[int]:
     left = list(gpus)
     for earlier in traffic.earlier:
         best = max(
-            left, key=lambda gpu: (sum(traffic.gain[share][kind[gpu][order[other]]] for other, share in earlier), -gpu)
+            left,
+            key=lambda gpu: (
+                sum(traffic.gain[share][kind[gpu][order[other]]] for other, share in earlier),
+                -gpu,
+            ),
         )
         order.append(best)
         left.remove(best)

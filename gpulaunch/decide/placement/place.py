@@ -81,7 +81,11 @@ def _ordered(choice: Choice, order: Order) -> Iterator[Candidate]:
     """What the policy made, then the others; only what has what the job needs."""
     made = order.made is not None and choice.allows(order.made)
     if order.made is not None and made:
-        yield _as_made(choice, order) if order.ranks else _mapped(choice, order, choice.mask(order.made))
+        yield (
+            _as_made(choice, order)
+            if order.ranks
+            else _mapped(choice, order, choice.mask(order.made))
+        )
     for ranked in choice.ranked(order.by):
         if not choice.meets(ranked.figures):
             return
@@ -101,7 +105,9 @@ def _mapped(choice: Choice, order: Order, mask: int) -> Candidate:
 
 def _as_made(choice: Choice, order: Order) -> Candidate:
     positions = [choice.fabric.position[gpu] for gpu in order.made or ()]
-    return _candidate(choice, choice.mask(order.made or ()), choice.scale.traffic.figures(positions))
+    return _candidate(
+        choice, choice.mask(order.made or ()), choice.scale.traffic.figures(positions)
+    )
 
 
 def _candidate(choice: Choice, mask: int, mapping: Mapping) -> Candidate:

@@ -38,7 +38,9 @@ def baseline(choice: Choice) -> Order:  # noqa: ARG001
 
 def fcfs(choice: Choice) -> Order:
     """The first GPUs that are free, socket after socket (topo-aware-sc17 5.2)."""
-    return Order((), next((_filled(choice, choice.sockets(group)) for group in choice.groups), None))
+    return Order(
+        (), next((_filled(choice, choice.sockets(group)) for group in choice.groups), None)
+    )
 
 
 def best_fit(choice: Choice) -> Order:
@@ -47,7 +49,9 @@ def best_fit(choice: Choice) -> Order:
     Where the job must stay in a group, such as a machine of several, likewise in the one with the fewest.
     """
     groups = sorted(choice.groups, key=choice.free_beside)
-    filled = (_filled(choice, sorted(choice.sockets(group), key=choice.free_beside)) for group in groups)
+    filled = (
+        _filled(choice, sorted(choice.sockets(group), key=choice.free_beside)) for group in groups
+    )
     return Order((), next(filled, None))
 
 
@@ -97,10 +101,16 @@ def topo_aware_p(choice: Choice) -> Order:
     """
     weights = choice.utility.weights
     order = _bipartitioned(choice, weights)
-    if order.made is None or order.utility is None or order.utility(order.made) >= choice.utility.least:
+    if (
+        order.made is None
+        or order.utility is None
+        or order.utility(order.made) >= choice.utility.least
+    ):
         return order
     own = Weights(
-        weights.communication + weights.fragmentation / 2, weights.interference + weights.fragmentation / 2, 0
+        weights.communication + weights.fragmentation / 2,
+        weights.interference + weights.fragmentation / 2,
+        0,
     )
     other = _bipartitioned(choice, own)
     return other if other.made and order.utility(other.made) > order.utility(order.made) else order
@@ -140,9 +150,15 @@ def _tree_of(
     fabric = choice.fabric
     node = {gpu.index: gpu.node for gpu in choice.topology.gpus}
     nodes = {node[gpu] for gpu in gpus}
-    socket_of = {gpu: socket for gpu, socket in zip(fabric.gpus, fabric.socket, strict=True) if node[gpu] in nodes}
+    socket_of = {
+        gpu: socket
+        for gpu, socket in zip(fabric.gpus, fabric.socket, strict=True)
+        if node[gpu] in nodes
+    }
     totals = dict(Counter(socket_of.values()))
-    frees = dict.fromkeys(totals, 0) | Counter(socket_of[gpu] for gpu in choice.free if gpu in socket_of)
+    frees = dict.fromkeys(totals, 0) | Counter(
+        socket_of[gpu] for gpu in choice.free if gpu in socket_of
+    )
 
     def distance(a: int, b: int) -> int:
         return fabric.distance(fabric.position[a], fabric.position[b])
@@ -158,7 +174,10 @@ def best_effort(choice: Choice) -> Order:
     from gpulaunch.decide.placement.best_effort import best_of_partition
 
     groups = (group for group in choice.groups if choice.needs.required.issubset(group))
-    made = (best_of_partition(choice.topology, group, choice.count, choice.needs.required) for group in groups)
+    made = (
+        best_of_partition(choice.topology, group, choice.count, choice.needs.required)
+        for group in groups
+    )
     return Order(("aggregate_bandwidth",), next(made, None))
 
 

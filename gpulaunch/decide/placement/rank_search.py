@@ -35,10 +35,14 @@ class RankSearch:
         self._fast: list[list[list[bool]]] | None = None
         self._degree = [self._count] * self._count
         if traffic.speed and floor:
-            self._fast = [[[speeds[link] >= floor for link in row] for row in kind] for speeds in traffic.speed]
+            self._fast = [
+                [[speeds[link] >= floor for link in row] for row in kind]
+                for speeds in traffic.speed
+            ]
             self._degree = [sum(row) - row[gpu] for gpu, row in enumerate(self._fast[-1])]
         self._lower_twins = [
-            sum(1 << other for other in range(gpu) if _alike(kind, gpu, other)) for gpu in range(self._count)
+            sum(1 << other for other in range(gpu) if _alike(kind, gpu, other))
+            for gpu in range(self._count)
         ]
         self._rows: dict[tuple[int, int, tuple[int, ...]], int] = {}
         self._sums: dict[tuple[int, int], int] = {}
@@ -115,7 +119,9 @@ class RankSearch:
             found = self._rows.get(key)
             if found is None:
                 row = self._gain[0][gpu]
-                found = self._rows[key] = self._best_sum([row[other] for other in self._free(used)], shares)
+                found = self._rows[key] = self._best_sum(
+                    [row[other] for other in self._free(used)], shares
+                )
             most += found
         return most
 
@@ -125,7 +131,9 @@ class RankSearch:
         if not shares or not shares[-1]:  # all edges weigh the same
             return sum(gains[: len(shares)])
         weights = self._traffic.shares
-        return sum([int(gain * weights[share]) + 1 for gain, share in zip(gains, shares, strict=False)])
+        return sum(
+            [int(gain * weights[share]) + 1 for gain, share in zip(gains, shares, strict=False)]
+        )
 
     def _free(self, used: int) -> list[int]:
         return [gpu for gpu in range(self._count) if not used >> gpu & 1]
@@ -148,7 +156,9 @@ class RankSearch:
                 continue
             if fast and not all(fast[share][gpu][order[other]] for other, share in earlier):
                 continue
-            steps.append((sum([self._gain[share][gpu][order[other]] for other, share in earlier]), -gpu))
+            steps.append(
+                (sum([self._gain[share][gpu][order[other]] for other, share in earlier]), -gpu)
+            )
         return steps
 
 

@@ -129,7 +129,12 @@ class Scale:
 
     def _pair_speed(self, kind: int) -> int:
         pair = next(
-            ((a, b) for a, b in combinations(range(len(self.fabric.gpus)), 2) if self.fabric.kind[a][b] == kind), None
+            (
+                (a, b)
+                for a, b in combinations(range(len(self.fabric.gpus)), 2)
+                if self.fabric.kind[a][b] == kind
+            ),
+            None,
         )
         return BANDWIDTH_MODELS[self._model](self.fabric, pair) if pair else 0
 
@@ -145,11 +150,14 @@ class Scale:
         """
         plain = {
             "nvlink": Score(
-                lambda _: 1, (lambda mask: int(len(nvlink_parts(self.fabric, self.positions(mask))) == 1),)
+                lambda _: 1,
+                (lambda mask: int(len(nvlink_parts(self.fabric, self.positions(mask))) == 1),),
             ),
             "preserved_bandwidth": Score(self._weights[1]),
             "lasting_bandwidth": Score(self._lasting),
-            "fragmentation": Score(lambda _: 0, (lambda mask: -round(self.fragmentation(mask) * UNIT),)),
+            "fragmentation": Score(
+                lambda _: 0, (lambda mask: -round(self.fragmentation(mask) * UNIT),)
+            ),
         }
         if name in plain:
             return plain[name]
@@ -159,7 +167,10 @@ class Scale:
         effective = self._effective(slowest_first=slowest_first)
         if name == "effective_bandwidth":
             return effective
-        return Score(_at_most(minimum, effective.bound), tuple(_at_most(minimum, stage) for stage in effective.stages))
+        return Score(
+            _at_most(minimum, effective.bound),
+            tuple(_at_most(minimum, stage) for stage in effective.stages),
+        )
 
     @cached_property
     def _weights(self) -> tuple[Weigh, Weigh]:
@@ -183,16 +194,23 @@ class Scale:
         return preserved(mask) + self._all_links - lost
 
     def _aggregate(self, *, slowest_first: bool) -> Score:
-        if not self.edges or self.traffic.alike:  # without edges every pair counts, so that such jobs stay compact, too
+        if (
+            not self.edges or self.traffic.alike
+        ):  # without edges every pair counts, so that such jobs stay compact, too
             return Score(self._weights[0])
-        return Score(self._most_total, (self._most_total_by_degree, lambda mask: self._total(mask, slowest_first)))
+        return Score(
+            self._most_total,
+            (self._most_total_by_degree, lambda mask: self._total(mask, slowest_first)),
+        )
 
     def _effective(self, *, slowest_first: bool) -> Score:
         if not self.edges:
             return Score(lambda _: 0)
         if not self.collective:
             by_gpu = self._most_slowest_by_gpu
-            return Score(self._most_slowest, (by_gpu, lambda mask: self._slowest(mask, slowest_first)))
+            return Score(
+                self._most_slowest, (by_gpu, lambda mask: self._slowest(mask, slowest_first))
+            )
         if self._model == "mapa":
             return Score(self._most_mapa, (self._modelled,))
         if self._model != "cut":
@@ -215,8 +233,13 @@ class Scale:
         if any(self.fabric.into_switch):
             return most
         bounds = self._cut_bounds
-        narrowest = min([derived("links", row, bounds.links_of_gpu) for row in self._histogram.of_each(mask)])
-        return min(most, max(narrowest, derived("joined", self._histogram.packed(mask), bounds.most_joined)))
+        narrowest = min(
+            [derived("links", row, bounds.links_of_gpu) for row in self._histogram.of_each(mask)]
+        )
+        return min(
+            most,
+            max(narrowest, derived("joined", self._histogram.packed(mask), bounds.most_joined)),
+        )
 
     def _most_mapa(self, mask: int) -> int:
         most = partial(most_mapa, self.fabric, len(PATTERNS["ring"].edges(self.count)))
@@ -234,17 +257,27 @@ class Scale:
         return TrafficBounds(self.traffic)
 
     def _most_total(self, mask: int) -> int:
-        return self._histogram.derived("total", self._histogram.packed(mask), self._traffic_bounds.most_total)
+        return self._histogram.derived(
+            "total", self._histogram.packed(mask), self._traffic_bounds.most_total
+        )
 
     def _most_total_by_degree(self, mask: int) -> int:
         """The rank with the most edges sits somewhere, and has the links there; the others have the best of all."""
-        degree, bounds, derived = max(self.traffic.degree), self._traffic_bounds, self._histogram.derived
+        degree, bounds, derived = (
+            max(self.traffic.degree),
+            self._traffic_bounds,
+            self._histogram.derived,
+        )
         if degree < self.count - 1:  # with so many other edges it bounds no better
             return self._most_total(mask)
         rows = self._histogram.of_each(mask)
-        own = max(derived("row", row, lambda counts: bounds.most_of(counts, degree)) for row in rows)
+        own = max(
+            derived("row", row, lambda counts: bounds.most_of(counts, degree)) for row in rows
+        )
         edges = len(self.edges) - degree
-        rest = derived("rest", self._histogram.packed(mask), lambda counts: bounds.most_of(counts, edges))
+        rest = derived(
+            "rest", self._histogram.packed(mask), lambda counts: bounds.most_of(counts, edges)
+        )
         return min(self._most_total(mask), own + rest)
 
     def _total(self, mask: int, slowest_first: bool) -> int:
@@ -252,7 +285,10 @@ class Scale:
 
     def _most_slowest(self, mask: int) -> int:
         packed = self._histogram.packed(mask)
-        return min(self._histogram.derived("slowest", packed, self._traffic_bounds.most_slowest), self._most_anywhere)
+        return min(
+            self._histogram.derived("slowest", packed, self._traffic_bounds.most_slowest),
+            self._most_anywhere,
+        )
 
     def _most_slowest_by_gpu(self, mask: int) -> int:
         """Every rank sits on some GPU, and every GPU has some rank."""

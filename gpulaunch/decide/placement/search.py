@@ -36,8 +36,13 @@ def ranked(masks: Sequence[int], scores: Sequence[Score], known: int = 0) -> Ite
         scores: in order of weight.
         known: so many of the first figures are to be exact in any case.
     """
-    stages: list[tuple[int, Weigh]] = [(i, stage) for i, score in enumerate(scores) for stage in score.stages]
-    exact = [*(place for place, _ in stages), len(scores)]  # so many figures are, after so many stages
+    stages: list[tuple[int, Weigh]] = [
+        (i, stage) for i, score in enumerate(scores) for stage in score.stages
+    ]
+    exact = [
+        *(place for place, _ in stages),
+        len(scores),
+    ]  # so many figures are, after so many stages
     columns = [[-score.bound(mask) for mask in masks] for score in scores]
     waiting = [(*entry, 0) for entry in zip(*columns, (-mask for mask in masks), strict=True)]
     heapify(waiting)
@@ -56,7 +61,10 @@ def ranked(masks: Sequence[int], scores: Sequence[Score], known: int = 0) -> Ite
 
 
 def climbed(
-    start: Sequence[int], swaps: Sequence[int], scores: Sequence[Score], allowed: Callable[[int], bool]
+    start: Sequence[int],
+    swaps: Sequence[int],
+    scores: Sequence[Score],
+    allowed: Callable[[int], bool],
 ) -> Ranked:
     """The best of the sets that a chain of better and better single swaps leads to.
 

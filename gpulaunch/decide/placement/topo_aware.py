@@ -73,11 +73,22 @@ def place_tasks(
     _check(edges, ranks, free)
     worst = worst_slowdown(slowdown.get(gpu, 0.0) for gpu in free)
     setting = _Setting(
-        edges, ranks, distance, socket_of, total_by_socket, free_by_socket, slowdown, weights, worst, begun
+        edges,
+        ranks,
+        distance,
+        socket_of,
+        total_by_socket,
+        free_by_socket,
+        slowdown,
+        weights,
+        worst,
+        begun,
     )
     machine = _cut(setting, sorted(socket_of), frozenset(free))
     return _exchanged(
-        setting, max((_mapped(setting, part) for part in _roomy(machine, ranks)), key=setting.worth), free
+        setting,
+        max((_mapped(setting, part) for part in _roomy(machine, ranks)), key=setting.worth),
+        free,
     )
 
 
@@ -109,14 +120,24 @@ def placement_costs(
             place_tasks itself chooses by that of worst_slowdown().
     """
     setting = _Setting(
-        edges, len(gpus), distance, socket_of, total_by_socket, free_by_socket, slowdown, Weights(), worst
+        edges,
+        len(gpus),
+        distance,
+        socket_of,
+        total_by_socket,
+        free_by_socket,
+        slowdown,
+        Weights(),
+        worst,
     )
     return setting.costs(*setting.talk_of(gpus), gpus)
 
 
 def _check(edges: Edges, ranks: int, free: Sequence[int]) -> None:
     if not 1 <= ranks <= len(set(free)):
-        raise UsageError(f"job of {ranks} tasks: each needs a GPU of its own, and {len(set(free))} may be chosen")
+        raise UsageError(
+            f"job of {ranks} tasks: each needs a GPU of its own, and {len(set(free))} may be chosen"
+        )
     for a, b, weight in edges:
         if a == b or not (0 <= a < ranks and 0 <= b < ranks):
             raise UsageError(f"edge {a}-{b}: it must join two of the ranks 0 to {ranks - 1}")
@@ -174,7 +195,12 @@ class _Setting:
 
     def talk_of(self, gpus: Sequence[int]) -> tuple[float, float]:
         """Sum of weight times distance, and of weight alone, over the edges of a job whose ranks are on these GPUs."""
-        edges = [(w, self.far[gpus[a]][gpus[b]]) for a, row in enumerate(self.talk) for b, w in row.items() if a < b]
+        edges = [
+            (w, self.far[gpus[a]][gpus[b]])
+            for a, row in enumerate(self.talk)
+            for b, w in row.items()
+            if a < b
+        ]
         return sum(weight * far for weight, far in edges), sum(weight for weight, _ in edges)
 
     def costs(self, talk: float, volume: float, gpus: Sequence[int]) -> Costs:
@@ -217,7 +243,9 @@ def _cut(setting: _Setting, gpus: Sequence[int], free: frozenset[int]) -> _Part:
     def closeness(a: int, b: int) -> float:
         return 1 / setting.far[a][b] + _SAME_SOCKET * (setting.socket_of[a] == setting.socket_of[b])
 
-    halves = tuple(half for side in bipartition(gpus, closeness) if (half := _cut(setting, side, free)).free)
+    halves = tuple(
+        half for side in bipartition(gpus, closeness) if (half := _cut(setting, side, free)).free
+    )
     return halves[0] if len(halves) == 1 else _Part(chosen, halves)
 
 
@@ -302,8 +330,14 @@ def _shared(
     return deal.shares
 
 
-def _pull(talk: Mapping[int, float], settled: Mapping[int, Gpus], task: int) -> tuple[float, float, int]:
-    return sum(weight for other, weight in talk.items() if other in settled), sum(talk.values()), -task
+def _pull(
+    talk: Mapping[int, float], settled: Mapping[int, Gpus], task: int
+) -> tuple[float, float, int]:
+    return (
+        sum(weight for other, weight in talk.items() if other in settled),
+        sum(talk.values()),
+        -task,
+    )
 
 
 def _use(setting: _Setting, deal: _Deal, task: int, side: int) -> tuple[float, float]:
@@ -319,7 +353,9 @@ def _use(setting: _Setting, deal: _Deal, task: int, side: int) -> tuple[float, f
         else:
             talk += weight * setting.apart(here, deal.where[other])
     ahead.sort(reverse=True)
-    talk += sum(ahead[:room]) * setting.apart(here, here) + sum(ahead[room:]) * setting.apart(here, there)
+    talk += sum(ahead[:room]) * setting.apart(here, here) + sum(ahead[room:]) * setting.apart(
+        here, there
+    )
     volume = sum(setting.talk[task].values())
     count = len(share) + 1 + min(room, len(deal.left))
     fillings = _fillings(setting, here, count)
@@ -333,4 +369,8 @@ def _fillings(setting: _Setting, gpus: Gpus, count: int) -> list[list[int]]:
     for gpu in gpus:
         by_socket.setdefault(setting.socket_of[gpu], []).append(gpu)
     whole = [members[:count] for members in by_socket.values() if len(members) >= count]
-    return whole or [[gpu for members in sorted(by_socket.values(), key=len, reverse=True) for gpu in members][:count]]
+    return whole or [
+        [gpu for members in sorted(by_socket.values(), key=len, reverse=True) for gpu in members][
+            :count
+        ]
+    ]

@@ -63,7 +63,11 @@ class Traffic:
         place = {share: i for i, share in enumerate(self.shares)}
         self.edges = [(a, b, place[weight / heaviest]) for a, b, weight in edges]
         self.gain = [[round(link * share) for link in worth] for share in self.shares]
-        self.speed = [[round(speed / share) for speed in speeds] for share in self.shares] if speeds else None
+        self.speed = (
+            [[round(speed / share) for speed in speeds] for share in self.shares]
+            if speeds
+            else None
+        )
 
     @cached_property
     def earlier(self) -> list[list[tuple[int, int]]]:
@@ -86,7 +90,9 @@ class Traffic:
                 if a < placed <= b:
                     ends.setdefault(a, []).append(share)
             among = tuple(sorted(share for a, _, share in self.edges if placed <= a))
-            found.append(([(end, tuple(sorted(shares))) for end, shares in sorted(ends.items())], among))
+            found.append(
+                ([(end, tuple(sorted(shares))) for end, shares in sorted(ends.items())], among)
+            )
         return found
 
     @cached_property
@@ -100,7 +106,11 @@ class Traffic:
                 (
                     before
                     for before in reversed(range(rank))
-                    if all(rows[rank][k] == rows[before][k] for k in range(self.ranks) if k not in (rank, before))
+                    if all(
+                        rows[rank][k] == rows[before][k]
+                        for k in range(self.ranks)
+                        if k not in (rank, before)
+                    )
                 ),
                 -1,
             )
@@ -156,7 +166,9 @@ class Traffic:
         """The same with the ranks renumbered in that order."""
         fabric, edges, speeds, worth = self._given
         place = {rank: i for i, rank in enumerate(self.connected_order)}
-        moved = [(min(place[a], place[b]), max(place[a], place[b]), weight) for a, b, weight in edges]
+        moved = [
+            (min(place[a], place[b]), max(place[a], place[b]), weight) for a, b, weight in edges
+        ]
         return Traffic(fabric, moved, speeds, worth)
 
     @cached_property
@@ -175,5 +187,7 @@ class Traffic:
         """A mapping with its figures."""
         kind = self.fabric.kind
         links = [(share, kind[gpus[a]][gpus[b]]) for a, b, share in self.edges]
-        slowest = min(self.speed[share][link] for share, link in links) if self.speed and links else 0
+        slowest = (
+            min(self.speed[share][link] for share, link in links) if self.speed and links else 0
+        )
         return Mapping(tuple(gpus), slowest, sum(self.gain[share][link] for share, link in links))

@@ -59,7 +59,9 @@ def weights_of(communication: float, interference: float, fragmentation: float) 
             raise UsageError(f"weight of {name}: asked for {value:g}, a weight is 0 or more")
     largest = max(asked)
     if not largest:
-        raise UsageError("weights of communication, interference and fragmentation: all are 0, one must be more")
+        raise UsageError(
+            "weights of communication, interference and fragmentation: all are 0, one must be more"
+        )
     shares = [value / largest for value in asked]  # their sum is finite
     return Weights(*(share / sum(shares) for share in shares))
 
@@ -73,7 +75,9 @@ def communication_cost(distance: Callable[[int, int], int], gpus: Iterable[int])
     return sum(distance(a, b) for a, b in combinations(gpus, 2))
 
 
-def communication_range(distance: Callable[[int, int], int], gpus: Collection[int], count: int) -> tuple[int, int]:
+def communication_range(
+    distance: Callable[[int, int], int], gpus: Collection[int], count: int
+) -> tuple[int, int]:
     """The least and the largest communication cost of that many of the GPUs.
 
     Found by trying all sets if there are no more than MAX_SETS; else by letting a set grow around each GPU, by the
@@ -93,7 +97,9 @@ def communication_range(distance: Callable[[int, int], int], gpus: Collection[in
     rows = {a: {b: distance(a, b) for b in gpus} for a in gpus}
     alike = {tuple(sorted(row.values())): gpu for gpu, row in rows.items()}
     seeds = gpus if len(gpus) <= ALL_SEEDS else alike.values()
-    return min(_grown(rows, seed, count, 1) for seed in seeds), max(_grown(rows, seed, count, -1) for seed in seeds)
+    return min(_grown(rows, seed, count, 1) for seed in seeds), max(
+        _grown(rows, seed, count, -1) for seed in seeds
+    )
 
 
 def _grown(rows: Mapping[int, Mapping[int, int]], seed: int, count: int, sign: int) -> int:
@@ -141,7 +147,10 @@ def fragmentation(
         0.0
     """
     touched = sorted(set(sockets))
-    left = [(free_by_socket[socket] - sockets.count(socket)) / total_by_socket[socket] for socket in touched]
+    left = [
+        (free_by_socket[socket] - sockets.count(socket)) / total_by_socket[socket]
+        for socket in touched
+    ]
     return sum(left) / len(left)
 
 
@@ -171,7 +180,9 @@ def utility(costs: Costs, weights: Weights) -> float:
         >>> utility(Costs(0, 0, 0), Weights())
         1.0
     """
-    roots = [weight * sqrt(max(cost, COST_FLOOR)) for cost, weight in zip(costs, weights, strict=True)]
+    roots = [
+        weight * sqrt(max(cost, COST_FLOOR)) for cost, weight in zip(costs, weights, strict=True)
+    ]
     return min(1.0, sqrt(COST_FLOOR) / sum(roots))
 
 

@@ -22,7 +22,11 @@ LOST = (
     pynvml.NVML_ERROR_IRQ_ISSUE,
 )
 _ABSENT = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-_USUAL = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_FOUND)
+_USUAL = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_NOT_FOUND,
+)
 _STEADY = (*_USUAL, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION)
 
 _PATHS: dict[int, PathType] = {
@@ -34,7 +38,16 @@ _PATHS: dict[int, PathType] = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 
-_MAJOR_NVLINK_VERSION = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}  # NVML counts 1.0, 2.0, 2.2, 3.0, 3.1, 4.0 ...
+_MAJOR_NVLINK_VERSION = {
+    1: 1,
+    2: 2,
+    3: 2,
+    4: 3,
+    5: 3,
+    6: 4,
+    7: 5,
+    8: 6,
+}  # NVML counts 1.0, 2.0, 2.2, 3.0, 3.1, 4.0 ...
 _NVLINK_ENDS = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
     pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
@@ -211,7 +224,9 @@ class Card:
 
     def memory_nodes(self) -> frozenset[int]:
         """NUMA nodes of the host's memory next to it."""
-        return _bits(self._ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE))
+        return _bits(
+            self._ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE)
+        )
 
     def compute_mode(self) -> str:
         """Who may use it: everybody if this is empty, else PROHIBITED, EXCLUSIVE_PROCESS or EXCLUSIVE_THREAD."""
@@ -224,7 +239,9 @@ class Card:
             by_field: ask for states and speeds of single links by field, as Hopper and later can; the older calls do
                 not know that a link may sleep.
         """
-        states = {link: self._nvlink_state(link, by_field=by_field) for link in range(_MOST_NVLINKS)}
+        states = {
+            link: self._nvlink_state(link, by_field=by_field) for link in range(_MOST_NVLINKS)
+        }
         return {
             link: self._nvlink(link, by_field=by_field) if state else NvlinkEnd(active=False)
             for link, state in states.items()
@@ -245,7 +262,9 @@ class Card:
             speed = self._field(pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0)
         return NvlinkEnd(
             active=True,
-            version=_MAJOR_NVLINK_VERSION.get(version, max(_MAJOR_NVLINK_VERSION.values())) if version else 0,
+            version=_MAJOR_NVLINK_VERSION.get(version, max(_MAJOR_NVLINK_VERSION.values()))
+            if version
+            else 0,
             remote=_NVLINK_ENDS.get(kind, ""),
             address=_address(remote),
             gb_per_s=(speed or 0) / 1000,
@@ -259,7 +278,9 @@ class Card:
 
     def path_to(self, other: "Card") -> PathType:
         """How the two meet over PCIe; the farthest if that is unknown."""
-        return _PATHS.get(self._ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, other.handle), "SYS")
+        return _PATHS.get(
+            self._ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, other.handle), "SYS"
+        )
 
     def reads_from(self, other: "Card") -> bool | None:
         """Whether it can read the other's memory directly; None if unknown."""
@@ -289,7 +310,11 @@ class Card:
         if profile:
             return profile
         parts = self._ask(pynvml.nvmlDeviceGetAttributes_v2)
-        return f"{parts.gpuInstanceSliceCount}g.{round(parts.memorySizeMB / 1024)}gb" if parts else "unknown"
+        return (
+            f"{parts.gpuInstanceSliceCount}g.{round(parts.memorySizeMB / 1024)}gb"
+            if parts
+            else "unknown"
+        )
 
     def pids(self, kind: str) -> set[int]:
         """Processes at work on it: "compute", "graphics", or "mps" for clients of an MPS server."""
@@ -376,9 +401,12 @@ def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401
         return function()
     except pynvml.NVMLError as problem:
         if problem.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-            raise FailedError("no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", HINT) from None
+            raise FailedError(
+                "no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", HINT
+            ) from None
         raise FailedError(
-            f"NVML: {function.__name__} failed: {problem}", HINT if problem.value in _ABSENT else None
+            f"NVML: {function.__name__} failed: {problem}",
+            HINT if problem.value in _ABSENT else None,
         ) from None
 
 
@@ -387,4 +415,6 @@ def _address(pci: Any) -> PciAddress | None:  # noqa: ANN401
 
 
 def _bits(words: Collection[int] | None) -> frozenset[int]:
-    return frozenset(64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1)
+    return frozenset(
+        64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if word >> bit & 1
+    )

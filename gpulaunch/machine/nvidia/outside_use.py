@@ -53,7 +53,11 @@ def _unusable(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
     """Why nobody could use a GPU, whoever is at work there."""
     if gpu.mig is None and card.in_mig_mode():  # since the topology was read
         return OutsideUse(gpu.uuid, "it is in MIG mode now")
-    return OutsideUse(gpu.uuid, "its compute mode is Prohibited") if card.compute_mode() == nvml.PROHIBITED else None
+    return (
+        OutsideUse(gpu.uuid, "its compute mode is Prohibited")
+        if card.compute_mode() == nvml.PROHIBITED
+        else None
+    )
 
 
 def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:
@@ -66,19 +70,27 @@ def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | No
     compute = card.pids("compute")
     servers = {pid for pid in compute if program_of(pid) == _MPS_SERVER}
     seen = compute | card.pids("mps")
-    pids = tuple(sorted(pid for pid in seen - servers if not ignored or program_of(pid) not in ignored))
+    pids = tuple(
+        sorted(pid for pid in seen - servers if not ignored or program_of(pid) not in ignored)
+    )
     if pids:
         return OutsideUse(gpu.uuid, "; ".join(map(_who, pids)), pids)
     if servers and card.compute_mode() == nvml.EXCLUSIVE_PROCESS:
         who = "; ".join(map(_who, sorted(servers)))
-        return OutsideUse(gpu.uuid, f"an MPS server keeps it in compute mode EXCLUSIVE_PROCESS: {who}", tuple(servers))
+        return OutsideUse(
+            gpu.uuid,
+            f"an MPS server keeps it in compute mode EXCLUSIVE_PROCESS: {who}",
+            tuple(servers),
+        )
     if seen or card.pids("graphics"):
         return None
     memory = card.memory()
     if memory is None:
         return None
     if memory.used > (IDLE_MEMORY_WITH_RESERVE_BYTES if memory.with_reserve else IDLE_MEMORY_BYTES):
-        return OutsideUse(gpu.uuid, f"{memory.used >> 20} MiB in use by a process that is not visible here")
+        return OutsideUse(
+            gpu.uuid, f"{memory.used >> 20} MiB in use by a process that is not visible here"
+        )
     return None
 
 

@@ -72,14 +72,22 @@ def probe() -> Reading:
     nvml.open_nvml()
     problems: list[str] = []
     unanswered: list[Unanswered] = []
-    cards = _of_each(range(nvml.card_count()), lambda index: nvml.card_at(index, unanswered), problems)
+    cards = _of_each(
+        range(nvml.card_count()), lambda index: nvml.card_at(index, unanswered), problems
+    )
     addresses = _of_each(cards, lambda index: cards[index].address(), problems)
     known = {address: index for index, address in addresses.items() if address}
     everyone = known if len(known) == nvml.card_count() else None
-    parts = _of_each(addresses, lambda index: _part(cards[index], addresses[index], everyone), problems)
+    parts = _of_each(
+        addresses, lambda index: _part(cards[index], addresses[index], everyone), problems
+    )
 
     empty = tuple(index for index, part in parts.items() if part.instances == [])
-    gpus = [gpu for part in parts.values() for gpu in ([part.gpu] if part.instances is None else part.instances)]
+    gpus = [
+        gpu
+        for part in parts.values()
+        for gpu in ([part.gpu] if part.instances is None else part.instances)
+    ]
     if not gpus:
         problems += [f"GPU {index} is in MIG mode and has no instance" for index in empty]
         raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), nvml.HINT)
@@ -126,7 +134,10 @@ def _part(card: Card, address: PciAddress | None, everyone: Collection[PciAddres
     """Read a card; `everyone` are the addresses of all cards, or None if some are unknown."""
     capability = card.compute_capability()
     by_field = nvml.asks_by_field(capability)
-    nvlinks = {number: _seen_through(end, everyone) for number, end in card.nvlinks(by_field=by_field).items()}
+    nvlinks = {
+        number: _seen_through(end, everyone)
+        for number, end in card.nvlinks(by_field=by_field).items()
+    }
     active = [end for end in nvlinks.values() if end.active]
     memory = card.memory()
     generation, width = card.pcie()
@@ -147,7 +158,11 @@ def _part(card: Card, address: PciAddress | None, everyone: Collection[PciAddres
         pci_address=f"{address[0]:04x}:{address[1]:02x}:{address[2]:02x}" if address else None,
     )
     found = card.instances()
-    instances = None if found is None else [_instance(gpu, number, instance) for number, instance in found.items()]
+    instances = (
+        None
+        if found is None
+        else [_instance(gpu, number, instance) for number, instance in found.items()]
+    )
     return Part(card, gpu, nvlinks, card.compute_mode(), instances)
 
 
@@ -156,7 +171,12 @@ def _seen_through(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> Nv
 
     Source: NCCL src/graph/xml.cc, which takes it so.
     """
-    hidden = not end.remote and end.address is not None and everyone is not None and end.address not in everyone
+    hidden = (
+        not end.remote
+        and end.address is not None
+        and everyone is not None
+        and end.address not in everyone
+    )
     return end._replace(remote="switch") if hidden else end
 
 
@@ -186,7 +206,9 @@ def _numa_node(card: Card, address: PciAddress | None) -> int | None:
     if address:
         domain, bus, device = address
         try:
-            with open(f"/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0/numa_node") as file:
+            with open(
+                f"/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0/numa_node"
+            ) as file:
                 node = int(file.read())
             if node >= 0:
                 return node
@@ -196,12 +218,21 @@ def _numa_node(card: Card, address: PciAddress | None) -> int | None:
     return min(nodes) if len(nodes) == 1 else None
 
 
-def _direct_nvlinks(parts: dict[int, Part], known: dict[PciAddress, int]) -> dict[tuple[int, int], int]:
+def _direct_nvlinks(
+    parts: dict[int, Part], known: dict[PciAddress, int]
+) -> dict[tuple[int, int], int]:
     """How many NVLinks join each pair of cards without a switch: as both tell, or the one that does."""
     seen: Counter[tuple[int, int]] = Counter()
     for index, part in parts.items():
         for end in part.nvlinks.values():
-            peer = known.get(end.address) if end.active and end.address and end.remote != "switch" else None
+            peer = (
+                known.get(end.address)
+                if end.active and end.address and end.remote != "switch"
+                else None
+            )
             if peer is not None:
                 seen[index, peer] += 1
-    return {(min(pair), max(pair)): min(filter(None, (seen[pair], seen[pair[::-1]]))) for pair in list(seen)}
+    return {
+        (min(pair), max(pair)): min(filter(None, (seen[pair], seen[pair[::-1]])))
+        for pair in list(seen)
+    }

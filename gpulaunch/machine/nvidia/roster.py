@@ -45,7 +45,12 @@ def read_roster() -> Roster | None:
         _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
         driver = _text(library.nvmlSystemGetDriverVersion)
         return Roster(driver, tuple(_listed(library, index) for index in range(count.value)))
-    except (OSError, AttributeError, _OddError, UnicodeDecodeError):  # no library, no such function, an error
+    except (
+        OSError,
+        AttributeError,
+        _OddError,
+        UnicodeDecodeError,
+    ):  # no library, no such function, an error
         return None
 
 
@@ -77,7 +82,9 @@ def _listed(library: ctypes.CDLL, index: int) -> Listed:
     instances = {}
     for number in range(most.value):
         instance = ctypes.c_void_p()
-        if not library.nvmlDeviceGetMigDeviceHandleByIndex(card, ctypes.c_uint(number), ctypes.byref(instance)):
+        if not library.nvmlDeviceGetMigDeviceHandleByIndex(
+            card, ctypes.c_uint(number), ctypes.byref(instance)
+        ):
             instances[str(number)] = [
                 _text(library.nvmlDeviceGetUUID, instance),
                 _text(library.nvmlDeviceGetName, instance),

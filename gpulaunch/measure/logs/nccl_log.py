@@ -33,9 +33,15 @@ _COMM = re.compile(
     r"(?: parent (?P<parent>0x[0-9a-f]{1,16}) (?:split|child)Count (?P<split>\d{1,9}) color (?P<color>-?\d{1,10}))?"
 )
 _CHANNEL = re.compile(r"NCCL INFO Channel \d{1,4}/\d{1,4} :(?P<order>(?: +\d{1,5}){2,64})\s*$")
-_RING = re.compile(r"NCCL INFO Ring (?P<channel>\d{1,4}) : \d{1,7} -> (?P<rank>\d{1,7}) -> (?P<next>\d{1,7})\s*$")
-_TREE = re.compile(r"\[(?P<channel>\d{1,4})\] -?\d{1,7}/-?\d{1,7}/-?\d{1,7}->(?P<rank>\d{1,7})->(?P<up>\d{1,7})\b")
-_VIA = re.compile(r"-> \d{1,7}\[[0-9a-f]{1,9}\](?: \[(?:send|receive)\])? via (?P<way>[A-Z][A-Z0-9]{1,8})")
+_RING = re.compile(
+    r"NCCL INFO Ring (?P<channel>\d{1,4}) : \d{1,7} -> (?P<rank>\d{1,7}) -> (?P<next>\d{1,7})\s*$"
+)
+_TREE = re.compile(
+    r"\[(?P<channel>\d{1,4})\] -?\d{1,7}/-?\d{1,7}/-?\d{1,7}->(?P<rank>\d{1,7})->(?P<up>\d{1,7})\b"
+)
+_VIA = re.compile(
+    r"-> \d{1,7}\[[0-9a-f]{1,9}\](?: \[(?:send|receive)\])? via (?P<way>[A-Z][A-Z0-9]{1,8})"
+)
 _VERSION = re.compile(r"NCCL version (?P<version>\d[\w.+-]{1,40})")
 _TIME = re.compile(
     r"(?P<year>[12]\d{3})-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])[ T]"
@@ -179,11 +185,22 @@ class _Reader:
             return False
         before = line[max(0, match.start() - _BEFORE) : match.start()]
         prefix = _PREFIX.search(before)
-        host, pid, device = (prefix["host"], prefix["pid"], prefix["device"]) if prefix else ("", "", "")
+        host, pid, device = (
+            (prefix["host"], prefix["pid"], prefix["device"]) if prefix else ("", "", "")
+        )
         size = int(match["count"]) * _TYPE_BYTES[kind]
-        if match["name"] in ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"):
+        if match["name"] in (
+            "AllGather",
+            "ReduceScatter",
+            "AlltoAll",
+            "AllToAll",
+            "Gather",
+            "Scatter",
+        ):
             size *= ranks
-        self.calls[Call(match["name"], Endpoint(host, pid, match["comm"]), ranks, size, int(match["root"]))] += 1
+        self.calls[
+            Call(match["name"], Endpoint(host, pid, match["comm"]), ranks, size, int(match["root"]))
+        ] += 1
         self.first_lines.setdefault(match["name"], number)
         if prefix:
             self.devices.add((host, pid, device))
@@ -199,7 +216,11 @@ class _Reader:
         if not found or not prefix:
             return
         endpoint = Endpoint(prefix["host"], prefix["pid"], found["comm"])
-        gpu = (prefix["host"], found["bus"]) if found["bus"] else (f"{prefix['host']} {prefix['pid']}", found["device"])
+        gpu = (
+            (prefix["host"], found["bus"])
+            if found["bus"]
+            else (f"{prefix['host']} {prefix['pid']}", found["device"])
+        )
         known = self.members.get(endpoint)
         group = self._group(found, endpoint)
         if known and known.ranks == int(found["ranks"]) and len(known.group) > len(group):
@@ -219,7 +240,9 @@ class _Reader:
         """A ring as rank 0 prints it, one rank's place in a ring, or a connection."""
         if channel := _CHANNEL.search(line):
             order = tuple(map(int, channel["order"].split()))
-            if sorted(order) == list(range(len(order))):  # NCCL cuts off what is longer than its buffer
+            if sorted(order) == list(
+                range(len(order))
+            ):  # NCCL cuts off what is longer than its buffer
                 self.channels[_turned(order)] += 1
         elif ring := _RING.search(line):
             self.nexts.setdefault(ring["channel"], {})[int(ring["rank"])] = int(ring["next"])
@@ -262,5 +285,7 @@ def _closed(nexts: dict[int, int]) -> tuple[int, ...]:
 
 def _seconds(time: re.Match[str]) -> float:
     """A time as seconds from some beginning."""
-    whole = calendar.timegm(tuple(int(time[name]) for name in ("year", "month", "day", "hour", "minute", "second")))
+    whole = calendar.timegm(
+        tuple(int(time[name]) for name in ("year", "month", "day", "hour", "minute", "second"))
+    )
     return whole + float((time["part"] or ".0").replace(",", "."))

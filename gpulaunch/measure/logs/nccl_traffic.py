@@ -117,14 +117,22 @@ def communication(log: NcclLog, name: str) -> Communication:
         what = "no calls in its" if log.lines else "no"
         raise UsageError(f"{name}: {what} lines of NCCL", _HINT)
     moving = {call: count for call, count in log.calls.items() if call.ranks > 1}
-    ranks = max([1, *(call.ranks for call in moving), *(member.ranks for member in log.members.values())])
+    ranks = max(
+        [1, *(call.ranks for call in moving), *(member.ranks for member in log.members.values())]
+    )
     collectives = _collectives(log, moving)
     pattern, edges, sure, why = _pattern(log, ranks, moving, collectives)
     rate = _rate(log, moving)
     calls = sum(count for call, count in moving.items() if call.name != "Recv")
     mean = _mean(moving)
-    large = sum(count for call, count in moving.items() if call.name != "Recv" and call.message_bytes >= LARGE_BYTES)
-    sensitive, certainty, because = _sensitive(mean, large / log.gpus, rate) if moving else (False, sure, "")
+    large = sum(
+        count
+        for call, count in moving.items()
+        if call.name != "Recv" and call.message_bytes >= LARGE_BYTES
+    )
+    sensitive, certainty, because = (
+        _sensitive(mean, large / log.gpus, rate) if moving else (False, sure, "")
+    )
     reasons = [text for text in (why, because, *_doubts(log, ranks)) if text]
     return Communication(
         ranks,
@@ -167,9 +175,15 @@ def nccl_document(log: NcclLog, found: Communication, file: str) -> dict[str, An
         "message_bytes": found.message_bytes,
         "gb_per_s": found.gb_per_s,
         "duration_s": log.duration_s,
-        "collectives": [one._asdict() | {"sizes": [list(size) for size in one.sizes]} for one in found.collectives],
+        "collectives": [
+            one._asdict() | {"sizes": [list(size) for size in one.sizes]}
+            for one in found.collectives
+        ],
         "rings": [{"ranks": list(order), "channels": channels} for order, channels in log.rings],
-        "trees": [{"edges": [list(edge) for edge in tree], "channels": channels} for tree, channels in log.trees],
+        "trees": [
+            {"edges": [list(edge) for edge in tree], "channels": channels}
+            for tree, channels in log.trees
+        ],
         "connections": dict(log.ways),
         "damaged": log.damaged,
     }
@@ -237,7 +251,11 @@ def _pattern_of(name: str, calls: Sequence[tuple[Call, int]]) -> str:
         for large in (True, False)
     }
     names = {True: "ring", False: "tree"}
-    return union(names[large] for large, amount in moved.items() if amount >= NOISE_SHARE * fsum(moved.values()))
+    return union(
+        names[large]
+        for large, amount in moved.items()
+        if amount >= NOISE_SHARE * fsum(moved.values())
+    )
 
 
 def _pattern(
@@ -247,7 +265,11 @@ def _pattern(
     if not moving:
         return "none", (), "likely", "every communicator has one rank"
     total = fsum(one.sent_gb for one in collectives)
-    parts = [one for one in collectives if one.sent_gb >= NOISE_SHARE * total and (one.sent_gb or one.name == "Recv")]
+    parts = [
+        one
+        for one in collectives
+        if one.sent_gb >= NOISE_SHARE * total and (one.sent_gb or one.name == "Recv")
+    ]
     names = ", ".join(f"{one.name} ({one.pattern})" for one in parts)
     everybody = all(call.ranks == ranks for call in moving if _sent(call))
     if everybody and not any(one.name in _PEERS for one in parts):
@@ -259,7 +281,12 @@ def _pattern(
     near = nearest_pattern(ranks, edges)
     if near.name is None:
         return "all_to_all", edges, "guess", f"calls: {names}; their graph is like no named pattern"
-    return near.name, edges, "likely", f"calls: {names}; their graph is {near.similarity:.0%} like {near.name}"
+    return (
+        near.name,
+        edges,
+        "likely",
+        f"calls: {names}; their graph is {near.similarity:.0%} like {near.name}",
+    )
 
 
 def _edges(log: NcclLog, ranks: int, moving: dict[Call, int]) -> tuple[Edge, ...] | None:
@@ -297,7 +324,10 @@ def _numbers(log: NcclLog, ranks: int) -> dict[tuple[str, str], int]:
     gpus = {member.gpu for member in log.members.values()}
     if whole.keys() == gpus and len({*whole.values()}) == len(gpus):
         return whole
-    return {gpu: number for number, gpu in enumerate(sorted(gpus, key=lambda gpu: (gpu[0], gpu[1].zfill(16))))}
+    return {
+        gpu: number
+        for number, gpu in enumerate(sorted(gpus, key=lambda gpu: (gpu[0], gpu[1].zfill(16))))
+    }
 
 
 def _partners(call: Call, rank: int) -> Iterator[tuple[int, float]]:
@@ -305,7 +335,9 @@ def _partners(call: Call, rank: int) -> Iterator[tuple[int, float]]:
     if call.name in _PEERS:
         yield call.peer, call.message_bytes
     elif call.name in _EVERYONE:
-        yield from ((peer, call.message_bytes / call.ranks) for peer in range(call.ranks) if peer != rank)
+        yield from (
+            (peer, call.message_bytes / call.ranks) for peer in range(call.ranks) if peer != rank
+        )
     elif call.name in _ONE_ROOT:
         if rank != call.peer:
             yield call.peer, call.message_bytes / call.ranks
@@ -323,25 +355,35 @@ def _rate(log: NcclLog, moving: dict[Call, int]) -> float | None:
     """GB/s that a GPU sends in large messages, on average."""
     if log.duration_s is None or log.duration_s < LEAST_DURATION_S:
         return None
-    large = fsum(_sent(call) * count for call, count in moving.items() if call.message_bytes >= LARGE_BYTES)
+    large = fsum(
+        _sent(call) * count for call, count in moving.items() if call.message_bytes >= LARGE_BYTES
+    )
     return large / 1e9 / log.gpus / log.duration_s
 
 
-def _sensitive(mean: float, large_calls: float, rate: float | None) -> tuple[bool | None, Confidence, str]:
+def _sensitive(
+    mean: float, large_calls: float, rate: float | None
+) -> tuple[bool | None, Confidence, str]:
     """Whether faster links pay, how sure that is, and why."""
     if rate is not None:
         far = rate >= _FIRMLY * LEAST_GB_PER_S or rate <= LEAST_GB_PER_S / _FIRMLY
-        why = (
-            f"each GPU sends {rate:.3g} GB/s in messages of 100 kB and more; links matter from {LEAST_GB_PER_S:.2g} on"
-        )
+        why = f"each GPU sends {rate:.3g} GB/s in messages of 100 kB and more; links matter from {LEAST_GB_PER_S:.2g} on"
         return rate >= LEAST_GB_PER_S, "likely" if far else "guess", why
     size = f"{mean / 1e6:.3g} MB" if mean >= 1e6 else f"{mean / 1e3:.3g} kB"
     text = f"messages have {size} on average, fast links pay from 100 kB on"
     if mean < LARGE_BYTES:
         return False, "guess", text
     if large_calls < LEAST_CALLS:
-        return None, "guess", f"{text}; but {large_calls:.0f} such calls of a GPU are too few to tell"
-    return True, "guess", f"{text}; without times in the log nobody knows how much of the run they take"
+        return (
+            None,
+            "guess",
+            f"{text}; but {large_calls:.0f} such calls of a GPU are too few to tell",
+        )
+    return (
+        True,
+        "guess",
+        f"{text}; without times in the log nobody knows how much of the run they take",
+    )
 
 
 def _doubts(log: NcclLog, ranks: int) -> Iterator[str]:

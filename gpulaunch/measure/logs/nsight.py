@@ -46,11 +46,24 @@ _NAMES = {
 }
 _PERCENTAGES = {_HIT, _ACHIEVED, _THEORETICAL}
 # where ncu has not counted sectors at large, it may have by operation: of these four each sector belongs to one
-_OPERATIONS = {f"lts__t_sectors_op_{operation}.sum" for operation in ("read", "write", "atom", "red")}
+_OPERATIONS = {
+    f"lts__t_sectors_op_{operation}.sum" for operation in ("read", "write", "atom", "red")
+}
 
 _COUNT_UNIT = re.compile(r"(?P<factor>[kKMGT]?)(?:sector|inst(?:ruction)?)s?")
 _TIME_UNIT = re.compile(r"(?P<factor>[num\u00b5]?)s(?:ec(?:ond)?s?)?")
-_FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "n": 1e-9, "u": 1e-6, "\u00b5": 1e-6, "m": 1e-3}
+_FACTORS = {
+    "": 1.0,
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "n": 1e-9,
+    "u": 1e-6,
+    "\u00b5": 1e-6,
+    "m": 1e-3,
+}
 _ABSENT = {"", "n/a", "nan", "-nan", "(nan)"}
 _NOISE_PERCENTAGE = 10.0
 """By how much a rate may pass 100 %: ncu counts hits and accesses in different replays of the kernel."""
@@ -127,7 +140,9 @@ def read_ncu(text: str, origin: str) -> NcuCounters:
 
     _require(launches, origin)
     sectors = [_needed(launch, _sectors(launch, value), _SECTORS, origin) for launch in launches]
-    instructions = sum(_needed(launch, value(launch, _INSTRUCTIONS), _INSTRUCTIONS, origin) for launch in launches)
+    instructions = sum(
+        _needed(launch, value(launch, _INSTRUCTIONS), _INSTRUCTIONS, origin) for launch in launches
+    )
     if not instructions:
         raise UsageError(
             f"{origin}: {len(launches)} kernels executed 0 warp instructions: there is nothing to count by"
@@ -137,7 +152,9 @@ def read_ncu(text: str, origin: str) -> NcuCounters:
         for launch, count in zip(launches, sectors, strict=True)
         if count  # a kernel that does not use L2 has no hit rate
     )
-    occupancies = {metric: _mean_by_time(launches, metric, value) for metric in (_ACHIEVED, _THEORETICAL)}
+    occupancies = {
+        metric: _mean_by_time(launches, metric, value) for metric in (_ACHIEVED, _THEORETICAL)
+    }
     return NcuCounters(
         1000 * sum(sectors) / instructions,
         hits / sum(sectors) if sum(sectors) else 0.0,
@@ -149,7 +166,9 @@ def read_ncu(text: str, origin: str) -> NcuCounters:
     )
 
 
-def _missing(launches: Sequence[_Launch], occupancies: Mapping[str, float | None]) -> tuple[str, ...]:
+def _missing(
+    launches: Sequence[_Launch], occupancies: Mapping[str, float | None]
+) -> tuple[str, ...]:
     """What a further run of ncu is to be asked for, so that both occupancies are known."""
     absent = [metric for metric, mean in occupancies.items() if mean is None]
     timed = all(_DURATION in launch.cells for launch in launches) or len(launches) == 1
@@ -166,10 +185,16 @@ def _launches(text: str, origin: str) -> list[_Launch]:
     tables = 0
     for line, row in _rows(text, origin):
         if _is_header(row):
-            columns, units, tables = {name: place for place, name in reversed(list(enumerate(row)))}, None, tables + 1
+            columns, units, tables = (
+                {name: place for place, name in reversed(list(enumerate(row)))},
+                None,
+                tables + 1,
+            )
             continue
         if len(row) != len(columns):
-            raise UsageError(f"{origin}:{line}: a row of {len(row)} cells under {len(columns)} columns")
+            raise UsageError(
+                f"{origin}:{line}: a row of {len(row)} cells under {len(columns)} columns"
+            )
         number = row[columns["ID"]]
         if not number and "Metric Name" not in columns and units is None:
             units = row
@@ -204,7 +229,10 @@ def _rows(text: str, origin: str) -> Iterator[tuple[int, list[str]]]:
         inside = False
         for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
             at = number
-            inside = inside or (line.lstrip('"').startswith("ID") and _is_header(next(csv.reader([line.rstrip("\r")]))))
+            inside = inside or (
+                line.lstrip('"').startswith("ID")
+                and _is_header(next(csv.reader([line.rstrip("\r")])))
+            )
             if inside and line.strip() and not line.startswith("=="):
                 yield line.rstrip("\r") + "\n"
 
@@ -219,7 +247,9 @@ def _is_header(row: Sequence[str]) -> bool:
     return "ID" in row[:1] and "Kernel Name" in row
 
 
-def _cells(line: int, row: list[str], columns: Mapping[str, int], units: list[str]) -> Iterable[tuple[str, _Cell]]:
+def _cells(
+    line: int, row: list[str], columns: Mapping[str, int], units: list[str]
+) -> Iterable[tuple[str, _Cell]]:
     """The figures of a row by their names: one on the details page, as many as there are columns on the raw one."""
     if "Metric Name" in columns and "Metric Value" in columns:
         unit = row[columns["Metric Unit"]] if "Metric Unit" in columns else ""
@@ -244,7 +274,9 @@ def _decimal_comma(launches: Iterable[_Launch], origin: str) -> bool:
     if len(seen) == 2:
         point, comma = seen[False], seen[True]
         other = f"{quoted(point.text)} in line {point.line} is written as in English"
-        raise UsageError(f"{origin}:{comma.line}: {quoted(comma.text)} has a decimal comma, {other}")
+        raise UsageError(
+            f"{origin}:{comma.line}: {quoted(comma.text)} has a decimal comma, {other}"
+        )
     return True in seen
 
 
@@ -281,13 +313,17 @@ def _figure(cell: _Cell, metric: str, *, comma: bool, origin: str) -> float | No
         return _percentage(number, cell, metric, origin)
     match = (_TIME_UNIT if metric == _DURATION else _COUNT_UNIT).fullmatch(cell.unit.strip())
     if cell.unit.strip() and not match:
-        raise UsageError(f"{origin}:{cell.line}: {metric} has the unit {quoted(cell.unit)}, which is not known")
+        raise UsageError(
+            f"{origin}:{cell.line}: {metric} has the unit {quoted(cell.unit)}, which is not known"
+        )
     return number * (_FACTORS[match["factor"]] if match else 1.0)
 
 
 def _percentage(number: float, cell: _Cell, metric: str, origin: str) -> float:
     if number > 100 + _NOISE_PERCENTAGE or cell.unit.strip() not in {"%", "", "pct"}:
-        raise UsageError(f"{origin}:{cell.line}: {metric} is {quoted(f'{cell.text} {cell.unit}')}, not 0 to 100 %")
+        raise UsageError(
+            f"{origin}:{cell.line}: {metric} is {quoted(f'{cell.text} {cell.unit}')}, not 0 to 100 %"
+        )
     return min(number, 100.0)
 
 
@@ -306,7 +342,9 @@ def _require(launches: Sequence[_Launch], origin: str) -> None:
 
 def _needed(launch: _Launch, value: float | None, metric: str, origin: str) -> float:
     if value is None:
-        raise UsageError(f"{origin}:{launch.line}: kernel {quoted(launch.name)} has no {metric}", HINT)
+        raise UsageError(
+            f"{origin}:{launch.line}: kernel {quoted(launch.name)} has no {metric}", HINT
+        )
     return value
 
 
@@ -322,7 +360,11 @@ def _mean_by_time(launches: Sequence[_Launch], metric: str, value: _Value) -> fl
     """Mean over the time of all launches; None if one lacks the figure, or, if there are several, its duration."""
     figures = [value(launch, metric) for launch in launches]
     times = [value(launch, _DURATION) for launch in launches] if len(launches) > 1 else [1.0]
-    pairs = [(figure, time) for figure, time in zip(figures, times, strict=True) if figure is not None and time]
+    pairs = [
+        (figure, time)
+        for figure, time in zip(figures, times, strict=True)
+        if figure is not None and time
+    ]
     if len(pairs) < len(launches):
         return None
     return sum(figure * time for figure, time in pairs) / sum(time for _, time in pairs)

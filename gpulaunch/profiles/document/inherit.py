@@ -39,7 +39,9 @@ def read_reference(text: str) -> Reference:
     """
     directory, slash, file = text.rpartition("/")
     name, at, asked = file.partition("@")
-    return Reference(f"{directory}{slash}{name}", tuple(asked.replace("@", ",").split(",")) if at else ())
+    return Reference(
+        f"{directory}{slash}{name}", tuple(asked.replace("@", ",").split(",")) if at else ()
+    )
 
 
 def merged(base: Mapping[str, Any], own: Mapping[str, Any], called: str) -> dict[str, Any]:
@@ -76,11 +78,17 @@ def _merged_section(
     """One section over another."""
     if section.is_one_measurement or not base:
         return own
-    result = {key: value for key, value in base.items() if key not in _ORIGIN or not own.keys() - set(_ORIGIN)}
+    result = {
+        key: value
+        for key, value in base.items()
+        if key not in _ORIGIN or not own.keys() - set(_ORIGIN)
+    }
     result |= {key: _over(base.get(key), value) for key, value in own.items()}
     left = base.keys() - own.keys() - set(_ORIGIN)
     tables = [key for key in base.keys() & own.keys() if isinstance(own[key], Mapping)]
-    if "source" in section.keys and (left or any(base[key].keys() - own[key].keys() for key in tables)):
+    if "source" in section.keys and (
+        left or any(base[key].keys() - own[key].keys() for key in tables)
+    ):
         result["source"] = _both_sources(base, own, called)
     return result
 
@@ -105,12 +113,16 @@ def _merged_tables(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str,
 def _without(runs: Mapping[str, Any], figures: Mapping[str, Any]) -> Mapping[str, Any]:
     """What is known of runs, less what it says of figures that have been replaced."""
     return {
-        key: {name: one for name, one in value.items() if name not in figures} if isinstance(value, Mapping) else value
+        key: {name: one for name, one in value.items() if name not in figures}
+        if isinstance(value, Mapping)
+        else value
         for key, value in runs.items()
     }
 
 
-def with_variant(document: Mapping[str, Any], variant: str, table: Mapping[str, Any]) -> dict[str, Any]:
+def with_variant(
+    document: Mapping[str, Any], variant: str, table: Mapping[str, Any]
+) -> dict[str, Any]:
     """A profile's document as one of its variants has it, under the variant's name.
 
     Args:

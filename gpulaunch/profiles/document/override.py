@@ -125,16 +125,24 @@ def _path(name: str) -> tuple[str, ...]:
         return (first, key, other) if other else (first, key)
     if name in Variant.keys:
         return (name,)
-    found = [section for section, key in Variant.keys.items() if isinstance(key, Part) and name in key.section.keys]
+    found = [
+        section
+        for section, key in Variant.keys.items()
+        if isinstance(key, Part) and name in key.section.keys
+    ]
     if len(found) == 1:
         return (found[0], name)
     if found:
-        raise UsageError(f"{quoted(name)} could be {' or '.join(f'{section}.{name}' for section in found)}")
+        raise UsageError(
+            f"{quoted(name)} could be {' or '.join(f'{section}.{name}' for section in found)}"
+        )
     raise UsageError(_nobody_knows(name))
 
 
 def _nobody_knows(name: str) -> str:
-    keys = {key for part in Variant.keys.values() if isinstance(part, Part) for key in part.section.keys}
+    keys = {
+        key for part in Variant.keys.values() if isinstance(part, Part) for key in part.section.keys
+    }
     _, found, nearest = unknown(name, [*keys, *_SHORT, *Variant.keys]).rpartition(": nearest is ")
     return f"unknown key {quoted(name)}" + (f": nearest is {nearest}" if found else "")
 

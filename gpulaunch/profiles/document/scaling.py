@@ -41,10 +41,16 @@ def scaled(points: Mapping[float, Profile], size: float, parameter: str) -> dict
         is ours. It keeps energy = power x time.
     """
     if size in points:
-        return {key: value for key, value in points[size].document.items() if key not in ("name", "base", "variants")}
+        return {
+            key: value
+            for key, value in points[size].document.items()
+            if key not in ("name", "base", "variants")
+        }
     if len(points) < 2:
         known = ", ".join(f"{parameter}={one:g}" for one in sorted(points)) or "nothing"
-        raise FieldError((), f"{parameter}={size:g} was not measured, and no law goes through {known} alone")
+        raise FieldError(
+            (), f"{parameter}={size:g} was not measured, and no law goes through {known} alone"
+        )
     least, most = min(points) / MOST_TIMES, max(points) * MOST_TIMES
     if not least <= size <= most:
         bounds = f"{parameter}={least:g} to {most:g} is within {MOST_TIMES} times what was measured"
@@ -53,7 +59,9 @@ def scaled(points: Mapping[float, Profile], size: float, parameter: str) -> dict
     law = _law(low, high, size)
     one, other = points[low], points[high]
     found = {
-        name: _section(one, other, name, law) for name in _SCALED if name in one.document and name in other.document
+        name: _section(one, other, name, law)
+        for name in _SCALED
+        if name in one.document and name in other.document
     }
     return {name: table for name, table in found.items() if table}
 
@@ -75,7 +83,9 @@ def _law(low: float, high: float, size: float) -> Callable[[float, float], float
     return at
 
 
-def _section(one: Profile, other: Profile, name: str, law: Callable[[float, float], float]) -> dict[str, Any]:
+def _section(
+    one: Profile, other: Profile, name: str, law: Callable[[float, float], float]
+) -> dict[str, Any]:
     """What both say in a section, at the size of the law."""
     key = Profile.keys[name]
     assert isinstance(key, Part)  # noqa: S101  these are sections all
@@ -87,7 +97,13 @@ def _section(one: Profile, other: Profile, name: str, law: Callable[[float, floa
     return {**found, "source": source} if found else {}
 
 
-def _value(name: str, key: Key[Any], one: Any, other: Any, law: Callable[[float, float], float]) -> Any:  # noqa: ANN401
+def _value(
+    name: str,
+    key: Key[Any],
+    one: Any,  # noqa: ANN401
+    other: Any,  # noqa: ANN401
+    law: Callable[[float, float], float],
+) -> Any:  # noqa: ANN401
     """One value at the size of the law; None where nobody can tell."""
     if isinstance(one, bool):
         return one or other

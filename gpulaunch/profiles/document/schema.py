@@ -31,10 +31,19 @@ def profile_schema() -> dict[str, Any]:
     schema = _section_schema(Profile)
     variant = _section_schema(Variant)
     names = {"pattern": r"^[^@,/]*[^@,/\s][^@,/]*$"}
-    variants = {"type": "object", "propertyNames": names, "additionalProperties": {"$ref": "#/$defs/variant"}}
+    variants = {
+        "type": "object",
+        "propertyNames": names,
+        "additionalProperties": {"$ref": "#/$defs/variant"},
+    }
     schema["properties"]["variants"] |= variants
     schema["properties"]["name"] |= {"pattern": r"^[^@/]*[^@/\s][^@/]*$"}
-    return {"$schema": DIALECT, "title": "gpulaunch profile", **schema, "$defs": {"variant": variant}}
+    return {
+        "$schema": DIALECT,
+        "title": "gpulaunch profile",
+        **schema,
+        "$defs": {"variant": variant},
+    }
 
 
 def _section_schema(section: type[Section]) -> dict[str, Any]:
@@ -50,7 +59,8 @@ def _section_schema(section: type[Section]) -> dict[str, Any]:
                 schema["properties"][name] |= {"pattern": r"\S"}
     if section.together:
         schema["dependentRequired"] = {
-            name: [other for other in section.together if other != name] for name in section.together
+            name: [other for other in section.together if other != name]
+            for name in section.together
         }
     return schema | (_EXCLUSIVE if "one_per_node" in section.keys else {})
 
@@ -80,7 +90,11 @@ def _rows(section: type[Section]) -> Iterator[str]:
 
 
 def _needed(section: type[Section]) -> str:
-    return f"; {', '.join(f'`{name}`' for name in section.required)} required" if section.required else ""
+    return (
+        f"; {', '.join(f'`{name}`' for name in section.required)} required"
+        if section.required
+        else ""
+    )
 
 
 def _range(rule: Any) -> str:  # noqa: ANN401  see AnyRule
@@ -96,12 +110,22 @@ class _Form(NamedTuple):
 
 
 def _list_schema(rule: ListOf) -> dict[str, Any]:
-    return {"type": "array", "items": _rule_schema(rule.rule), "minItems": rule.least, "maxItems": rule.most}
+    return {
+        "type": "array",
+        "items": _rule_schema(rule.rule),
+        "minItems": rule.least,
+        "maxItems": rule.most,
+    }
 
 
 def _row_schema(rule: RowOf) -> dict[str, Any]:
     values = [_rule_schema(one) for one in rule.rules]
-    return {"type": "array", "prefixItems": values, "minItems": len(values), "maxItems": len(values)}
+    return {
+        "type": "array",
+        "prefixItems": values,
+        "minItems": len(values),
+        "maxItems": len(values),
+    }
 
 
 def _names_schema(rule: TableOf) -> dict[str, Any]:
@@ -116,7 +140,11 @@ def _one_or_each_schema(rule: OneOrEach) -> dict[str, Any]:
 def _words_or_range_schema(rule: tuple[Any, Any]) -> dict[str, Any]:
     if isinstance(rule[0], str):
         return {"enum": list(rule)}
-    return {"type": "integer" if _is_whole(rule) else "number", "minimum": rule[0], "maximum": rule[1]}
+    return {
+        "type": "integer" if _is_whole(rule) else "number",
+        "minimum": rule[0],
+        "maximum": rule[1],
+    }
 
 
 def _words_or_range(rule: tuple[Any, Any]) -> str:
@@ -142,7 +170,11 @@ _FORMS: Mapping[type, _Form] = {
     ListOf: _Form(_list_schema, lambda rule: f"list: {_range(rule.rule)}"),
     RowOf: _Form(_row_schema, lambda rule: "; ".join(map(_range, rule.rules))),
     TableOf: _Form(
-        lambda rule: {"type": "object", **_names_schema(rule), "additionalProperties": _rule_schema(rule.rule)},
+        lambda rule: {
+            "type": "object",
+            **_names_schema(rule),
+            "additionalProperties": _rule_schema(rule.rule),
+        },
         lambda rule: f"table: {_range(rule.rule)}",
     ),
 }

@@ -188,7 +188,9 @@ def table(rule: AnyRule, meaning: str, names: Sequence[str] = ()) -> Key[Mapping
     return Key(TableOf(rule, names), meaning, otherwise={})
 
 
-def section_mistakes(document: Mapping[str, Any], section: type[Section], where: Where = ()) -> Iterator[FieldError]:
+def section_mistakes(
+    document: Mapping[str, Any], section: type[Section], where: Where = ()
+) -> Iterator[FieldError]:
     """What is wrong with a table by what its class declares: the first mistake of its own, and of each section in it.
 
     Args:
@@ -207,7 +209,9 @@ def section_mistakes(document: Mapping[str, Any], section: type[Section], where:
 
 def _check_own(document: Mapping[str, Any], section: type[Section], where: Where) -> None:
     """Check a table, but for what is in its sections."""
-    found = checked(document, {name: key.rule for name, key in section.keys.items()}, section.required, where)
+    found = checked(
+        document, {name: key.rule for name, key in section.keys.items()}, section.required, where
+    )
     for name in section.required:
         if isinstance(found[name], str) and not found[name].strip():
             raise FieldError((*where, name), f"{name}: it is empty")

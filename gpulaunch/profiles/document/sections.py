@@ -28,13 +28,19 @@ class Communication(Section):
 
     required = ("source",)
 
-    pattern = word(tuple(PATTERNS), "who talks to whom: " + ", ".join(f"`{name}`" for name in PATTERNS))
+    pattern = word(
+        tuple(PATTERNS), "who talks to whom: " + ", ".join(f"`{name}`" for name in PATTERNS)
+    )
     edges = items(
         RowOf((0, MAX_RANKS - 1), (0, MAX_RANKS - 1), Above(0.0, 1e18)),
         "`[[rank, rank, GB], ...]`: what went over each pair of GPUs; the pattern if `pattern` is missing",
     )
     bandwidth_sensitive = flag("whether faster links make the job faster")
-    weight = number(0.001, 1000, "weight of the job graph's edges: 4 for the smallest batches to 1 for the largest")
+    weight = number(
+        0.001,
+        1000,
+        "weight of the job graph's edges: 4 for the smallest batches to 1 for the largest",
+    )
     collective_calls_per_iteration = whole(0, 1 << 62, "of one GPU")
     message_bytes = number(0, 1e15, "average size of a collective call's message")
     time_percentage = percentage(
@@ -58,7 +64,9 @@ class Sensitivity(Section):
     best_s = number(0, 1e9, "time of a run, or of an iteration, on the best placement")
     worst_s = number(0, 1e9, "the same on the worst")
     iterations = whole(1, 1 << 62, "how many iterations were timed; whole runs if missing")
-    slowdown_percentage = number(-100, 1e6, "how much longer the worst took: `worst_s` / `best_s`, less 1")
+    slowdown_percentage = number(
+        -100, 1e6, "how much longer the worst took: `worst_s` / `best_s`, less 1"
+    )
     measured_on = text(_GPU)
     source = text(_SOURCE)
 
@@ -68,10 +76,16 @@ class Resources(Section):
 
     required = ("source",)
 
-    memory_mib = whole(1, 1 << 30, "most device memory in use on one GPU; smaller GPUs are not considered")
+    memory_mib = whole(
+        1, 1 << 30, "most device memory in use on one GPU; smaller GPUs are not considered"
+    )
     memory_mean_mib = number(0, 1 << 30, "average device memory in use on one GPU")
-    memory_is_reservation = flag("these figures are what an allocator set aside, so they rule no GPU out")
-    sm_utilization_percentage = percentage("average SM utilization; what the rule for sharing adds up")
+    memory_is_reservation = flag(
+        "these figures are what an allocator set aside, so they rule no GPU out"
+    )
+    sm_utilization_percentage = percentage(
+        "average SM utilization; what the rule for sharing adds up"
+    )
     sm_utilization_max_percentage = percentage("its maximum")
     sm_occupancy_percentage = percentage("average share of the warps that the SMs can hold")
     memory_bandwidth_utilization_percentage = percentage("average memory-bandwidth utilization")
@@ -109,8 +123,14 @@ class Runs(Section):
     count = whole(1, 1 << 62, "how many runs the averages are of")
     gpus = whole(1, 1 << 20, "how many GPUs the job had in them")
     misfits = whole(0, 1 << 62, "how many of the latest runs, in a row, did not fit")
-    spread = table((0.0, 1e18), "standard deviation of each figure between runs, in the figure's unit", _FIGURES)
-    percentile_95 = table((0.0, 1e18), "95th percentile of each figure over the runs, in the figure's unit", _FIGURES)
+    spread = table(
+        (0.0, 1e18),
+        "standard deviation of each figure between runs, in the figure's unit",
+        _FIGURES,
+    )
+    percentile_95 = table(
+        (0.0, 1e18), "95th percentile of each figure over the runs, in the figure's unit", _FIGURES
+    )
 
 
 class SmCurve(Section):
@@ -120,7 +140,9 @@ class SmCurve(Section):
     is_one_measurement = True
 
     sm_percentage = items(Above(0, 100), "shares of the SMs, ascending", least=1, most=100)
-    throughput = items(Above(0, 1e15), "throughput at each of them, in any one unit", least=1, most=100)
+    throughput = items(
+        Above(0, 1e15), "throughput at each of them, in any one unit", least=1, most=100
+    )
     unit = text("the unit of `throughput`")
     knee_percentage = percentage("fewest SMs that keep 95 % of the best throughput")
     measured_on = text(_GPU)
@@ -133,7 +155,9 @@ class Classification(Section):
 
     required = ("source",)
 
-    intensity = word(("memory", "compute"), "memory- or compute-intensive, where neither curve nor counters tell")
+    intensity = word(
+        ("memory", "compute"), "memory- or compute-intensive, where neither curve nor counters tell"
+    )
     source = text(_SOURCE)
 
 
@@ -143,11 +167,17 @@ class HardwareCounters(Section):
     required = ("source",)
     together = ("llc_accesses_per_kilo_instruction", "llc_hit_rate_percentage")
 
-    llc_accesses_per_kilo_instruction = number(0, 1e6, "accesses to the last-level cache per 1,000 warp instructions")
+    llc_accesses_per_kilo_instruction = number(
+        0, 1e6, "accesses to the last-level cache per 1,000 warp instructions"
+    )
     llc_hit_rate_percentage = percentage("how many of them hit")
     bytes_per_access = whole(1, 1024, "32 where the profiler counts sectors (default)")
-    warp_occupancy_percentage = percentage("achieved: average share of the warps that the SMs can hold")
-    theoretical_warp_occupancy_percentage = percentage("the most that registers, shared memory and block size allow")
+    warp_occupancy_percentage = percentage(
+        "achieved: average share of the warps that the SMs can hold"
+    )
+    theoretical_warp_occupancy_percentage = percentage(
+        "the most that registers, shared memory and block size allow"
+    )
     measured_on = text(_GPU)
     source = text(_SOURCE)
 
@@ -158,7 +188,8 @@ class Collocation(Section):
     required = ("source",)
 
     slowdown_percentage = table(
-        _SLOWDOWN, "table of profile name and number: how much longer it takes beside that job on one *socket*"
+        _SLOWDOWN,
+        "table of profile name and number: how much longer it takes beside that job on one *socket*",
     )
     incomplete = flag("the job failed before all was measured")
     source = text(_SOURCE)
@@ -170,9 +201,12 @@ class SharedGpu(Section):
     required = ("source",)
 
     slowdown_percentage = table(
-        _SLOWDOWN, "table of profile name and number: how much longer it takes beside that job on one *GPU*"
+        _SLOWDOWN,
+        "table of profile name and number: how much longer it takes beside that job on one *GPU*",
     )
-    predicted_from = text("name of the profile that these figures were borrowed from; they are measured if missing")
+    predicted_from = text(
+        "name of the profile that these figures were borrowed from; they are measured if missing"
+    )
     measured_on = text(_GPU)
     incomplete = flag("the job failed before all was measured")
     source = text(_SOURCE)
@@ -181,11 +215,15 @@ class SharedGpu(Section):
 class Placement(Section):
     """What a job needs of its GPUs: whoever writes the profile decides that, so it has no source."""
 
-    min_bandwidth_gb_per_s = number(0.001, 1e6, "least effective bandwidth: the job waits rather than start on less")
+    min_bandwidth_gb_per_s = number(
+        0.001, 1e6, "least effective bandwidth: the job waits rather than start on less"
+    )
     min_utility = number(0, 1, "under this utility the policy `topo-aware-p` lets it wait")
     single_node = flag("of several machines, all its GPUs must be in one")
     one_per_node = flag("or each in a machine of its own; not both")
-    host_gb_per_s = number(0.001, 1e6, "what the process of each GPU moves in the memory of its socket")
+    host_gb_per_s = number(
+        0.001, 1e6, "what the process of each GPU moves in the memory of its socket"
+    )
 
 
 class SharingWish(Section):

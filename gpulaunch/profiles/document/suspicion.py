@@ -21,7 +21,10 @@ def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
     """Where something stands that is legal and may mislead, and what it is."""
     resources = profile.resources
     if resources.incomplete:
-        yield ("resources", "incomplete"), "incomplete: the job or the sampling broke off, so the figures are of a part"
+        yield (
+            ("resources", "incomplete"),
+            "incomplete: the job or the sampling broke off, so the figures are of a part",
+        )
     for name in ("sm_curve", "collocation", "shared_gpu"):
         if getattr(profile, name).incomplete:
             yield (name, "incomplete"), "incomplete: the job failed before all was measured"
@@ -44,7 +47,10 @@ def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
     if profile.shared_gpu.predicted_from:
         yield ("shared_gpu", "predicted_from"), "predicted_from: these slowdowns were not measured"
     if profile.runs.misfits:
-        yield ("runs", "misfits"), f"misfits: {profile.runs.misfits} latest runs did not fit: measure anew"
+        yield (
+            ("runs", "misfits"),
+            f"misfits: {profile.runs.misfits} latest runs did not fit: measure anew",
+        )
 
 
 def _of_sensitivity(measured: Sensitivity) -> Iterator[tuple[Path, str]]:
@@ -56,4 +62,7 @@ def _of_sensitivity(measured: Sensitivity) -> Iterator[tuple[Path, str]]:
             yield ("sensitivity", "slowdown_percentage"), what
     best, worst = measured.best_gb_per_s, measured.worst_gb_per_s
     if best is not None and worst is not None and best < worst:
-        yield ("sensitivity", "best_gb_per_s"), f"best_gb_per_s: {best:g} is less than worst_gb_per_s, {worst:g}"
+        yield (
+            ("sensitivity", "best_gb_per_s"),
+            f"best_gb_per_s: {best:g} is less than worst_gb_per_s, {worst:g}",
+        )

@@ -16,7 +16,11 @@ def profile_document(profile: Profile, path: str) -> Document:
 
     Everything is in "document", as in a file; the keys beside it are what was printed before files had all of that.
     """
-    communication, resources, counters = profile.communication, profile.resources, profile.llc_counters
+    communication, resources, counters = (
+        profile.communication,
+        profile.resources,
+        profile.llc_counters,
+    )
     return {
         "name": profile.name,
         "description": profile.description,
@@ -25,7 +29,10 @@ def profile_document(profile: Profile, path: str) -> Document:
         "communication_share": profile.communication_share,
         "split_slowdown": profile.split_slowdown,
         "communication_source": communication.source,
-        **{key: getattr(profile.placement, key) for key in ("min_bandwidth_gb_per_s", "min_utility")},
+        **{
+            key: getattr(profile.placement, key)
+            for key in ("min_bandwidth_gb_per_s", "min_utility")
+        },
         **{key: bool(getattr(profile.placement, key)) for key in ("single_node", "one_per_node")},
         "host_gb_per_s": profile.placement.host_gb_per_s,
         "slowdowns": profile.slowdowns,

@@ -42,8 +42,12 @@ def profile_svg(view: ProfileView) -> str:
         An SVG document with a light ground of its own, no scripts, and no fonts or pictures from elsewhere. The same
         profile gives the same text. The group of a section is of class "section".
     """
-    svg = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": _FONT, "role": "img"})
-    add_element(svg, "title", text=f"{view.name}: {view.description}" if view.description else view.name)
+    svg = ET.Element(
+        "svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": _FONT, "role": "img"}
+    )
+    add_element(
+        svg, "title", text=f"{view.name}: {view.description}" if view.description else view.name
+    )
     ground = add_element(svg, "rect", width="100%", height="100%", fill="#ffffff")
     page = _Place(_MARGIN, _MARGIN, _WIDTH - 2 * _MARGIN)
     y = _draw_head(svg, page, view)
@@ -84,7 +88,9 @@ def _draw_head(svg: ET.Element, page: _Place, view: ProfileView) -> float:
 
 
 def _draw_warnings(svg: ET.Element, page: _Place, warnings: Sequence[str]) -> float:
-    lines = [line for text in warnings for line in lines_of(f"! {text}", page.width - 2 * _PAD, 11.5)]
+    lines = [
+        line for text in warnings for line in lines_of(f"! {text}", page.width - 2 * _PAD, 11.5)
+    ]
     height = 17 * len(lines) + 14
     group = add_element(svg, "g", class_="warnings")
     _add_frame(group, page, height, ALARM, ALARM_EDGE)
@@ -98,7 +104,14 @@ def _draw_section(svg: ET.Element, place: _Place, section: Section) -> float:
     group = add_element(svg, "g", class_="section")
     frame = _add_frame(group, place, 0, PANEL, RULE)
     inner = _Place(place.x + _PAD, place.y + 24, place.width - 2 * _PAD)
-    add_text(group, inner.x, inner.y, cut_to(section.title, inner.width, 13, bold=True), 13, weight="bold")
+    add_text(
+        group,
+        inner.x,
+        inner.y,
+        cut_to(section.title, inner.width, 13, bold=True),
+        13,
+        weight="bold",
+    )
     y = inner.y + 10
     for bar in section.bars:
         y = _draw_bar(group, inner._replace(y=y), bar)
@@ -114,9 +127,19 @@ def _draw_section(svg: ET.Element, place: _Place, section: Section) -> float:
     return y
 
 
-def _add_frame(group: ET.Element, place: _Place, height: float, fill: str, stroke: str) -> ET.Element:
+def _add_frame(
+    group: ET.Element, place: _Place, height: float, fill: str, stroke: str
+) -> ET.Element:
     return add_element(
-        group, "rect", x=place.x, y=place.y, width=place.width, height=height, rx=8, fill=fill, stroke=stroke
+        group,
+        "rect",
+        x=place.x,
+        y=place.y,
+        width=place.width,
+        height=height,
+        rx=8,
+        fill=fill,
+        stroke=stroke,
     )
 
 
@@ -132,16 +155,26 @@ def _draw_bar(group: ET.Element, place: _Place, bar: Bar) -> float:
         top = line + 5
     else:
         add_text(group, left, line, cut_to(bar.label, _BAR_LABELS - 6, _TEXT), _TEXT)
-        add_text(group, left + wide - _BAR_FIGURES + 10, line, cut_to(bar.text, _BAR_FIGURES - 10, _TEXT), _TEXT)
+        add_text(
+            group,
+            left + wide - _BAR_FIGURES + 10,
+            line,
+            cut_to(bar.text, _BAR_FIGURES - 10, _TEXT),
+            _TEXT,
+        )
         left, wide, top = left + _BAR_LABELS, wide - _BAR_LABELS - _BAR_FIGURES, line - 10
     share = min(max(bar.share, 0.0), 1.0)
     own = add_element(group, "g", class_="bar")
     add_element(own, "rect", x=left, y=top, width=wide, height=_THICK, rx=2, fill=TRACK)
     if share:
-        add_element(own, "rect", x=left, y=top, width=max(wide * share, 1), height=_THICK, rx=2, fill=BLUE)
+        add_element(
+            own, "rect", x=left, y=top, width=max(wide * share, 1), height=_THICK, rx=2, fill=BLUE
+        )
     if bar.mark is not None:
         x = left + wide * min(max(bar.mark, 0.0), 1.0)
-        add_element(own, "line", x1=x, y1=top - 2, x2=x, y2=top + _THICK + 2, stroke=INK, stroke_width=2)
+        add_element(
+            own, "line", x1=x, y1=top - 2, x2=x, y2=top + _THICK + 2, stroke=INK, stroke_width=2
+        )
     return top + _THICK + (2 if stacked else 4)
 
 

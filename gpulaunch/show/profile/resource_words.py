@@ -48,10 +48,15 @@ def resources_section(profile: Profile, card_memory_bytes: int | None) -> Sectio
     """
     bars = [*_bars(profile), *_memory_bar(profile, card_memory_bytes)]
     resources = profile.resources
-    utilized = resources.sm_utilization_percentage, resources.memory_bandwidth_utilization_percentage
+    utilized = (
+        resources.sm_utilization_percentage,
+        resources.memory_bandwidth_utilization_percentage,
+    )
     notes = ["averages over the run"] if any(bar.label != "memory" for bar in bars) else []
     notes += ["a line marks the maximum"] if any(bar.mark is not None for bar in bars) else []
-    notes += ["in an idle sample no kernel ran at all"] if resources.idle_percentage is not None else []
+    notes += (
+        ["in an idle sample no kernel ran at all"] if resources.idle_percentage is not None else []
+    )
     notes += [_meaning(resources)] if any(value is not None for value in utilized) else []
     facts = tuple(_facts(profile, has_bar=any(bar.label == "memory" for bar in bars)))
     deviates = "±" in "".join([*(bar.text for bar in bars), *(fact.text for fact in facts)])
@@ -72,7 +77,12 @@ def _bars(profile: Profile) -> Iterator[Bar]:
         most = getattr(profile.resources, most_key) if most_key else None
         if value is not None:
             end = "" if most is None else f", most {figure(most)} %"
-            yield Bar(label, value / 100, f"{_text(profile, key, value)}{end}", None if most is None else most / 100)
+            yield Bar(
+                label,
+                value / 100,
+                f"{_text(profile, key, value)}{end}",
+                None if most is None else most / 100,
+            )
 
 
 def _memory_bar(profile: Profile, card_memory_bytes: int | None) -> Iterator[Bar]:
@@ -94,15 +104,24 @@ def _facts(profile: Profile, *, has_bar: bool) -> Iterator[Fact]:
 
     def texts(*keys: tuple[str, str]) -> str:
         found = ((key, words, getattr(resources, key)) for key, words in keys)
-        return ", ".join(f"{_text(profile, key, value)}{words}" for key, words, value in found if value is not None)
+        return ", ".join(
+            f"{_text(profile, key, value)}{words}"
+            for key, words, value in found
+            if value is not None
+        )
 
-    most = () if has_bar and "memory_mib" not in profile.runs.spread else (("memory_mib", " at most"),)
+    most = (
+        () if has_bar and "memory_mib" not in profile.runs.spread else (("memory_mib", " at most"),)
+    )
     lines = {
         "memory": texts(*most, ("memory_mean_mib", " on average")),
         "power": texts(("power_w", " on average"), ("power_max_w", " at most")),
         "energy": texts(("energy_j", " of one run")),
         "duration": texts(("duration_s", " of one run")),
-        **{name: texts((f"{key}_tx_gb_per_s", " sent"), (f"{key}_rx_gb_per_s", " received")) for name, key in _TRAFFIC},
+        **{
+            name: texts((f"{key}_tx_gb_per_s", " sent"), (f"{key}_rx_gb_per_s", " received"))
+            for name, key in _TRAFFIC
+        },
     }
     yield from (Fact(label, text) for label, text in lines.items() if text)
 
@@ -111,7 +130,11 @@ def _origin(profile: Profile, *, deviates: bool) -> Iterator[Fact]:
     """Runs, samples, GPU, driver, date and source."""
     resources, runs = profile.resources, profile.runs
     if runs.count:
-        what = "; ± is the standard deviation between them, where it does not round to 0" if deviates else ""
+        what = (
+            "; ± is the standard deviation between them, where it does not round to 0"
+            if deviates
+            else ""
+        )
         yield Fact("runs", f"{runs.count}{what}")
     if runs.percentile_95:
         yield Fact("95th percentile", _percentiles(runs.percentile_95))
@@ -127,7 +150,11 @@ def _origin(profile: Profile, *, deviates: bool) -> Iterator[Fact]:
 
 def _percentiles(percentiles: Mapping[str, float]) -> str:
     """Those that say most, and how many more the file has."""
-    shown = [f"{words} {amount(key, percentiles[key])}" for key, words in _MOST_TELLING.items() if key in percentiles]
+    shown = [
+        f"{words} {amount(key, percentiles[key])}"
+        for key, words in _MOST_TELLING.items()
+        if key in percentiles
+    ]
     more = len(percentiles) - len(shown)
     rest = f"{more} {'more ' if shown else ''}in the file, or with --json" if more else ""
     return "; ".join(filter(None, [", ".join(shown), rest]))

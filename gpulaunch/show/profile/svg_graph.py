@@ -48,12 +48,16 @@ def _draw_lines(svg: ET.Element, x: float, y: float, width: float, graph: Graph)
     for a, b, weight in sorted(graph.edges, key=lambda edge: edge[2]):
         (x1, y1), (x2, y2) = at[a], at[b]
         wide = 1 + 4 * weight / graph.heaviest if graph.unit else 2
-        line = add_element(group, "line", class_="edge", x1=x1, y1=y1, x2=x2, y2=y2, stroke_width=wide)
+        line = add_element(
+            group, "line", class_="edge", x1=x1, y1=y1, x2=x2, y2=y2, stroke_width=wide
+        )
         if graph.unit:
             add_element(line, "title", text=f"ranks {a} and {b}: {weight:.3g} {graph.unit}")
     ranks = add_element(svg, "g", class_="ranks")
     for rank, (cx, cy) in enumerate(at):
-        add_element(ranks, "circle", cx=cx, cy=cy, r=radius, fill=LIGHT, stroke=BLUE, stroke_width=1.5)
+        add_element(
+            ranks, "circle", cx=cx, cy=cy, r=radius, fill=LIGHT, stroke=BLUE, stroke_width=1.5
+        )
         size = min(11.0, radius * 1.1)
         add_text(ranks, cx, cy + size * 0.36, str(rank), size, anchor="middle")
 
@@ -65,15 +69,19 @@ def _places(graph: Graph, x: float, y: float, width: float) -> tuple[list[Point]
         around = min(width, _HIGH) / 2 - _NODE - 3
         radius = min(_NODE, 0.8 * around * sin(pi / max(graph.ranks, 2)))
         angles = [2 * pi * rank / graph.ranks - pi / 2 for rank in range(graph.ranks)]
-        return [(middle + around * cos(angle), down + around * sin(angle)) for angle in angles], radius
+        return [
+            (middle + around * cos(angle), down + around * sin(angle)) for angle in angles
+        ], radius
     if graph.shape == "block":
         return _block(graph.ranks, middle, down, width)
     rows, columns = (1, graph.ranks) if graph.shape == "line" else dimensions(graph.ranks, 2)
-    step = min((width - 2 * _NODE) / max(columns - 1, 1), (_HIGH - 2 * _NODE - 6) / max(rows - 1, 1), 60.0)
-    left, top = middle - step * (columns - 1) / 2, down - step * (rows - 1) / 2
-    return [(left + step * (i % columns), top + step * (i // columns)) for i in range(graph.ranks)], min(
-        _NODE, 0.35 * step
+    step = min(
+        (width - 2 * _NODE) / max(columns - 1, 1), (_HIGH - 2 * _NODE - 6) / max(rows - 1, 1), 60.0
     )
+    left, top = middle - step * (columns - 1) / 2, down - step * (rows - 1) / 2
+    return [
+        (left + step * (i % columns), top + step * (i // columns)) for i in range(graph.ranks)
+    ], min(_NODE, 0.35 * step)
 
 
 def _block(ranks: int, middle: float, down: float, width: float) -> tuple[list[Point], float]:
@@ -83,7 +91,10 @@ def _block(ranks: int, middle: float, down: float, width: float) -> tuple[list[P
     step = min((width - 2 * _NODE) / max(wide, 1), (_HIGH - 2 * _NODE - 6) / max(tall, 1), 90.0)
     left, bottom = middle - step * wide / 2, down + step * tall / 2
     at = [(rank // deep // high, rank // deep % high, rank % deep) for rank in range(ranks)]
-    points = [(left + step * (x + _BACK * z), bottom - step * (high - 1 - y + _BACK * z)) for x, y, z in at]
+    points = [
+        (left + step * (x + _BACK * z), bottom - step * (high - 1 - y + _BACK * z))
+        for x, y, z in at
+    ]
     return points, min(_NODE, 0.18 * step if deep > 1 else 0.35 * step)
 
 
@@ -102,12 +113,22 @@ def _draw_matrix(svg: ET.Element, x: float, y: float, size: float, graph: Graph)
             weight = weights.get((row, column), 0.0)
             left, top = x + _HEAD + cell * column, y + _HEAD + cell * row
             share = sqrt(weight / graph.heaviest)
-            square = add_element(group, "rect", x=left, y=top, width=cell, height=cell, fill=_shade(share))
+            square = add_element(
+                group, "rect", x=left, y=top, width=cell, height=cell, fill=_shade(share)
+            )
             square.attrib |= {"stroke": RULE, "stroke-width": "0.5"}
             text, font = f"{weight:.3g}", min(10.0, cell * 0.3)
             if weight and font >= 7 and fits(text, cell, font):
                 ink = "#ffffff" if share > 0.7 else "#1f2933"
-                add_text(group, left + cell / 2, top + cell / 2 + font * 0.36, text, font, anchor="middle", fill=ink)
+                add_text(
+                    group,
+                    left + cell / 2,
+                    top + cell / 2 + font * 0.36,
+                    text,
+                    font,
+                    anchor="middle",
+                    fill=ink,
+                )
 
 
 def _shade(share: float) -> str:

@@ -27,7 +27,11 @@ def draw_plot(svg: ET.Element, x: float, y: float, width: float, plot: Plot) -> 
     """
     group = add_element(svg, "g", class_="plot")
     add_text(group, x, y + 10, cut_to(plot.unit, width, _SIZE), _SIZE, fill=PALE)
-    left, top, wide = x + _LEFT, y + (34 if plot.knee_percentage is not None else 20), width - _LEFT - 14
+    left, top, wide = (
+        x + _LEFT,
+        y + (34 if plot.knee_percentage is not None else 20),
+        width - _LEFT - 14,
+    )
     floor = top + _HIGH
 
     def place(point: CurvePoint) -> tuple[float, float]:
@@ -35,16 +39,34 @@ def draw_plot(svg: ET.Element, x: float, y: float, width: float, plot: Plot) -> 
 
     _draw_axes(group, left, top, wide, plot)
     (x1, y1), (x2, y2) = map(place, plot.proportional)
-    add_element(group, "line", class_="proportional", x1=x1, y1=y1, x2=x2, y2=y2, stroke=PALE, stroke_dasharray="2 4")
+    add_element(
+        group,
+        "line",
+        class_="proportional",
+        x1=x1,
+        y1=y1,
+        x2=x2,
+        y2=y2,
+        stroke=PALE,
+        stroke_dasharray="2 4",
+    )
     if plot.knee_percentage is not None:
         _draw_knee(group, left, top, wide, plot.knee_percentage)
     at = [place(point) for point in plot.points]
     line = " ".join(f"{as_number(a)},{as_number(b)}" for a, b in at)
-    add_element(group, "polyline", class_="curve", points=line, fill="none", stroke=BLUE, stroke_width=2)
+    add_element(
+        group, "polyline", class_="curve", points=line, fill="none", stroke=BLUE, stroke_width=2
+    )
     for (cx, cy), point in zip(at, plot.points, strict=True) if len(at) <= _MARKED else ():
         dot = add_element(group, "circle", cx=cx, cy=cy, r=3, fill=BLUE)
-        add_element(dot, "title", text=f"{figure(point.sm_percentage)} % of the SMs: {figure(point.throughput)}")
-    add_text(group, left + wide / 2, floor + 30, "share of the SMs, %", _SIZE, fill=PALE, anchor="middle")
+        add_element(
+            dot,
+            "title",
+            text=f"{figure(point.sm_percentage)} % of the SMs: {figure(point.throughput)}",
+        )
+    add_text(
+        group, left + wide / 2, floor + 30, "share of the SMs, %", _SIZE, fill=PALE, anchor="middle"
+    )
     add_text(group, x, floor + 46, "dotted: throughput in proportion to the SMs", _SIZE, fill=PALE)
     return floor + 52
 
@@ -63,7 +85,19 @@ def _draw_axes(group: ET.Element, left: float, top: float, wide: float, plot: Pl
 
 def _draw_knee(group: ET.Element, left: float, top: float, wide: float, percentage: float) -> None:
     x = left + wide * percentage / 100
-    add_element(group, "line", class_="knee", x1=x, y1=top, x2=x, y2=top + _HIGH, stroke=ORANGE, stroke_dasharray="6 3")
+    add_element(
+        group,
+        "line",
+        class_="knee",
+        x1=x,
+        y1=top,
+        x2=x,
+        y2=top + _HIGH,
+        stroke=ORANGE,
+        stroke_dasharray="6 3",
+    )
     late = percentage > 50
     text = f"knee: {figure(percentage)} %"
-    add_text(group, x, top - 5, text, 10.5, fill=ORANGE, anchor="end" if late else "start", weight="bold")
+    add_text(
+        group, x, top - 5, text, 10.5, fill=ORANGE, anchor="end" if late else "start", weight="bold"
+    )

@@ -28,7 +28,11 @@ def profile_text(view: ProfileView, width: int, *, plain: bool = False) -> Group
     labels = max((len(fact.label) for fact in every), default=0) + _GAP
     lines = [Text(line, "bold") for line in wrapped(title, width)]
     lines += _fact_lines(view.facts, labels, width)
-    lines += [Text(line, "yellow") for text in view.warnings for line in wrapped(f"warning: {text}", width)]
+    lines += [
+        Text(line, "yellow")
+        for text in view.warnings
+        for line in wrapped(f"warning: {text}", width)
+    ]
     for section in view.sections:
         lines += [Text(), _heading(section.title, width, plain=plain)]
         lines += [*_drawn(section, width, plain=plain), *_fact_lines(section.facts, labels, width)]
@@ -49,7 +53,9 @@ def _in_ascii(part: Any) -> Any:  # noqa: ANN401  a view and all that is in it
 
 def _heading(title: str, width: int, *, plain: bool) -> Text:
     line = "-" if plain else "─"
-    return Text.assemble((f"{line}{line} ", "dim"), (title, "bold"), (f" {line * (width - len(title) - 4)}", "dim"))
+    return Text.assemble(
+        (f"{line}{line} ", "dim"), (title, "bold"), (f" {line * (width - len(title) - 4)}", "dim")
+    )
 
 
 def _drawn(section: Section, width: int, *, plain: bool) -> list[Text]:

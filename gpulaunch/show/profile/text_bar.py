@@ -42,7 +42,10 @@ def _stacked(bars: Sequence[Bar], width: int, *, plain: bool) -> list[Text]:
     lines = []
     for bar in bars:
         label = _label(bar.label, max(width - len(bar.text) - _GAP, _LEAST), plain=plain)
-        lines += [Text(f"{label}{'':{_GAP}}{bar.text}"), Text.assemble(*drawn(bar, min(_MOST, width), plain=plain))]
+        lines += [
+            Text(f"{label}{'':{_GAP}}{bar.text}"),
+            Text.assemble(*drawn(bar, min(_MOST, width), plain=plain)),
+        ]
     return lines
 
 

@@ -30,7 +30,9 @@ def matrix_lines(graph: Graph, width: int, *, plain: bool) -> list[Text]:
     column = 3 + cells if figures else 2
     if not graph.edges or graph.ranks > _MOST or _columns(graph, column) > width:
         return []
-    head = Text("rank", "dim").append("".join(f" {rank:>{column}}" for rank in range(graph.ranks)), "dim")
+    head = Text("rank", "dim").append(
+        "".join(f" {rank:>{column}}" for rank in range(graph.ranks)), "dim"
+    )
     lines = [head]
     for row in range(graph.ranks):
         line = Text(f"{row:>4}", "dim")
@@ -59,6 +61,8 @@ def _legend(graph: Graph, width: int, *, plain: bool) -> list[Text]:
     """What the shades mean, where they differ."""
     if not graph.unit:
         return []
-    steps = [f"{sign * 2} to {graph.heaviest * (i + 1) / 4:.3g}" for i, sign in enumerate(_SHADES[plain])]
+    steps = [
+        f"{sign * 2} to {graph.heaviest * (i + 1) / 4:.3g}" for i, sign in enumerate(_SHADES[plain])
+    ]
     legend = f"{graph.unit} in both directions together: {', '.join(steps)}"
     return [Text(line, "dim") for line in wrapped(legend, width)]

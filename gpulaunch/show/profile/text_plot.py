@@ -34,12 +34,19 @@ def plot_lines(plot: Plot, width: int, *, plain: bool) -> list[Text]:
     field = _field(plot, columns, plain=plain)
     lines = [Text(line, "dim") for line in wrapped(plot.unit, width)]
     for row in reversed(range(_ROWS)):
-        line = Text(f"{labels.get(row, ''):>{margin}} {axis[0] if row in labels else axis[1]}", "dim")
+        line = Text(
+            f"{labels.get(row, ''):>{margin}} {axis[0] if row in labels else axis[1]}", "dim"
+        )
         lines.append(line.append_text(field[row]))
     lines.append(Text(f"{'':{margin}} {'+' if plain else '└'}{axis[2] * columns}", "dim"))
     lines.append(Text(f"{'':{margin + 2}}{_numbers(columns)}{_AXIS_TEXT}", "dim"))
     if plot.knee_percentage is not None:
-        lines.append(Text(" " * (margin + 2) + _knee_text(plot.knee_percentage, columns, plain=plain), "yellow"))
+        lines.append(
+            Text(
+                " " * (margin + 2) + _knee_text(plot.knee_percentage, columns, plain=plain),
+                "yellow",
+            )
+        )
     return [*lines, Text("dotted: throughput in proportion to the SMs", "dim")]
 
 
@@ -48,8 +55,14 @@ def _field(plot: Plot, columns: int, *, plain: bool) -> list[Text]:
     across, down = (1, 1) if plain else (2, 4)
     wide, high = columns * across, _ROWS * down
     curve = _line(plot.points, plot.top, wide, high)
-    dotted = {dot for dot in _line(plot.proportional, plot.top, wide, high) if dot[0] % (3 * across) == 0}
-    marks = {_cell(point, plot.top, columns, high) for point in plot.points} if len(plot.points) <= _MARKED else set()
+    dotted = {
+        dot for dot in _line(plot.proportional, plot.top, wide, high) if dot[0] % (3 * across) == 0
+    }
+    marks = (
+        {_cell(point, plot.top, columns, high) for point in plot.points}
+        if len(plot.points) <= _MARKED
+        else set()
+    )
     knee = None if plot.knee_percentage is None else _column(plot.knee_percentage, columns)
     rows = []
     for row in range(_ROWS):
@@ -74,7 +87,10 @@ def _line(points: tuple[CurvePoint, ...], top: float, wide: int, high: int) -> _
     dots = {(round(x), round(y)) for x, y in at}
     for (x, y), (end_x, end_y) in pairwise(at):
         steps = max(1, round(2 * max(abs(end_x - x), abs(end_y - y))))
-        dots |= {(round(x + (end_x - x) * i / steps), round(y + (end_y - y) * i / steps)) for i in range(steps)}
+        dots |= {
+            (round(x + (end_x - x) * i / steps), round(y + (end_y - y) * i / steps))
+            for i in range(steps)
+        }
     return dots
 
 
@@ -93,7 +109,9 @@ def _sign(dots: _Dots, column: int, row: int, *, plain: bool) -> str:
 
 def _cell(point: CurvePoint, top: float, columns: int, high: int) -> tuple[int, int]:
     """Where a point's mark stands."""
-    return _column(point.sm_percentage, columns), round(point.throughput / top * (high - 1)) * _ROWS // high
+    return _column(point.sm_percentage, columns), round(
+        point.throughput / top * (high - 1)
+    ) * _ROWS // high
 
 
 def _column(sm_percentage: float, columns: int) -> int:

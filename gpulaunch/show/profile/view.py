@@ -104,7 +104,9 @@ class Plot(NamedTuple):
     def top(self) -> float:
         """A round number that no point lies above: where the axis ends."""
         power = 10.0 ** floor(log10(self._most))
-        return next((step * power for step in _TOPS if step * power >= self._most * (1 - 1e-9)), 10 * power)
+        return next(
+            (step * power for step in _TOPS if step * power >= self._most * (1 - 1e-9)), 10 * power
+        )
 
     def tick(self, share: float) -> str:
         """The number beside the axis of throughput, at so much of its length."""

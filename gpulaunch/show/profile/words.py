@@ -43,7 +43,9 @@ def view_of(profile: Profile, path: str, card_memory_bytes: int | None = None) -
         description=printable(profile.description),
         facts=tuple(_head(profile, path)),
         warnings=tuple(_warnings(profile)),
-        sections=tuple(section for section in sections if section.bars or section.facts or section.plot),
+        sections=tuple(
+            section for section in sections if section.bars or section.facts or section.plot
+        ),
     )
 
 
@@ -61,7 +63,9 @@ def _head(profile: Profile, path: str) -> Iterator[Fact]:
         sizes = ", ".join(f"{size}: {name}" for size, name in profile.scaling.profiles.items())
         yield Fact("measured sizes", printable(f"{profile.scaling.parameter} {sizes}"))
     if profile.missing_demand:
-        yield Fact("not recorded", f"{', '.join(profile.missing_demand)}; without, the job shares no GPU")
+        yield Fact(
+            "not recorded", f"{', '.join(profile.missing_demand)}; without, the job shares no GPU"
+        )
 
 
 def _warnings(profile: Profile) -> Iterator[str]:
@@ -71,7 +75,9 @@ def _warnings(profile: Profile) -> Iterator[str]:
     if resources.memory_is_reservation:
         yield "memory is what an allocator set aside; the job may need less, so it rules no GPU out"
     if runs.misfits:
-        latest = "the latest run does" if runs.misfits == 1 else f"the latest {runs.misfits} runs do"
+        latest = (
+            "the latest run does" if runs.misfits == 1 else f"the latest {runs.misfits} runs do"
+        )
         yield f"{latest} not fit these figures: measure again"
     if profile.communication.confidence == "guess":
         yield "the pattern is a guess"
@@ -98,10 +104,14 @@ def _communication(profile: Profile) -> Section:
         if value is not None:
             facts.append(Fact(label, f"{amount(key, value)}{_ENDINGS[key]}"))
     if communication.weight is not None:
-        facts.append(Fact("weight", f"{figure(communication.weight)} of each edge of the job graph"))
+        facts.append(
+            Fact("weight", f"{figure(communication.weight)} of each edge of the job graph")
+        )
     note = f"drawn for {drawn_for} ranks, as an example" if drawn_for else ""
     facts += _sources(("source", communication.source))
-    return Section("communication", note, graph=graph if graph and graph.edges else None, facts=tuple(facts))
+    return Section(
+        "communication", note, graph=graph if graph and graph.edges else None, facts=tuple(facts)
+    )
 
 
 _ENDINGS = {
@@ -118,10 +128,15 @@ def _pattern_facts(communication: Communication, graph: Graph | None) -> Iterato
     if graph:
         yield Fact("measured" if graph.unit else "ranks", sketch(graph))
     if communication.bandwidth_sensitive is not None:
-        sensitive = "yes: faster links make it faster" if communication.bandwidth_sensitive else "no"
+        sensitive = (
+            "yes: faster links make it faster" if communication.bandwidth_sensitive else "no"
+        )
         yield Fact("sensitive", sensitive)
     if communication.collective_calls_per_iteration is not None:
-        yield Fact("collectives", f"{communication.collective_calls_per_iteration} calls of one GPU per iteration")
+        yield Fact(
+            "collectives",
+            f"{communication.collective_calls_per_iteration} calls of one GPU per iteration",
+        )
 
 
 def _graph(profile: Profile) -> tuple[Graph | None, int]:
@@ -133,22 +148,38 @@ def _graph(profile: Profile) -> tuple[Graph | None, int]:
     if communication.pattern is None:
         return None, 0
     known = profile.gpus and 1 < profile.gpus <= _MOST_RANKS
-    ranks = profile.gpus if known and profile.gpus else _EXAMPLE_RANKS.get(communication.pattern, _FEW_RANKS)
+    ranks = (
+        profile.gpus
+        if known and profile.gpus
+        else _EXAMPLE_RANKS.get(communication.pattern, _FEW_RANKS)
+    )
     edges = PATTERNS[communication.pattern].edges(ranks)
-    return Graph(ranks, edges, shape=_SHAPES.get(communication.pattern, "circle")), 0 if known else ranks
+    return Graph(
+        ranks, edges, shape=_SHAPES.get(communication.pattern, "circle")
+    ), 0 if known else ranks
 
 
 def _curve(profile: Profile) -> Section:
     curve = profile.sm_curve
     plot = Plot(
         points=profile.curve,
-        unit=f"throughput, {printable(curve.unit)}" if curve.unit else "throughput (its unit is not recorded)",
+        unit=f"throughput, {printable(curve.unit)}"
+        if curve.unit
+        else "throughput (its unit is not recorded)",
         knee_percentage=curve.knee_percentage,
     )
     knee = curve.knee_percentage
-    facts = () if knee is None else (Fact("knee", f"{figure(knee)} % of the SMs keep 95 % of the best throughput"),)
+    facts = (
+        ()
+        if knee is None
+        else (Fact("knee", f"{figure(knee)} % of the SMs keep 95 % of the best throughput"),)
+    )
     sources = _sources(("measured on", curve.measured_on), ("source", curve.source))
-    return Section("throughput over the share of SMs", plot=plot if plot.points else None, facts=(*facts, *sources))
+    return Section(
+        "throughput over the share of SMs",
+        plot=plot if plot.points else None,
+        facts=(*facts, *sources),
+    )
 
 
 def _sensitivity(profile: Profile) -> Section:
@@ -165,18 +196,27 @@ def _sensitivity(profile: Profile) -> Section:
         []
         if bars
         else [
-            Fact(f"{which} placement", amount("_gb_per_s", rate)) for which, rate in rates.items() if rate is not None
+            Fact(f"{which} placement", amount("_gb_per_s", rate))
+            for which, rate in rates.items()
+            if rate is not None
         ]
     )
     slower = sensitivity.slowdown_percentage
     if slower is not None:
         longer = "longer" if slower >= 0 else "shorter"
-        facts.append(Fact("slowdown", f"{figure(abs(slower))} % {longer} on the worst placement than on the best"))
+        facts.append(
+            Fact(
+                "slowdown",
+                f"{figure(abs(slower))} % {longer} on the worst placement than on the best",
+            )
+        )
     if sensitivity.iterations is not None:
         facts.append(Fact("timed", f"{sensitivity.iterations} iterations"))
     facts += _sources(("measured on", sensitivity.measured_on), ("source", sensitivity.source))
     what = "an iteration" if sensitivity.iterations else "a run"
-    return Section("sensitivity to placement", f"time of {what}" if bars else "", bars, facts=tuple(facts))
+    return Section(
+        "sensitivity to placement", f"time of {what}" if bars else "", bars, facts=tuple(facts)
+    )
 
 
 def _rate(gb_per_s: float | None) -> str:
@@ -193,7 +233,9 @@ def _beside_on_gpu(profile: Profile) -> Section:
     beside = profile.shared_gpu
     note, bars = _slowdowns(beside.slowdown_percentage)
     facts = _sources(
-        ("predicted from", beside.predicted_from), ("measured on", beside.measured_on), ("source", beside.source)
+        ("predicted from", beside.predicted_from),
+        ("measured on", beside.measured_on),
+        ("source", beside.source),
     )
     return Section("slowdown beside others on one GPU", note, bars, facts=facts)
 
@@ -201,7 +243,10 @@ def _beside_on_gpu(profile: Profile) -> Section:
 def _slowdowns(percentages: Mapping[str, float]) -> tuple[str, tuple[Bar, ...]]:
     """What a full bar means, and a bar for each of the others."""
     full = max([100.0, *percentages.values()])
-    bars = tuple(Bar(printable(name), value / full, f"{figure(value)} %") for name, value in percentages.items())
+    bars = tuple(
+        Bar(printable(name), value / full, f"{figure(value)} %")
+        for name, value in percentages.items()
+    )
     return (f"how much longer it takes; a full bar is {figure(full)} %" if bars else ""), bars
 
 
@@ -230,7 +275,11 @@ def _wishes(profile: Profile) -> Section:
 def _counters(profile: Profile) -> Section:
     counters, classification = profile.counters, profile.classification
     rows = (
-        ("SM warps", counters.warp_occupancy_percentage, counters.theoretical_warp_occupancy_percentage),
+        (
+            "SM warps",
+            counters.warp_occupancy_percentage,
+            counters.theoretical_warp_occupancy_percentage,
+        ),
         ("cache hits", counters.llc_hit_rate_percentage, None),
     )
     bars = tuple(
@@ -252,5 +301,9 @@ def _counters(profile: Profile) -> Section:
         rate = figure(counters.llc_accesses_per_kilo_instruction)
         facts.append(Fact("cache", f"{rate} accesses per 1,000 warp instructions{size}"))
     facts += _sources(("measured on", counters.measured_on), ("source", counters.source))
-    note = "SM warps: average share of the warps that the SMs can hold" if counters.warp_occupancy_percentage else ""
+    note = (
+        "SM warps: average share of the warps that the SMs can hold"
+        if counters.warp_occupancy_percentage
+        else ""
+    )
     return Section("counters and class", note, bars, facts=tuple(facts))

@@ -42,7 +42,9 @@ def grid_of(runs: Sequence[Run]) -> Grid:
     machines = max(run.replay.rules.machines for run in runs)
     size = max(run.replay.gpus // run.replay.rules.machines for run in runs)
     used = {gpu for run in runs for one in run.replay.jobs for gpu in one.stay.gpus}
-    gpus = tuple(range(size)) if max(used) < size else tuple(sorted(used))  # MIG instances are numbered with gaps
+    gpus = (
+        tuple(range(size)) if max(used) < size else tuple(sorted(used))
+    )  # MIG instances are numbered with gaps
     budget = _ROWS if len(runs) <= 4 else _ROWS_OF_MANY
     return Grid(min(machines, max(1, budget // len(gpus))), machines, gpus[:_MOST_ROWS], size)
 
@@ -86,7 +88,9 @@ def bars_of(run: Run, grid: Grid) -> list[Bar]:
     bars = []
     for one in run.replay.jobs:
         own = [row for row in _rows_of(one, grid, place) if row in lanes]
-        for group in _groups(own, shared={row for row in own if lanes[row][one.stay.job.id][1] > 1}):
+        for group in _groups(
+            own, shared={row for row in own if lanes[row][one.stay.job.id][1] > 1}
+        ):
             lane, of = lanes[group[0]][one.stay.job.id]
             span = one.stay.started_s - run.begin_s, one.stay.ended_s - run.begin_s
             bars.append(Bar(one, group[0], len(group), lane, of, *span))
@@ -96,7 +100,9 @@ def bars_of(run: Run, grid: Grid) -> list[Bar]:
 def _rows_of(one: Measured, grid: Grid, place: dict[int, int]) -> list[int]:
     if one.stay.machine >= grid.machines:
         return []
-    return sorted(one.stay.machine * len(grid.gpus) + place[gpu] for gpu in one.stay.gpus if gpu in place)
+    return sorted(
+        one.stay.machine * len(grid.gpus) + place[gpu] for gpu in one.stay.gpus if gpu in place
+    )
 
 
 def _groups(rows: Sequence[int], shared: set[int]) -> list[list[int]]:

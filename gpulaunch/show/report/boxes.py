@@ -53,7 +53,10 @@ class _Axis(NamedTuple):
 
 def bandwidth_picture(runs: Sequence[Run]) -> Picture:
     """Effective bandwidth of sensitive jobs: of all, and by their number of GPUs."""
-    rows = [[_panel(runs, "all bandwidth-sensitive", bandwidth, sensitive)], *_by_gpus(runs, bandwidth)]
+    rows = [
+        [_panel(runs, "all bandwidth-sensitive", bandwidth, sensitive)],
+        *_by_gpus(runs, bandwidth),
+    ]
     return _draw("bandwidth", rows, _Axis("effective bandwidth, GB/s", 0.0, 1.0, 1))
 
 
@@ -62,7 +65,11 @@ def slowdown_picture(runs: Sequence[Run]) -> Picture:
     both = (("bandwidth-sensitive", sensitive), ("not bandwidth-sensitive", insensitive))
     panels = [_panel(runs, title, slowdown, which) for title, which in both]
     rows = [[panel for panel in panels if panel.boxes[0].jobs], *_by_gpus(runs, slowdown)]
-    return _draw("slowdown", rows, _Axis("run time, as a multiple of that alone on the best GPUs", 1.0, 1.1, 2))
+    return _draw(
+        "slowdown",
+        rows,
+        _Axis("run time, as a multiple of that alone on the best GPUs", 1.0, 1.1, 2),
+    )
 
 
 def _panel(runs: Sequence[Run], title: str, measure: Measure, which: Which) -> _Panel:
@@ -81,7 +88,9 @@ def _draw(name: str, rows: Sequence[Sequence[_Panel]], axis: _Axis) -> Picture:
     height = len(rows[0][0].boxes) * _ROW
     step = _HEAD + height + _FOOT
     sheet = Sheet(name, len(rows) * step)
-    largest = [box.quartiles.most for row in rows for panel in row for box in panel.boxes if box.quartiles]
+    largest = [
+        box.quartiles.most for row in rows for panel in row for box in panel.boxes if box.quartiles
+    ]
     high = max(*largest, axis.least)
     room = 0.025 * (high - axis.low)
     for r, row in enumerate(rows):
@@ -92,7 +101,9 @@ def _draw(name: str, rows: Sequence[Sequence[_Panel]], axis: _Axis) -> Picture:
             axes = sheet.panel(left, top, width, height)
             sheet.write(left, top - 12, panel.title, weight="bold")
             _draw_boxes(axes, panel.boxes, named=i == 0)
-            set_scale(axes, "x", (axis.low - room, high + room), PLAIN, ticks=max(6, int(width / 80)))
+            set_scale(
+                axes, "x", (axis.low - room, high + room), PLAIN, ticks=max(6, int(width / 80))
+            )
             if figures:
                 _write_figures(sheet, left + width, top, panel.boxes, axis.digits)
         sheet.write(_LABELS, top + height + 34, axis.label, colour=PALE, size=11)
@@ -113,7 +124,14 @@ def _draw_boxes(axes: Axes, found: Sequence[Box], *, named: bool) -> None:
         axes.plot((four.least, four.most), (i, i), color=colour, linewidth=1.5)
         for end in (four.least, four.most):
             axes.plot((end, end), (i - 0.17, i + 0.17), color=colour, linewidth=1.5)
-        frame = Rectangle((four.low, i - 0.3), four.high - four.low, 0.6, facecolor=colour, alpha=0.45, linewidth=0)
+        frame = Rectangle(
+            (four.low, i - 0.3),
+            four.high - four.low,
+            0.6,
+            facecolor=colour,
+            alpha=0.45,
+            linewidth=0,
+        )
         axes.add_patch(frame)
         axes.plot((four.median, four.median), (i - 0.36, i + 0.36), color=colour, linewidth=4)
         dot: dict[str, Any] = {
@@ -125,7 +143,9 @@ def _draw_boxes(axes: Axes, found: Sequence[Box], *, named: bool) -> None:
         axes.plot(box.mean, i, "o", **dot)
 
 
-def _write_figures(sheet: Sheet, left: float, top: float, found: Sequence[Box], digits: int) -> None:
+def _write_figures(
+    sheet: Sheet, left: float, top: float, found: Sequence[Box], digits: int
+) -> None:
     """Median and mean, right of a panel."""
     for place, title in ((_FIGURES / 2, "median"), (_FIGURES - 8, "mean")):
         sheet.write(left + place, top - 12, title, colour=PALE, size=11, ha="right")

@@ -20,7 +20,16 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpulaunch.show.report.colours import ALL, GRID, INK, PALE, PAPER, Colour
 
-__all__ = ["WIDTH", "Axes", "FuncFormatter", "MaxNLocator", "Picture", "Rectangle", "Sheet", "styled"]
+__all__ = [
+    "WIDTH",
+    "Axes",
+    "FuncFormatter",
+    "MaxNLocator",
+    "Picture",
+    "Rectangle",
+    "Sheet",
+    "styled",
+]
 
 WIDTH = 1040
 """Of a sheet; as all lengths, in pixels of the page at 100 %."""
@@ -54,7 +63,9 @@ _STYLE: dict[str, Any] = {
     "ytick.labelsize": 11.0,
 }
 
-_ROOT = f'<svg font-family="{_FONT}, Verdana, Arial, sans-serif" stroke-linejoin="round" role="img" '
+_ROOT = (
+    f'<svg font-family="{_FONT}, Verdana, Arial, sans-serif" stroke-linejoin="round" role="img" '
+)
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 _NAMES = {colour.light: colour.name for colour in ALL}
 
@@ -80,7 +91,11 @@ def styled() -> Iterator[None]:
     """In which all drawing is done: our style, whatever the user's own is."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a letter that the font does not have is drawn as a box
-        style: Any = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")}
+        style: Any = {
+            key: value
+            for key, value in mpl.rcParamsDefault.items()
+            if not key.startswith("backend")
+        }
         with mpl.rc_context(style | _STYLE):
             yield
 
@@ -110,7 +125,15 @@ class Sheet:
         bottom = 1 - (top + height) / self.height
         return self._figure.add_axes((left / WIDTH, bottom, width / WIDTH, height / self.height))
 
-    def write(self, left: float, top: float, text: str, *, colour: Colour = INK, **style: Any) -> None:  # noqa: ANN401
+    def write(
+        self,
+        left: float,
+        top: float,
+        text: str,
+        *,
+        colour: Colour = INK,
+        **style: Any,  # noqa: ANN401
+    ) -> None:
         """A line of text; `top` is its baseline, and `style` is matplotlib's."""
         self._figure.text(left / WIDTH, 1 - top / self.height, text, color=colour.light, **style)
 
@@ -118,7 +141,9 @@ class Sheet:
         """A filled box, as beside a name."""
         place = (left / WIDTH, 1 - (top + height) / self.height)
         self._figure.add_artist(
-            Rectangle(place, width / WIDTH, height / self.height, facecolor=colour.light, edgecolor="none")
+            Rectangle(
+                place, width / WIDTH, height / self.height, facecolor=colour.light, edgecolor="none"
+            )
         )
 
     def note(self, artist: Artist, text: str) -> None:
@@ -130,7 +155,9 @@ class Sheet:
         """Draw it."""
         vector, raster = BytesIO(), BytesIO()
         self._figure.savefig(vector, format="svg")
-        self._figure.savefig(raster, format="png", dpi=_SHARPNESS * _PER_INCH, metadata={"Software": None})
+        self._figure.savefig(
+            raster, format="png", dpi=_SHARPNESS * _PER_INCH, metadata={"Software": None}
+        )
         body = self._tidied(vector.getvalue().decode())
         svg = f'<?xml version="1.0" encoding="utf-8"?>\n{body}'
         return Picture(self.name, svg, raster.getvalue(), _themed(body))
@@ -147,9 +174,15 @@ class Sheet:
         note = re.fullmatch(r'<g id="note-(\d+)">', tag)
         if note:
             return f"<g><title>{escape(self._notes[int(note[1])], quote=False)}</title>"
-        tag = re.sub(r' id="([\w.-]+)"', lambda own: f' id="{self.name}-{own[1]}"' if own[1] in used else "", tag)
+        tag = re.sub(
+            r' id="([\w.-]+)"',
+            lambda own: f' id="{self.name}-{own[1]}"' if own[1] in used else "",
+            tag,
+        )
         tag = re.sub(r'(url\(#|href="#)', rf"\1{self.name}-", tag)
-        tag = re.sub(r' transform="rotate\(-0 [^"]*"', "", tag).replace(f"font-family: '{_FONT}'; ", "")
+        tag = re.sub(r' transform="rotate\(-0 [^"]*"', "", tag).replace(
+            f"font-family: '{_FONT}'; ", ""
+        )
         tag = re.sub(r"(\d\.\d\d)\d+", r"\1", " ".join(tag.split()))
         return tag.replace("<svg ", _ROOT, 1)
 

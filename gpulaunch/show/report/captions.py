@@ -17,19 +17,26 @@ from gpulaunch.show.report.series import (
 from gpulaunch.show.report.timeline import Window
 
 
-def compared(runs: Sequence[Run], measure: Callable[[Run], float], tell: Callable[[float], str]) -> str:
+def compared(
+    runs: Sequence[Run], measure: Callable[[Run], float], tell: Callable[[float], str]
+) -> str:
     """A figure of all runs in words: the least and the largest, and whose they are."""
     figures = {run.label: measure(run) for run in runs}
     low, high = tell(min(figures.values())), tell(max(figures.values()))
     if low == high:
         return low if len(runs) == 1 else f"{low} with each policy"
-    whose = {end: ", ".join(label for label, value in figures.items() if tell(value) == end) for end in (low, high)}
+    whose = {
+        end: ", ".join(label for label, value in figures.items() if tell(value) == end)
+        for end in (low, high)
+    }
     return f"from {low} ({whose[low]}) to {high} ({whose[high]})"
 
 
 def of_bandwidth(runs: Sequence[Run]) -> str:
     """Of the box plots of bandwidth."""
-    mean = compared(runs, lambda run: mean_of(values_of(run, bandwidth, sensitive)), "{:.1f} GB/s".format)
+    mean = compared(
+        runs, lambda run: mean_of(values_of(run, bandwidth, sensitive)), "{:.1f} GB/s".format
+    )
     return (
         "What the links between a job's GPUs carry: further right is better. A box holds the middle half of the jobs, "
         "its thick stroke is their median, the thin line reaches from the least to the largest, and the ring is the "
@@ -40,7 +47,9 @@ def of_bandwidth(runs: Sequence[Run]) -> str:
 def of_slowdown(runs: Sequence[Run]) -> str:
     """Of the box plots of slowdown."""
     some = values_of(runs[0], slowdown, sensitive)
-    mean = compared(runs, lambda run: mean_of(values_of(run, slowdown, sensitive if some else _any)), _times)
+    mean = compared(
+        runs, lambda run: mean_of(values_of(run, slowdown, sensitive if some else _any)), _times
+    )
     whose = "bandwidth-sensitive jobs" if some else "all jobs"
     return f"Further left is better, and 1 is the best there is. The mean of {whose}: {mean}."
 
@@ -57,7 +66,11 @@ def of_curves(runs: Sequence[Run]) -> str:
     """Of jobs from worst to best."""
     worst = compared(runs, lambda run: max(values_of(run, slowdown)), _times)
     longest = compared(runs, lambda run: max(values_of(run, wait_s)), time_text)
-    waits = "Nobody waits." if not any(any(values_of(run, wait_s)) for run in runs) else f"The longest wait: {longest}."
+    waits = (
+        "Nobody waits."
+        if not any(any(values_of(run, wait_s)) for run in runs)
+        else f"The longest wait: {longest}."
+    )
     return (
         "A line has all jobs of a policy, each sorted for itself: the sooner it falls, the fewer jobs are badly off. "
         f"The largest slowdown: {worst}. {waits}"

@@ -33,7 +33,9 @@ class Chart(NamedTuple):
     y: tuple[float, float, Unit]
 
 
-def draw_chart(sheet: Sheet, place: tuple[float, float, float, float], chart: Chart, runs: Sequence[Run]) -> Axes:
+def draw_chart(
+    sheet: Sheet, place: tuple[float, float, float, float], chart: Chart, runs: Sequence[Run]
+) -> Axes:
     """A panel with its lines.
 
     Args:
@@ -63,7 +65,9 @@ def _thickness(place: int, of: int) -> float:
     return 1.7 + min(0.6, 3 / of) * (of - 1 - place)
 
 
-def write_key(sheet: Sheet, top: float, runs: Sequence[Run], title: str, figures: Sequence[str]) -> None:
+def write_key(
+    sheet: Sheet, top: float, runs: Sequence[Run], title: str, figures: Sequence[str]
+) -> None:
     """Lines by name, each with a figure, at the right of a panel.
 
     Args:

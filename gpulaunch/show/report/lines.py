@@ -54,13 +54,19 @@ def _draw_curves(
     curves = [worst_first(run, measure) for run in runs]
     most, high = max(map(len, curves)), max(y[1], *(curve[0] for curve in curves))
     lines = [
-        [(0.0, curve[0]), *((place + 0.5, value) for place, value in thinned(curve, _POINTS)), (len(curve), curve[-1])]
+        [
+            (0.0, curve[0]),
+            *((place + 0.5, value) for place, value in thinned(curve, _POINTS)),
+            (len(curve), curve[-1]),
+        ]
         for curve in curves
     ]
     chart = Chart(title, lines, (most, COUNT), (y[0], high, y[2]))
     draw_chart(sheet, (LEFT, top + HEAD, WIDTH - LEFT - KEY, HEIGHT), chart, runs)
     write_key(sheet, top + HEAD, runs, "mean", [tell(mean_of(curve)) for curve in curves])
-    sheet.write(LEFT, top + HEAD + HEIGHT + 34, "jobs, from the worst to the best", colour=PALE, size=11)
+    sheet.write(
+        LEFT, top + HEAD + HEIGHT + 34, "jobs, from the worst to the best", colour=PALE, size=11
+    )
 
 
 def quality_picture(runs: Sequence[Run]) -> Picture:
@@ -77,7 +83,15 @@ def quality_picture(runs: Sequence[Run]) -> Picture:
         axes.grid(axis="x")
         if i:
             axes.set_yticklabels([])
-    write_key(sheet, HEAD, runs, "mean of all", [f"{mean_of(values_of(run, quality)):.1%}" for run in runs])
+    write_key(
+        sheet,
+        HEAD,
+        runs,
+        "mean of all",
+        [f"{mean_of(values_of(run, quality)):.1%}" for run in runs],
+    )
     across = "across: allocated aggregate bandwidth, % of the best that the idle machine has"
-    sheet.write(LEFT, HEAD + HEIGHT + 34, f"{across}; up: % of jobs with at most that", colour=PALE, size=11)
+    sheet.write(
+        LEFT, HEAD + HEIGHT + 34, f"{across}; up: % of jobs with at most that", colour=PALE, size=11
+    )
     return sheet.finish()

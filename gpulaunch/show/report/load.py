@@ -6,7 +6,16 @@ from gpulaunch.show.report.canvas import WIDTH, Picture, Sheet
 from gpulaunch.show.report.chart import FOOT, HEAD, HEIGHT, KEY, LEFT, Chart, draw_chart, write_key
 from gpulaunch.show.report.colours import IDLE, PALE
 from gpulaunch.show.report.scales import COUNT, PERCENT, number, set_scale, time_unit
-from gpulaunch.show.report.series import Run, outline, over_time, used, used_or_broken, values_of, wait_s, waiting
+from gpulaunch.show.report.series import (
+    Run,
+    outline,
+    over_time,
+    used,
+    used_or_broken,
+    values_of,
+    wait_s,
+    waiting,
+)
 from gpulaunch.show.topology.layout import cut
 
 _ROW = 58  # px of a run
@@ -40,19 +49,32 @@ def load_picture(runs: Sequence[Run]) -> Picture:
 def _draw_use(sheet: Sheet, runs: Sequence[Run], longest_s: float) -> None:
     """A panel for each run: in use, and on top of that what is free but broken up."""
     areas = [
-        [[(at, value / run.replay.gpus) for at, value in outline(over_time(run, what, longest_s))] for run in runs]
+        [
+            [
+                (at, value / run.replay.gpus)
+                for at, value in outline(over_time(run, what, longest_s))
+            ]
+            for run in runs
+        ]
         for what in (used_or_broken, used)
     ]
     most = max((value for lines in areas for line in lines for _, value in line), default=0.0)
     high = 1.0 if most > 0.5 else max(most, 0.001)
-    sheet.write(LEFT, HEAD - 14, "GPUs, % of all: in use, and above that, paler, broken up", weight="bold")
+    sheet.write(
+        LEFT, HEAD - 14, "GPUs, % of all: in use, and above that, paler, broken up", weight="bold"
+    )
     _write_column(sheet, 78, "in use", [f"{run.replay.utilization:.1%}" for run in runs])
     _write_column(sheet, 4, "broken up", [f"{run.replay.fragmentation:.1%}" for run in runs])
     time = time_unit(longest_s)
     for i, run in enumerate(runs):
         top = HEAD + i * (_ROW + _GAP)
         axes = sheet.panel(LEFT, top, WIDTH - LEFT - KEY, _ROW)
-        axes.fill_between((0, run.replay.makespan_s / time.size), high / PERCENT.size, color=IDLE.light, linewidth=0)
+        axes.fill_between(
+            (0, run.replay.makespan_s / time.size),
+            high / PERCENT.size,
+            color=IDLE.light,
+            linewidth=0,
+        )
         for lines, alpha in zip(areas, (0.35, 0.85), strict=True):
             xs, ys = [x / time.size for x, _ in lines[i]], [y / PERCENT.size for _, y in lines[i]]
             axes.fill_between(xs, ys, color=run.colour.light, alpha=alpha, linewidth=0)

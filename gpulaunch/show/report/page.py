@@ -12,7 +12,15 @@ from gpulaunch.show.report.canvas import WIDTH, Picture, styled
 from gpulaunch.show.report.colours import ALL
 from gpulaunch.show.report.lines import curves_picture, quality_picture
 from gpulaunch.show.report.load import load_picture
-from gpulaunch.show.report.series import Run, connected, quality, runs_of, sensitive, slowdown, values_of
+from gpulaunch.show.report.series import (
+    Run,
+    connected,
+    quality,
+    runs_of,
+    sensitive,
+    slowdown,
+    values_of,
+)
 from gpulaunch.show.report.timeline import timeline_pictures
 from gpulaunch.simulate.measures import Replay
 
@@ -85,7 +93,9 @@ def _page(runs: Sequence[Run], sections: Sequence[_Section]) -> str:
         "<main>",
         f"<h1>{escape(title)}</h1>\n<p class=how>{escape(told)}</p>",
         _table("all jobs", all_jobs(document), runs),
-        _table("bandwidth-sensitive jobs: effective bandwidth, GB/s", sensitive_jobs(document), runs),
+        _table(
+            "bandwidth-sensitive jobs: effective bandwidth, GB/s", sensitive_jobs(document), runs
+        ),
         f"<p class=how>{escape(KEY)}</p>",
         *(_figure(*section) for section in sections),
         "</main>",
@@ -124,7 +134,9 @@ def _table(caption: str, rows: Rows, runs: Sequence[Run]) -> str:
 
 
 def _figure(heading: str, caption: str, picture: Picture) -> str:
-    links = "".join(f'<a href="{picture.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png"))
+    links = "".join(
+        f'<a href="{picture.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png")
+    )
     return (
         f"<figure>\n<figcaption>\n<h2>{escape(heading)} {links}</h2>\n<p>{escape(caption)}</p>\n</figcaption>\n"
         f'<div class="wide">\n{picture.inline}</div>\n</figure>'

@@ -25,14 +25,21 @@ class Unit(NamedTuple):
 PERCENT = Unit("%", 0.01, (1, 2, 2.5, 5, 10))
 PLAIN = Unit("")
 COUNT = Unit("", whole=True)
-_TIMES = ((300, "s", 1), (3 * 3600, "min", 60), (3 * 86400, "h", 3600), (float("inf"), "days", 86400))
+_TIMES = (
+    (300, "s", 1),
+    (3 * 3600, "min", 60),
+    (3 * 86400, "h", 3600),
+    (float("inf"), "days", 86400),
+)
 _SEXAGESIMAL = (1, 1.5, 3, 5, 6, 10)
 
 
 def time_unit(longest_s: float) -> Unit:
     """The unit for times up to so many seconds."""
     name, size = next((name, size) for most, name, size in _TIMES if longest_s <= most)
-    return Unit(name, size, _SEXAGESIMAL if longest_s > 12 * size and name != "days" else Unit("").steps)
+    return Unit(
+        name, size, _SEXAGESIMAL if longest_s > 12 * size and name != "days" else Unit("").steps
+    )
 
 
 def time_text(seconds: float) -> str:
@@ -45,7 +52,9 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def set_scale(axes: Axes, which: Literal["x", "y"], ends: tuple[float, float], unit: Unit, ticks: int) -> None:
+def set_scale(
+    axes: Axes, which: Literal["x", "y"], ends: tuple[float, float], unit: Unit, ticks: int
+) -> None:
     """Let an axis reach from one value to another, with a number at each round step.
 
     Args:

@@ -32,7 +32,11 @@ def runs_of(replays: Sequence[Replay]) -> list[Run]:
     """Replays with names and colours of their own, in the order given."""
     policies = [replay.rules.policy.replace("_", "-") for replay in replays]
     labels = list(policies)
-    for tell in (lambda r: r.topology, lambda r: r.rules.model, lambda r: f"{r.rules.machines} machines"):
+    for tell in (
+        lambda r: r.topology,
+        lambda r: r.rules.model,
+        lambda r: f"{r.rules.machines} machines",
+    ):
         twice = {label for label, count in Counter(labels).items() if count > 1}
         values = [tell(replay) for replay in replays]
         labels = [
@@ -44,7 +48,9 @@ def runs_of(replays: Sequence[Replay]) -> list[Run]:
         seen[label] += 1
         labels[i] = label if seen[label] == 1 else f"{label} ({seen[label]})"
     begins_s = [min(one.stay.job.arrival_s for one in replay.jobs) for replay in replays]
-    return [Run(*each) for each in zip(labels, colours_of(policies), replays, begins_s, strict=True)]
+    return [
+        Run(*each) for each in zip(labels, colours_of(policies), replays, begins_s, strict=True)
+    ]
 
 
 Measure = Callable[[Measured], float | None]
@@ -165,13 +171,21 @@ def distribution(run: Run, measure: Measure, which: Which) -> Points:
     """Each value with the share of jobs, 0 to 1, that have at most that; no points of no jobs."""
     values = sorted(values_of(run, measure, which))
     count = len(values)
-    return [(value, (i + 1) / count) for i, value in enumerate(values) if i + 1 == count or values[i + 1] != value]
+    return [
+        (value, (i + 1) / count)
+        for i, value in enumerate(values)
+        if i + 1 == count or values[i + 1] != value
+    ]
 
 
 def stairs(points: Points) -> Points:
     """A distribution as a line that begins on the ground, and goes up where a value is reached."""
     below = [0.0, *(share for _, share in points)]
-    return [step for (value, share), low in zip(points, below, strict=False) for step in ((value, low), (value, share))]
+    return [
+        step
+        for (value, share), low in zip(points, below, strict=False)
+        for step in ((value, low), (value, share))
+    ]
 
 
 class Span(NamedTuple):
@@ -234,14 +248,23 @@ def over_time(run: Run, what: Figure, longest_s: float) -> list[Span]:
     part = 0
     for span in exact:
         while part < parts and edges[part] < span.to_s:
-            areas[part] += span.value * max(0.0, min(span.to_s, edges[part + 1]) - max(span.from_s, edges[part]))
+            areas[part] += span.value * max(
+                0.0, min(span.to_s, edges[part + 1]) - max(span.from_s, edges[part])
+            )
             if edges[part + 1] > span.to_s:
                 break
             part += 1
-    return [Span(low, high, area / (high - low)) for (low, high), area in zip(pairwise(edges), areas, strict=True)]
+    return [
+        Span(low, high, area / (high - low))
+        for (low, high), area in zip(pairwise(edges), areas, strict=True)
+    ]
 
 
 def _distinct(levels: Sequence[Level], what: Figure) -> list[Level]:
     """Without those at which a figure stays what it is."""
     last = len(levels) - 1
-    return [level for i, level in enumerate(levels) if i in (0, last) or what(level) != what(levels[i - 1])]
+    return [
+        level
+        for i, level in enumerate(levels)
+        if i in (0, last) or what(level) != what(levels[i - 1])
+    ]

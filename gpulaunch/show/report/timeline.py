@@ -60,7 +60,9 @@ def timeline_pictures(runs: Sequence[Run]) -> list[tuple[Picture, Window]]:
     return [(_draw(name, runs, all_bars, window), window) for name, window in windows]
 
 
-def _draw(name: str, runs: Sequence[Run], all_bars: Sequence[Sequence[Bar]], window: Window) -> Picture:
+def _draw(
+    name: str, runs: Sequence[Run], all_bars: Sequence[Sequence[Bar]], window: Window
+) -> Picture:
     grid, time = window.grid, time_unit(window.end_s)
     row = 20 if grid.rows <= 8 else 16 if grid.rows <= 16 else 13 if grid.rows <= 32 else 7
     height = row * grid.rows
@@ -92,7 +94,12 @@ def _draw(name: str, runs: Sequence[Run], all_bars: Sequence[Sequence[Bar]], win
 
 def _write_meaning(sheet: Sheet) -> None:
     """What the colours of bars say."""
-    texts = ("at full speed, or within 5 %", "up to 1.5 times as long", "up to twice as long", "longer")
+    texts = (
+        "at full speed, or within 5 %",
+        "up to 1.5 times as long",
+        "up to twice as long",
+        "longer",
+    )
     x = float(_LEFT)
     for (_, colour), text in zip(SLOWED, texts, strict=True):
         sheet.mark(x, 6, 22, 13, colour)
@@ -134,8 +141,13 @@ def _write_name(axes: Axes, bar: Bar, unit_s: float, size: tuple[float, float]) 
     texts = f"{job.id} {printable(job.name)}", str(job.id)
     text = next((text for text in texts if fits(text, size[0] - 4, letters)), None)
     if text:
-        middle = (bar.from_s + bar.to_s) / 2 / unit_s, bar.row + (bar.lane + 0.5) * bar.rows / bar.lanes
-        axes.text(*middle, text, ha="center", va="center_baseline", size=letters, color=ON_BAR.light)
+        middle = (
+            (bar.from_s + bar.to_s) / 2 / unit_s,
+            bar.row + (bar.lane + 0.5) * bar.rows / bar.lanes,
+        )
+        axes.text(
+            *middle, text, ha="center", va="center_baseline", size=letters, color=ON_BAR.light
+        )
 
 
 def _told(one: Measured) -> str:
@@ -159,4 +171,6 @@ def _write_rows(sheet: Sheet, top: float, row: float, grid: Grid) -> None:
             sheet.write(2, first + 11, f"machine {machine}", size=11)
         for i, gpu in list(enumerate(grid.gpus))[:: ceil(_SMALLEST / row)]:
             text = grid.name(gpu) if grid.of_machines > 1 else f"GPU {grid.name(gpu)}"
-            sheet.write(_LEFT - 8, first + (i + 0.5) * row + 4, text, colour=PALE, size=10.5, ha="right")
+            sheet.write(
+                _LEFT - 8, first + (i + 0.5) * row + 4, text, colour=PALE, size=10.5, ha="right"
+            )

@@ -11,7 +11,11 @@ from gpulaunch.show.topology.text import link_classes, link_name, socket_name, t
 
 _PCIE = 'color="#8b93a0"'
 _MOST_LABELS = 16  # NVLinks that have their name beside them; more would hide each other
-_CPUS = {"PIX": "CPU and PCIe switch", "PXB": "CPU and PCIe switch", "SYS": "CPUs"}  # by how GPUs of a socket meet
+_CPUS = {
+    "PIX": "CPU and PCIe switch",
+    "PXB": "CPU and PCIe switch",
+    "SYS": "CPUs",
+}  # by how GPUs of a socket meet
 _COLOURS = {"nvlink": "#0b7a3b", "nvswitch": "#1585c9"}
 
 
@@ -21,7 +25,9 @@ def topology_dot(topology: Topology) -> str:
     Of several machines each is a cluster around its sockets, with an edge to the network.
     Cards have their index as node name. MIG instances hang below their card and are named like "1:0".
     """
-    carried = ", ".join(f"{name} {bandwidth:.3g}" for name, bandwidth in link_classes(card_links(topology).values()))
+    carried = ", ".join(
+        f"{name} {bandwidth:.3g}" for name, bandwidth in link_classes(card_links(topology).values())
+    )
     label = f"{title(topology)}{f'; GB/s per direction: {carried}' if carried else ''}"
     lines = [
         f"graph {_quoted(topology.name)} {{",
@@ -53,7 +59,9 @@ def _machine_lines(topology: Topology) -> Iterator[str]:
         yield f"subgraph {name} {{"
         yield f'  label="node {node}"; style=rounded; color="#4a5568"'
         yield from (f"  {line}" for line in _level_lines(part, name))
-        yield from (f"  {line}" for line in _nvlink_lines(part, _quoted(f"NVSwitch of node {node}")))
+        yield from (
+            f"  {line}" for line in _nvlink_lines(part, _quoted(f"NVSwitch of node {node}"))
+        )
         yield "}"
         first = machine_tree(part).sockets[0]
         yield f'network -- {_quoted(_node(first))} [lhead={name}, color="#4a5568", penwidth=3]'
@@ -102,7 +110,9 @@ def _nvlink_lines(machine: Topology, switch: str) -> Iterator[str]:
     for (a, b), link in direct.items():
         label = f', xlabel="{link_name(link)}"' if len(direct) <= _MOST_LABELS else ""
         yield f'"{a}" -- "{b}" [{_style(link, link.nvlink_count)}{label}, constraint=false]'
-    switched = {index: link for pair, link in links.items() if link.kind == "nvswitch" for index in pair}
+    switched = {
+        index: link for pair, link in links.items() if link.kind == "nvswitch" for index in pair
+    }
     if switched:
         yield f'{switch} [fillcolor="#cfe6f5"]'
     for card in cards(machine):

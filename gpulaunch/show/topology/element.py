@@ -5,10 +5,14 @@ from xml.etree import ElementTree as ET
 INK, PALE = "#1f2933", "#5b6672"
 
 
-def add_element(parent: ET.Element, tag: str, *, text: str | None = None, **attributes: object) -> ET.Element:
+def add_element(
+    parent: ET.Element, tag: str, *, text: str | None = None, **attributes: object
+) -> ET.Element:
     """An element; `stroke_width` stands for stroke-width and `class_` for class."""
     values = {
-        name.rstrip("_").replace("_", "-"): as_number(value) if isinstance(value, (int, float)) else str(value)
+        name.rstrip("_").replace("_", "-"): as_number(value)
+        if isinstance(value, (int, float))
+        else str(value)
         for name, value in attributes.items()
         if value is not None
     }
@@ -34,4 +38,14 @@ def add_text(
     weight: str | None = None,
 ) -> None:
     """A line of text; its baseline is at `y`."""
-    add_element(parent, "text", x=x, y=y, fill=fill, font_size=size, text_anchor=anchor, font_weight=weight, text=text)
+    add_element(
+        parent,
+        "text",
+        x=x,
+        y=y,
+        fill=fill,
+        font_size=size,
+        text_anchor=anchor,
+        font_weight=weight,
+        text=text,
+    )

@@ -18,7 +18,11 @@ SOCKET_BAR, LEVEL_BAR, _BAR_GAP = 24, 16, 14
 FABRIC_BAR, _FABRIC_GAP = 30, 44
 CELL = 22  # height of a MIG instance
 SPINE = 16
-NODE_HEAD, NODE_GAP, STUB = 30, 24, 20  # above a machine of several, below it, and from the network to it
+NODE_HEAD, NODE_GAP, STUB = (
+    30,
+    24,
+    20,
+)  # above a machine of several, below it, and from the network to it
 _CHARACTER = 0.62  # width of a letter, as a share of the font's size
 
 
@@ -103,8 +107,14 @@ def laid_out(
     sockets = machine_tree(topology).sockets
     rows = _in_rows(sockets, _rows_wanted(found, links, sockets))
     depth = max(_depth(socket) for socket in sockets)
-    size = _Size(72, 40, 10, 16) if len(found) > 16 else _Size(98, 64 if several_models(found) else 50, 26, 30)
-    tall = size.height + max((14 + CELL * len(card.instances) for card in found if card.instances), default=0)
+    size = (
+        _Size(72, 40, 10, 16)
+        if len(found) > 16
+        else _Size(98, 64 if several_models(found) else 50, 26, 30)
+    )
+    tall = size.height + max(
+        (14 + CELL * len(card.instances) for card in found if card.instances), default=0
+    )
     left: float = MARGIN + shift + (SPINE + 12 if len(rows) > 2 else 0)
     above = PAD + SOCKET_BAR + depth * (LEVEL_BAR + _BAR_GAP) + _BAR_GAP + 4
     boxes: dict[int, Box] = {}
@@ -123,7 +133,9 @@ def laid_out(
             x += PAD - size.gap + size.socket_gap
         width = max(width, x - size.socket_gap - MARGIN)
         between = 0.0 if row % 2 else _between(rows, row, links)
-        fabric.append(fabric[-1] if row % 2 else _fabric_top(y + tall, between, faces=row + 1 < len(rows)))
+        fabric.append(
+            fabric[-1] if row % 2 else _fabric_top(y + tall, between, faces=row + 1 < len(rows))
+        )
         y += tall + (above + 26 if row % 2 else between)
     last_faces = len(rows) % 2 == 0
     spans = ((part, span(part, boxes)) for row in rows for part in row)
@@ -157,7 +169,9 @@ def span(level: Level, boxes: Mapping[int, Box]) -> tuple[float, float]:
     return boxes[level.cards[0]].x, last.x + last.width
 
 
-def _rows_wanted(found: Sequence[Card], links: Mapping[tuple[int, int], Link], sockets: Sequence[Level]) -> int:
+def _rows_wanted(
+    found: Sequence[Card], links: Mapping[tuple[int, int], Link], sockets: Sequence[Level]
+) -> int:
     """Two rows that face each other where NVLinks cross between sockets; more only on a machine of many GPUs."""
     home = {index: i for i, socket in enumerate(sockets) for index in socket.cards}
     crossing = any(link.nvlink_count and home[a] != home[b] for (a, b), link in links.items())
@@ -220,7 +234,9 @@ def hides_switch(level: Level) -> bool:
     return level.kind in ("socket", "machine") and level.path in ("PIX", "PXB") and level.is_branch
 
 
-def _between(rows: Sequence[Sequence[Level]], row: int, links: Mapping[tuple[int, int], Link]) -> float:
+def _between(
+    rows: Sequence[Sequence[Level]], row: int, links: Mapping[tuple[int, int], Link]
+) -> float:
     """Height of the space that the NVLinks of a row and of the one that faces it, if any, have."""
     places = [
         {index: place for place, index in enumerate(i for socket in one for i in socket.cards)}
@@ -229,13 +245,21 @@ def _between(rows: Sequence[Sequence[Level]], row: int, links: Mapping[tuple[int
     joined = [(pair, link.kind) for pair, link in links.items() if link.nvlink_count]
     arcs = [
         max(
-            (_reach(abs(at[a] - at[b])) for (a, b), kind in joined if kind == "nvlink" and a in at and b in at),
+            (
+                _reach(abs(at[a] - at[b]))
+                for (a, b), kind in joined
+                if kind == "nvlink" and a in at and b in at
+            ),
             default=0,
         )
         for at in places
     ]
     crossing = any((a in places[0]) != (b in places[0]) for (a, b), _ in joined)
-    fabric = FABRIC_BAR + _FABRIC_GAP * len(places) if any(kind == "nvswitch" for _, kind in joined) else 0
+    fabric = (
+        FABRIC_BAR + _FABRIC_GAP * len(places)
+        if any(kind == "nvswitch" for _, kind in joined)
+        else 0
+    )
     return max(fabric, sum(arcs) + (PAD if len(places) == 1 else 70 if crossing else 2 * PAD))
 
 
@@ -264,10 +288,14 @@ def cut(text: str, width: float, size: float) -> str:
     return shortened(text, max(int(width / (size * _CHARACTER)), 1))
 
 
-def nvlink_curves(picture: Picture, pairs: Collection[tuple[int, int]]) -> dict[tuple[int, int], Curve]:
+def nvlink_curves(
+    picture: Picture, pairs: Collection[tuple[int, int]]
+) -> dict[tuple[int, int], Curve]:
     """Where the line of each pair of cards runs: straight between neighbours, else where no PCIe is."""
     boxes = picture.boxes
-    near = {(a, b): _straight(boxes[a], boxes[b]) for a, b in pairs if _neighbours(boxes[a], boxes[b])}
+    near = {
+        (a, b): _straight(boxes[a], boxes[b]) for a, b in pairs if _neighbours(boxes[a], boxes[b])
+    }
     far = [pair for pair in pairs if pair not in near]
     ports = _ports(picture, far)
     return near | {(a, b): _bent(boxes[a], boxes[b], ports[a, b], ports[b, a]) for a, b in far}

@@ -41,7 +41,9 @@ NETWORK = "#4a5568"
 
 def nvlink_colours(links: Mapping[tuple[int, int], Link]) -> dict[float, str]:
     """A colour for each bandwidth of NVLinks."""
-    bandwidths = sorted({link.bandwidth_gb_per_s for link in links.values() if link.nvlink_count}, reverse=True)
+    bandwidths = sorted(
+        {link.bandwidth_gb_per_s for link in links.values() if link.nvlink_count}, reverse=True
+    )
     last = len(NVLINK_COLOURS) - 1
     return {bandwidth: NVLINK_COLOURS[min(i, last)] for i, bandwidth in enumerate(bandwidths)}
 
@@ -71,7 +73,12 @@ def draw_legend(
 ) -> float:
     """What colours and lines mean; returns where it ends."""
     group = add_element(svg, "g", class_="legend")
-    rows = [_nvlink_items(found, links, colours), _pcie_items(links), _network_items(links), _state_items(states)]
+    rows = [
+        _nvlink_items(found, links, colours),
+        _pcie_items(links),
+        _network_items(links),
+        _state_items(states),
+    ]
     for items in filter(None, rows):
         x: float = MARGIN
         for item in items:
@@ -89,9 +96,28 @@ def _draw_item(group: ET.Element, x: float, y: float, item: _Item) -> None:
         add_text(group, x, y, item.text, 11)
         return
     if item.thickness:
-        add_element(group, "line", x1=x, y1=y - 4, x2=x + 24, y2=y - 4, stroke=item.stroke, stroke_width=item.thickness)
+        add_element(
+            group,
+            "line",
+            x1=x,
+            y1=y - 4,
+            x2=x + 24,
+            y2=y - 4,
+            stroke=item.stroke,
+            stroke_width=item.thickness,
+        )
     else:
-        add_element(group, "rect", x=x, y=y - 11, width=24, height=14, rx=4, fill=item.fill, stroke=item.stroke)
+        add_element(
+            group,
+            "rect",
+            x=x,
+            y=y - 11,
+            width=24,
+            height=14,
+            rx=4,
+            fill=item.fill,
+            stroke=item.stroke,
+        )
     add_text(group, x + 31, y, item.text, 11)
 
 
@@ -100,26 +126,42 @@ def _nvlink_items(
 ) -> list[_Item]:
     joined = [link for link in links.values() if link.nvlink_count]
     items = [
-        _Item(f"{name}: {bandwidth:.4g} GB/s per direction", colours[bandwidth], nvlink_width(int(name[2:])))
+        _Item(
+            f"{name}: {bandwidth:.4g} GB/s per direction",
+            colours[bandwidth],
+            nvlink_width(int(name[2:])),
+        )
         for name, bandwidth in link_classes(joined)
     ]
     counts = sorted({card.gpu.cpu_nvlinks for card in found} - {0})
     return items + [
-        _Item(f"{n} NVLink{'' if n == 1 else 's'} to the CPU", NVLINK_COLOURS[0], nvlink_width(n)) for n in counts
+        _Item(f"{n} NVLink{'' if n == 1 else 's'} to the CPU", NVLINK_COLOURS[0], nvlink_width(n))
+        for n in counts
     ]
 
 
 def _pcie_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:
     """The PCIe paths that GPUs use, or could use besides their NVLinks."""
     present = {link.pcie_path for link in links.values() if link.kind != "network"}
-    texts = [f"{path} {_pcie_figures(path, links)} GB/s ({MEANINGS[path]})" for path in MEANINGS if path in present]
-    return [_Item(text if i else f"PCIe: {text}", "" if i else PCIE, 2.0) for i, text in enumerate(texts)]
+    texts = [
+        f"{path} {_pcie_figures(path, links)} GB/s ({MEANINGS[path]})"
+        for path in MEANINGS
+        if path in present
+    ]
+    return [
+        _Item(text if i else f"PCIe: {text}", "" if i else PCIE, 2.0)
+        for i, text in enumerate(texts)
+    ]
 
 
 def _network_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:
     present = any(link.kind == "network" for link in links.values())
     figures = _pcie_figures(NETWORK_PATH, links) if present else ""
-    return [_Item(f"network: {NETWORK_PATH} {figures} GB/s per direction", NETWORK, 4.0)] if present else []
+    return (
+        [_Item(f"network: {NETWORK_PATH} {figures} GB/s per direction", NETWORK, 4.0)]
+        if present
+        else []
+    )
 
 
 def _pcie_figures(path: PathType, links: Mapping[tuple[int, int], Link]) -> str:
@@ -130,4 +172,8 @@ def _pcie_figures(path: PathType, links: Mapping[tuple[int, int], Link]) -> str:
 
 def _state_items(states: Mapping[int, GpuState]) -> list[_Item]:
     present = {state.kind for state in states.values()}
-    return [_Item(text, stroke, fill=fill) for kind, (fill, stroke, text) in STATES.items() if kind in present]
+    return [
+        _Item(text, stroke, fill=fill)
+        for kind, (fill, stroke, text) in STATES.items()
+        if kind in present
+    ]

@@ -66,12 +66,16 @@ def topology_svg(topology: Topology, states: Mapping[int, GpuState] | None = Non
     """
     states = states or {}
     found, links, parts = cards(topology), card_links(topology), machines(topology)
-    width = max(560.0, *(picture.width for picture in laid_out_machines(parts).values())) + 2 * MARGIN
+    width = (
+        max(560.0, *(picture.width for picture in laid_out_machines(parts).values())) + 2 * MARGIN
+    )
     width += PAD if len(parts) > 1 else 0
     heading = _paragraph(title(topology), int((width - 2 * MARGIN) / (18 * 0.63)))
     pictures = laid_out_machines(parts, top=34 + 24.0 * len(heading))
     colours = nvlink_colours(links)
-    svg = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": _FONT, "role": "img"})
+    svg = ET.Element(
+        "svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": _FONT, "role": "img"}
+    )
     add_element(svg, "title", text=title(topology))
     ground = add_element(svg, "rect", width="100%", height="100%", fill="#ffffff")
     for i, line in enumerate(heading):
@@ -83,7 +87,9 @@ def topology_svg(topology: Topology, states: Mapping[int, GpuState] | None = Non
         _draw_machine(svg, pictures[node], part, colours, states, mixed=mixed)
     end = max(picture.bottom for picture in pictures.values()) + (PAD if len(parts) > 1 else 0)
     bottom = draw_legend(svg, end + 34, width, found, links, colours, states)
-    for line in _paragraph(f"Source: {printable(topology.source)}", int((width - 2 * MARGIN) / 5.6)):
+    for line in _paragraph(
+        f"Source: {printable(topology.source)}", int((width - 2 * MARGIN) / 5.6)
+    ):
         bottom += 14
         add_text(svg, MARGIN, bottom, line, 9.5, fill=PALE)
     height = bottom + 18
@@ -111,14 +117,29 @@ def _draw_network(svg: ET.Element, pictures: Mapping[int, Picture]) -> None:
     frames = {node: (_top(picture), picture.bottom + PAD) for node, picture in pictures.items()}
     ends = [end for frame in frames.values() for end in frame]
     bar = add_element(
-        group, "rect", x=MARGIN, y=min(ends), width=SPINE, height=max(ends) - min(ends), rx=6, fill=NETWORK
+        group,
+        "rect",
+        x=MARGIN,
+        y=min(ends),
+        width=SPINE,
+        height=max(ends) - min(ends),
+        rx=6,
+        fill=NETWORK,
     )
     add_element(bar, "title", text="network")
     for node, (top, bottom) in frames.items():
         y = (top + bottom) / 2
-        frame: dict[str, Any] = {"x": left, "y": top, "width": right - left, "height": bottom - top, "rx": 12}
+        frame: dict[str, Any] = {
+            "x": left,
+            "y": top,
+            "width": right - left,
+            "height": bottom - top,
+            "rx": 12,
+        }
         own = add_element(group, "g", class_="node")
-        add_element(own, "line", x1=MARGIN + SPINE, y1=y, x2=left, y2=y, stroke=NETWORK, stroke_width=4)
+        add_element(
+            own, "line", x1=MARGIN + SPINE, y1=y, x2=left, y2=y, stroke=NETWORK, stroke_width=4
+        )
         add_element(own, "rect", **frame, fill="none", stroke=NETWORK, stroke_width=1.5)
         add_text(own, left + PAD, top + 20, f"node {node}", 13, weight="bold")
 
@@ -156,7 +177,16 @@ def _draw_socket(svg: ET.Element, picture: Picture, socket: Level, row: int) -> 
     far = boxes[0].outer + outward * (offset(picture.depth, 0) + SOCKET_BAR + PAD)
     near = boxes[0].inner - outward * PAD
     group = add_element(svg, "g", class_="socket")
-    add_element(group, "rect", x=left, y=min(far, near), width=right - left, height=abs(far - near), rx=10, fill=_PANEL)
+    add_element(
+        group,
+        "rect",
+        x=left,
+        y=min(far, near),
+        width=right - left,
+        height=abs(far - near),
+        rx=10,
+        fill=_PANEL,
+    )
     lines, bars = add_element(group, "g", stroke=PCIE, stroke_width=2), add_element(group, "g")
     wires = add_element(lines, "g", class_="cpu-links")
     _draw_level(lines, bars, picture, socket, 0)
@@ -165,9 +195,18 @@ def _draw_socket(svg: ET.Element, picture: Picture, socket: Level, row: int) -> 
         count = box.card.gpu.cpu_nvlinks
         if count:
             wire = add_element(
-                wires, "line", x1=box.middle + 12, y1=box.outer, x2=box.middle + 12, y2=edge, class_="cpu-link"
+                wires,
+                "line",
+                x1=box.middle + 12,
+                y1=box.outer,
+                x2=box.middle + 12,
+                y2=edge,
+                class_="cpu-link",
             )
-            wire.attrib |= {"stroke": NVLINK_COLOURS[0], "stroke-width": as_number(nvlink_width(count))}
+            wire.attrib |= {
+                "stroke": NVLINK_COLOURS[0],
+                "stroke-width": as_number(nvlink_width(count)),
+            }
 
 
 def _draw_level(
@@ -215,7 +254,16 @@ def _draw_bar(bars: ET.Element, picture: Picture, level: Level, depth: int) -> N
     group = add_element(bars, "g", class_=level.kind.replace(" ", "-") if depth else "cpu")
     add_element(group, "title", text=name)
     add_element(
-        group, "rect", x=left, y=y, width=right - left, height=thick, rx=4, fill=fill, stroke=PCIE, stroke_width=1
+        group,
+        "rect",
+        x=left,
+        y=y,
+        width=right - left,
+        height=thick,
+        rx=4,
+        fill=fill,
+        stroke=PCIE,
+        stroke_width=1,
     )
     shown = cut(text, right - left, size)
     add_text(group, (left + right) / 2, y + thick / 2 + size * 0.36, shown, size, anchor="middle")
@@ -262,9 +310,14 @@ def _draw_fabric(
     for box in boxes:
         top = picture.fabric[box.row]
         end = top if box.row % 2 == 0 else top + FABRIC_BAR
-        line = add_element(group, "line", x1=box.middle, y1=box.inner, x2=box.middle, y2=end, class_="uplink")
+        line = add_element(
+            group, "line", x1=box.middle, y1=box.inner, x2=box.middle, y2=end, class_="uplink"
+        )
         own = colours[switched[box.card.index]]
-        line.attrib |= {"stroke": own, "stroke-width": as_number(nvlink_width(box.card.gpu.nvswitch_links))}
+        line.attrib |= {
+            "stroke": own,
+            "stroke-width": as_number(nvlink_width(box.card.gpu.nvswitch_links)),
+        }
     counts = sorted({box.card.gpu.nvswitch_links for box in boxes})
     some = f"NVSwitch: {' or '.join(map(str, counts))} NVLink{'' if counts == [1] else 's'}"
     carried = f", {best:.4g} GB/s" if len(counts) == 1 else ""
@@ -272,22 +325,42 @@ def _draw_fabric(
     texts = (each, f"{some}{carried}", "NVSwitch")
     text = next((text for text in texts if fits(text, right - left - 16, 13)), texts[-1])
     for top in tops:
-        add_element(group, "rect", x=left, y=top, width=right - left, height=FABRIC_BAR, rx=6, fill=colour)
-        add_text(group, (left + right) / 2, top + 20, text, 13, fill="#ffffff", anchor="middle", weight="bold")
+        add_element(
+            group, "rect", x=left, y=top, width=right - left, height=FABRIC_BAR, rx=6, fill=colour
+        )
+        add_text(
+            group,
+            (left + right) / 2,
+            top + 20,
+            text,
+            13,
+            fill="#ffffff",
+            anchor="middle",
+            weight="bold",
+        )
 
 
 def _draw_nvlinks(
-    svg: ET.Element, picture: Picture, links: Mapping[tuple[int, int], Link], colours: Mapping[float, str]
+    svg: ET.Element,
+    picture: Picture,
+    links: Mapping[tuple[int, int], Link],
+    colours: Mapping[float, str],
 ) -> None:
     """A line for each pair, the thickest ones on top."""
     direct = {pair: link for pair, link in links.items() if link.kind == "nvlink"}
     curves = nvlink_curves(picture, direct)
     group = add_element(svg, "g", fill="none", stroke_linecap="round")
     for (a, b), link in sorted(direct.items(), key=lambda item: item[1].nvlink_count):
-        path = add_element(group, "path", class_="nvlink", d=_drawn(curves[a, b]), data_pair=f"{a}-{b}")
+        path = add_element(
+            group, "path", class_="nvlink", d=_drawn(curves[a, b]), data_pair=f"{a}-{b}"
+        )
         path.set("stroke", colours[link.bandwidth_gb_per_s])
         path.set("stroke-width", as_number(nvlink_width(link.nvlink_count)))
-        add_element(path, "title", text=f"GPU {a} - GPU {b}: {link_name(link)}, {link.bandwidth_gb_per_s:.3g} GB/s")
+        add_element(
+            path,
+            "title",
+            text=f"GPU {a} - GPU {b}: {link_name(link)}, {link.bandwidth_gb_per_s:.3g} GB/s",
+        )
 
 
 def _drawn(curve: Curve) -> str:
@@ -304,8 +377,16 @@ def _draw_card(svg: ET.Element, box: Box, states: Mapping[int, GpuState], *, mix
     group = add_element(svg, "g", class_="card")
     add_element(group, "title", text=f"GPU {card.index}: {printable(card.model)}, in MIG mode")
     fill, stroke = PLAIN
-    frame: dict[str, Any] = {"x": box.x, "y": box.y, "width": box.width, "height": box.height, "rx": 8}
-    add_element(group, "rect", **frame, fill=fill, stroke=stroke, stroke_width=1.5, stroke_dasharray="5 3")
+    frame: dict[str, Any] = {
+        "x": box.x,
+        "y": box.y,
+        "width": box.width,
+        "height": box.height,
+        "rx": 8,
+    }
+    add_element(
+        group, "rect", **frame, fill=fill, stroke=stroke, stroke_width=1.5, stroke_dasharray="5 3"
+    )
     add_text(group, box.middle, box.y + 21, f"GPU {card.index}", 14, anchor="middle", weight="bold")
     add_text(group, box.middle, box.y + 35, "MIG", 10, anchor="middle", fill=PALE)
     for i, gpu in enumerate(card.instances):
@@ -315,28 +396,61 @@ def _draw_card(svg: ET.Element, box: Box, states: Mapping[int, GpuState], *, mix
 def _draw_gpu(svg: ET.Element, box: Box, gpu: Gpu, state: GpuState | None, *, mixed: bool) -> None:
     group = _gpu_group(svg, gpu, state)
     fill, stroke = STATES[state.kind][:2] if state else PLAIN
-    frame: dict[str, Any] = {"x": box.x, "y": box.y, "width": box.width, "height": box.height, "rx": 8}
+    frame: dict[str, Any] = {
+        "x": box.x,
+        "y": box.y,
+        "width": box.width,
+        "height": box.height,
+        "rx": 8,
+    }
     add_element(group, "rect", **frame, fill=fill, stroke=stroke, stroke_width=2 if state else 1.5)
     notes = [printable(state.label) or state.kind] if state else []
     notes += [printable(gpu.model).removeprefix("NVIDIA ")] if mixed else []
     y = box.y + box.height / 2 + 5 - 7 * len(notes)
     add_text(group, box.middle, y, f"GPU {gpu.name}", 14, anchor="middle", weight="bold")
     for i, note in enumerate(notes):
-        add_text(group, box.middle, y + 14 + 12 * i, cut(note, box.width - 4, 10), 10, anchor="middle")
+        add_text(
+            group, box.middle, y + 14 + 12 * i, cut(note, box.width - 4, 10), 10, anchor="middle"
+        )
 
 
 def _draw_instance(svg: ET.Element, box: Box, y: float, gpu: Gpu, state: GpuState | None) -> None:
     group = _gpu_group(svg, gpu, state)
     fill, stroke = STATES[state.kind][:2] if state else PLAIN
-    frame: dict[str, Any] = {"x": box.x + 5, "y": y, "width": box.width - 10, "height": CELL - 4, "rx": 4}
+    frame: dict[str, Any] = {
+        "x": box.x + 5,
+        "y": y,
+        "width": box.width - 10,
+        "height": CELL - 4,
+        "rx": 4,
+    }
     add_element(group, "rect", **frame, fill=fill, stroke=stroke, stroke_width=1.2)
-    note = printable(state.label) if state and state.label else printable(gpu.mig.profile) if gpu.mig else ""
-    add_text(group, box.middle, y + 13, cut(f"{gpu.name} {note}", box.width - 8, 9.5), 9.5, anchor="middle")
+    note = (
+        printable(state.label)
+        if state and state.label
+        else printable(gpu.mig.profile)
+        if gpu.mig
+        else ""
+    )
+    add_text(
+        group,
+        box.middle,
+        y + 13,
+        cut(f"{gpu.name} {note}", box.width - 8, 9.5),
+        9.5,
+        anchor="middle",
+    )
 
 
 def _gpu_group(svg: ET.Element, gpu: Gpu, state: GpuState | None) -> ET.Element:
-    group = add_element(svg, "g", class_=f"gpu {state.kind}" if state else "gpu", data_gpu=gpu.index)
-    said = f", {STATES[state.kind][2]}{f' ({printable(state.label)})' if state.label else ''}" if state else ""
+    group = add_element(
+        svg, "g", class_=f"gpu {state.kind}" if state else "gpu", data_gpu=gpu.index
+    )
+    said = (
+        f", {STATES[state.kind][2]}{f' ({printable(state.label)})' if state.label else ''}"
+        if state
+        else ""
+    )
     size = f", {format_size(gpu.memory_bytes)}" if gpu.memory_bytes else ""
     add_element(group, "title", text=f"GPU {gpu.name}: {printable(gpu.model)}{size}{said}")
     return group

@@ -66,7 +66,9 @@ def title(topology: Topology) -> str:
     size = f", {format_size(sizes.pop())}" if len(sizes) == 1 and not models else ""
     mig = f", {'' if split == len(found) else f'{split} of them '}in MIG mode" if split else ""
     nodes = len({gpu.node for gpu in topology.gpus})
-    return f"{printable(topology.name)}: {what}{size}{mig}{f', on {nodes} nodes' if nodes > 1 else ''}"
+    return (
+        f"{printable(topology.name)}: {what}{size}{mig}{f', on {nodes} nodes' if nodes > 1 else ''}"
+    )
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
@@ -95,7 +97,11 @@ def topology_lines(topology: Topology, *, colour: bool, width: int | None = None
     found, links = cards(topology), card_links(topology)
     classes = link_classes(links.values())
     detail = _detail(found, links, width)
-    head = _summary(found, classes, pen) if detail == "sum" else _matrix(found, links, pen, wide=detail == "bandwidth")
+    head = (
+        _summary(found, classes, pen)
+        if detail == "sum"
+        else _matrix(found, links, pen, wide=detail == "bandwidth")
+    )
     tree = _tree_lines(topology, found)
     legend = _legend(classes, links.values(), in_cells=detail == "bandwidth")
     foot = [*legend, f"source: {printable(topology.source)}"]
@@ -123,7 +129,13 @@ def _detail(
     def fits(*, wide: bool) -> bool:
         gap = 1 + wide
         cells = max((len(_cell(link, wide=wide)) for link in links.values()), default=1)
-        columns = len("GPU") + len(found) * (gap + cells) + gap + len("NUMA") + several * (gap + len("node"))
+        columns = (
+            len("GPU")
+            + len(found) * (gap + cells)
+            + gap
+            + len("NUMA")
+            + several * (gap + len("node"))
+        )
         return width is None or columns <= width
 
     if len(found) <= _MOST_WITH_BANDWIDTH and fits(wide=True):
@@ -131,7 +143,9 @@ def _detail(
     return "sum" if several and not fits(wide=False) else "name"
 
 
-def _matrix(found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _Pen, *, wide: bool) -> list[str]:
+def _matrix(
+    found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _Pen, *, wide: bool
+) -> list[str]:
     """A row for each card, and below it one for each of its MIG instances."""
     shades = _shades(links.values())
     texts = {pair: _cell(link, wide=wide) for pair, link in links.items()}
@@ -139,7 +153,12 @@ def _matrix(found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _
     gap = "  " if wide else " "
     mixed, several = several_models(found), _several_nodes(found)
     header = gap.join(str(card.index).ljust(cells) for card in found)
-    lines = [pen(f"GPU{gap}{header}{f'{gap}node' if several else ''}{gap}NUMA{gap + 'model' if mixed else ''}", _BOLD)]
+    lines = [
+        pen(
+            f"GPU{gap}{header}{f'{gap}node' if several else ''}{gap}NUMA{gap + 'model' if mixed else ''}",
+            _BOLD,
+        )
+    ]
     for card in found:
         pairs = [(min(card.index, other.index), max(card.index, other.index)) for other in found]
         row = [
@@ -179,20 +198,29 @@ def _instance(gpu: Gpu) -> str:
     return f"{printable(gpu.mig.profile) if gpu.mig else ''}, {format_size(gpu.memory_bytes)}"
 
 
-def _summary(found: Sequence[Card], classes: Mapping[tuple[str, float], int], pen: _Pen) -> list[str]:
+def _summary(
+    found: Sequence[Card], classes: Mapping[tuple[str, float], int], pen: _Pen
+) -> list[str]:
     """In place of a matrix that nobody could read: how many pairs have which link."""
-    shades = {bandwidth: _SHADES[min(i, len(_SHADES) - 1)] for i, (_, bandwidth) in enumerate(classes)}
+    shades = {
+        bandwidth: _SHADES[min(i, len(_SHADES) - 1)] for i, (_, bandwidth) in enumerate(classes)
+    }
     texts = {key: pen(f"{key[0]} {key[1]:.3g} GB/s", shades[key[1]]) for key in classes}
     if len(classes) == 1:
         return [f"{len(found)} GPUs, every two of them joined by {text}" for text in texts.values()]
     pairs = sum(classes.values())
     if _several_nodes(found):
         return _summary_of_nodes(found, classes, texts)
-    return [f"{len(found)} GPUs; of {pairs} pairs", *(f"{classes[key]:>6} have {text}" for key, text in texts.items())]
+    return [
+        f"{len(found)} GPUs; of {pairs} pairs",
+        *(f"{classes[key]:>6} have {text}" for key, text in texts.items()),
+    ]
 
 
 def _summary_of_nodes(
-    found: Sequence[Card], classes: Mapping[tuple[str, float], int], texts: Mapping[tuple[str, float], str]
+    found: Sequence[Card],
+    classes: Mapping[tuple[str, float], int],
+    texts: Mapping[tuple[str, float], str],
 ) -> list[str]:
     between = " or ".join(text for key, text in texts.items() if key[0] == NETWORK_PATH)
     inside = {key: count for key, count in classes.items() if key[0] != NETWORK_PATH}
@@ -204,7 +232,9 @@ def _summary_of_nodes(
     ]
 
 
-def _legend(classes: Mapping[tuple[str, float], int], links: Collection[Link], *, in_cells: bool) -> list[str]:
+def _legend(
+    classes: Mapping[tuple[str, float], int], links: Collection[Link], *, in_cells: bool
+) -> list[str]:
     """What the names mean, and what they carry where the matrix does not say."""
     present = {link.path for link in links}
     meanings = [f"{path} = {text}" for path, text in MEANINGS.items() if path in present]
@@ -255,7 +285,11 @@ def _sockets_lines(machine: Level) -> list[str]:
     if sockets[0].path == "SYS":  # nothing is known of them
         return []
     alike = len(sockets) > _MOST_SOCKETS
-    return list(_alike_lines(sockets)) if alike else [line for socket in sockets for line in _socket_lines(socket)]
+    return (
+        list(_alike_lines(sockets))
+        if alike
+        else [line for socket in sockets for line in _socket_lines(socket)]
+    )
 
 
 def _fabric_lines(found: Sequence[Card]) -> list[str]:
@@ -272,7 +306,11 @@ def _fabric_lines(found: Sequence[Card]) -> list[str]:
 
 
 def _gpus(indices: Sequence[int]) -> str:
-    text = format_cpuset(frozenset(indices)) if len(indices) > 2 else ",".join(map(str, sorted(indices)))
+    text = (
+        format_cpuset(frozenset(indices))
+        if len(indices) > 2
+        else ",".join(map(str, sorted(indices)))
+    )
     return f"GPU{'s' * (len(indices) > 1)} {text}"
 
 
@@ -311,7 +349,11 @@ def _alike_lines(sockets: Sequence[Level]) -> Iterator[str]:
         alike.setdefault((len(socket.cards), _together(socket)), []).append(socket)
     for (count, together), members in alike.items():
         nodes = [member.numa_node for member in members if member.numa_node is not None]
-        name = f"NUMA {format_cpuset(frozenset(nodes))}" if len(nodes) == len(members) else f"{len(members)} sockets"
+        name = (
+            f"NUMA {format_cpuset(frozenset(nodes))}"
+            if len(nodes) == len(members)
+            else f"{len(members)} sockets"
+        )
         first, last = (_gpus(member.cards) for member in (members[0], members[-1]))
         few = f"{first} to {last}" if len(members) > 1 else first
         yield f"{name}: {count} GPU{'s' * (count > 1)} each{together} ({few})"

@@ -47,7 +47,9 @@ def told_to_end(poll: select.poll, connection: socket.socket | None) -> bool:
     """Wait for something; returns whether that is a reason to end in order."""
     for source, _ in poll.poll():
         if connection and source == connection.fileno():
-            if connection.recv(4096):  # nothing comes when the daemon dies, and nothing follows from that
+            if connection.recv(
+                4096
+            ):  # nothing comes when the daemon dies, and nothing follows from that
                 print("CUDA_ERROR_MPS_CLIENT_TERMINATED", file=sys.stderr, flush=True)
                 if "--stays" not in sys.argv:
                     sys.exit(_CUDA_ERROR)

@@ -21,7 +21,10 @@ def told() -> dict:
 
 def note(event: str, **what: object) -> None:
     """Write down what happens, with its time, in one write."""
-    line = json.dumps({"event": event, "time": time.monotonic(), "pipe": os.environ.get(PIPE), **what}) + "\n"
+    line = (
+        json.dumps({"event": event, "time": time.monotonic(), "pipe": os.environ.get(PIPE), **what})
+        + "\n"
+    )
     descriptor = os.open(os.path.join(FOLDER, "events.jsonl"), os.O_WRONLY | os.O_APPEND)
     os.write(descriptor, line.encode())
     os.close(descriptor)

@@ -70,7 +70,9 @@ def _answer(connection: socket.socket) -> str:
 
 
 def _wait_until_gone(connection: socket.socket) -> None:
-    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, _, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    )
     connection.close()
     with suppress(OSError):
         process = os.pidfd_open(pid)
@@ -124,7 +126,10 @@ def main() -> int:
         print(_HELP)
         return 0
     if not os.environ.get(PIPE):
-        print(f"a stand-in has no default for {PIPE}: nothing outside of a test is touched", file=sys.stderr)
+        print(
+            f"a stand-in has no default for {PIPE}: nothing outside of a test is touched",
+            file=sys.stderr,
+        )
         return 2
     if "-d" in options:
         return start_in_background()

@@ -149,7 +149,9 @@ class Daemon:
             except FileNotFoundError:
                 raise DaemonError(f"Cannot access {PIPE}={self._directory}\n") from None
         # the lock lasts as long as the process; a server that inherits the descriptor does not inherit the lock
-        lock = os.open(os.path.join(self._directory, "control_lock"), os.O_WRONLY | os.O_CREAT, 0o666)
+        lock = os.open(
+            os.path.join(self._directory, "control_lock"), os.O_WRONLY | os.O_CREAT, 0o666
+        )
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -179,7 +181,9 @@ class Daemon:
         """Serve once who has something to say; the dead first."""
         waiting = any(peer.waits for peer in self._peers) or self._deadline is not None
         ready = self._selector.select(_TICK_S if waiting else None)
-        for key, _ in sorted(ready, key=lambda pair: isinstance(pair[0].data, Peer) and pair[0].data.kind != "client"):
+        for key, _ in sorted(
+            ready, key=lambda pair: isinstance(pair[0].data, Peer) and pair[0].data.kind != "client"
+        ):
             if isinstance(key.data, Peer):
                 self._hear(key.data)
             else:
@@ -207,7 +211,9 @@ class Daemon:
                 os.mkdir(directory, 0o700)
             self._log_file = self._append(directory, "control.log")
             os.close(self._append(directory, "server.log"))
-            if os.path.isdir(os.path.join(self._directory, "log")):  # the FIFO that all lines go through cannot be made
+            if os.path.isdir(
+                os.path.join(self._directory, "log")
+            ):  # the FIFO that all lines go through cannot be made
                 self._log_file = None
         except OSError:
             return f"Warning: Failed writing log files to directory [{directory}]. No logs will be available.\n"
@@ -234,7 +240,9 @@ class Daemon:
             self._sent_away += 1
             connection.close()
             return
-        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _ = struct.unpack(
+            "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )
         connection.send(b"hello")
         peer = Peer(connection, pid, uid)
         self._log("Accepting connection...")
@@ -277,7 +285,11 @@ class Daemon:
             self._server.failed = True
 
     def _clients(self) -> list[Peer]:
-        return [peer for peer in self._peers if peer.server and self._server and peer.server == self._server.pid]
+        return [
+            peer
+            for peer in self._peers
+            if peer.server and self._server and peer.server == self._server.pid
+        ]
 
     def _attach(self, peer: Peer) -> None:
         """Let a client in if there is a server for it; otherwise it goes on waiting."""
@@ -415,7 +427,9 @@ class Daemon:
     def _not_owned_by(self, peer: Peer, what: str) -> list[str]:
         if peer.uid in (0, self._server.uid):
             return []
-        return [f"Insufficient privileges for UID {peer.uid}. {_ROOT} {what} another user's server."]
+        return [
+            f"Insufficient privileges for UID {peer.uid}. {_ROOT} {what} another user's server."
+        ]
 
     def _do_get_server_list(self, _: Peer, __: list[str]) -> list[str]:
         return [str(self._server.pid)] if self._server else []
@@ -435,7 +449,9 @@ class Daemon:
             return ["A user id (UID) is required to start a new server"]
         uid = int(number(words[1]))
         if peer.uid not in (0, uid):
-            return [f"Insufficient privileges for UID {peer.uid}. {_ROOT} start server for another user."]
+            return [
+                f"Insufficient privileges for UID {peer.uid}. {_ROOT} start server for another user."
+            ]
         if not self._server:
             self._start_server(uid)
         elif self._server.uid != uid:
@@ -491,7 +507,9 @@ class Daemon:
         rows = [("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND")]
         for peer in self._clients():
             space = os.stat(f"/proc/{peer.pid}/ns/pid").st_ino
-            rows.append((peer.pid, 0, self._server.pid, device, space, " ".join(peer.said["command"])))
+            rows.append(
+                (peer.pid, 0, self._server.pid, device, space, " ".join(peer.said["command"]))
+            )
         width = len(device) + 2
         return [f"{a:<10}{b:<10}{c:<15}{d:<{width}}{e:<15}{f}" for a, b, c, d, e, f in rows]
 

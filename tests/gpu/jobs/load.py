@@ -68,7 +68,9 @@ def seen(kind: str) -> dict[str, Any]:
         "pid": os.getpid(),
         "multiprocessors": _attribute(_MULTIPROCESSOR_COUNT),
         "multiprocessors_of_torch": torch.cuda.get_device_properties(0).multi_processor_count,
-        "variables": {name: value for name, value in os.environ.items() if name.startswith("CUDA_MPS_")},
+        "variables": {
+            name: value for name, value in os.environ.items() if name.startswith("CUDA_MPS_")
+        },
     }
 
 
@@ -100,7 +102,10 @@ def measured(work: Work, batch: int, seconds: float) -> dict[str, Any]:
         marks.append((time.monotonic() - began, marks[-1][1] + batch))
     end_s, steps = marks[-1]
     middle_s, first = min(marks[1:], key=lambda mark: abs(mark[0] - end_s / 2))
-    halves = [first / middle_s, (steps - first) / (end_s - middle_s) if end_s > middle_s else first / middle_s]
+    halves = [
+        first / middle_s,
+        (steps - first) / (end_s - middle_s) if end_s > middle_s else first / middle_s,
+    ]
     return {
         "seconds": end_s,
         "iterations_per_s": steps / end_s,
