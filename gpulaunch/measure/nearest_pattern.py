@@ -216,13 +216,11 @@ def _two_rings(ranks: int, weights: Weights) -> float:
 
 def _cycles(ranks: int, weights: Weights) -> list[tuple[frozenset[Pair], float]]:
     """Rings over edges of the graph, with their traffic: the _MOST_CYCLES that are found first, heavy edges first."""
-    neighbours = [
-        sorted(
-            (b for b in range(ranks) if _key(a, b) in weights),
-            key=lambda b, a=a: -weights[_key(a, b)],
-        )  # type: ignore[misc]
-        for a in range(ranks)
-    ]
+    neighbours: list[list[int]] = []
+    for rank in range(ranks):
+        near = [other for other in range(ranks) if _key(rank, other) in weights]
+        heaviest_first = sorted((-weights[_key(rank, other)], other) for other in near)
+        neighbours.append([other for _, other in heaviest_first])
     found: dict[frozenset[Pair], float] = {}
 
     def walk(path: list[int]) -> None:
