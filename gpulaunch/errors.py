@@ -77,6 +77,10 @@ class FailedError(GpulaunchError):
     """Gpulaunch itself failed, or cannot tell."""
 
 
+class NotShareableError(Exception):
+    """GPUs that were to be shared cannot be, for the reason in its text; GPUs of its own may do."""
+
+
 class FieldError(Exception):
     """A value in a document is wrong; whoever read the file adds its name and line.
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import Refuse, Situation, decide
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import SETTINGS, Given, Settings
+from gpulaunch.launch.settings import SETTINGS, Settings
 
 _DIGEST_CHARACTERS = 12
 

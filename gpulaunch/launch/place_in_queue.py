@@ -18,7 +18,7 @@ FIRST_LOOK_S = 0.25
 """After an event; then twice as long each time. NVML lists a process a little longer than the kernel does."""
 
 
-class Turn:
+class PlaceInQueue:
     """A place in the queue, held until it is taken or given up.
 
     Args:

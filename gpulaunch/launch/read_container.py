@@ -22,10 +22,11 @@ from gpulaunch.containers.gpu_flags import (
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
-from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.measure import synthetic_load

@@ -5,7 +5,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError
-from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.measure.foreground import progress_of
 from gpulaunch.measure.measured_launch import SOURCE, Job, Launched, Outcome, repeated, timed

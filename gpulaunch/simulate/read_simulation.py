@@ -8,8 +8,9 @@ from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.write import document_text
+from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import Surroundings, read_request
-from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.launch.settings import Settings
 from gpulaunch.machine.catalog import load_paper
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import load_profile
