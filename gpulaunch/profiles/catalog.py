@@ -13,7 +13,7 @@ from gpulaunch.files.data_files import (
     is_path,
     shipped_directory,
 )
-from gpulaunch.files.document import Document, parse_toml, read_document
+from gpulaunch.files.document import Document, parse_document, read_document
 from gpulaunch.profiles.chain import read_chain
 from gpulaunch.profiles.document.inherit import read_reference
 from gpulaunch.profiles.profile import Profile
@@ -136,7 +136,7 @@ def labelled_profile(label: Label) -> Profile:
     try:
         key, equals, _ = label.text.partition("=")
         if equals and "@" not in key:  # else it is a name with a variant: alexnet@batch=1
-            return read_chain(parse_toml(origin, label.text), (), _find_named)
+            return read_chain(parse_document(origin, label.text), (), _find_named)
         if not is_path(label.text):  # an image does not choose files of this host
             return load_profile(label.text)
         message = f"{origin}: {quoted(label.text)} is no name of a profile"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.files.document import Document, parse_toml, read_text
+from gpulaunch.files.document import Document, parse_document, read_text
 from gpulaunch.profiles.document.inherit import (
     MOST_BASES,
     Reference,
@@ -102,7 +102,7 @@ class _Chain:
             raise _located(
                 document, where, f"more than {MOST_BASES} profiles stand on each other: {chained}"
             )
-        return parse_toml(path, text)
+        return parse_document(path, text)
 
     def _varied(
         self, document: Document, found: Mapping[str, Any], variant: str

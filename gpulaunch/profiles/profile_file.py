@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.data_files import config_directory
-from gpulaunch.files.document import MAX_FILE_BYTES, parse_toml, parsed, read_text
+from gpulaunch.files.document import MAX_FILE_BYTES, parse_document, parsed, read_text
 from gpulaunch.files.slow_lock import held
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
 from gpulaunch.profiles.catalog import profile_names
@@ -103,7 +103,7 @@ def write_sections(path: str, sections: Mapping[str, Any]) -> None:
         )
     document = _checked(path, text)
     if "base" not in document:  # else another file has a part of it
-        parsed(parse_toml(path, text), parse_profile)
+        parsed(parse_document(path, text), parse_profile)
     write_text(path, text)
 
 
@@ -147,7 +147,7 @@ def _text_of(path: str) -> str:
 
 
 def _checked(path: str, text: str) -> dict[str, Any]:
-    document = parse_toml(path, text)
+    document = parse_document(path, text)
     if not document.data:
         raise UsageError(f"{path}: there is nothing in it")
     parsed(document, check_profile)
