@@ -17,7 +17,7 @@ SHIPPED = os.path.join("gpulaunch", "_profiles", "")
 MAX_FILE_BYTES = 4 << 20
 
 _PASSED_IN = ("/dev/fd/", "/dev/stdin", "/proc/")
-"""Pipes under these are open already, such as those of <(...); at any other one would wait for somebody to write."""
+"""Pipes under these are open already, such as those of <(...); any other has no writer yet."""
 
 
 class Document(NamedTuple):
@@ -36,18 +36,18 @@ class Document(NamedTuple):
     place: tuple[str | int, ...] = ()
 
     def error(self, problem: FieldError) -> UsageError:
-        """The problem with this file's path and the line where its value begins."""
+        """Return the problem as an error with this file's path and the line of the value."""
         return UsageError(self.located(problem.path, problem.message))
 
     def located(self, path: tuple[str | int, ...], message: str) -> str:
-        """What is to be said about a value, after the file's path and the line where the value begins."""
+        """Put this file's path and the line of a value before a message."""
         from gpulaunch.files.toml import line_of  # late: only a mistake needs it
 
         line = line_of(self.text, (*self.place, *path))
         return f"{self.path}:{line}: {message}" if line else f"{self.path}: {message}"
 
     def has(self, path: tuple[str | int, ...]) -> bool:
-        """Whether there is a value."""
+        """Return whether there is a value at a path."""
         return has_value(self.data, path)
 
 
@@ -137,7 +137,7 @@ def read_text(path: str, most_bytes: int = MAX_FILE_BYTES) -> str:
 
 
 def _opened(path: str) -> BinaryIO:
-    """A file, open for reading; nobody waits here for somebody to write."""
+    """Open a file for reading without waiting for a writer."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  returned
     if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode) and not path.startswith(_PASSED_IN):
         file.close()
@@ -147,7 +147,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 def parsed(document: Document, parse: Callable[[dict[str, Any]], T]) -> T:
-    """What a parser makes of the document; its complaints get path and line."""
+    """Parse a document; complaints of the parser get the file's path and line."""
     try:
         return parse(document.data)
     except FieldError as problem:

@@ -14,17 +14,17 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 _STATEMENT = r"\s*(\[|[^=]+=)"  # it may begin one, or be within a value
 
-_KEY = r"""\s*(\[+(?:"[^"]*"|'[^']*'|[^\[\],"'])+\]+(?=\s*(?:#|$))|(?:"[^"]*"|'[^']*'|[^=#"'])+?(?=\s*=))"""
+_QUOTED = """"[^"]*"|'[^']*'"""
+_KEY = rf"""\s*(\[+(?:{_QUOTED}|[^\[\],"'])+\]+(?=\s*(?:#|$))|(?:{_QUOTED}|[^=#"'])+?(?=\s*=))"""
 """The head of a table, or a key."""
 
 
 def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
     """Return the first line of a value; None if there is no such value.
 
-    A value is there once the lines up to its end are parsed, and not before.
-
-    Halving finds it, among the places where a statement may begin; some of those are within values of several
-    lines, and what ends there cannot be parsed.
+    A value is there once the lines up to its end are parsed, and not before. A binary search finds
+    it among the places where a statement may begin. Some of those are inside a value of several
+    lines: text that ends there cannot be parsed, and the next place is tried.
     """
     lines = text.split("\n")
     starts = [i for i, line in enumerate(lines) if re.match(_STATEMENT, line)]
@@ -52,7 +52,7 @@ def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
 
 
 def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None:
-    """Whether the value is there at the end of these lines; None if they end within another."""
+    """Return whether the value is there at the end of these lines; None if they end inside one."""
     try:
         return has_value(tomllib.loads("\n".join(lines) + "\n"), path)
     except ValueError:
@@ -60,7 +60,9 @@ def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None
 
 
 def parse_toml(origin: str, text: str) -> Document:
-    """Parse TOML that comes from a file or elsewhere, such as an image's label; a key `date` holds text then.
+    """Parse TOML from a file or elsewhere, such as an image's label.
+
+    Dates of TOML become text in ISO 8601.
 
     Raises:
         UsageError: it is no TOML.
@@ -101,7 +103,7 @@ def _dates_as_text(value: Any) -> None:  # noqa: ANN401
 
 
 def _large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
-    """Where the first whole number stands that TOML does not have; None if there is none."""
+    """Return the path of the first whole number that TOML does not have; None if there is none."""
     if isinstance(value, int):
         return path if value.bit_length() > _MOST_BITS else None
     inner = (

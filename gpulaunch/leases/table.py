@@ -4,9 +4,7 @@ The host-wide lock is flock on the directory itself; a record's own lock is its 
 docs/decisions/allocation-table.md tells why each part is as it is.
 """
 
-import _thread
 import errno
-import fcntl
 import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -14,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from gpulaunch.errors import FailedError
+from gpulaunch.leases.host_lock import lock_holder, lock_in_time, unlock
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
     LEASE_PREFIX,
@@ -151,7 +150,7 @@ class Table:
             try:
                 yield LockedTable(fd, self, self._ended)
             finally:
-                _unlock(fd)
+                unlock(fd)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
@@ -161,8 +160,8 @@ class Table:
                 fd = out_of_the_way(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY))
             except OSError as problem:
                 raise self.failed("cannot open the state directory", problem) from None
-            if not _flock(fd):
-                holder = _lock_holder(self.directory)
+            if not lock_in_time(fd, LOCK_TIMEOUT_S):
+                holder = lock_holder(self.directory)
                 raise FailedError(
                     f"{self.directory}: the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}"
                 )
@@ -171,9 +170,9 @@ class Table:
                     self._check_still_preferred()
                     return fd
             except BaseException:
-                _unlock(fd)
+                unlock(fd)
                 raise
-            _unlock(fd)
+            unlock(fd)
 
     def _is_still_here(self, fd: int) -> bool:
         """The directory may have been replaced between opening and locking."""
@@ -355,58 +354,3 @@ def _record_in(found: FoundRecord, directory: str, ended: Collection[str]) -> Le
         return parse_record(found, directory)
     lease = parse_unlocked(found)
     return None if lease is None or lease.id in ended else lease
-
-
-def _unlock(fd: int) -> None:
-    """Let go of the lock. A thread may have forked while it was held: closing alone would leave it with that child."""
-    fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
-
-
-def _flock(fd: int) -> bool:
-    """Lock the directory; False if LOCK_TIMEOUT_S passes first: then the descriptor is no longer the caller's.
-
-    The kernel wakes a thread that waits in flock at once, where polling would come late and an alarm would take away
-    one that was set for the job.
-    """
-    with suppress(BlockingIOError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    waiting, answer = _thread.allocate_lock(), _thread.allocate_lock()
-    waiting.acquire()
-    _thread.start_new_thread(_flock_in_thread, (fd, waiting, answer))
-    if waiting.acquire(timeout=LOCK_TIMEOUT_S):
-        return True
-    if answer.acquire(
-        blocking=False
-    ):  # from now on the thread, which cannot be called back, keeps nothing
-        return False
-    waiting.acquire()
-    return True
-
-
-def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockType) -> None:
-    """Wait for the directory's lock, and for whoever of the two sides is first to take `answer`."""
-    while True:
-        with suppress(InterruptedError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            break
-    if answer.acquire(blocking=False):
-        waiting.release()
-    else:
-        _unlock(fd)
-
-
-def _lock_holder(directory: str) -> str:
-    """Who has the directory's lock, from /proc/locks, whose lines end in PID MAJOR:MINOR:INODE START END."""
-    try:
-        status = os.stat(directory)
-        wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-        with open("/proc/locks") as locks:
-            for line in locks:
-                fields = line.split()
-                if "FLOCK" in fields and "->" not in fields and fields[-3] == wanted:
-                    return f"pid {fields[-4]}"
-    except OSError:
-        pass
-    return "a process that is not visible here"
