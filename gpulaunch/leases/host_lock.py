@@ -50,7 +50,10 @@ def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockTyp
 
 
 def lock_holder(directory: str) -> str:
-    """Return what has the directory's lock, from /proc/locks: ... PID MAJOR:MINOR:INODE START END."""
+    """Return the holder of the directory's lock by /proc/locks.
+
+    Its lines end in PID MAJOR:MINOR:INODE START END.
+    """
     try:
         status = os.stat(directory)
         wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"

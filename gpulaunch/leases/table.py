@@ -1,7 +1,7 @@
-"""The host-wide allocation table: a directory of records, on which all launchers of a machine agree.
+"""The host-wide allocation table: a directory of records, on which all launchers agree.
 
-The host-wide lock is flock on the directory itself; a record's own lock is its life (leases/record_file.py).
-docs/decisions/allocation-table.md tells why each part is as it is.
+The host-wide lock is flock on the directory itself (host_lock.py); a record's own lock is its life
+(record_file.py). docs/decisions/allocation-table.md tells why each part is as it is.
 """
 
 import errno
@@ -50,7 +50,7 @@ class Snapshot(NamedTuple):
     unlocked: frozenset[str] = frozenset()
 
     def of(self, key: TableKey | None) -> "Snapshot":
-        """What is about one machine: a described one, or (None) this machine's own GPUs."""
+        """Return the records of one machine: a described one, or (None) this machine's own GPUs."""
         return Snapshot(
             [lease for lease in self.leases if same_table(lease.table, key)],
             [ticket for ticket in self.tickets if same_table(ticket.table, key)],
@@ -59,14 +59,15 @@ class Snapshot(NamedTuple):
 
 
 class Table:
-    """The state directory.
+    """The allocation table in its state directory.
 
     Args:
-        described: only records of described machines are of interest, never those of this machine's own GPUs.
+        described: only records of described machines are of interest, never those of this machine's
+            own GPUs.
         warn: where to say what is odd but no failure.
         private: a container's own table will do.
-        ended_containers: returns the ids of those leases whose containers have all ended;
-            asked of leases that no process holds.
+        ended_containers: returns the ids of those leases whose containers have all ended; asked of
+            leases that no process holds.
 
     Raises:
         FailedError: no directory will do.
@@ -91,7 +92,7 @@ class Table:
         self._check_owner()
 
     def draft(self, lease_id: str | None = None) -> Draft:
-        """A record without a name yet, locked.
+        """Return a record without a name yet, locked.
 
         Args:
             lease_id: None for a new one.
@@ -105,15 +106,15 @@ class Table:
             raise self.failed("cannot write a record", problem) from None
 
     def peek(self, before: int | None = None) -> Snapshot:
-        """All live records, of whatever machine, without the lock: what is true now may not be a moment later.
+        """Return all live records, of whatever machine, without the lock: they may change at once.
 
-        Of a lease that no process holds any more its engine is asked whether a container does.
+        The engine of a lease that no process holds any more is asked whether a container does.
 
         Args:
             before: only tickets with a smaller number are of interest.
 
         Raises:
-            FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
+            FailedError: a live record cannot be understood, so nothing tells which GPUs are free.
         """
         try:
             fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -132,7 +133,7 @@ class Table:
         )
 
     def over(self, leases: Iterable[Lease]) -> set[str]:
-        """Ids of those leases, which no process holds, whose containers have ended, too; in doubt, they have not."""
+        """Return the ids of those leases, which no process holds, whose containers have ended."""
         over = self._ended_containers(leases)
         self._ended |= over
         return over
@@ -162,9 +163,8 @@ class Table:
                 raise self.failed("cannot open the state directory", problem) from None
             if not lock_in_time(fd, LOCK_TIMEOUT_S):
                 holder = lock_holder(self.directory)
-                raise FailedError(
-                    f"{self.directory}: the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}"
-                )
+                held = f"the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}"
+                raise FailedError(f"{self.directory}: {held}")
             try:
                 if self._is_still_here(fd):
                     self._check_still_preferred()
@@ -175,21 +175,21 @@ class Table:
             unlock(fd)
 
     def _is_still_here(self, fd: int) -> bool:
-        """The directory may have been replaced between opening and locking."""
+        """Return whether the directory is still the one that was opened, and not a replacement."""
         try:
             return os.path.samestat(os.fstat(fd), os.stat(self.directory))
         except FileNotFoundError:
             return False
 
     def _check_still_preferred(self) -> None:
-        """`gpulaunch setup` may have made another state directory since this launch chose its own."""
+        """Check that `gpulaunch setup` has not made another state directory meanwhile."""
         preferred = preferred_directory(self._chosen)
         if preferred != self._preferred:
-            moved = f"the state directory moved from {self._preferred} to {preferred} during this launch"
-            raise FailedError(moved, "run the command again")
+            moved = f"the state directory moved from {self._preferred} to {preferred}"
+            raise FailedError(f"{moved} during this launch", "run the command again")
 
     def own_leases(self) -> list[Lease]:
-        """This user's live leases, of whatever machine; damaged records, whoever's they are, do not matter here."""
+        """Return this user's live leases, of whatever machine; damaged records are left out."""
         leases = []
         for name in os.listdir(self.directory):
             if name.startswith(LEASE_PREFIX):
@@ -213,7 +213,7 @@ class Table:
             os.close(fd)
 
     def failed(self, what: str, problem: OSError) -> FailedError:
-        """An error of the operating system in this directory, for the user."""
+        """Return an error of the operating system in this directory as one line for the user."""
         reason = os.strerror(problem.errno or 0).lower()
         hint = None
         if problem.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
@@ -221,7 +221,7 @@ class Table:
         return FailedError(f"{self.directory}: {what}: {reason}", hint)
 
     def path_of(self, record: Lease | Ticket) -> str:
-        """Where a record's file stands."""
+        """Return the path of a record's file."""
         return os.path.join(self.directory, record_name(record))
 
     def _check_owner(self) -> None:
@@ -230,8 +230,9 @@ class Table:
         except OSError as problem:
             raise self.failed("cannot use this state directory", problem) from None
         if owner not in (0, os.geteuid()):
+            name = user_name(owner)
             self.warn(
-                f"state directory {self.directory} belongs to {user_name(owner)}, who can remove any lease in it"
+                f"state directory {self.directory} belongs to {name}, who can remove any lease in it"
             )
 
 
@@ -244,15 +245,16 @@ class LockedTable:
         self._ended = ended
 
     def read(self, before: int | None = None) -> Snapshot:
-        """All live records, of whatever machine. Dead ones of this user (of all, for root) are removed.
+        """Return all live records, of whatever machine; remove dead ones of this user (root: of all).
 
-        No engine is asked now, while everybody waits: what peek() did not find over counts as alive.
+        No engine is asked now, while every launcher waits: a lease that peek() did not find ended counts
+        as alive.
 
         Args:
             before: only tickets with a smaller number are of interest.
 
         Raises:
-            FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
+            FailedError: a live record cannot be understood, so nothing tells which GPUs are free.
         """
         return _read_records(self._fd, self._table.directory, before, self._ended, clear_dead=True)
 
@@ -263,7 +265,7 @@ class LockedTable:
             remove_dead(found, self._fd)
 
     def next_number(self) -> int:
-        """The number of a ticket that comes after all live ones: 1 + the largest."""
+        """Return the number of a ticket that comes after all live ones: 1 + the largest."""
         plausible = (name for name in os.listdir(self._fd) if 0 < ticket_number(name) < MAX_NUMBER)
         names = sorted(plausible, key=ticket_number, reverse=True)
         for name in names:
@@ -349,7 +351,7 @@ def _read_records(
 
 
 def _record_in(found: FoundRecord, directory: str, ended: Collection[str]) -> Lease | Ticket | None:
-    """What a record says, if it is alive; leases that no process holds are, unless they have ended."""
+    """Return the record if it is alive; an unlocked lease is, unless its containers have ended."""
     if found.locked:
         return parse_record(found, directory)
     lease = parse_unlocked(found)

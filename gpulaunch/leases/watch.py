@@ -10,7 +10,7 @@ from gpulaunch.process import libc
 from gpulaunch.process.descriptor import out_of_the_way
 
 _ENDED = libc.IN_ATTRIB | libc.IN_CLOSE_WRITE | libc.IN_DELETE_SELF
-"""What the end of a record looks like: its name is removed, or the last descriptor that could write to it is closed."""
+"""Events at the end of a record: its name is removed, or its last writer has closed it."""
 
 _SETTLE_S = 1.0
 _LONGEST_PROBE_S = 0.064
@@ -47,7 +47,8 @@ class Watch:
             names: of their files.
 
         Returns:
-            Whether one of them is new, or gone by now, so that it has to be looked at again before sleeping.
+            Whether one of them is new, or gone by now, so that the caller has to look again before it
+            sleeps.
         """
         if self._fd is None:
             return False
