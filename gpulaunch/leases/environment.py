@@ -53,8 +53,8 @@ MPS_VARIABLES = (
 def mps_environment(share: "Share") -> dict[str, str]:
     """Return the variables that make a process a client of its share group's MPS server.
 
-    They only ever narrow what the daemon allows, and are read when the process starts CUDA. Memory is
-    in MiB, for each GPU.
+    They only ever narrow what the daemon allows, and are read when the process starts CUDA. Memory
+    is in MiB, for each GPU.
     """
     mib = -(-share.client.demand.memory_bytes // (1 << 20))
     environment = {

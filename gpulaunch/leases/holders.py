@@ -14,9 +14,9 @@ from gpulaunch.process.system import user_of
 def holders(record_fd: int) -> set[int]:
     """Return live processes of the record's owner that have it open to write.
 
-    Processes that are not visible here are left out. A process that has the record open only to read
-    keeps no lock on it. Another user's process may have been handed the descriptor so that root ends
-    it: only processes of the owner count, and those of root's own records.
+    Processes that are not visible here are left out. A process that has the record open only to
+    read keeps no lock on it. Another user's process may have been handed the descriptor so that
+    root ends it: only processes of the owner count, and those of root's own records.
 
     Args:
         record_fd: the record, open: as long as it is, its inode number means no other file.

@@ -32,7 +32,8 @@ class Lease(NamedTuple):
         table: None for this machine's own GPUs.
         uuids: the GPUs, in rank order.
         launcher: the gpulaunch process.
-        job: the process that it started; the launcher itself where a Python program holds the lease.
+        job: the process that it started; the launcher itself where a Python program holds the
+            lease.
         command: of the job, as given; undecodable bytes are surrogates.
         profile: name, or None.
         assumed: what of the request was assumed.
@@ -72,7 +73,7 @@ class Lease(NamedTuple):
 
     @property
     def insiders(self) -> tuple[int, int]:
-        """Return the ids of the users that can launch inside it: its owner, and root for containers."""
+        """Return the ids of users that can launch inside it: its owner, and root in containers."""
         return self.user_id, 0
 
     def to_document(self) -> dict[str, Any]:

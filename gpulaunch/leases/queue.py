@@ -48,10 +48,10 @@ def barring(
 ) -> Ticket | None:
     """Return the last of the earlier tickets that a request may not pass; None if it may start.
 
-    A request passes a ticket that is not older than its limit if that ticket cannot start on what is
-    free and wants more GPUs, or if it is choosy. Only the launcher of a choosy ticket can tell whether
-    what is free will do, so it would bar everybody. A choosy request does not pass a choosy ticket: it
-    may want the same.
+    A request passes a ticket that is not older than its limit if that ticket cannot start on what
+    is free and wants more GPUs, or if it is choosy. Only the launcher of a choosy ticket can tell
+    whether what is free will do, so it would bar everybody. A choosy request does not pass a choosy
+    ticket: it may want the same.
 
     Args:
         ahead: competing tickets that come first.

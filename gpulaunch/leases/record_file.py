@@ -27,7 +27,7 @@ _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 
 
 def record_name(record: Lease | Ticket) -> str:
-    """Return the name of a record's file; a ticket's begins with its number, for reading the queue."""
+    """Return the name of a record's file; a ticket's begins with its number in the queue."""
     if isinstance(record, Ticket):
         return f"{TICKET_PREFIX}{record.number:08}.{record.id}"
     return LEASE_PREFIX + record.id

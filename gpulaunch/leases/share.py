@@ -22,9 +22,9 @@ class Objective(NamedTuple):
         throughput_weight: exponent of throughput in the product.
         energy_weight: exponent of energy in the product.
         throughput_tolerance_percentage: of its speed alone that any client may be predicted to lose
-            where one shares for energy or product. Our choice: 20 is the most that the model predicts
-            while SM utilization sums to 100 %, so by default the paper's bounds decide alone; higher
-            bounds, or a lower tolerance, are held to it.
+            where one shares for energy or product. Our choice: 20 is the most that the model
+            predicts while SM utilization sums to 100 %, so by default the paper's bounds decide
+            alone; higher bounds, or a lower tolerance, are held to it.
     """
 
     name: Literal["throughput", "energy", "product"] = "throughput"

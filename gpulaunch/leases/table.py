@@ -245,10 +245,10 @@ class LockedTable:
         self._ended = ended
 
     def read(self, before: int | None = None) -> Snapshot:
-        """Return all live records, of whatever machine; remove dead ones of this user (root: of all).
+        """Return all live records, of whatever machine; remove dead ones of this user.
 
-        No engine is asked now, while every launcher waits: a lease that peek() did not find ended counts
-        as alive.
+        Root removes those of all users. No engine is asked now, while every launcher waits: a lease
+        that peek() did not find ended counts as alive.
 
         Args:
             before: only tickets with a smaller number are of interest.

@@ -40,8 +40,8 @@ class Ticket(NamedTuple):
         name: name that the user gave the job, or None.
         since: ISO 8601, UTC.
         boot_id: of the kernel that the process runs under.
-        choosy: whether it may wait although enough GPUs are free, because they are not what it needs
-            together.
+        choosy: whether it may wait although enough GPUs are free, because they are not what it
+            needs together.
     """
 
     id: str

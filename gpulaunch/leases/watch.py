@@ -47,8 +47,8 @@ class Watch:
             names: of their files.
 
         Returns:
-            Whether one of them is new, or gone by now, so that the caller has to look again before it
-            sleeps.
+            Whether one of them is new, or gone by now, so that the caller has to look again before
+            it sleeps.
         """
         if self._fd is None:
             return False
@@ -98,7 +98,7 @@ class Watch:
         return bool(ended) or any(fd != self._fd for fd, _ in happened)
 
     def _settle(self, names: Iterable[str]) -> None:
-        """Wait until these records are dead: the event comes up to 2 ms before the kernel unlocks."""
+        """Wait until these records are dead: an event comes up to 2 ms before the unlocking."""
         paths = [os.path.join(self._directory, name) for name in names]
         deadline = time.monotonic() + _SETTLE_S
         pause_s = 0.001
