@@ -45,8 +45,8 @@ def read_tasks(
 ) -> list[Task]:
     """The jobs of a file in the order in which they are to start: by arrival, then as they stand there.
 
-    Each is read as its launch will read it, and decided about on the idle machine, so that no mistake shows only after
-    hours.
+    Each is read as its launch will read it, and decided about on the idle machine, so that no
+    mistake shows only after hours.
 
     Args:
         file: the jobs.

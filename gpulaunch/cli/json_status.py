@@ -24,8 +24,8 @@ class JsonStatus:
     The descriptors are the launcher's alone from here on: the job does not inherit them.
 
     Args:
-        text: numbers of descriptors, between commas. A line goes to the first one that takes it: to a pipe whose
-            reader is gone it does not go.
+        text: numbers of descriptors, between commas. A line goes to the first one that takes it: to
+            a pipe whose reader is gone it does not go.
 
     Raises:
         UsageError: one of them is no open descriptor to write to, or is the job's own.

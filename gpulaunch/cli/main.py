@@ -30,7 +30,8 @@ def main() -> None:
     except MemoryError:
         report(FailedError("out of memory"))
         status = FailedError.exit_status
-    except Exception:  # noqa: BLE001  a bug of ours: its traceback, and no status that could be the job's
+    # a bug of ours: its traceback, and no status that could be the job's
+    except Exception:  # noqa: BLE001
         from traceback import print_exc
 
         print_exc()

@@ -1,8 +1,8 @@
 """The options of a launch, and how a command line is read.
 
-argparse cannot stop at the first word that is no option, and costs 6 ms of every launch, a quarter of the whole. So a
-launch's options are read here, by one table that argparse then only prints (--help). All other commands use argparse.
-docs/decisions/start-up.md has the measurements.
+argparse cannot stop at the first word that is no option, and costs 6 ms of every launch, a quarter
+of the whole. So a launch's options are read here, by one table that argparse then only prints
+(--help). All other commands use argparse. docs/decisions/start-up.md has the measurements.
 """
 
 from collections.abc import Sequence
@@ -220,7 +220,8 @@ class Line(NamedTuple):
 
     Attributes:
         given: by name; the last one wins, unless the option repeats.
-        word_at: index of the first argument that is no option and no option's value; None if there is none.
+        word_at: index of the first argument that is no option and no option's value; None if there
+            is none.
     """
 
     given: dict[str, Given]

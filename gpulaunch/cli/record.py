@@ -98,5 +98,6 @@ class Recorder:
                     self._warn(line)
         except GpulaunchError as problem:
             self._warn(f"what was measured is lost: {problem.message}")
-        except Exception as problem:  # noqa: BLE001  whatever it is, the job's own end is what counts
+        # whatever it is, the job's own end is what counts
+        except Exception as problem:  # noqa: BLE001
             self._warn(f"what was measured is lost: {problem!r}")

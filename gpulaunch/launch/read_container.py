@@ -57,7 +57,8 @@ def read_container_launch(
         The launch; or what is to be run without a lease, because it needs no GPU, or has a lease.
 
     Raises:
-        UsageError: something asked for does not exist or cannot be, or the engine is not on this machine.
+        UsageError: something asked for does not exist or cannot be, or the engine is not on this
+            machine.
         FailedError: the engine or the machine cannot be asked.
     """
     given = _with_own_gpus(given, command)
@@ -134,7 +135,10 @@ def _read_start(
 
 
 def _has_lease(container: Container, engine: Engine, info: Info, table: Table) -> bool:
-    """Whether a container holds its GPUs by a live lease. A lease that is about to end is none; that is waited for."""
+    """Whether a container holds its GPUs by a live lease.
+
+    A lease that is about to end is none; that is waited for.
+    """
     deadline = time.monotonic() + _ENDING_S
     while (
         any(_is_for(lease, container, info) for lease in table.peek().leases)

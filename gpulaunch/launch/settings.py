@@ -189,7 +189,9 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "record": _switch,
     "container_gpus": one_of(WAYS, "way into a container"),
 }
-"""Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text is read."""
+"""Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text
+is read.
+"""
 
 
 class Settings:

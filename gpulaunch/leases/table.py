@@ -232,7 +232,8 @@ class Table:
         if owner not in (0, os.geteuid()):
             name = user_name(owner)
             self.warn(
-                f"state directory {self.directory} belongs to {name}, who can remove any lease in it"
+                f"state directory {self.directory} belongs to {name}, "
+                "who can remove any lease in it"
             )
 
 

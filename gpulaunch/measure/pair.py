@@ -78,7 +78,8 @@ def measure_pair(
 ) -> Outcome:
     """Run a job alone and beside each of these others; of several runs the 95th percentiles are compared.
 
-    Others are on its GPUs, through MPS, and each has half of them; or next to it, on the same socket.
+    Others are on its GPUs, through MPS, and each has half of them; or next to it, on the same
+    socket.
 
     Args:
         job: which.

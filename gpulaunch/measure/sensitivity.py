@@ -20,7 +20,9 @@ SENSITIVE_PERCENTAGE = 3.0
 it is not."""
 
 NEAR = 0.9
-"""Placements whose effective bandwidths differ by less tell nothing of how the job takes poorer ones. Ours."""
+"""Placements whose effective bandwidths differ by less tell nothing of how the job takes poorer
+ones. Ours.
+"""
 
 
 def measure_sensitivity(

@@ -394,7 +394,8 @@ def _execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
     code = errno.ENOENT
     try:
         if command[0]:  # Python does not even try an empty name
-            os.execvpe(command[0], list(command), variables)  # noqa: S606  there is no shell, on purpose
+            # there is no shell, on purpose
+            os.execvpe(command[0], list(command), variables)  # noqa: S606
     except OSError as problem:
         code = problem.errno or 0
     if (

@@ -18,7 +18,9 @@ from gpulaunch.profiles.document.inherit import (
 from gpulaunch.profiles.profile import Profile, check_profile, check_whole, is_size
 
 Find = Callable[[str, str], str]
-"""Path of the profile that a file asks for: its name or path, and the path of the file that asks."""
+"""Path of the profile that a file asks for: its name or path, and the path of the file that
+asks.
+"""
 
 
 def read_chain(document: Document, variants: Sequence[str], find: Find) -> Profile:

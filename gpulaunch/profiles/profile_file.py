@@ -65,7 +65,8 @@ def read_profile_file(path: str) -> dict[str, Any]:
 def learned_from(path: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a profile says that is to learn: what it knows, and what a new file of it begins with.
 
-    A profile of this name that others have written, such as those shipped, is the base of the user's own.
+    A profile of this name that others have written, such as those shipped, is the base of the
+    user's own.
 
     Args:
         path: of the user's file.
@@ -86,7 +87,8 @@ def write_sections(path: str, sections: Mapping[str, Any]) -> None:
 
     Args:
         path: of the file, which need not be there yet; "-" is stdout.
-        sections: by name: a value, a whole table, or None for what is to go. A new file needs `name`.
+        sections: by name: a value, a whole table, or None for what is to go. A new file needs
+            `name`.
 
     Raises:
         UsageError: the file is there and is no profile.

@@ -16,7 +16,9 @@ from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
 
 FIRST_LOOK_S = 1.0
-"""Then it is looked whether the job has become a client of its MPS server, and later ever more rarely."""
+"""Then it is looked whether the job has become a client of its MPS server, and later ever more
+rarely.
+"""
 
 LONGEST_PAUSE_S = 60.0
 
@@ -85,7 +87,8 @@ class Membership:
     def leave(self) -> None:
         """The lease has ended; with the last one of the group its MPS daemon goes.
 
-        Whoever is at the daemon is not waited for long: then who is there in our stead does it once we have gone.
+        Whoever is at the daemon is not waited for long: then who is there in our stead does it once
+        we have gone.
         """
         if self._group.leave(LEAVE_S):
             self._leaver.tell(DISMISSED)

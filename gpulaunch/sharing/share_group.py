@@ -1,7 +1,8 @@
 """The life of a share group: one MPS control daemon for one user on one exact set of GPUs.
 
-It is started with the first of the group's jobs and ended with the last, under a lock of the group's own; who lives is
-what the allocation table says. docs/decisions/sharing.md tells why each part is as it is.
+It is started with the first of the group's jobs and ended with the last, under a lock of the
+group's own; who lives is what the allocation table says. docs/decisions/sharing.md tells why each
+part is as it is.
 """
 
 import json
@@ -123,7 +124,8 @@ class ShareGroup:
         """End the daemon if no member is left; to be called when a lease has ended.
 
         Args:
-            patience_s: the longest wait for whoever is at the daemon; None for as long as that may take.
+            patience_s: the longest wait for whoever is at the daemon; None for as long as that may
+                take.
 
         Returns:
             Whether that has been seen to.

@@ -1,7 +1,7 @@
 """Machines of one kind, and the GPUs that a job gets on them.
 
-Machines in the same state are interchangeable, so a decision is made once for each state that there is, not for each
-machine; and what was decided for a state once is remembered.
+Machines in the same state are interchangeable, so a decision is made once for each state that there
+is, not for each machine; and what was decided for a state once is remembered.
 """
 # pure: decides on plain values
 
@@ -23,7 +23,9 @@ from gpulaunch.simulate.simulated_leases import lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
 
 State = frozenset[object] | tuple[object, ...]
-"""The leases of a machine, as far as they matter: how many there are of each, or in the order in which they began."""
+"""The leases of a machine, as far as they matter: how many there are of each, or in the order in
+which they began.
+"""
 
 _FIRST_FIT = ("baseline", "fcfs")
 _COMPARES_MACHINES_BY = {"best_effort": ("aggregate_bandwidth",)}
@@ -241,8 +243,8 @@ class Cluster:
     def _worth(self, request: Request, grant: Grant, leases: Sequence[Lease]) -> tuple[float, ...]:
         """By which the policy that chose GPUs on a machine would choose among machines, too.
 
-        Scores that decided on the machine decide among machines, with what is lost of preserved bandwidth instead of
-        what is left, which would make the largest machine the best.
+        Scores that decided on the machine decide among machines, with what is lost of preserved
+        bandwidth instead of what is left, which would make the largest machine the best.
         """
         placement, scores = grant.placement, grant.placement.scores
         joins = float(bool(grant.joining and grant.joining.residents))
@@ -295,8 +297,8 @@ class Cluster:
 class _Memory:
     """What was decided for one kind of request in one state, by the least utility that was asked.
 
-    GPUs of a utility that is enough for a threshold are what any lower threshold down to the one that they were found
-    for would get, too; who waits under a threshold waits under any higher one.
+    GPUs of a utility that is enough for a threshold are what any lower threshold down to the one
+    that they were found for would get, too; who waits under a threshold waits under any higher one.
     """
 
     __slots__ = ("found", "waits_from")

@@ -18,7 +18,8 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.simulated_job import Job
 
-_READ_WITH = "topo_aware_p"  # a policy that goes by all that a job says; which one decides is said by each run
+# a policy that goes by all that a job says; which one decides is said by each run
+_READ_WITH = "topo_aware_p"
 _APART = ("min_utility",)  # what hardly two jobs have in common
 
 
@@ -43,7 +44,8 @@ def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trac
         warn: where to say what is odd but no failure.
 
     Raises:
-        UsageError: the file is wrong, with path and line; or one of its jobs does not say how long it runs.
+        UsageError: the file is wrong, with path and line; or one of its jobs does not say how long
+            it runs.
     """
     file = load_jobs(path)
     reader = _Reader(file, machine, warn)
