@@ -68,5 +68,8 @@ def best_of(request: Request, choice: Choice, machine: str | None = None) -> Pla
     if request.policy != "topo_aware_p" or placement.utility is None or placement.utility >= least:
         return placement
     gpus = choice.named(placement.gpus)
-    best = f"the best found{'' if machine is None else ' on the idle machine'}, {gpus}, has {placement.utility:.2f}"
+    best = (
+        f"the best found{'' if machine is None else ' on the idle machine'}, {gpus}, has "
+        f"{placement.utility:.2f}"
+    )
     return f"{gpus_text(choice.count)} requested with a utility of {least:g}: {best}"

@@ -117,7 +117,8 @@ def decide(request: Request, situation: Situation) -> Decision:
         return Refuse(_too_many(request, topology, len(scope), len(admitted), within))
     if count > 1 and admitted[0].mig:
         return Refuse(
-            f"{gpus_text(count)} requested: a process can use one MIG instance at most, and only those would do"
+            f"{gpus_text(count)} requested: a process can use one MIG instance at most, and only "
+            "those would do"
         )
 
     state = _state(request, situation, scope)
@@ -314,7 +315,10 @@ def _too_many(
         return f"{asked}: {place_name} has {scope}"
     options = ", ".join(constraint.text for constraint in request.constraints)
     if not options:
-        return f"{asked}: {admitted} of {place_name}'s {scope} are whole GPUs, the others MIG instances"
+        return (
+            f"{asked}: {admitted} of {place_name}'s {scope} are whole GPUs, the others MIG "
+            "instances"
+        )
     return f"{asked}: {admitted} of {place_name}'s {scope} satisfy {options}"
 
 

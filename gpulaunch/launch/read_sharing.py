@@ -160,7 +160,10 @@ def _driver() -> int | str:
     if not major.isdecimal():
         return "the driver does not tell its version"
     if int(major) < LEAST_DRIVER:
-        return f"driver {printable(version or '')} does not tell whether its MPS works: {LEAST_DRIVER} is the first to"
+        return (
+            f"driver {printable(version or '')} does not tell whether its MPS works: "
+            f"{LEAST_DRIVER} is the first to"
+        )
     return int(major)
 
 
