@@ -31,7 +31,7 @@ from gpulaunch.sharing.prediction import Solo, run_together
 from gpulaunch.show.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
-EXAMPLE = Path(__file__).parent.parent / "examples" / "queue.toml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "queue.toml"
 
 
 def site(objective: str = "energy", gpus: int = 1, **options) -> Site:

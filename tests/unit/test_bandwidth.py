@@ -17,7 +17,7 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.topology import Topology
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "bandwidth.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "bandwidth.md"
 
 A100 = {"nvlink_version": 3, "compute_capability": "8.0", "pcie_generation": 4, "pcie_width": 16}
 HOPPER = {"nvlink_version": 4, "compute_capability": "9.0", "pcie_generation": 5, "pcie_width": 16}

@@ -33,7 +33,7 @@ import pytest
 from conftest import Launcher
 
 PREFIX = "gpulaunch --topology dgx1-v100 -n 1 -- "
-JOBS = Path(__file__).parent / "jobs"
+JOBS = Path(__file__).parents[1] / "jobs"
 PROMPT = "ok> "
 TIMEOUT_S = 30
 ROWS, COLUMNS = 24, 1000  # wide enough for readline to write each command on one line

@@ -30,7 +30,7 @@ from gpulaunch.containers.standings import (
     _since_start,
 )
 
-AT_STEP = Path(__file__).parent / "jobs" / "at_step"
+AT_STEP = Path(__file__).parents[1] / "jobs" / "at_step"
 RUN = (*DGX, "-q", "docker", "run", "--gpus", "2", "--name", "job", "--init")
 FOREVER = (IMAGE, "sleep", "1000")  # ends by TERM, since --init gives it a parent that is no shell
 ALL = (*DGX, "-n", "all", "--", "true")

@@ -27,7 +27,7 @@ from gpulaunch.measure.traffic_graph import (
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.pattern_union import union
 
-MACHINES = Path(__file__).parent.parent / "profiles" / "machines"
+MACHINES = Path(__file__).parents[2] / "profiles" / "machines"
 WIRES = {
     (a, b): n
     for a, b, n in tomllib.loads((MACHINES / "dgx1-v100.toml").read_text())["nvlink"]["links"]

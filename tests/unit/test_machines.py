@@ -20,7 +20,7 @@ from gpulaunch.machine.description import machine_document
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model, parse_gpu_model
 from gpulaunch.machine.topology import Topology
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 GPU_FILES = sorted((ROOT / "profiles" / "gpus").glob("*.toml"))
 
 

@@ -20,7 +20,7 @@ from gpulaunch.papers.topo_aware import (
     split_pairs,
 )
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 TIMED = ("mapa-fig19", "topo-fig11")
 """Figures that hold times of the machine they were computed on."""
 

@@ -16,7 +16,7 @@ from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
 
 pytest_plugins = ("fake_nvml",)
 
-JOBS = Path(__file__).with_name("jobs")
+JOBS = Path(__file__).parents[1] / "jobs"
 ALL = (*DGX, "-n", "8")
 PYTHON = (sys.executable, "-SIc")
 

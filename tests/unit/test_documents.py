@@ -507,7 +507,7 @@ def test_profile_of_every_shape(tmp_path: Path, shape: str) -> None:
     """A profile may name any of the built-in patterns, and docs/profiles.md and docs/patterns.md list them all."""
     profile = load_profile(profile_file(tmp_path, PROFILE.replace('"ring"', f'"{shape}"')))
     assert profile.communication.pattern == shape
-    documents = Path(__file__).parents[1] / "docs"
+    documents = Path(__file__).parents[2] / "docs"
     assert f"`{shape}`" in (documents / "profiles.md").read_text()
     assert f"`{shape.replace('_', '-')}`" in (documents / "patterns.md").read_text()
 

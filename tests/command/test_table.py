@@ -134,7 +134,7 @@ def test_a_reader_cannot_pretend_life(launcher: Launcher) -> None:
 def test_tables_of_different_machines_are_apart(launcher: Launcher, tmp_path: Path) -> None:
     """Leases on one described machine block nothing on another, nor on one of its name described otherwise."""
     other = tmp_path / "other.toml"
-    text = (Path(__file__).parent.parent / "profiles" / "machines" / "dgx1-v100.toml").read_text()
+    text = (Path(__file__).parents[2] / "profiles" / "machines" / "dgx1-v100.toml").read_text()
     other.write_text(text.replace("memory_mib = 16160", "memory_mib = 32480"))
     with held(launcher, *VGG):
         assert (

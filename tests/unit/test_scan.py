@@ -23,7 +23,7 @@ from gpulaunch.scan.source_files import MAX_FILE_BYTES, read_sources
 from gpulaunch.scan.sources import scan_sources
 from gpulaunch.show.scan import scan_document, scan_lines
 
-SET = Path(__file__).parent / "scan_set"
+SET = Path(__file__).parents[1] / "scan_set"
 LABELS = tomllib.loads((SET / "expected.toml").read_text())
 
 

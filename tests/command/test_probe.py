@@ -23,7 +23,7 @@ from gpulaunch.machine.topology import Topology
 if TYPE_CHECKING:
     from fake_nvml import FakeNvml
 
-MACHINES = Path(__file__).parent.parent / "profiles" / "machines"
+MACHINES = Path(__file__).parents[2] / "profiles" / "machines"
 
 pytest_plugins = ("fake_nvml",)
 

@@ -30,7 +30,7 @@ from gpulaunch.sharing.intensity import is_memory_intensive
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.partition import partition
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "profiles" / "workloads").glob("*.toml"))
 
 # ------------------------------------------------------------------------------------------- one table for all

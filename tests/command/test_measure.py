@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("fake_nvml",)
 
-PROGRAM = Path(__file__).parent / "jobs" / "all_reduce_perf"
+PROGRAM = Path(__file__).parents[1] / "jobs" / "all_reduce_perf"
 FOUR = [
     {"uuid": f"GPU-{i}", "name": "V100", "memory_mib": 16160, "pci": f"ffff:{i + 1:02x}:00"}
     for i in range(4)

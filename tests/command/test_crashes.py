@@ -22,7 +22,7 @@ from gpulaunch.process.ending import marked
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import identify, seconds_since_boot
 
-AT_STEP = Path(__file__).parent / "jobs" / "at_step"
+AT_STEP = Path(__file__).parents[1] / "jobs" / "at_step"
 WAIT = ("--wait", "--wait-timeout", "20")
 ALL = (*DGX, "-n", "all")
 LEASE, TICKET = "gpulaunch.lease.aaaaaaaaaaaa", "gpulaunch.ticket.00000001.aaaaaaaaaaaa"

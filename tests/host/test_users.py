@@ -26,7 +26,7 @@ from engine import IMAGE, Engine
 pytest_plugins = ("fake_nvml",)
 
 ALL = (*DGX, "-n", "all")
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).parents[2]
 BUSY = "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'\n"
 QUEUED = 'echo "$CUDA_VISIBLE_DEVICES"; read line'
 PATIENT = ("--wait", "--wait-timeout", "30s")  # so that a fault ends the test

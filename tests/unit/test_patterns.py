@@ -19,7 +19,7 @@ from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS, Edge, Pattern, dimensions, graph_pattern
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, load_pattern
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 Pair = tuple[int, int]
 
