@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.measure.links import nearest_profile as module
+from gpulaunch.measure import nearest_profile as module
 from gpulaunch.measure.nearest_profile import BOUND, Figures, distance_between, nearest_profile
 
 # mps-sharing-2024 Table II: SM %, memory bandwidth %, MiB of 81,920 (None: a reservation), W of 300
