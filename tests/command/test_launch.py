@@ -800,3 +800,21 @@ def test_a_job_that_is_stopped_and_woken_alone(launcher: Launcher) -> None:
         os.kill(job_pid, signal.SIGCONT)
         assert process.wait(30) == 0
     assert launcher.records() == []
+
+
+def test_import_is_cheap() -> None:
+    """Patterns, and the door to their files, are imported without networkx, dataclasses or an XML parser."""
+    code = "import sys, gpulaunch.profiles.pattern_file; print([m for m in sys.argv[1:] if m in sys.modules])"
+    heavy = [
+        "networkx",
+        "numpy",
+        "dataclasses",
+        "statistics",
+        "argparse",
+        "xml.etree.ElementTree",
+        "random",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

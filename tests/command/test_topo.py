@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pexpect
 import pytest
 from conftest import DGX, Launcher
+from test_machines import FACTS
 
 TEXT = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-3\t0\nGPU1\tNV4\t X \t4-7\t1\n"
 SUMMIT = ("--topology", "summit")
@@ -271,4 +272,14 @@ def test_line_of_a_mistake_in_a_long_file(launcher: Launcher, tmp_path: Path) ->
         2,
         "",
         complaint(f"{path}:{line}: GPU 1 is in two NUMA nodes"),
+    )
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_topo(launcher: Launcher, name: str) -> None:
+    """`gpulaunch topo` shows each shipped machine, as a table and as JSON."""
+    count = FACTS[name][0]
+    assert f"{name}: {count} x " in launcher.run("topo", "--topology", name).stdout
+    assert (
+        len(json.loads(launcher.run("topo", "--topology", name, "--json").stdout)["gpus"]) == count
     )

@@ -1,6 +1,5 @@
 """The shipped machines and GPU models: their facts, their mistakes, and a description as a topology and back."""
 
-import json
 import random
 import re
 from collections import Counter
@@ -10,7 +9,6 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from conftest import Launcher
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.document import read_document
@@ -202,16 +200,6 @@ def test_first_and_last_tray() -> None:
 def test_sources(path: Path) -> None:
     """Every machine and GPU model says where its figures come from."""
     assert len(read_document(str(path)).data["source"].strip()) >= 20
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_topo(launcher: Launcher, name: str) -> None:
-    """`gpulaunch topo` shows each shipped machine, as a table and as JSON."""
-    count = FACTS[name][0]
-    assert f"{name}: {count} x " in launcher.run("topo", "--topology", name).stdout
-    assert (
-        len(json.loads(launcher.run("topo", "--topology", name, "--json").stdout)["gpus"]) == count
-    )
 
 
 def test_page_lists_the_machines() -> None:

@@ -1,8 +1,6 @@
 """Who talks to whom: the built-in shapes against second constructions, and graphs from files and from networkx."""
 
 import random
-import subprocess
-import sys
 from fractions import Fraction
 from itertools import combinations, product
 from math import inf, nan, prod
@@ -208,24 +206,6 @@ def test_patterns_are_values() -> None:
     same = graph_pattern(nx.path_graph(3), "mine")
     other = graph_pattern(nx.Graph([(0, 1, {"weight": 2}), (1, 2)]), "mine")
     assert ({one: 1}[same], one == same, one == other) == (1, True, False)
-
-
-def test_import_is_cheap() -> None:
-    """Patterns, and the door to their files, are imported without networkx, dataclasses or an XML parser."""
-    code = "import sys, gpulaunch.profiles.pattern_file; print([m for m in sys.argv[1:] if m in sys.modules])"
-    heavy = [
-        "networkx",
-        "numpy",
-        "dataclasses",
-        "statistics",
-        "argparse",
-        "xml.etree.ElementTree",
-        "random",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
 
 
 # Graphs from networkx
