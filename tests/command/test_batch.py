@@ -864,53 +864,6 @@ def test_a_torn_line(site: Site, cut: int) -> None:
     assert (site.home / "ran").read_text().split() == ["0", "1", "2", "2"][: 3 + (cut > 1)]
 
 
-def test_a_full_disk(site: Site) -> None:
-    """When a result cannot be written, no more jobs start, those that run go on, and no line is damaged: 125.
-
-    With room again --resume runs the rest, and once more the job whose result was lost.
-    """
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small file system")
-    small = site.home / "small"
-    small.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", small], check=False
-    ).returncode:
-        pytest.skip("may not mount here")
-    try:
-        site.write(
-            [
-                {"name": f"n{n}", "gpus": 8, "command": ["sh", "-c", f"echo {n} >>ran"]}
-                for n in range(12)
-            ]
-        )
-        options = ("--results", "small/r")
-        done = site.run(*options)
-        wrote = [json.loads(line) for line in (small / "r").read_text().splitlines()]
-        last = wrote[-1]["id"]
-        assert [line["id"] for line in wrote[1:]] == list(range(last + 1))
-        assert 3 <= last < 11
-        ran = [int(line) for line in (site.home / "ran").read_text().split()]
-        assert ran[: last + 2] == list(range(last + 2))
-        assert len(ran) <= last + 3
-        error, summary, problem, hint = done.stderr.splitlines()
-        assert (error, problem) == (
-            "gpulaunch: error: small/r: no space left on device: no more jobs are started",
-            "gpulaunch: error: small/r: no space left on device",
-        )
-        assert hint == "gpulaunch: hint: once that is put right, --resume runs what has no result"
-        assert (done.returncode, "have not run" in summary) == (125, True)
-        subprocess.run(["mount", "-o", "remount,size=64k", small], check=True)
-        assert site.run(*options, "--resume").returncode == 0
-        assert [
-            json.loads(line)["id"] for line in (small / "r").read_text().splitlines()[1:]
-        ] == list(range(12))
-        again = [int(line) for line in (site.home / "ran").read_text().split()][len(ran) :]
-        assert again == list(range(last + 1, 12))
-    finally:
-        subprocess.run(["umount", "--lazy", small], check=True)
-
-
 def test_results_that_are_removed(site: Site) -> None:
     """Who removes the results of a batch that runs is told so: no more jobs start, since nobody would know of them."""
     site.write([{"command": site.gated(0)}, {"gpus": 8, "command": ["touch", "ran"]}])

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from conftest import DGX, SHOW, VGG, Launcher, held
 
 from gpulaunch.leases import record_file as records
@@ -130,23 +129,6 @@ def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
         status = Path(f"/proc/{straggler}/stat")
         assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
     os.close(descriptor)
-
-
-def test_root_of_little(launcher: Launcher) -> None:
-    """Where root may not remove another user's dead record, as in a user namespace, launches go on."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to give a file away")
-    os.close(plant(launcher, "gpulaunch.lease.ffffffffffff", b"dead"))
-    os.chown(launcher.state / "gpulaunch.lease.ffffffffffff", 12345, 12345)
-    os.chmod(launcher.state, 0o1777)
-    os.chown(launcher.state, 12345, 12345)  # else its owner may remove what stands in it
-    command = ["unshare", "--user", "--map-root-user", launcher.script, *VGG, *SHOW]
-    done = subprocess.run(
-        command, env=launcher.environment, capture_output=True, text=True, check=False
-    )
-    if "unshare failed" in done.stderr:
-        pytest.skip("no user namespaces here")
-    assert (done.returncode, done.stdout) == (0, "0,2,3\n"), done.stderr
 
 
 def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path: Path) -> None:

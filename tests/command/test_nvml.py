@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from itertools import combinations
 
 import pytest
-from conftest import in_container
 
 pytest_plugins = ("fake_nvml",)
 
@@ -649,18 +648,3 @@ def test_leaves_the_cpus_alone(launcher, options):
     want = " ".join(map(str, sorted(os.sched_getaffinity(0))))
     run = launcher.run(*options, "-n", "2", "--", *SHOW_CPUS)
     assert outcome(run) == (0, f"{want}\n", "")
-
-
-def test_real_gpus_in_a_container(launcher, dgx1_v100):  # noqa: ARG001
-    """On a container's own file system a launch on real GPUs is refused, and told how to mount the host's table."""
-    if os.path.isdir("/run/gpulaunch"):
-        pytest.skip("this machine has a state directory of its own")
-    run = in_container(launcher, f"{launcher.script} -- echo ran")
-    own = "/run/lock is this container's own: no other launcher of this machine sees it"
-    assert outcome(run) == (
-        125,
-        "",
-        complaint(
-            own, 'mount the host\'s: docker run -v /run/lock:/run/lock, or set table = "private"'
-        ),
-    )

@@ -1,11 +1,8 @@
 """What this machine is, through NVML: every described machine, MIG, faults, and what is remembered of it."""
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Callable
@@ -546,19 +543,6 @@ def test_forgotten(
     assert link(launcher)["nvlink_count"] == 0
 
 
-def test_cache_of_somebody_else(launcher: Launcher, warm: "FakeNvml") -> None:  # noqa: ARG001
-    """A file of another user says nothing, nor does a symbolic link."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to give a file away")
-    path = cached(launcher)
-    os.chown(path, 65534, -1)
-    assert link(launcher)["nvlink_count"] == 0
-    path.rename(path.with_suffix(".real"))
-    os.chown(path.with_suffix(".real"), 0, -1)
-    path.symlink_to(path.with_suffix(".real"))
-    assert link(launcher)["nvlink_count"] == 0
-
-
 def test_instance_of_another_size(launcher: Launcher, nvml: "FakeNvml") -> None:
     """A MIG instance that was made anew in another size, under the same UUID, is read again."""
     nvml.describe(
@@ -577,51 +561,6 @@ def test_passing_failure_is_not_remembered(launcher: Launcher, nvml: "FakeNvml")
     assert link(launcher)["path"] == "SYS"
     nvml.drop("error ")
     assert link(launcher)["path"] == "PIX"
-
-
-AS_ANOTHER_USER = """
-import os, sys, time
-import filelock
-from gpulaunch.machine.topology import Topology
-from gpulaunch.machine.nvidia import roster
-from gpulaunch.machine import topology_cache
-
-os.setgid(int(sys.argv[1]))
-os.setuid(int(sys.argv[1]))
-listed = roster.Roster("550", ())
-begin = time.monotonic()
-with topology_cache.one_at_a_time():
-    topology_cache.store(listed, Topology("box", (), (), "a test"))
-assert time.monotonic() - begin < topology_cache.LOCK_TIMEOUT_S / 2
-print(topology_cache.load(listed))
-"""
-
-
-def test_directory_of_somebody_else(tmp_path: Path) -> None:
-    """Nothing is kept where another user could change it, and nobody waits for what he has locked there."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to be another user")
-    user = 4_000_000 + os.getpid()  # nobody's
-    squatted = Path(f"/dev/shm/gpulaunch.{user}")
-    squatted.mkdir()
-    try:
-        squatted.chmod(0o777)
-        lock = squatted / "gpulaunch.topology.json.lock"
-        lock.touch(0o666)
-        lock.chmod(0o666)
-        with lock.open() as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            environment = {
-                key: value for key, value in os.environ.items() if key != "XDG_RUNTIME_DIR"
-            }
-            command = [sys.executable, "-c", AS_ANOTHER_USER, str(user)]
-            done = subprocess.run(
-                command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-            )
-        assert (done.stdout, done.stderr) == ("None\n", "")
-        assert [path.name for path in squatted.iterdir()] == [lock.name]
-    finally:
-        shutil.rmtree(squatted)
 
 
 def test_gpu_that_is_lost_behind_the_cache(launcher: Launcher, warm: "FakeNvml") -> None:
@@ -653,20 +592,6 @@ def test_gpu_that_is_lost_half_way(launcher: Launcher, nvml: "FakeNvml") -> None
         done = launcher.run("-n", "all", "--", *SHOW_GPUS)
         want = "gpulaunch: warning: GPU 0 is left out: GPU is lost\n"
         assert (done.returncode, done.stdout, done.stderr) == (0, "GPU-1\n", want)
-
-
-def test_runtime_directory_of_somebody_else(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Root keeps nothing in the runtime directory of the user from whom `sudo -E` has it."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to give a directory away")
-    pair(nvml)
-    own = Path("/dev/shm/gpulaunch.0")
-    was_there = own.exists()
-    os.chown(launcher.environment["XDG_RUNTIME_DIR"], 65534, -1)
-    discovered(launcher)
-    assert list(cached(launcher).parent.iterdir()) == []
-    if not was_there:
-        shutil.rmtree(own)
 
 
 @pytest.mark.usefixtures("warm")
