@@ -6,7 +6,7 @@ from itertools import product
 from time import perf_counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
@@ -396,7 +396,6 @@ def test_document() -> None:
     assert document["collectives"][0]["sizes"] == [[100 * MB, 800]]
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(st.text(), st.binary(), st.sampled_from([call(0, "Send", 9), joined(1)])),

@@ -6,7 +6,7 @@ from itertools import combinations, permutations
 
 import pytest
 from corun import BENCHMARKS, Benchmark, Machine, allocations
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
@@ -607,10 +607,8 @@ def demands(draw: st.DrawFn) -> Demand:
 
 GROUPS = st.lists(demands(), min_size=1, max_size=6)
 CAPACITIES = st.sampled_from([UNCOUNTED, MADE_UP_GPU, capacity(1), capacity(24), capacity(132)])
-PROPERTY = settings(deadline=None, max_examples=150)
 
 
-@PROPERTY
 @given(GROUPS, CAPACITIES)
 def test_percentages_are_whole_and_fit(group: list[Demand], gpu: Capacity) -> None:
     """Percentages are 1 to 100, and sum to 100 at most where every job can have an SM; to 200 where none is known."""
@@ -621,7 +619,6 @@ def test_percentages_are_whole_and_fit(group: list[Demand], gpu: Capacity) -> No
     assert len(found) == len(group)
 
 
-@PROPERTY
 @given(GROUPS, CAPACITIES)
 def test_memory_intensive_jobs_get_an_even_share_at_most(
     group: list[Demand], gpu: Capacity
@@ -633,7 +630,6 @@ def test_memory_intensive_jobs_get_an_even_share_at_most(
             assert percentage <= max(100 // len(group), percentage_for(1, gpu.sm_count or 100))
 
 
-@PROPERTY
 @given(GROUPS, CAPACITIES, st.randoms())
 def test_order_of_a_group(group: list[Demand], gpu: Capacity, rng: object) -> None:
     """Which job is named first makes no difference to what it gets."""
@@ -644,7 +640,6 @@ def test_order_of_a_group(group: list[Demand], gpu: Capacity, rng: object) -> No
     assert (shuffled.mode, shuffled.reason) == (found.mode, found.reason)
 
 
-@PROPERTY
 @given(GROUPS, CAPACITIES)
 def test_unit_of_throughput(group: list[Demand], gpu: Capacity) -> None:
     """The unit of a curve makes no difference."""
@@ -660,7 +655,6 @@ def test_unit_of_throughput(group: list[Demand], gpu: Capacity) -> None:
 RESIDENTS = st.lists(st.tuples(demands(), st.integers(1, 100)), max_size=4)
 
 
-@PROPERTY
 @given(RESIDENTS, demands(), st.lists(demands(), max_size=2), CAPACITIES, st.randoms())
 def test_newcomers(
     residents: list[tuple[Demand, int]],

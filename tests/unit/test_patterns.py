@@ -9,7 +9,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
@@ -254,7 +254,6 @@ def summed(edges: list[Edge]) -> tuple[Edge, ...]:
     )
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 64).map(float)).filter(

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import FieldError, UsageError
@@ -182,7 +182,6 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
     return document
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(section_documents(Profile) | mutated())
 def test_schema_and_checker_agree(document: dict[str, Any]) -> None:
     """What the checker takes is valid by the schema, so what the schema refuses the checker refuses."""

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
@@ -247,7 +247,6 @@ PYTHON_PIECES = [
 PIECES = st.sampled_from([*C_PIECES, *C_SHAPES, *PYTHON_PIECES])
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.one_of(
         st.lists(PIECES, max_size=60).map("".join), st.text(max_size=200), st.binary(max_size=200)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
@@ -634,19 +634,12 @@ def told(found: SmiMatrix, titles: int) -> SmiMatrix:
     )
 
 
-FUZZ = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
-
-
-@settings(FUZZ, max_examples=400)
 @given(matrices(), forms())
 def test_every_matrix_in_every_form(found: SmiMatrix, form: Form) -> None:
     """Whatever form a matrix is written in, it is the same when read."""
     assert parse_topology_text(written(found, form)) == told(found, form.titles)
 
 
-@settings(FUZZ, max_examples=200)
 @given(matrices())
 def test_every_matrix_is_a_machine(found: SmiMatrix) -> None:
     """The machine of any matrix, however odd, has its links, CPUs and nodes."""
@@ -737,7 +730,6 @@ SMALL_ROWS = st.tuples(
 LINES = [line for case in CASES.values() for line in case.text.split("\n")]
 
 
-@settings(FUZZ, max_examples=400)
 @given(
     st.text()
     | st.lists(st.sampled_from(TOKENS), max_size=40).map("".join)
@@ -771,7 +763,6 @@ def damaged(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(FUZZ, max_examples=1500)
 @given(damaged())
 def test_any_damage(text: str) -> None:
     """A damaged text is read or refused, and what is read stands in it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.measure.nearest_pattern import (
@@ -337,7 +337,6 @@ def test_union(names: tuple[str, ...], want: str) -> None:
     assert union(names) == want
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(2, 6), st.data())
 def test_order_of_ranks_does_not_matter(ranks: int, data: st.DataObject) -> None:
     """Whatever the graph, its similarity is the same in any order of ranks."""
@@ -352,7 +351,6 @@ def test_order_of_ranks_does_not_matter(ranks: int, data: st.DataObject) -> None
         assert one.similarity == pytest.approx(other.similarity)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.sampled_from(NAMES), st.integers(0, 2**32))
 def test_the_order_of_few_ranks_is_the_best(name: str, seed: int) -> None:
     """Up to eight ranks no other order puts more traffic onto a pattern's edges."""
