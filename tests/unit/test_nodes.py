@@ -13,7 +13,7 @@ import pytest
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.write import document_text
 from gpulaunch.machine.catalog import load_described_machine, machine_names
-from gpulaunch.machine.described import MAX_GPUS, described_topology
+from gpulaunch.machine.described import described_topology
 from gpulaunch.machine.description import machine_document
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
@@ -256,12 +256,6 @@ def test_instances_on_more_cards_than_can_be_numbered() -> None:
     assert problem.value.message == "a machine of more than 100 cards cannot have MIG instances"
 
 
-def test_most_machines() -> None:
-    """As many machines of one GPU may be described as there may be GPUs."""
-    document = several(MAX_GPUS, **BARE)
-    assert [gpu.node for gpu in described_topology(document, "").gpus] == list(range(MAX_GPUS))
-
-
 # Levels and distances
 
 
@@ -444,7 +438,7 @@ def any_cluster(rng: random.Random) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(40))
 def test_any_cluster_there_and_back(seed: int) -> None:
     """Whatever is described of machines on a network survives the way to a document, a graph or a GraphML file."""
     topology = described_topology(any_cluster(random.Random(seed)), "0badc0de")

@@ -587,6 +587,7 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
 
 
 POLICIES = ["baseline", "fcfs", "best_fit", "greedy", "preserve", "preserve_paper"]
+MODELS = ["cut", "mapa", "measured"]
 
 
 def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
@@ -611,21 +612,26 @@ def random_cases(seed: str, policy: str, model: str, count: int) -> Iterator[Cas
             yield random_case(rng, machine, policy, model)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("model", ["cut", "mapa", "measured"])
+@pytest.mark.parametrize(("seed", "count"), [(0, 40)])
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_policy_finds_what_trying_everything_finds(policy: str, model: str, seed: int) -> None:
+def test_policy_finds_what_trying_everything_finds(
+    policy: str, model: str, seed: int, count: int
+) -> None:
     """Each policy takes the set and the mapping that its scores put first, or none if none has what is needed."""
-    for case in random_cases(f"{seed} {policy} {model}", policy, model, 120):
+    for case in random_cases(f"{seed} {policy} {model}", policy, model, count):
         want = next(map(wanted, case.ranked()), None)
         assert shown(place(case.choice(), policy)) == want, case
 
 
-@pytest.mark.parametrize("model", ["cut", "mapa", "measured"])
+@pytest.mark.parametrize("count", [16])
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(policy: str, model: str) -> None:
+def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(
+    policy: str, model: str, count: int
+) -> None:
     """What is ranked is in the order of the scores, and what is left out has the scores of one before it."""
-    for case in random_cases(f"ranking {policy} {model}", policy, model, 40):
+    for case in random_cases(f"ranking {policy} {model}", policy, model, count):
         listed = [shown(candidate) for candidate in ranking(case.choice(), policy)]
         every = [wanted(ranked) for ranked in case.ranked()]
         assert [candidate for candidate in every if candidate in listed] == listed, case
@@ -703,7 +709,7 @@ SIXTEEN = {
 
 
 @pytest.mark.parametrize("sensitive", [True, False], ids=["sensitive", "insensitive"])
-@pytest.mark.parametrize("case", SIXTEEN)
+@pytest.mark.parametrize("case", [case for case, (_, count) in SIXTEEN.items() if count < 4])
 def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
     """On machines of 16 GPUs preserve takes the best of all sets, idle or with some GPUs busy."""
     name, count = SIXTEEN[case]

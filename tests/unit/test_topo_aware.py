@@ -117,7 +117,7 @@ def least_cut(vertices: Sequence[int], closeness: Callable[[int, int], float]) -
     return min(cut((half, [v for v in vertices if v not in half]), closeness) for half in halves)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(60))
 def test_least_cut_of_random_graphs(seed):
     """On random graphs of 2 to 10 vertices the cut is the least there is, and the halves are two halves, in order."""
     chance = random.Random(seed)
@@ -383,10 +383,11 @@ GAPS = {
 """How often at most the answer is not the best, and what share of the best it reaches; elsewhere it is the best."""
 
 
+@pytest.mark.parametrize("count", [25])
 @pytest.mark.parametrize("name", NAMES)
-def test_against_every_set(name):
+def test_against_every_set(name, count):
     """The answer is of GPUs that may be chosen, each once, and is the best of all sets, or nearly so (GAPS)."""
-    cases = [random_case(name, seed) for seed in range(100)]
+    cases = [random_case(name, seed) for seed in range(count)]
     often, least = GAPS.get(name, (0.0, 1.0))
     for case in cases:
         answer = case.answer()
