@@ -9,7 +9,7 @@ from gpulaunch.files import document
 from gpulaunch.files.document import compiled_path, compiled_text, read_document
 from gpulaunch.files.toml import parse_toml
 
-SHIPPED = sorted((Path(__file__).parent.parent / "profiles").rglob("*.toml"))
+SHIPPED = sorted((Path(__file__).parent.parent.parent / "profiles").rglob("*.toml"))
 
 
 @pytest.fixture
@@ -54,6 +54,6 @@ def test_files_elsewhere_have_no_compiled_form(tmp_path: Path) -> None:
 def test_compiling_loses_nothing(path: Path) -> None:
     """JSON gives back exactly what TOML said, types included."""
     text = path.read_text()
-    data = parse_toml(str(path), text).data
+    data = parse_toml(str(path), text)
     assert repr(json.loads(compiled_text(text, data))["data"]) == repr(data)
     assert document.SHIPPED not in str(path)
