@@ -13,12 +13,12 @@ from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine, look_again
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.containers.container_launch import ContainerLaunch
+    from gpulaunch.machine.driver import OutsideUse
 
 QUICK_S = 0.005
 """What may be decided under the host-wide lock, for which everybody waits."""
@@ -88,7 +88,7 @@ class Look(NamedTuple):
     decision: Decision
     situation: Situation
     seen: Snapshot
-    outside: Sequence[OutsideUse]
+    outside: "Sequence[OutsideUse]"
     quick: bool
 
     @property
@@ -139,7 +139,7 @@ def see(launch: Launch, everything: Snapshot) -> Snapshot:
     )
 
 
-def look_at(launch: Launch, seen: Snapshot, outside: Sequence[OutsideUse]) -> Look:
+def look_at(launch: Launch, seen: Snapshot, outside: "Sequence[OutsideUse]") -> Look:
     """Decide on what was seen."""
     began = time.monotonic()
     within = launch.within if launch.within in seen.leases else None

@@ -13,7 +13,7 @@ from gpulaunch.leases.environment import LEASE_VARIABLE, job_environment
 from gpulaunch.leases.holders import guard, holders_of
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
-from gpulaunch.machine.find import left_on
+from gpulaunch.machine.find import find_at_work
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import descendants, end_all, family
@@ -158,7 +158,7 @@ def run(
     if held.holder.membership:
         pids = watcher.pids if watcher else family
         status = held.holder.membership.wait(
-            job, launch.time_limit_s, held.lease.uuids, told.warn, pids
+            job, launch.time_limit_s, launch.machine, held.lease.uuids, told.warn, pids
         )
     else:
         status = job.wait(launch.time_limit_s)
@@ -197,7 +197,11 @@ def _started(launch: Launch, held: Held[_Prepared]) -> Started:
         command = started_command(launch.container, gpus, held.lease.id, held.lease.share)
         return Started(command, environment, frozenset())
     found = job_environment(
-        gpus, by_uuid=launch.by_uuid, lease_id=held.lease.id, share=held.lease.share
+        gpus,
+        driver=launch.machine.topology.driver,
+        by_uuid=launch.by_uuid,
+        lease_id=held.lease.id,
+        share=held.lease.share,
     )
     return Started(launch.command, {**inherited_variables(), **found}, _cpus(launch, gpus))
 
@@ -233,7 +237,8 @@ def _end_stragglers(launch: Launch, table: Table, held: Held[_Prepared]) -> set[
             spared |= holders_of(table.path_of(other))
 
     def stragglers() -> set[int]:
-        return left_on(launch.machine, lease.uuids, _without_mps(descendants(spared)))
+        pids = _without_mps(descendants(spared))
+        return find_at_work(launch.machine, lease.uuids, pids)
 
     return end_all(stragglers, launch.grace_s, held.holder.job.ignored, held.holder.take_off_mps)
 

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
@@ -17,24 +18,31 @@ BATCH_VARIABLE = "GPULAUNCH_BATCH"
 
 
 def job_environment(
-    gpus: Sequence[Gpu], *, by_uuid: bool, lease_id: str | None, share: "Share | None" = None
+    gpus: Sequence[Gpu],
+    *,
+    driver: str,
+    by_uuid: bool,
+    lease_id: str | None,
+    share: "Share | None" = None,
 ) -> dict[str, str]:
-    """The variables that tell a job its GPUs.
+    """Return the variables that tell a job its GPUs.
 
     Args:
         gpus: in rank order.
-        by_uuid: name them by UUID in CUDA_VISIBLE_DEVICES; some programs can read only indices there.
+        driver: name of their driver in the registry.
+        by_uuid: name them by UUID in its visible_variable; some programs can read only indices there.
         lease_id: None as long as there is no lease.
         share: its part of them if it shares them; then they are named by UUID, since MPS numbers them anew.
     """
     uuids = ",".join(gpu.uuid for gpu in gpus)
+    indices = ",".join(str(gpu.index) for gpu in gpus)
+    entry = DRIVERS[driver]
     environment = {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # else CUDA counts the fastest first, and the indices mean other GPUs
-        "CUDA_VISIBLE_DEVICES": uuids
-        if by_uuid or share
-        else ",".join(str(gpu.index) for gpu in gpus),
-        "NVIDIA_VISIBLE_DEVICES": uuids,
+        **entry.constants,
+        entry.visible_variable: uuids if by_uuid or share else indices,
     }
+    if entry.uuids_variable:
+        environment[entry.uuids_variable] = uuids
     if lease_id:
         environment[LEASE_VARIABLE] = lease_id
     return environment | (mps_environment(share) if share else {})

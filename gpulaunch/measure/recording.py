@@ -9,7 +9,7 @@ from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import write_text
 from gpulaunch.launch.acquire import Held
 from gpulaunch.launch.assess import Launch, granted_gpus
-from gpulaunch.machine.find import driver_version
+from gpulaunch.machine.find import load_driver
 from gpulaunch.measure.measured_run import Run, run_document
 from gpulaunch.measure.sampler import Sampler
 from gpulaunch.process.job import Job, exit_status
@@ -45,7 +45,7 @@ class Recording:
         self._job = held.holder.job
         self._sampler = Sampler(granted_gpus(self._launch, held.grant))
         with suppress(GpulaunchError):
-            self._driver = driver_version()
+            self._driver = load_driver(self._launch.machine.topology.driver).version()
         self._sampler.start()
         self._date, self._began_s = now(), time.monotonic()
 
