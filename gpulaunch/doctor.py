@@ -9,7 +9,7 @@ from gpulaunch.containers.docker_command import read_command
 from gpulaunch.containers.docker_socket import find_socket
 from gpulaunch.containers.engine_ways import offer_of
 from gpulaunch.containers.standings import QUESTION_S
-from gpulaunch.containers.ways import NO_WAY, WAYS
+from gpulaunch.containers.ways import NO_WAY, describe_way
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_launch import shown_machine, shown_settings, shown_table
@@ -198,18 +198,18 @@ def _silent(text: str) -> None:
 
 
 def _way_in(info: Info, machine: Machine, settings: Settings, way: str) -> Finding:
-    offered = offer_of(info, machine.topology.gpus).ways(
-        [gpu.uuid for gpu in machine.topology.gpus]
-    )
+    topology = machine.topology
+    offered = offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
     if way == NO_WAY:
-        text = f"{machine.topology.name} is only described: its GPUs get into no container"
+        text = f"{topology.name} is only described: its GPUs get into no container"
         return Finding("GPUs in containers", "ok", text)
     forced = settings.get("container_gpus")
-    others = ", ".join(WAYS[other] for other in offered if other != way)
+    shown = describe_way(way, topology.driver)
+    others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
     if way not in offered:
-        text = f"{forced.origin}: this engine does not seem to offer {WAYS[way]}, but {others or 'no way at all'}"
+        text = f"{forced.origin}: this engine does not seem to offer {shown}, but {others or 'no way at all'}"
         return Finding("GPUs in containers", "problem", text, "force none, or one that is offered")
-    text = f"by {WAYS[way]}"
+    text = f"by {shown}"
     text += f", as {forced.origin} says" if forced.value else ""
     text += f"; also offered: {others}" if others else ""
     return Finding("GPUs in containers", "ok", text)

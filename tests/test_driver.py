@@ -4,8 +4,13 @@ import json
 import sys
 from pathlib import Path
 
+import made_up_driver
 import pytest
 from conftest import Launcher, held
+
+from gpulaunch.containers.docker_command import read_command
+from gpulaunch.containers.gpu_flags import Asked, asked_gpus, with_gpus
+from gpulaunch.machine.drivers import DRIVERS
 
 COMMAND = """#!{python}
 import sys
@@ -153,3 +158,15 @@ def test_description_with_an_unknown_driver(launcher: Launcher, tmp_path: Path) 
     done = launcher.run("topo", "--topology", str(path))
     want = f"gpulaunch: error: {path}:3: driver: 'made_up' is none of nvidia\n"
     assert (done.returncode, done.stderr) == (2, want)
+
+
+def test_containers_name_them_by_the_drivers_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker's command line has the driver's CDI devices, and those are understood in it."""
+    monkeypatch.setitem(DRIVERS, "made_up", made_up_driver.ENTRY)
+    command = read_command(["docker", "run", "--device", "example.com/gpu=1", "image"])
+    asked = asked_gpus(command, {})
+    assert asked == Asked("--device example.com/gpu=1", devices=("1",))
+    assert with_gpus(command, made_up_driver.GPUS[1:], "cdi", None, asked, driver="made_up") == (
+        *("docker", "run", "--device", "example.com/gpu=TEST-1"),
+        *("-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", "io.gpulaunch.gpus=TEST-1", "image"),
+    )
