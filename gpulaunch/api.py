@@ -74,7 +74,10 @@ class HeldLease:
             _set(name, value)
 
     def release(self) -> None:
-        """Free the GPUs; a second call does nothing. In a forked child it only lets go: the lease is the parent's."""
+        """Free the GPUs; a second call does nothing.
+
+        In a forked child it only lets go: the lease is the parent's.
+        """
         held, self._held = self._held, None
         if held is None:
             return
@@ -191,7 +194,8 @@ def allocate(
         gpus: how many, or "all"; None for what the profile or a setting says, else 1.
         profile: name or file.
         policy: such as "preserve" or "topo-aware"; docs/placement.md lists them.
-        pattern: such as "ring" or "all-to-all", a file, or a networkx graph of the ranks with `weight` at its edges.
+        pattern: such as "ring" or "all-to-all", a file, or a networkx graph of the ranks with
+            `weight` at its edges.
         sensitive: whether faster links make the job faster.
         bandwidth_model: "cut", "mapa" or "measured".
         memory: least memory of each GPU, in bytes or such as "16GiB".
@@ -209,7 +213,8 @@ def allocate(
         min_utility: 0 to 1; under this policy topo-aware-p waits.
         utility_weights: of communication, interference and fragmentation.
         share: share them through CUDA MPS with other jobs of this user, if that hurts nobody.
-        sm: average SM utilization, 0-100; with `memory` and the next one instead of what the profile says.
+        sm: average SM utilization, 0-100; with `memory` and the next one instead of what the
+            profile says.
         memory_bandwidth: average memory-bandwidth utilization, 0-100.
         sm_percentage: share of SMs to have then, 1-100.
         share_with: profiles of jobs that are still to come, for which room is left.

@@ -207,7 +207,10 @@ def _way_in(info: Info, machine: Machine, settings: Settings, way: str) -> Findi
     shown = describe_way(way, topology.driver)
     others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
     if way not in offered:
-        text = f"{forced.origin}: this engine does not seem to offer {shown}, but {others or 'no way at all'}"
+        text = (
+            f"{forced.origin}: this engine does not seem to offer {shown}, but "
+            f"{others or 'no way at all'}"
+        )
         return Finding("GPUs in containers", "problem", text, "force none, or one that is offered")
     text = f"by {shown}"
     text += f", as {forced.origin} says" if forced.value else ""

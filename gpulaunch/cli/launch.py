@@ -63,7 +63,8 @@ def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
         program = os.path.basename(word)
         if program == "docker" and following in ("run", "create", "container"):
             warn(
-                "sudo docker: its containers do not get this lease's GPUs: write 'sudo gpulaunch docker ...'"
+                "sudo docker: its containers do not get this lease's GPUs: write 'sudo gpulaunch "
+                "docker ...'"
             )
             return
 
@@ -168,7 +169,8 @@ def _say_granted(launch: Launch, held: Held[Any]) -> None:
         share = f"; to be shared: {held.lease.share.sm_percentage} % of the SMs, {memory} on each"
     say(
         "info",
-        f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}{share}",
+        f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: "
+        f"{held.grant.reason}{share}",
     )
 
 

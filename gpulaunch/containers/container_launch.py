@@ -14,7 +14,9 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share
 
 HOST_VARIABLES = tuple(entry.visible_variable for entry in DRIVERS.values())
-"""What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where GPUs are counted anew."""
+"""What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where
+GPUs are counted anew.
+"""
 
 
 class ContainerLaunch(NamedTuple):

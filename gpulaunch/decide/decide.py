@@ -29,7 +29,8 @@ class Situation(NamedTuple):
         topology: the machine.
         leases: all live ones of this machine's table.
         outside: use that no lease explains.
-        within: the live lease that this launch runs inside of, or None; its GPUs are then the whole machine.
+        within: the live lease that this launch runs inside of, or None; its GPUs are then the whole
+            machine.
         ahead: earlier requests in the queue, of whatever GPUs, in their order.
         clock_s: seconds since boot, for how long those may be passed.
     """
@@ -116,7 +117,8 @@ def decide(request: Request, situation: Situation) -> Decision:
         return Refuse(_too_many(request, topology, len(scope), len(admitted), within))
     if count > 1 and admitted[0].mig:
         return Refuse(
-            f"{gpus_text(count)} requested: a process can use one MIG instance at most, and only those would do"
+            f"{gpus_text(count)} requested: a process can use one MIG instance at most, and only "
+            "those would do"
         )
 
     state = _state(request, situation, scope)
@@ -281,7 +283,10 @@ def _hopeless(
 def leased_uuids(
     topology: Topology, leases: Sequence[Lease], within: Lease | None = None
 ) -> set[str]:
-    """GPUs that others have; inside a lease, others inside it. A card that was leased before it was split is theirs."""
+    """GPUs that others have; inside a lease, others inside it.
+
+    A card that was leased before it was split is theirs.
+    """
     own = (within.id, *within.ancestors) if within else ()
     others = [
         lease
@@ -310,7 +315,10 @@ def _too_many(
         return f"{asked}: {place_name} has {scope}"
     options = ", ".join(constraint.text for constraint in request.constraints)
     if not options:
-        return f"{asked}: {admitted} of {place_name}'s {scope} are whole GPUs, the others MIG instances"
+        return (
+            f"{asked}: {admitted} of {place_name}'s {scope} are whole GPUs, the others MIG "
+            "instances"
+        )
     return f"{asked}: {admitted} of {place_name}'s {scope} satisfy {options}"
 
 

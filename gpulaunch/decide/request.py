@@ -47,7 +47,8 @@ class Wishes(NamedTuple):
         one_numa_node: they must be next to the same CPUs.
         single_node: they must be in one machine.
         one_per_node: each must be in a machine of its own.
-        apart_from: names of jobs, or of their profiles, whose sockets, or machines if there are several, to avoid.
+        apart_from: names of jobs, or of their profiles, whose sockets, or machines if there are
+            several, to avoid.
         host_gb_per_s: what the process of each GPU moves in its socket's memory.
     """
 
@@ -67,7 +68,8 @@ class UtilityTerms(NamedTuple):
     Attributes:
         least: under this utility, 0 to 1, topo_aware_p waits.
         weights: of communication, interference and fragmentation.
-        slowdowns: by a job's profile: how much slower this job is beside it, and it beside this one; 0.1 is 10 %.
+        slowdowns: by a job's profile: how much slower this job is beside it, and it beside this
+            one; 0.1 is 10 %.
     """
 
     least: float = 0.0
@@ -81,7 +83,8 @@ class Sharing(NamedTuple):
     Attributes:
         client: what it uses and aims at.
         bounds: of what may come together on a GPU.
-        sm_percentage: share of SMs that it is to have whatever would be best, 1-100; None for what is best.
+        sm_percentage: share of SMs that it is to have whatever would be best, 1-100; None for what
+            is best.
         announced: others that are going to share with it, for which room is left.
         user_id: whose job it is.
         capacities: by UUID, of the GPUs that can be shared.
@@ -179,7 +182,8 @@ def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
         return found
     problem = f"fits {len(found)} GPUs" if found else "is no GPU"
     raise UsageError(
-        f"{option}: {quoted(name)} {problem} of {topology.name}, which has {gpus_named(topology.gpus)}"
+        f"{option}: {quoted(name)} {problem} of {topology.name}, which has "
+        f"{gpus_named(topology.gpus)}"
     )
 
 
@@ -207,7 +211,8 @@ def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
     """
     if wishes.single_node and wishes.one_per_node and count != 1:
         raise UsageError(
-            "--single-node and --one-per-node: GPUs in one machine are not each in a machine of its own"
+            "--single-node and --one-per-node: GPUs in one machine are not each in a machine of "
+            "its own"
         )
     if wishes.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
         raise UsageError(
@@ -254,7 +259,8 @@ def model(topology: Topology, text: str, option: str) -> Constraint:
 def visible(topology: Topology, value: str) -> Constraint:
     """Admit what the driver's variable, such as CUDA_VISIBLE_DEVICES, leaves visible where it is set already.
 
-    CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and the rest.
+    CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and
+    the rest.
     """
     uuids = []
     for name in value.split(","):

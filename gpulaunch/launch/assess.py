@@ -118,7 +118,10 @@ def first_look(launch: Launch, table: Table, turn: Turn | None) -> Look:
 
 
 def next_look(launch: Launch, table: Table, turn: Turn) -> Look:
-    """The same after sleeping. Outside use, which costs more to see, is asked only where nothing else is in the way."""
+    """The same after sleeping.
+
+    Outside use, which costs more to see, is asked only where nothing else is in the way.
+    """
     seen = see(launch, table.peek(number_of(turn)))
     look = look_at(launch, seen, ())
     if launch.machine.key is None and (isinstance(look.decision, Grant) or look.barred_by):
@@ -132,7 +135,10 @@ def number_of(turn: Turn | None) -> int | None:
 
 
 def see(launch: Launch, everything: Snapshot) -> Snapshot:
-    """What concerns this machine. A ticket whose launcher was stopped (Ctrl-Z) bars nobody until it goes on."""
+    """What concerns this machine.
+
+    A ticket whose launcher was stopped (Ctrl-Z) bars nobody until it goes on.
+    """
     seen = everything.of(launch.machine.key)
     return seen._replace(
         tickets=[ticket for ticket in seen.tickets if not is_stopped(ticket.launcher)]

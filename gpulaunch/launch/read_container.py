@@ -57,7 +57,8 @@ def read_container_launch(
         The launch; or what is to be run without a lease, because it needs no GPU, or has a lease.
 
     Raises:
-        UsageError: something asked for does not exist or cannot be, or the engine is not on this machine.
+        UsageError: something asked for does not exist or cannot be, or the engine is not on this
+            machine.
         FailedError: the engine or the machine cannot be asked.
     """
     given = _with_own_gpus(given, command)
@@ -87,7 +88,8 @@ def read_container_launch(
     if command.makes_only:
         if "time_limit" in given:
             raise UsageError(
-                f"{given['time_limit'].option}: docker create starts nothing that could run too long"
+                f"{given['time_limit'].option}: docker create starts nothing that could run too "
+                "long"
             )
         launch = launch._replace(time_limit_s=None)
     return launch._replace(
@@ -123,7 +125,8 @@ def _read_start(
     if container.shares:
         shown = printable(container.name)
         raise UsageError(
-            f"container {shown} was made to share its GPUs, and only docker run does that: run a new one"
+            f"container {shown} was made to share its GPUs, and only docker run does that: run a "
+            "new one"
         )
     launch = read_launch(
         Settings(_with_made(given, container), os.environ), command.argv, name=name, warn=warn
@@ -136,7 +139,10 @@ def _read_start(
 
 
 def _has_lease(container: Container, engine: Engine, info: Info, table: Table) -> bool:
-    """Whether a container holds its GPUs by a live lease. A lease that is about to end is none; that is waited for."""
+    """Whether a container holds its GPUs by a live lease.
+
+    A lease that is about to end is none; that is waited for.
+    """
     deadline = time.monotonic() + _ENDING_S
     while (
         any(_is_for(lease, container, info) for lease in table.peek().leases)
@@ -187,7 +193,8 @@ def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Gi
     if given.keys() & {"gpus", "only"}:
         count = gpus_text(len(container.uuids))
         raise UsageError(
-            f"{_option(given)}: container {printable(container.name)} was made with {count} and gets those"
+            f"{_option(given)}: container {printable(container.name)} was made with {count} and "
+            "gets those"
         )
     origin = f"container {printable(container.name)}: GPU"
     return {

@@ -164,7 +164,10 @@ def _driver_of_mps(name: str) -> int | str:
     if not major.isdecimal():
         return "the driver does not tell its version"
     if int(major) < LEAST_DRIVER:
-        return f"driver {printable(version or '')} does not tell whether its MPS works: {LEAST_DRIVER} is the first to"
+        return (
+            f"driver {printable(version or '')} does not tell whether its MPS works: "
+            f"{LEAST_DRIVER} is the first to"
+        )
     return int(major)
 
 
@@ -176,8 +179,9 @@ def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacit
         model: its figures; None if nobody knows them.
         driver: major version of the driver; None on a described machine.
 
-    Source: NVIDIA, Multi-Process Service (client limits; MIG: memory is not bounded there as on whole GPUs). Before
-        Volta a fault of one client ends all others, and neither SMs nor memory can be bounded.
+    Source: NVIDIA, Multi-Process Service (client limits; MIG: memory is not bounded there as on
+        whole GPUs). Before Volta a fault of one client ends all others, and neither SMs nor memory
+        can be bounded.
     """
     if gpu.mig:
         return "it is a MIG instance, where MPS does not bound memory as it does on whole GPUs"

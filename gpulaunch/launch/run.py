@@ -137,7 +137,8 @@ def run(
 
     Raises:
         FailedError: the table cannot be used; nothing is held and nothing has run.
-        TimedOutError: the launch waited, or the job ran, for as long as it may; nothing is held any more.
+        TimedOutError: the launch waited, or the job ran, for as long as it may; nothing is held any
+            more.
     """
     table = table_of(launch, told.warn)
     held = acquire(

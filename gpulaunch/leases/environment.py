@@ -30,9 +30,11 @@ def job_environment(
     Args:
         gpus: in rank order.
         driver: name of their driver in the registry.
-        by_uuid: name them by UUID in its visible_variable; some programs can read only indices there.
+        by_uuid: name them by UUID in its visible_variable; some programs can read only indices
+            there.
         lease_id: None as long as there is no lease.
-        share: its part of them if it shares them; then they are named by UUID, since MPS numbers them anew.
+        share: its part of them if it shares them; then they are named by UUID, since MPS numbers
+            them anew.
     """
     uuids = ",".join(gpu.uuid for gpu in gpus)
     indices = ",".join(str(gpu.index) for gpu in gpus)
@@ -59,8 +61,8 @@ MPS_VARIABLES = (
 def mps_environment(share: "Share") -> dict[str, str]:
     """The variables that make a process a client of its share group's MPS server, and bound it.
 
-    They only ever narrow what the daemon allows, and are read when the process starts CUDA. Memory counts in MiB, what
-    the client may have on each GPU.
+    They only ever narrow what the daemon allows, and are read when the process starts CUDA. Memory
+    counts in MiB, what the client may have on each GPU.
     """
     mib = -(-share.client.demand.memory_bytes // (1 << 20))
     environment = {

@@ -1,7 +1,7 @@
 """The interface of a driver: what gpulaunch asks of the software that runs a maker's GPUs.
 
-A driver is a module with the functions of Driver. The registry (drivers.py) names it, and find.py loads it when this
-machine's own GPUs are asked about: described machines load none.
+A driver is a module with the functions of Driver. The registry (drivers.py) names it, and find.py
+loads it when this machine's own GPUs are asked about: described machines load none.
 """
 # pure: decides on plain values
 
@@ -47,7 +47,8 @@ class Finding(NamedTuple):
 
     Attributes:
         subject: the part.
-        state: a problem keeps launches from working, or from being safe; a warning costs something less than that.
+        state: a problem keeps launches from working, or from being safe; a warning costs something
+            less than that.
         text: what was found.
         hint: one thing to do about it; None if all is well.
     """
@@ -61,22 +62,24 @@ class Finding(NamedTuple):
 class Driver(Protocol):
     """The driver of this machine's GPUs, implemented by one module for each maker.
 
-    A GPU is named by its UUID, which survives reboots. A driver raises FailedError where its library is missing or
-    fails, and describes a single GPU that is lost as a problem of that GPU.
+    A GPU is named by its UUID, which survives reboots. A driver raises FailedError where its
+    library is missing or fails, and describes a single GPU that is lost as a problem of that GPU.
     """
 
     def is_present(self) -> bool:
         """Return whether this machine has GPUs of this driver.
 
-        A driver that is installed and fails is present: its GPUs must not be hidden by a described machine. Every
-        launch asks this of the drivers in the order of the registry, so the answer must cost little.
+        A driver that is installed and fails is present: its GPUs must not be hidden by a described
+        machine. Every launch asks this of the drivers in the order of the registry, so the answer
+        must cost little.
         """
 
     def fingerprint(self) -> str | None:
         """Return a text that changes whenever GPUs are added, removed, replaced or divided anew.
 
-        The topology that was read last is believed while this text stays the same. None means that something is odd
-        and that everything must be read. Every launch asks this, so the answer must cost little.
+        The topology that was read last is believed while this text stays the same. None means that
+        something is odd and that everything must be read. Every launch asks this, so the answer
+        must cost little.
         """
 
     def read(self) -> Build:

@@ -1,6 +1,7 @@
 """The registry of drivers: where the module of each is, and what holds for its GPUs without loading it.
 
-Add a driver by a module with the functions of gpulaunch.machine.driver.Driver and an entry in DRIVERS.
+Add a driver by a module with the functions of gpulaunch.machine.driver.Driver and an entry in
+DRIVERS.
 """
 # pure: decides on plain values
 
@@ -13,9 +14,10 @@ class DriverEntry(NamedTuple):
 
     Attributes:
         module: full name of the module that implements Driver.
-        visible_variable: tells a job its GPUs, as indices in rank order or as UUIDs; where it is set already, it
-            restricts a launch.
-        cdi_kind: what the GPUs are called in the Container Device Interface, before "=" and the UUID.
+        visible_variable: tells a job its GPUs, as indices in rank order or as UUIDs; where it is
+            set already, it restricts a launch.
+        cdi_kind: what the GPUs are called in the Container Device Interface, before "=" and the
+            UUID.
         uuids_variable: tells a job the UUIDs of its GPUs besides; None for no such variable.
         constants: variables that every job gets with this value.
         container_ways: those of containers.ways.WAYS by which the GPUs can get into a container.

@@ -45,7 +45,8 @@ def find_machine(
     Args:
         described: name or file of a described machine, or None for this machine.
         warn: where to say what was left out.
-        origin: where `described` was set, if not on this command line; from there it must not hide real GPUs.
+        origin: where `described` was set, if not on this command line; from there it must not hide
+            real GPUs.
         ignored: programs whose use of GPUs does not count.
         use: whether to look who is at work on them.
 
@@ -89,7 +90,8 @@ def _present_driver() -> str | None:
 def _this_machine(warn: Callable[[str], None]) -> Topology:
     """Return this machine's build: as it is remembered while the driver lists the same GPUs, else read anew.
 
-    With a GPU left out it is read, and told, every time. Without any GPU the default driver says what is missing.
+    With a GPU left out it is read, and told, every time. Without any GPU the default driver says
+    what is missing.
     """
     from gpulaunch.machine import topology_cache  # late: described machines do without
 

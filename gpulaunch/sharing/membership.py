@@ -17,7 +17,9 @@ from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
 
 FIRST_LOOK_S = 1.0
-"""Then it is looked whether the job has become a client of its MPS server, and later ever more rarely."""
+"""Then it is looked whether the job has become a client of its MPS server, and later ever more
+rarely.
+"""
 
 LONGEST_PAUSE_S = 60.0
 
@@ -33,7 +35,8 @@ def ready_to_share(
 ) -> Iterator[Share | str]:
     """The share that a lease is to have, once its MPS daemon is ready; or why that is not.
 
-    As long as this lasts the daemon neither comes nor goes; a lease that is published meanwhile is a member.
+    As long as this lasts the daemon neither comes nor goes; a lease that is published meanwhile is
+    a member.
 
     Args:
         share: of the GPUs of a group.
@@ -76,7 +79,8 @@ class Membership:
     def leave(self) -> None:
         """The lease has ended; with the last one of the group its MPS daemon goes.
 
-        Whoever is at the daemon is not waited for long: then who is there in our stead does it once we have gone.
+        Whoever is at the daemon is not waited for long: then who is there in our stead does it once
+        we have gone.
         """
         if self._group.leave(LEAVE_S):
             self._leaver.tell(DISMISSED)
@@ -96,7 +100,8 @@ class Membership:
     ) -> int | None:
         """Wait for the job, and meanwhile tell if it uses its GPUs without having become a client of MPS.
 
-        CUDA becomes one silently when it starts, or silently does not; nobody knows when a job starts CUDA.
+        CUDA becomes one silently when it starts, or silently does not; nobody knows when a job
+        starts CUDA.
 
         Args:
             job: the job.
@@ -140,6 +145,7 @@ class Membership:
             return False
         shown = ", ".join(map(str, without))
         warn(
-            f"pid {shown} of the job uses its GPU without MPS: neither its share of SMs nor its memory is bounded"
+            f"pid {shown} of the job uses its GPU without MPS: neither its share of SMs nor its "
+            "memory is bounded"
         )
         return True

@@ -56,7 +56,10 @@ def _modes(reading: NvmlReading) -> list[Finding]:
 
 
 def _nvlinks(reading: NvmlReading) -> list[Finding]:
-    """Links that are down. Where none is up at all, the cards may just have no bridge, unless they are made for one."""
+    """Links that are down.
+
+    Where none is up at all, the cards may just have no bridge, unless they are made for one.
+    """
     linked = {card: (up, down) for card, (up, down) in reading.nvlinks.items() if up or down}
     if not linked:
         return []
@@ -73,7 +76,8 @@ def _nvlinks(reading: NvmlReading) -> list[Finding]:
             "NVLink",
             "warning",
             f"GPU {card}: {'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))} down",
-            f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links that are up",
+            f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links "
+            "that are up",
         )
         for card, (_, down) in linked.items()
         if down
