@@ -47,7 +47,11 @@ class HeldLease:
         self.gpus = tuple(gpu.index for gpu in gpus)
         self.uuids = held.lease.uuids
         self.env = job_environment(
-            gpus, by_uuid=launch.by_uuid, lease_id=self.id, share=held.lease.share
+            gpus,
+            driver=launch.machine.topology.driver,
+            by_uuid=launch.by_uuid,
+            lease_id=self.id,
+            share=held.lease.share,
         )
         self.reason = held.grant.reason
         self.sm_percentage = held.lease.share.sm_percentage if held.lease.share else None

@@ -235,7 +235,14 @@ def _what_would_run(
         return {}, started_command(launch.container, gpus, None, share) if gpus else launch.command
     if not gpus:
         return {}, launch.command
-    return job_environment(gpus, by_uuid=launch.by_uuid, lease_id=None, share=share), launch.command
+    environment = job_environment(
+        gpus,
+        driver=launch.machine.topology.driver,
+        by_uuid=launch.by_uuid,
+        lease_id=None,
+        share=share,
+    )
+    return environment, launch.command
 
 
 def _explanation(launch: Launch, decision: Decision, situation: Situation) -> "Explanation":

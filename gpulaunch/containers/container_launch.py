@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpulaunch.containers.docker_command import DockerCommand
 from gpulaunch.containers.gpu_flags import Asked, with_gpus
 from gpulaunch.containers.ways import NO_WAY
+from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share
 
-HOST_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
+HOST_VARIABLES = tuple(entry.visible_variable for entry in DRIVERS.values())
 """What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where
 GPUs are counted anew.
 """
@@ -28,6 +29,7 @@ class ContainerLaunch(NamedTuple):
         socket_path: of the engine.
         engine_id: its own.
         container_id: of the container, if it is there already and is to be started again.
+        driver: name of the GPUs' driver in the registry.
     """
 
     command: DockerCommand
@@ -36,6 +38,7 @@ class ContainerLaunch(NamedTuple):
     socket_path: str
     engine_id: str
     container_id: str | None
+    driver: str = DEFAULT_DRIVER
 
     @property
     def leaves_out_gpus(self) -> bool:
@@ -59,4 +62,12 @@ def started_command(
     """
     if container.command.starts:
         return container.command.argv
-    return with_gpus(container.command, gpus, container.way, lease_id, container.asked, share)
+    return with_gpus(
+        container.command,
+        gpus,
+        container.way,
+        lease_id,
+        container.asked,
+        share,
+        container.driver,
+    )

@@ -8,13 +8,11 @@ from gpulaunch.containers.docker_command import DockerCommand
 from gpulaunch.containers.ways import WAYS
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share
-
-CDI_KIND = "nvidia.com/gpu="
-"""How GPUs are called in the Container Device Interface, before their name."""
 
 LEASE_LABEL = "io.gpulaunch.lease"
 GPUS_LABEL = "io.gpulaunch.gpus"
@@ -22,6 +20,8 @@ SHARE_LABEL = "io.gpulaunch.share"
 PROFILE_LABEL = "io.gpulaunch.profile"
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""Tells NVIDIA's container runtime which GPUs to let in."""
+
 _DRIVER_CAPABILITIES = frozenset(
     {"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"}
 )
@@ -78,15 +78,28 @@ def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked 
         return _from_names(names, text)
     visible = _container_variable(command, environment, VISIBLE)
     if visible is not None:
-        names = [name.removeprefix(CDI_KIND) for name in visible.split(",")]
-        return _from_names(names, f"{VISIBLE}={visible}")
+        return _from_names(_without_kinds(visible), f"{VISIBLE}={visible}")
     names = environment.get("NV_GPU", "").replace(",", " ").split()
     return _from_names(names, f"NV_GPU={environment['NV_GPU']}") if names else None
 
 
+def cdi_prefixes() -> tuple[str, ...]:
+    """Return what GPUs are called in the Container Device Interface before their names, such as "nvidia.com/gpu="."""
+    return tuple(f"{entry.cdi_kind}=" for entry in DRIVERS.values())
+
+
 def _is_gpu(device: str) -> bool:
-    """Whether a value of --device is a GPU's CDI name; nvidia's runtime has a kind of its own."""
-    return device.removeprefix("runtime.").startswith(CDI_KIND)
+    """Return whether a value of --device is a GPU's CDI name; nvidia's runtime has a kind of its own."""
+    return device.removeprefix("runtime.").startswith(cdi_prefixes())
+
+
+def _without_kinds(devices: str) -> list[str]:
+    """Return the names of devices between commas, each with or without its CDI kind."""
+    names = []
+    for device in devices.split(","):
+        prefix = next(filter(device.startswith, cdi_prefixes()), "")
+        names.append(device.removeprefix(prefix))
+    return names
 
 
 def _container_variable(
@@ -152,8 +165,7 @@ def _from_gpus(value: str) -> Asked:
         if field.partition("=")[0] in ("driver", "capabilities", "options")
     )
     if "device" in keyed:
-        names = [name.removeprefix(CDI_KIND) for name in keyed["device"].split(",")]
-        return _from_names(names, text)._replace(fields=others)
+        return _from_names(_without_kinds(keyed["device"]), text)._replace(fields=others)
     count = keyed.get("count", "1")
     if count in ("all", "-1"):
         return Asked(text, number="all", fields=others)
@@ -177,6 +189,7 @@ def with_gpus(
     lease_id: str | None,
     asked: Asked | None,
     share: "Share | None" = None,
+    driver: str = DEFAULT_DRIVER,
 ) -> tuple[str, ...]:
     """Docker's command line with exactly these GPUs, and labels that tell others whose they are.
 
@@ -190,7 +203,9 @@ def with_gpus(
         lease_id: None as long as there is no lease.
         asked: what docker's flags said.
         share: its part of the GPUs, if it shares them.
+        driver: name of the GPUs' driver in the registry.
     """
+    entry = DRIVERS[driver]
     uuids = [gpu.uuid for gpu in gpus]
     added: list[str] = []
     if gpus and way == "gpus":
@@ -205,16 +220,13 @@ def with_gpus(
         capabilities = _driver_capabilities(asked.fields if asked else ())
         added += ["-e", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"] if capabilities else []
     else:  # an image may say "all", and the engine's default runtime may be nvidia
-        added += [word for uuid in uuids if way == "cdi" for word in ("--device", CDI_KIND + uuid)]
+        for uuid in uuids if way == "cdi" else ():
+            added += ["--device", f"{entry.cdi_kind}={uuid}"]
         added += ["-e", f"{VISIBLE}=void"]
     names = uuids if share else _numbers_inside(gpus)  # MPS numbers its GPUs in a way of its own
-    if names and not _sets(command, "CUDA_VISIBLE_DEVICES"):
-        added += [
-            "-e",
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
-            "-e",
-            f"CUDA_VISIBLE_DEVICES={','.join(names)}",
-        ]
+    if names and not _sets(command, entry.visible_variable):
+        for name, value in {**entry.constants, entry.visible_variable: ",".join(names)}.items():
+            added += ["-e", f"{name}={value}"]
     if gpus:
         added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
     if share:

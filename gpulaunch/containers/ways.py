@@ -4,15 +4,22 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gpulaunch.machine.drivers import DRIVERS
+
 WAYS = {
-    "cdi": "CDI devices nvidia.com/gpu=UUID",
+    "cdi": "CDI devices {kind}=UUID",
     "runtime": "runtime nvidia with NVIDIA_VISIBLE_DEVICES",
     "gpus": "--gpus with a device list",
 }
-"""How GPUs can get into a container, the preferred way first."""
+"""How GPUs can get into a container, the preferred way first; `kind` is their driver's."""
 
 NO_WAY = "none"
 """GPUs that do not exist get into no container; only the environment names them."""
+
+
+def describe_way(way: str, driver: str) -> str:
+    """Return the words for a way by which the GPUs of a driver get into a container."""
+    return WAYS[way].format(kind=DRIVERS[driver].cdi_kind)
 
 
 class Offer(NamedTuple):

@@ -14,12 +14,12 @@ from gpulaunch.leases.queue import barring, competing
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_candidates import Place
     from gpulaunch.decide.share_options import Joining
+    from gpulaunch.machine.driver import OutsideUse
 
 
 class Situation(NamedTuple):
@@ -37,7 +37,7 @@ class Situation(NamedTuple):
 
     topology: Topology
     leases: Sequence[Lease] = ()
-    outside: Sequence[OutsideUse] = ()
+    outside: "Sequence[OutsideUse]" = ()
     within: Lease | None = None
     ahead: Sequence[Ticket] = ()
     clock_s: float = 0.0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
@@ -256,7 +257,7 @@ def model(topology: Topology, text: str, option: str) -> Constraint:
 
 
 def visible(topology: Topology, value: str) -> Constraint:
-    """Admit what a CUDA_VISIBLE_DEVICES that is already set leaves visible.
+    """Admit what the driver's variable, such as CUDA_VISIBLE_DEVICES, leaves visible where it is set already.
 
     CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and
     the rest.
@@ -267,4 +268,5 @@ def visible(topology: Topology, value: str) -> Constraint:
             uuids += [gpu.uuid for gpu in _named(topology, name.strip(), "")]
         except UsageError:
             break
-    return Constraint(f"CUDA_VISIBLE_DEVICES={value}", frozenset(uuids))
+    variable = DRIVERS[topology.driver].visible_variable
+    return Constraint(f"{variable}={value}", frozenset(uuids))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
 from gpulaunch.launch.launch import Launch
@@ -11,8 +11,10 @@ from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.process.system import is_stopped, seconds_since_boot
+
+if TYPE_CHECKING:  # described machines load no driver
+    from gpulaunch.machine.driver import OutsideUse
 
 QUICK_S = 0.005
 """Longest decision that may be repeated under the host-wide lock, for which everybody waits."""
@@ -32,7 +34,7 @@ class Assessment(NamedTuple):
     decision: Decision
     situation: Situation
     snapshot: Snapshot
-    outside: Sequence[OutsideUse]
+    outside: "Sequence[OutsideUse]"
     quick: bool
 
     @property
@@ -97,7 +99,7 @@ def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
     return snapshot._replace(tickets=awake)
 
 
-def assess(launch: Launch, snapshot: Snapshot, outside: Sequence[OutsideUse]) -> Assessment:
+def assess(launch: Launch, snapshot: Snapshot, outside: "Sequence[OutsideUse]") -> Assessment:
     """Decide on a snapshot of the table and the use of GPUs outside gpulaunch."""
     began = time.monotonic()
     within = launch.within if launch.within in snapshot.leases else None

@@ -11,16 +11,16 @@ from gpulaunch.containers.docker_command import DockerCommand
 from gpulaunch.containers.docker_socket import find_socket
 from gpulaunch.containers.engine_ways import offer_of
 from gpulaunch.containers.gpu_flags import (
-    CDI_KIND,
     PROFILE_LABEL,
     VISIBLE,
     Asked,
     allowed_ways,
     asked_gpus,
+    cdi_prefixes,
     with_gpus,
 )
 from gpulaunch.containers.life import Container
-from gpulaunch.containers.ways import NO_WAY, WAYS
+from gpulaunch.containers.ways import NO_WAY, describe_way
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
@@ -29,6 +29,7 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.profiles.catalog import Label
@@ -93,7 +94,9 @@ def read_container_launch(
             )
         launch = launch._replace(time_limit_s=None)
     return launch._replace(
-        container=ContainerLaunch(command, asked, way, socket_path, info.id, None)
+        container=ContainerLaunch(
+            command, asked, way, socket_path, info.id, None, launch.machine.topology.driver
+        )
     )
 
 
@@ -260,7 +263,7 @@ def _warn_of_unheeded(
         if value.startswith("/dev/nvidia") and value[len("/dev/nvidia") :][:1].isdigit():
             warn(f"--device {printable(value)} adds a GPU that this launch does not lease")
     for value in command.values("--annotation"):
-        if CDI_KIND in value:
+        if any(prefix in value for prefix in cdi_prefixes()):
             warn(f"--annotation {printable(value)} may add a GPU that this launch does not lease")
     for path in command.values("--env-file"):
         if os.path.isfile(path):  # what can be read only once is docker's to read
@@ -293,14 +296,16 @@ def choose_way(info: Info, machine: Machine, settings: Settings, command: Docker
                 f"{forced.origin} and docker's --runtime {command.values('--runtime')[-1]} disagree"
             )
         return str(forced.value)
-    ways = offer_of(info, machine.topology.gpus).ways([gpu.uuid for gpu in machine.topology.gpus])
+    topology = machine.topology
+    ways = offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
     ways = [way for way in ways if way in allowed]
     if machine.key:  # no driver knows these GPUs; a CDI specification may
         return "cdi" if "cdi" in ways else NO_WAY
     if not ways:
+        possible = DRIVERS[topology.driver].container_ways
+        wanted = ", ".join(describe_way(way, topology.driver) for way in possible)
         raise FailedError(
-            f"Docker Engine {info.version} has no way to give GPUs to containers: none of "
-            f"{', '.join(WAYS.values())}",
+            f"Docker Engine {info.version} has no way to give GPUs to containers: none of {wanted}",
             "install the NVIDIA Container Toolkit, and see 'gpulaunch doctor'",
         )
     return ways[0]

@@ -15,6 +15,7 @@ from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.catalog import load_measurements
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, find_machine
 from gpulaunch.machine.table_key import same_table
 from gpulaunch.machine.topology import counts_as_cuda
@@ -38,7 +39,8 @@ class Surroundings(NamedTuple):
     Attributes:
         machine: whose GPUs it is about.
         within: the live lease on that machine that the launch runs inside of, or None.
-        visible: the CUDA_VISIBLE_DEVICES that restricts it, or None.
+        visible: the value of CUDA_VISIBLE_DEVICES, or what the driver calls it, that restricts it,
+            or None.
     """
 
     machine: Machine
@@ -236,7 +238,7 @@ class Shown(NamedTuple):
         machine: whose GPUs.
         table: where its leases stand.
         within: the live lease on that machine that the command runs inside of, or None.
-        visible: the CUDA_VISIBLE_DEVICES that restricts a launch, or None.
+        visible: the value of CUDA_VISIBLE_DEVICES that restricts a launch, or None.
     """
 
     machine: Machine
@@ -305,8 +307,9 @@ def _surroundings(
         topology.value, warn, "" if may_hide else topology.origin, ignored, use=use
     )
     same = within is not None and same_table(machine.key, within.table)
-    # inside a lease on another machine CUDA_VISIBLE_DEVICES is about that one
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if same or within is None else None
+    variable = DRIVERS[machine.topology.driver].visible_variable
+    # Inside a lease on another machine the variable is about the GPUs of that one.
+    visible = os.environ.get(variable) if same or within is None else None
     return Surroundings(machine, within if same else None, visible)
 
 

@@ -8,7 +8,8 @@ from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
-from gpulaunch.machine.find import Machine, driver_version
+from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.find import Machine, load_driver
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.profiles.catalog import load_profile
@@ -80,7 +81,10 @@ class Offer(NamedTuple):
 
 def what_can_be_shared(machine: Machine) -> Offer | str:
     """Which GPUs can be shared; or why none can."""
-    driver = None if machine.key else _driver()
+    name = machine.topology.driver
+    if not DRIVERS[name].mps:
+        return f"GPUs of the driver {name} have no CUDA MPS"
+    driver = None if machine.key else _driver_of_mps(name)
     if isinstance(driver, str):
         return driver
     models = load_gpu_models()
@@ -148,12 +152,12 @@ def _bounds(settings: Settings) -> Bounds:
     return Bounds()._replace(**{name: value for name, value in values.items() if value is not None})
 
 
-def _driver() -> int | str:
-    """Major version of this machine's driver; or why it cannot share GPUs."""
+def _driver_of_mps(name: str) -> int | str:
+    """Return the major version of this machine's driver; or why it cannot share GPUs."""
     if mps.program() is None:
         return f"{mps.CONTROL} is not on PATH"
     try:
-        version = driver_version()
+        version = load_driver(name).version()
     except FailedError as problem:
         return problem.message
     major = (version or "").partition(".")[0]

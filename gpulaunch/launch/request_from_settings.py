@@ -27,7 +27,8 @@ def request_of(
         settings: of the launch.
         profile: of its job.
         topology: of the machine.
-        visible: the CUDA_VISIBLE_DEVICES that restricts the choice, or None.
+        visible: the value of CUDA_VISIBLE_DEVICES, or what the driver calls it, that restricts the
+            choice, or None.
         name: that the user gave the job, or None.
         graph: the pattern, instead of what settings and profile say.
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, OneOrEach, Path, checked, each
 from gpulaunch.machine.cpuset import parse_cpuset
+from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
@@ -22,6 +23,7 @@ _MACHINE: FieldTable = {
     "name": str,
     "description": str,
     "source": str,
+    "driver": str,
     "gpus": dict,
     "nvlink": dict,
     "pcie": dict,
@@ -100,6 +102,9 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
         raise FieldError(
             ("name",), f"name: {machine['name']!r} is not made of letters, digits, '.', '_' and '-'"
         )
+    driver = machine.get("driver", DEFAULT_DRIVER)
+    if driver not in DRIVERS:
+        raise FieldError(("driver",), f"driver: {driver!r} is none of {', '.join(DRIVERS)}")
     cards = _cards(machine)
     _check_versions(machine, cards)
     network = _network(machine, len(cards))
@@ -124,7 +129,15 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
         if "source" in network
         else machine["source"]
     )
-    return Topology(machine["name"], gpus, wired(gpus, wire), source, digest, measurements(machine))
+    return Topology(
+        machine["name"],
+        gpus,
+        wired(gpus, wire),
+        source,
+        digest,
+        measurements(machine),
+        driver,
+    )
 
 
 def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:

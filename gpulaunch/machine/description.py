@@ -9,6 +9,7 @@ from typing import Any
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.cards import Card, card_links, cards
 from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, pcie_bandwidth
@@ -39,9 +40,10 @@ def machine_document(topology: Topology) -> dict[str, Any]:
         ],
     }
     name = re.sub(r"[^A-Za-z0-9._-]", "-", topology.name) or "machine"
-    return {"name": name, "source": topology.source} | {
-        key: value for key, value in sections.items() if value
-    }
+    facts = {"name": name, "source": topology.source}
+    if topology.driver != DEFAULT_DRIVER:
+        facts["driver"] = topology.driver
+    return facts | {key: value for key, value in sections.items() if value}
 
 
 def _sections(machine: Topology) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
 
@@ -32,6 +33,7 @@ class Topology(NamedTuple):
         source: where the facts come from.
         digest: of the description; None for the machine that we run on.
         measured: what `gpulaunch topo --measure` found of it, if anything.
+        driver: name of its GPUs' driver in the registry.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Topology(NamedTuple):
     source: str
     digest: str | None = None
     measured: tuple[Measured, ...] = ()
+    driver: str = DEFAULT_DRIVER
 
     def to_networkx(self) -> "Graph":
         """The machine as an undirected networkx graph.
@@ -48,7 +51,7 @@ class Topology(NamedTuple):
         fields of Gpu and Link, but for `cpuset`, a Linux CPU list; `mig_card` and the like, for a
         MIG instance; and at an edge besides `path`, `bandwidth_gb_per_s` and `weight`, which is the
         same. What is unknown is left out. The graph has `name`, `source` and `digest`. What was
-        measured is not in it.
+        measured is not in it, nor the driver.
 
         Example:
             >>> two = (Gpu(0, "GPU-a", "V100", 16 << 30), Gpu(1, "GPU-b", "V100", 16 << 30))

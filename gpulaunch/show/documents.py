@@ -19,7 +19,6 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.machine.topology import Topology
 from gpulaunch.show import Document
 from gpulaunch.show.share_documents import joining_document, sharing_document, sharing_lines
@@ -27,6 +26,7 @@ from gpulaunch.show.share_documents import joining_document, sharing_document, s
 if TYPE_CHECKING:
     from gpulaunch.decide.explain import Alternative, Explanation
     from gpulaunch.leases.share import Share
+    from gpulaunch.machine.driver import OutsideUse
     from gpulaunch.measure.link_fit import Comparison
 
 
@@ -154,7 +154,7 @@ def _scores(scores: Scores | None) -> dict[str, float | None]:
 def status_document(
     topology: Topology,
     leases: Sequence[Lease],
-    outside: Sequence[OutsideUse],
+    outside: "Sequence[OutsideUse]",
     user_name: Callable[[int], str],
     tickets: Sequence[Ticket] = (),
     left_over: Mapping[str, Sequence[int]] | None = None,

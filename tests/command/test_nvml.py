@@ -576,7 +576,7 @@ def test_described_machine_must_not_hide_real_gpus(launcher):
     refused = launcher.run("--", "echo", "ran")
     allowed = launcher.run("--topology", "dgx1-v100", "--", "echo", "ran")
     want = complaint(
-        "GPULAUNCH_TOPOLOGY=dgx1-v100 would hide this machine's NVIDIA GPUs",
+        "GPULAUNCH_TOPOLOGY=dgx1-v100 would hide this machine's own GPUs",
         "say so on the command line: --topology dgx1-v100",
     )
     assert outcome(refused) == (2, "", want)

@@ -9,10 +9,10 @@ from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, de
 from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.link import Wire, connect
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS

@@ -16,9 +16,9 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import barring, competing
 from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS
 from gpulaunch.leases.ticket import Ticket, parse_ticket
+from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.identity import Process

@@ -19,11 +19,11 @@ from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.share import Client, Objective, Share
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.catalog import load_described_machine, load_gpu_models
+from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.gpu_model import find_gpu_model
 from gpulaunch.machine.link import Wire, connect
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.identity import Process

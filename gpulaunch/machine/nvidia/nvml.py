@@ -381,15 +381,6 @@ def card_of(uuid: str, index: int) -> Card:
     return Card(_handle(pynvml.nvmlDeviceGetHandleByUUID, uuid, index), index, [])
 
 
-def is_present() -> bool:
-    """Whether this machine has NVIDIA GPUs, as far as NVML knows."""
-    try:
-        pynvml.nvmlInit()
-        return bool(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError as problem:
-        return problem.value not in _ABSENT  # a driver that fails is there all the same
-
-
 def _handle(function: Callable[..., Any], key: object, index: int) -> Any:  # noqa: ANN401
     try:
         return function(key)

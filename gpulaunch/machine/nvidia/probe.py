@@ -19,11 +19,10 @@ from gpulaunch.machine.topology import Topology
 T = TypeVar("T")
 
 
-class Reading(NamedTuple):
+class NvmlReading(NamedTuple):
     """What NVML says of this machine's build.
 
     Attributes:
-        driver: its version; None if it does not say.
         topology: the GPUs in service and their links.
         problems: what was left out, a line each.
         unanswered: calls that told nothing.
@@ -34,7 +33,6 @@ class Reading(NamedTuple):
             be used.
     """
 
-    driver: str | None
     topology: Topology
     problems: tuple[str, ...]
     unanswered: tuple[Unanswered, ...]
@@ -66,7 +64,7 @@ class Part(NamedTuple):
     instances: list[Gpu] | None
 
 
-def probe() -> Reading:
+def probe() -> NvmlReading:
     """Read this machine's build.
 
     Raises:
@@ -111,8 +109,7 @@ def probe() -> Reading:
     gpus = [gpu for gpu in gpus if gpu.card not in lost]
     left = {gpu.index for gpu in gpus}
     links = tuple(link for link in links if left.issuperset((link.a, link.b)))
-    return Reading(
-        nvml.driver_version(),
+    return NvmlReading(
         Topology(os.uname().nodename, tuple(gpus), links, "NVML"),
         tuple(dict.fromkeys(problems)),
         tuple(unanswered),
