@@ -449,7 +449,7 @@ def set_gap() -> None:
 def climb_gap(job: Job) -> Gap:
     """The scores of the set that is climbed to, beside those of the best."""
     choice = job.choice()
-    by = POLICIES[job.policy](choice).by
+    by = POLICIES[job.policy].order(choice).by
     best = choice.scores_by(next(choice.ranked(by)).mask, by)
     with instead(candidates, "MOST_SETS", 10):
         found = next(job.choice().ranked(by)).mask

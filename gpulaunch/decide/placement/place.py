@@ -52,7 +52,7 @@ def place(choice: Choice, policy: str) -> Placement | None:
         choice: what is to be decided.
         policy: a key of POLICIES.
     """
-    order = POLICIES[policy](choice)
+    order = POLICIES[policy].order(choice)
     best = next(_ordered(choice, order), None)
     if best is None:
         return None
@@ -74,7 +74,7 @@ def ranking(choice: Choice, policy: str) -> Iterator[Candidate]:
         choice: what is to be decided.
         policy: a key of POLICIES.
     """
-    return _ordered(choice, POLICIES[policy](choice))
+    return _ordered(choice, POLICIES[policy].order(choice))
 
 
 def _ordered(choice: Choice, order: Order) -> Iterator[Candidate]:
