@@ -155,7 +155,7 @@ def test_too_many_to_partition() -> None:
     with pytest.raises(FailedError) as problem:
         best_of_partition(topology, range(17), 2)
     assert problem.value.message == "17 GPUs are free: policy best-effort can partition at most 16"
-    assert problem.value.hint == "narrow the choice with --only, or take --policy preserve"
+    assert problem.value.hint == "narrow the choice with --only, or take another --policy"
 
 
 def test_a_required_gpu_of_another_machine() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from gpulaunch.decide.needs import begun_beside, expected_slowdown, needs_of, unmet
 from gpulaunch.decide.placement.choice import Choice, UtilitySetting
 from gpulaunch.decide.placement.place import Placement, place
-from gpulaunch.decide.request import GOES_BY_UTILITY, Request
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
@@ -49,7 +50,7 @@ def choose(
 
 def _utility(request: Request, topology: Topology, leases: Sequence[Lease]) -> UtilitySetting:
     slowdown = expected_slowdown(request, topology, leases)
-    begun = begun_beside(topology, leases) if request.policy in GOES_BY_UTILITY else {}
+    begun = begun_beside(topology, leases) if POLICIES[request.policy].goes_by_utility else {}
     return UtilitySetting(request.utility.weights, slowdown, request.utility.least, begun)
 
 
@@ -64,8 +65,10 @@ def best_of(request: Request, choice: Choice, machine: str | None = None) -> Pla
     placement = place(choice, request.policy)
     if placement is None:
         return unmet(request, choice.count, choice, machine)
+    if not POLICIES[request.policy].waits_for_utility:
+        return placement
     least = request.utility.least
-    if request.policy != "topo_aware_p" or placement.utility is None or placement.utility >= least:
+    if placement.utility is None or placement.utility >= least:
         return placement
     gpus = choice.named(placement.gpus)
     best = f"the best found{'' if machine is None else ' on the idle machine'}, {gpus}, has {placement.utility:.2f}"

@@ -8,6 +8,7 @@ from gpulaunch.decide.choose import best_of, choose
 from gpulaunch.decide.needs import kept_apart
 from gpulaunch.decide.placement.choice import Choice
 from gpulaunch.decide.placement.place import Placement
+from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import barring, competing
@@ -270,8 +271,8 @@ def _hopeless(
     """The refusal, if not even the idle machine has GPUs that are what the job needs together."""
     if not request.is_choosy:
         return None
-    if request.policy != "topo_aware_p":
-        request = request._replace(policy="baseline")  # whichever set it would be
+    if not POLICIES[request.policy].waits_for_utility:
+        request = request._replace(policy=CHEAPEST_POLICY)  # any set that fits will do
     found = best_of(
         request, choose(request, topology, topology.gpus, admitted, count, ()), topology.name
     )

@@ -18,6 +18,7 @@ from gpulaunch.decide.decide import (
 from gpulaunch.decide.needs import kept_apart, to_avoid
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
@@ -267,7 +268,7 @@ def _lesser(request: Request) -> Iterator[tuple[str, Request]]:
         if getattr(wishes, field) != getattr(nothing, field):
             without = wishes._replace(**{field: getattr(nothing, field)})
             yield f"drop {option}", request._replace(wishes=without)
-    if request.policy == "topo_aware_p" and request.utility.least:
+    if POLICIES[request.policy].waits_for_utility and request.utility.least:
         yield (
             "drop --min-utility",
             request._replace(utility=request.utility._replace(least=UtilityTerms().least)),

@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.machine.gpu import Gpu
@@ -16,9 +17,6 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.profiles.demand import Demand
     from gpulaunch.sharing.capacity import Capacity
     from gpulaunch.sharing.interference import Bounds
-
-GOES_BY_UTILITY = ("topo_aware", "topo_aware_p")
-"""The policies of topo-aware-sc17: neighbours matter to them, and in which order those began."""
 
 _WIDEST_RANGE = 1024
 _MAX_DIGITS = 20  # of an index or a range
@@ -64,7 +62,7 @@ class UtilityTerms(NamedTuple):
     """What the policies of topo-aware-sc17 ask besides.
 
     Attributes:
-        least: under this utility, 0 to 1, topo_aware_p waits.
+        least: under this utility, 0 to 1, a policy that waits for utility lets the job wait.
         weights: of communication, interference and fragmentation.
         slowdowns: by a job's profile: how much slower this job is beside it, and it beside this one; 0.1 is 10 %.
     """
@@ -132,7 +130,8 @@ class Request(NamedTuple):
     @property
     def is_choosy(self) -> bool:
         """Whether it may wait although enough GPUs are free that would do, each for itself."""
-        return self.wishes != Wishes() or (self.policy == "topo_aware_p" and self.utility.least > 0)
+        waits_for_utility = POLICIES[self.policy].waits_for_utility and self.utility.least > 0
+        return self.wishes != Wishes() or waits_for_utility
 
 
 def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:

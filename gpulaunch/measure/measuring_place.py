@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from gpulaunch.decide.decide import Grant, Situation, Wait, leased_uuids, used_outside
 from gpulaunch.decide.placement.place import Candidate, ranking
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.assess import Launch, first_look, granted_gpus, table_of
 from gpulaunch.launch.read_sharing import what_can_be_shared
@@ -55,7 +56,7 @@ def find_site(launch: Launch, warn: Callable[[str], None]) -> Site:
 
 def extremes(site: Site) -> tuple[Candidate, Candidate]:
     """The sets of free GPUs with the most and with the least effective bandwidth that the job could get."""
-    candidates = ranking(site.grant.choice, "preserve")
+    candidates = ranking(site.grant.choice, DEFAULT_POLICY)
     best = worst = next(candidates)
     for candidate in candidates:
         worst = candidate

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.write import document_text
@@ -17,7 +18,9 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.simulated_job import Job
 
-_READ_WITH = "topo_aware_p"  # a policy that goes by all that a job says; which one decides is said by each run
+# Requests are read once for all runs, by a policy that uses everything a job says; each run then
+# puts in its own.
+_READ_WITH = next(name for name, policy in POLICIES.items() if policy.waits_for_utility)
 _APART = ("min_utility",)  # what hardly two jobs have in common
 
 

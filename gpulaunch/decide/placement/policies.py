@@ -8,11 +8,13 @@ algorithm of their own, which then comes before all others.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gpulaunch.decide.placement.choice import Choice
 from gpulaunch.decide.placement.scores import ScoreName
 from gpulaunch.decide.placement.utility import Weights
+
+MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
 
 
 class Order(NamedTuple):
@@ -181,31 +183,106 @@ def best_effort(choice: Choice) -> Order:
     return Order(("aggregate_bandwidth",), next(made, None))
 
 
-USUAL_MODEL = {"preserve_paper": "mapa"}
-"""The bandwidth model that a policy goes by unless one is named; of all others it is "cut"."""
-
-
 class Policy(NamedTuple):
     """A placement policy, with everything that is known of it.
 
     Attributes:
         order: Returns the order in which the policy takes the candidates of a choice.
         colour: The policy's colour in pictures, as #rrggbb; it reads on light and on dark ground.
+        help: What the policy compares or makes, for lists of policies.
+        source: Where the policy comes from, for lists of policies.
+        bandwidth_model: The bandwidth model that it goes by unless the user names one.
+        goes_by_utility: It weighs the utility to the job: neighbours matter, and their order.
+        waits_for_utility: A job waits for GPUs of the least utility that was asked for.
+        compares_machines_by: What it compares machines of a cluster by, the first figure first;
+            () takes the first machine that fits, None the scores that decided on the machine.
     """
 
     order: Callable[[Choice], Order]
     colour: str
+    help: str
+    source: str
+    bandwidth_model: str = "cut"
+    goes_by_utility: bool = False
+    waits_for_utility: bool = False
+    compares_machines_by: tuple[MachineFigure, ...] | None = None
 
 
 POLICIES: dict[str, Policy] = {
-    "baseline": Policy(baseline, "#979ba3"),
-    "fcfs": Policy(fcfs, "#505b70"),
-    "best_fit": Policy(best_fit, "#a05405"),
-    "greedy": Policy(greedy, "#d99a1b"),
-    "preserve": Policy(preserve, "#365ee5"),
-    "preserve_paper": Policy(preserve_paper, "#74aef5"),
-    "topo_aware": Policy(topo_aware, "#2fae78"),
-    "topo_aware_p": Policy(topo_aware_p, "#a44fba"),
-    "best_effort": Policy(best_effort, "#bf3c49"),
+    "baseline": Policy(
+        baseline,
+        colour="#979ba3",
+        help="nothing: the lowest indices, as `docker run --gpus N` takes them",
+        source="mapa-sc21 4",
+        compares_machines_by=(),
+    ),
+    "fcfs": Policy(
+        fcfs,
+        colour="#505b70",
+        help="makes: the first free GPUs, socket after socket",
+        source="topo-aware-sc17 5.2",
+        compares_machines_by=(),
+    ),
+    "best_fit": Policy(
+        best_fit,
+        colour="#a05405",
+        help="makes: the socket with the fewest free GPUs first, then the next",
+        source="topo-aware-sc17 5.2",
+        compares_machines_by=("fewest_free_gpus",),
+    ),
+    "greedy": Policy(
+        greedy,
+        colour="#d99a1b",
+        help="aggregate bandwidth",
+        source="mapa-sc21 4",
+    ),
+    "preserve": Policy(
+        preserve,
+        colour="#365ee5",
+        help="sensitive jobs: effective, lasting, aggregate bandwidth, fragmentation; "
+        "insensitive ones: the last three",
+        source="mapa-sc21 Algorithm 1, with chosen ties and what is left counted now and later: "
+        "[the winner of a bake-off](bake-off.md)",
+    ),
+    "preserve_paper": Policy(
+        preserve_paper,
+        colour="#74aef5",
+        help="sensitive jobs: effective bandwidth, by Eq. 2 unless a model is named; "
+        "insensitive ones: preserved bandwidth",
+        source="mapa-sc21 Algorithm 1 as printed",
+        bandwidth_model="mapa",
+    ),
+    "topo_aware": Policy(
+        topo_aware,
+        colour="#2fae78",
+        help="makes: machine and job cut in two again and again, by communication, interference, "
+        "fragmentation",
+        source="topo-aware-sc17 Algorithms 2 and 3 ([departures](decisions/topo-aware.md))",
+        goes_by_utility=True,
+        compares_machines_by=("utility", "fragmentation"),
+    ),
+    "topo_aware_p": Policy(
+        topo_aware_p,
+        colour="#a44fba",
+        help="as `topo-aware`, but it waits while the job's utility is under `--min-utility`",
+        source="topo-aware-sc17 Algorithm 1",
+        goes_by_utility=True,
+        waits_for_utility=True,
+        compares_machines_by=("utility", "fragmentation"),
+    ),
+    "best_effort": Policy(
+        best_effort,
+        colour="#bf3c49",
+        help="makes: the set with the most points out of the best partition of all free GPUs into "
+        "such sets",
+        source="Kubernetes' GPU device plugin (go-gpuallocator)",
+        compares_machines_by=("aggregate_bandwidth",),
+    ),
 }
-"""The policies by name; tests/test_report.py tells their colours apart with any colour blindness."""
+"""The policies by name. tests/test_report.py checks that everybody can tell their colours apart."""
+
+DEFAULT_POLICY = "preserve"
+"""The policy of a launch that names none; its first choice for a sensitive job are fast links."""
+
+CHEAPEST_POLICY = "baseline"
+"""The policy that decides quickest, for questions that every policy answers alike."""
