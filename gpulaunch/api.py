@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Self
 
 from gpulaunch.decide.decide import Wait
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
-from gpulaunch.launch.acquire import Held, Told, acquire
-from gpulaunch.launch.assess import Launch, granted_gpus, table_of
+from gpulaunch.launch.acquire import Acquired, Callbacks, acquire
+from gpulaunch.launch.assess import granted_gpus, table_of
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table, release
@@ -39,7 +41,7 @@ class HeldLease:
         sm_percentage: its share of their SMs if it shares them; None if they are its own.
     """
 
-    def __init__(self, launch: Launch, table: Table, held: Held["_ThisProcess"]) -> None:
+    def __init__(self, launch: Launch, table: Table, held: Acquired["_ThisProcess"]) -> None:
         gpus = granted_gpus(launch, held.grant)
         self.id = held.lease.id
         self.gpus = tuple(gpu.index for gpu in gpus)
@@ -50,7 +52,7 @@ class HeldLease:
         self.reason = held.grant.reason
         self.sm_percentage = held.lease.share.sm_percentage if held.lease.share else None
         self._table = table
-        self._held: Held[_ThisProcess] | None = held
+        self._held: Acquired[_ThisProcess] | None = held
         self._owner = os.getpid()
         self._replaced: dict[str, str | None] = {}
         self._leaver = _leaver(held)
@@ -70,7 +72,10 @@ class HeldLease:
             _set(name, value)
 
     def release(self) -> None:
-        """Free the GPUs; a second call does nothing. In a forked child it only lets go: the lease is the parent's."""
+        """Free the GPUs; a second call does nothing.
+
+        In a forked child it only lets go: the lease is the parent's.
+        """
         held, self._held = self._held, None
         if held is None:
             return
@@ -127,7 +132,7 @@ def _set(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
-def _leaver(held: Held["_ThisProcess"]) -> "Leaver | None":
+def _leaver(held: Acquired["_ThisProcess"]) -> "Leaver | None":
     """Who sees to the MPS daemon should this process end without releasing."""
     share = held.lease.share
     if share is None or share.pipe_directory is None:
@@ -187,7 +192,8 @@ def allocate(
         gpus: how many, or "all"; None for what the profile or a setting says, else 1.
         profile: name or file.
         policy: such as "preserve" or "topo-aware"; docs/placement.md lists them.
-        pattern: such as "ring" or "all-to-all", a file, or a networkx graph of the ranks with `weight` at its edges.
+        pattern: such as "ring" or "all-to-all", a file, or a networkx graph of the ranks with
+            `weight` at its edges.
         sensitive: whether faster links make the job faster.
         bandwidth_model: "cut", "mapa" or "measured".
         memory: least memory of each GPU, in bytes or such as "16GiB".
@@ -205,7 +211,8 @@ def allocate(
         min_utility: 0 to 1; under this policy topo-aware-p waits.
         utility_weights: of communication, interference and fragmentation.
         share: share them through CUDA MPS with other jobs of this user, if that hurts nobody.
-        sm: average SM utilization, 0-100; with `memory` and the next one instead of what the profile says.
+        sm: average SM utilization, 0-100; with `memory` and the next one instead of what the
+            profile says.
         memory_bandwidth: average memory-bandwidth utilization, 0-100.
         sm_percentage: share of SMs to have then, 1-100.
         share_with: profiles of jobs that are still to come, for which room is left.
@@ -279,8 +286,8 @@ def allocate(
     if launch.mps:
         launch = launch._replace(mps=launch.mps._replace(may_fork=False))
     table = table_of(launch, _log.warning)
-    held = acquire(launch, table, Told(_log.warning, _waiting), lambda *_: _ThisProcess())
-    if isinstance(held, Held):
+    held = acquire(launch, table, Callbacks(_log.warning, _waiting), lambda *_: _ThisProcess())
+    if isinstance(held, Acquired):
         if held.grant.own_because:
             _log.warning("not shared: %s", held.grant.own_because)
         return HeldLease(launch, table, held)

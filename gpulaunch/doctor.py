@@ -31,7 +31,8 @@ class Finding(NamedTuple):
 
     Attributes:
         subject: the part.
-        state: a problem keeps launches from working, or from being safe; a warning costs something less than that.
+        state: a problem keeps launches from working, or from being safe; a warning costs something
+            less than that.
         text: what was found.
         hint: one thing to do about it; None if all is well.
     """
@@ -139,7 +140,10 @@ def _modes(reading: "Reading") -> list[Finding]:
 
 
 def _nvlinks(reading: "Reading") -> list[Finding]:
-    """Links that are down. Where none is up at all, the cards may just have no bridge, unless they are made for one."""
+    """Links that are down.
+
+    Where none is up at all, the cards may just have no bridge, unless they are made for one.
+    """
     linked = {card: (up, down) for card, (up, down) in reading.nvlinks.items() if up or down}
     if not linked:
         return []

@@ -1,6 +1,7 @@
-"""Each failure that a user can meet, with its exit status.
+"""The failures that a user can meet, with their exit statuses.
 
-The statuses are those of docker run, env and timeout where these have one, and sysexits' EX_TEMPFAIL for 75.
+The statuses are those of docker run, env and timeout where these have one, and sysexits'
+EX_TEMPFAIL for 75.
 """
 
 USAGE = 2
@@ -12,7 +13,7 @@ NOT_FOUND = 127
 
 
 def printable(text: str) -> str:
-    r"""Text that a user supplied, safe for a terminal: control characters and undecodable bytes as \xNN.
+    r"""Escape control characters and undecodable bytes of text that a user supplied, as \xNN.
 
     Example:
         >>> printable("a\x1b[31mb")
@@ -75,6 +76,10 @@ class TimedOutError(GpulaunchError):
 
 class FailedError(GpulaunchError):
     """Gpulaunch itself failed, or cannot tell."""
+
+
+class NotShareableError(Exception):
+    """GPUs that were to be shared cannot be, for the reason in its text; GPUs of its own may do."""
 
 
 class FieldError(Exception):

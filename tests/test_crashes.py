@@ -131,7 +131,7 @@ ALL_FREE = ("all\n", "", [])
 # --- killed at every step ---------------------------------------------------------------------------------------
 
 
-IN_WAIT = "host.process.Job.wait:signal.sigwaitinfo#1"
+IN_WAIT = "process.job.Job.wait:signal.sigwaitinfo#1"
 
 Scene = Callable[[Launcher, Sequence[str]], int]
 """Plays a launcher's life, in which it is killed or not, asserts that the table is right, and tells its status."""
@@ -238,8 +238,8 @@ def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
 def test_killed_at_every_step_of_a_launch(tmp_path: Path) -> None:
     """Wherever a launcher is killed, its job keeps its GPUs while it runs; then others get them; no record stays."""
     certain = [
-        "host.record.Draft.publish:os.link#1",
-        "child:host.process._execute:os.exec#1",
+        "leases.record_file.Draft.publish:os.link#1",
+        "child:process.job._execute:os.exec#1",
         IN_WAIT,
     ]
     steps = traced(tmp_path, launch_at_once, certain)
@@ -268,8 +268,8 @@ def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict) -> None:
         return launch_from_the_queue(launcher, victim, lease)
 
     certain = [
-        "host.record.Draft.publish:os.link#2",
-        "host.watch.Watch.sleep:select.poll#1",
+        "leases.record_file.Draft.publish:os.link#2",
+        "leases.watch.Watch.sleep:select.poll#1",
         IN_WAIT,
     ]
     steps = traced(tmp_path, scene, certain)
@@ -296,8 +296,8 @@ def launch_with_a_straggler(launcher: Launcher, victim: Sequence[str]) -> int:
 
 def test_killed_at_every_step_of_a_release_with_a_straggler(tmp_path: Path) -> None:
     """Wherever a launcher that ends what its job left behind is killed, that keeps the GPUs until it has ended."""
-    certain = ["host.ending._send:os.kill#1", "host.table.LockedTable.remove:os.remove#1"]
-    steps = traced(tmp_path, launch_with_a_straggler, certain, since="host.ending.")
+    certain = ["process.ending._send:os.kill#1", "leases.table.LockedTable.remove:os.remove#1"]
+    steps = traced(tmp_path, launch_with_a_straggler, certain, since="process.ending.")
     sweep(tmp_path, launch_with_a_straggler, steps)
 
 
@@ -313,7 +313,10 @@ def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
 
 def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path) -> None:
     """With CI=true, wherever a launcher is killed before its job has ended, the job goes too and the GPUs are free."""
-    certain = ["host.companion.Companion.__init__:os.fork#1", "host.process.Job._reap:os.waitpid#1"]
+    certain = [
+        "process.companion.Companion.__init__:os.fork#1",
+        "process.job.Job._reap:os.waitpid#1",
+    ]
     steps = traced(
         tmp_path, lambda *scene: launch_in_ci(*scene, job="true"), certain, until=certain[-1]
     )
@@ -336,7 +339,7 @@ def test_a_guard_that_comes_late_ends_nobody_else(tmp_path: Path) -> None:
     """A guard does not mistake a later launch for its own because the kernel gave its record's inode to that one."""
     launcher = launcher_in(tmp_path)
     launcher.environment["CI"] = "true"
-    before = at_step("STOP", "host.process.Job.__init__:os.fork#1")
+    before = at_step("STOP", "process.job.Job.__init__:os.fork#1")
     with start(launcher, *VGG, "--", "true", before=before) as victim:
         wait_for_stop(victim.pid)
         (guard,) = marked(f"GPULAUNCH_STATE_DIR={launcher.state}") - {victim.pid}
@@ -374,23 +377,33 @@ def test_who_reads_a_record_does_not_hold_it(tmp_path: Path) -> None:
 # --- stopped ----------------------------------------------------------------------------------------------------
 
 STOPPED = [
-    ("before it looks", "host.table.Table.peek:open#1", "0,2,3", "4,6,7"),
-    ("after it has looked", "host.record.Draft.__init__:open#1", "0,2,3", "4,6,7"),
-    ("with a record that has no name yet", "host.process.Job.__init__:os.pipe#1", "0,2,3", "4,6,7"),
-    ("before it forks", "host.process.Job.__init__:os.fork#1", "0,2,3", "4,6,7"),
-    ("after it has forked", "host.process.Job.__init__:os.close#1", "0,2,3", "4,6,7"),
-    ("before it takes the host-wide lock", "host.table._flock:fcntl.flock#1", "0,2,3", "4,6,7"),
+    ("before it looks", "leases.table.Table.peek:open#1", "0,2,3", "4,6,7"),
+    ("after it has looked", "leases.record_file.Draft.__init__:open#1", "0,2,3", "4,6,7"),
+    ("with a record that has no name yet", "process.job.Job.__init__:os.pipe#1", "0,2,3", "4,6,7"),
+    ("before it forks", "process.job.Job.__init__:os.fork#1", "0,2,3", "4,6,7"),
+    ("after it has forked", "process.job.Job.__init__:os.close#1", "0,2,3", "4,6,7"),
+    (
+        "before it takes the host-wide lock",
+        "leases.host_lock.lock_in_time:fcntl.flock#1",
+        "0,2,3",
+        "4,6,7",
+    ),
     (
         "after it has published",
-        "host.table.Table.locked:signal.pthread_sigmask#2",
+        "leases.table.Table.locked:signal.pthread_sigmask#2",
         "4,6,7",
         "0,2,3",
     ),
-    ("before the job's word", "host.process.Job.start:os.write#1", "4,6,7", "0,2,3"),
-    ("while the job runs", "host.process.Job._reap:os.waitpid#1", "4,6,7", "0,2,3"),
-    ("when the job has ended", "host.ending.descendants:os.waitpid#1", "4,6,7", "0,2,3"),
-    ("before the lock of the release", "host.table._flock:fcntl.flock#2", "4,6,7", "0,2,3"),
-    ("after the release", "host.record.Draft.close:os.close#1", "0,2,3", "0,2,3"),
+    ("before the job's word", "process.job.Job.start:os.write#1", "4,6,7", "0,2,3"),
+    ("while the job runs", "process.job.Job._reap:os.waitpid#1", "4,6,7", "0,2,3"),
+    ("when the job has ended", "process.ending.descendants:os.waitpid#1", "4,6,7", "0,2,3"),
+    (
+        "before the lock of the release",
+        "leases.host_lock.lock_in_time:fcntl.flock#2",
+        "4,6,7",
+        "0,2,3",
+    ),
+    ("after the release", "leases.record_file.Draft.close:os.close#1", "0,2,3", "0,2,3"),
 ]
 
 
@@ -414,7 +427,7 @@ def test_a_launcher_stopped_with_the_host_lock(tmp_path: Path) -> None:
     """While the host-wide lock's holder is stopped, others end with 125 and its pid; woken, it ends well."""
     launcher = launcher_in(tmp_path)
     with start(
-        launcher, *VGG, *SHOW, before=at_step("STOP", "host.record.Draft.publish:os.link#1")
+        launcher, *VGG, *SHOW, before=at_step("STOP", "leases.record_file.Draft.publish:os.link#1")
     ) as stopped:
         wait_for_stop(stopped.pid)
         impatient = patched("from gpulaunch.leases import table; table.LOCK_TIMEOUT_S = 0.5")
@@ -427,11 +440,11 @@ def test_a_launcher_stopped_with_the_host_lock(tmp_path: Path) -> None:
 
 
 STOPPED_WAITERS = [
-    ("before it joins", "host.record.Draft.__init__:open#1"),
-    ("when it has joined", "host.watch.Watch.__init__:libc.inotify#1"),
-    ("while it waits", "host.watch.Watch.sleep:select.poll#1"),
-    ("when its turn has come", "host.record.Draft.__init__:open#2"),
-    ("with a child that is to be the job", "host.process.Job.__init__:os.close#1"),
+    ("before it joins", "leases.record_file.Draft.__init__:open#1"),
+    ("when it has joined", "leases.watch.Watch.__init__:libc.inotify#1"),
+    ("while it waits", "leases.watch.Watch.sleep:select.poll#1"),
+    ("when its turn has come", "leases.record_file.Draft.__init__:open#2"),
+    ("with a child that is to be the job", "process.job.Job.__init__:os.close#1"),
 ]
 
 

@@ -381,7 +381,7 @@ from gpulaunch.leases import table
 
 broken, place = sys.argv[1:3]
 del sys.argv[1:3]
-flock, publish = table._flock, table.LockedTable.publish
+flock, publish = table.lock_in_time, table.LockedTable.publish
 places = {"before the lock", "between look and write"}
 
 def meet(where):
@@ -391,18 +391,18 @@ def meet(where):
             meeting.connect(place)
             meeting.recv(1)
 
-def meet_and_flock(fd):
+def meet_and_flock(fd, timeout_s):
     if broken == "the lock":
         return True
     meet("before the lock")
-    return flock(fd)
+    return flock(fd, timeout_s)
 
 def meet_and_publish(self, draft, record):
     if isinstance(record, Lease):
         meet("between look and write")
     publish(self, draft, record)
 
-table._flock, table.LockedTable.publish = meet_and_flock, meet_and_publish
+table.lock_in_time, table.LockedTable.publish = meet_and_flock, meet_and_publish
 if broken == "the order":
     decide.barring = lambda *_, **__: None
 main()

@@ -891,7 +891,7 @@ def test_real_daemons_of_two_groups(launcher: Launcher, real_mps: RealMps) -> No
 
 # ---------------------------------------------------------------------------------------------- killed at every step
 
-OURS = ("host.mps.", "host.share_group.", "host.slow_lock.", "host.companion.")
+OURS = ("sharing.mps_daemon.", "sharing.share_group.", "files.slow_lock.", "process.companion.")
 
 
 def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int:
@@ -930,13 +930,13 @@ def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path
     )
     found: dict[str, list[str]] = {}
     for step in trace.read_text().split():
-        forked_to_ask = step.startswith("child:host.mps.")
+        forked_to_ask = step.startswith("child:sharing.mps_daemon.")
         if step.removeprefix("child:").startswith(OURS) and not forked_to_ask:
             found.setdefault(step.partition("#")[0], []).append(step)
     steps = [step for same in found.values() for step in dict.fromkeys((same[0], same[-1]))]
     assert {
-        "host.share_group.ShareGroup._make_ready:open#1",
-        "host.share_group.ShareGroup._end:os.rmdir#1",
+        "sharing.share_group.ShareGroup._make_ready:open#1",
+        "sharing.share_group.ShareGroup._end:os.rmdir#1",
     } < set(steps)
 
     def play(step: str) -> tuple[str, object]:

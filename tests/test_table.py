@@ -173,16 +173,16 @@ def test_the_host_lock_follows_the_directory(
     """A state directory that is replaced while we lock it is locked again, so that all lock the same one."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     table = open_table(described=True, warn=print)
-    real = tables._flock
+    real = tables.lock_in_time
     replaced = []
 
-    def replace_then_lock(descriptor: int) -> bool:
+    def replace_then_lock(descriptor: int, timeout_s: float) -> bool:
         if not replaced:
             replaced.append(launcher.state.rename(launcher.state.with_name("old")))
             launcher.state.mkdir()
-        return real(descriptor)
+        return real(descriptor, timeout_s)
 
-    monkeypatch.setattr(tables, "_flock", replace_then_lock)
+    monkeypatch.setattr(tables, "lock_in_time", replace_then_lock)
     with table.locked() as locked:
         assert os.path.samestat(os.fstat(locked._fd), launcher.state.stat())
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gpulaunch.errors import FieldError, UsageError, quoted
-from gpulaunch.files.document import Document, parse_toml, read_text
+from gpulaunch.files.document import Document, parse_document, read_text
 from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import portable, profile_within
@@ -130,7 +130,7 @@ def load_jobs(path: str) -> JobFile:
     elif first[:1].isdigit() or first.startswith(f"{_COLUMNS[0]},"):
         found = JobFile(tuple(_columns(path, text)), {}, {})
     else:
-        found = _toml(parse_toml(path, text))
+        found = _toml(parse_document(path, text))
     if not found.entries:
         raise UsageError(f"{path}: there is no job in it", "docs/simulate.md has an example")
     return found

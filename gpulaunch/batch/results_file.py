@@ -1,7 +1,8 @@
 """The results of a batch: a file of JSON lines, one for each job that has ended, and never a line that is changed.
 
-The first line names the batch. A line is written by one call, and taken back if it does not fit on the disk, so that
-those before it stay as they are whatever happens; one that was torn is passed over when the file is read.
+The first line names the batch. A line is written by one call, and taken back if it does not fit on
+the disk, so that those before it stay as they are whatever happens; one that was torn is passed
+over when the file is read.
 """
 
 import errno
@@ -153,7 +154,8 @@ class ResultsFile:
     Attributes:
         header: of the batch; None as long as there is none.
         results: by id, the last that was written.
-        last_words: of launches whose batch was killed, by their mark, as long as they are no results.
+        last_words: of launches whose batch was killed, by their mark, as long as they are no
+            results.
 
     Raises:
         FailedError: it cannot be written.

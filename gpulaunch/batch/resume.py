@@ -1,7 +1,8 @@
 """What an earlier run of a batch has left: results, last words of launches, and jobs that still run.
 
-A batch may be killed, and its launches live on: each is marked by a variable in its environment, and writes into the
-results how its job has ended if the batch cannot. So no job is run twice, and none at the same time as itself.
+A batch may be killed, and its launches live on: each is marked by a variable in its environment,
+and writes into the results how its job has ended if the batch cannot. So no job is run twice, and
+none at the same time as itself.
 """
 
 from collections.abc import Callable, Iterable, Mapping

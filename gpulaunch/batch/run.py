@@ -1,8 +1,8 @@
 """A batch: jobs launched one after the other, each by an ordinary launch, until all have ended.
 
-No second scheduler: the launches wait in the queue and take GPUs as any others do. What is decided here is only when
-the next one begins: as soon as the last has its GPUs. So at most one job of a batch stands in the queue, and the order
-of starts is that of the file.
+No second scheduler: the launches wait in the queue and take GPUs as any others do. What is decided
+here is only when the next one begins: as soon as the last has its GPUs. So at most one job of a
+batch stands in the queue, and the order of starts is that of the file.
 """
 
 import os
@@ -76,7 +76,8 @@ class Ways(NamedTuple):
     """How launches are made.
 
     Attributes:
-        words: options, and variables, that say what settings say; the settings include the name of the job.
+        words: options, and variables, that say what settings say; the settings include the name of
+            the job.
         common: settings of all launches.
         logs: directory of what each job prints; None for where the batch prints.
         apart: what they print to stdout goes to stderr, since stdout is not theirs.
@@ -323,7 +324,10 @@ class _Batch:
         )
 
     def _keep(self, result: Result) -> None:
-        """Write a result down. Where that cannot be, no more jobs are started: who resumes would run them twice."""
+        """Write a result down.
+
+        Where that cannot be, no more jobs are started: who resumes would run them twice.
+        """
         self._done[result.id] = result
         self._unwritten.append(result)
         self._write_what_is_left()

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import Refuse, Situation, decide
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import SETTINGS, Given, Settings
+from gpulaunch.launch.settings import SETTINGS, Settings
 
 _DIGEST_CHARACTERS = 12
 
@@ -44,8 +45,8 @@ def read_tasks(
 ) -> list[Task]:
     """The jobs of a file in the order in which they are to start: by arrival, then as they stand there.
 
-    Each is read as its launch will read it, and decided about on the idle machine, so that no mistake shows only after
-    hours.
+    Each is read as its launch will read it, and decided about on the idle machine, so that no
+    mistake shows only after hours.
 
     Args:
         file: the jobs.

@@ -6,9 +6,9 @@ from gpulaunch.cli.launch import carry_out, tell_of
 from gpulaunch.containers.container_launch import HOST_VARIABLES
 from gpulaunch.containers.docker_command import read_command
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_container import read_container_launch
-from gpulaunch.launch.settings import Given
 from gpulaunch.process.job import become
 
 

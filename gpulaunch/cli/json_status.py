@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.launch.acquire import Held
+from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.keepers import Keeper
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
@@ -23,8 +24,8 @@ class JsonStatus:
     The descriptors are the launcher's alone from here on: the job does not inherit them.
 
     Args:
-        text: numbers of descriptors, between commas. A line goes to the first one that takes it: to a pipe whose
-            reader is gone it does not go.
+        text: numbers of descriptors, between commas. A line goes to the first one that takes it: to
+            a pipe whose reader is gone it does not go.
 
     Raises:
         UsageError: one of them is no open descriptor to write to, or is the job's own.
@@ -38,12 +39,12 @@ class JsonStatus:
         """The launch has joined the queue."""
         self._write({"event": "waiting", "reason": reason})
 
-    def started(self, held: Held[Any]) -> None:
+    def started(self, acquired: Acquired[Keeper]) -> None:
         """The GPUs are the job's, and it is about to run."""
-        lease = held.lease
+        lease = acquired.lease
         self._started = {
             "lease": lease.id,
-            "gpus": list(held.grant.placement.gpus),
+            "gpus": list(acquired.grant.placement.gpus),
             "uuids": list(lease.uuids),
             "job_pid": lease.job.pid,
             "started_at": iso(time.time()),

@@ -5,17 +5,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
-from gpulaunch.launch import run as launching
-from gpulaunch.launch.acquire import Held, Told
-from gpulaunch.launch.assess import Launch, granted_gpus, preview
+from gpulaunch.launch.acquire import Acquired, Callbacks
+from gpulaunch.launch.assess import granted_gpus, preview
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.keepers import Keeper
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.launch.run import Ended, run
+from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import Gpu
@@ -27,16 +30,6 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.cli.record import Recorder
     from gpulaunch.decide.explain import Explanation
     from gpulaunch.leases.share import Share
-
-CONTAINER_ENGINES = (
-    "docker",
-    "nvidia-docker",
-    "podman",
-    "nerdctl",
-    "docker-compose",
-    "podman-compose",
-)
-"""Programs whose jobs are not their children, so that a launch of theirs is one of its own kind."""
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
 _EXPLAINED = 5
@@ -94,11 +87,11 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
 
     ears = _Ears(given, launch)
     try:
-        outcome = launching.run(launch, Told(tell, ears.waiting), ears.granted, ears.over)
+        outcome = run(launch, Callbacks(tell, ears.waiting), ears.granted, ears.over)
     except GpulaunchError as problem:
         ears.ended(problem.exit_status)
         raise
-    if isinstance(outcome, launching.Ended):
+    if isinstance(outcome, Ended):
         ears.ended(exit_status(outcome.status))
         return exit_like(outcome.status)
     _explain_why_not(launch, given)
@@ -134,16 +127,16 @@ class _Ears:
             _say_who_has_what(self._launch, reason, seen)
         _explain_why_not(self._launch, self._given)
 
-    def granted(self, held: Held[Any]) -> None:
+    def granted(self, acquired: Acquired[Keeper]) -> None:
         """It has its GPUs."""
         if "explain" in self._given:
-            _explain_on_stderr(self._launch, held.grant, held.situation)
+            _explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if "verbose" in self._given:
-            _say_granted(self._launch, held)
+            _say_granted(self._launch, acquired)
         if self._status:
-            self._status.started(held)
+            self._status.started(acquired)
         if self._recorder:
-            self._recorder.begin(held)
+            self._recorder.begin(acquired)
 
     def over(self, status: int) -> None:
         """Its job has just ended, and its GPUs are its own still."""
@@ -158,17 +151,19 @@ class _Ears:
             self._status.ended(exit_status)
 
 
-def _say_granted(launch: Launch, held: Held[Any]) -> None:
-    gpus = held.grant.choice.named(held.grant.placement.gpus)
+def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
+    gpus = acquired.grant.choice.named(acquired.grant.placement.gpus)
     share = ""
-    if held.lease.share:
+    if acquired.lease.share:
         from gpulaunch.files.size import format_size  # late: few launches share
 
-        memory = format_size(held.lease.share.client.demand.memory_bytes)
-        share = f"; to be shared: {held.lease.share.sm_percentage} % of the SMs, {memory} on each"
+        memory = format_size(acquired.lease.share.client.demand.memory_bytes)
+        share = (
+            f"; to be shared: {acquired.lease.share.sm_percentage} % of the SMs, {memory} on each"
+        )
     say(
         "info",
-        f"lease {held.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {held.grant.reason}{share}",
+        f"lease {acquired.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {acquired.grant.reason}{share}",
     )
 
 

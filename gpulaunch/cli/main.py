@@ -7,25 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from gpulaunch import __version__
-from gpulaunch.cli import launch
-from gpulaunch.cli.launch import CONTAINER_ENGINES
+from gpulaunch.cli.commands import COMMANDS, CONTAINER_ENGINES
 from gpulaunch.cli.options import print_help, read_line
 from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
-from gpulaunch.launch.settings import Given
-
-COMMANDS = (
-    "status",
-    "topo",
-    "profiles",
-    "profile",
-    "free",
-    "plan",
-    "batch",
-    "simulate",
-    "doctor",
-    "setup",
-)
+from gpulaunch.launch.given import Given
 
 
 def main() -> None:
@@ -44,7 +30,8 @@ def main() -> None:
     except MemoryError:
         report(FailedError("out of memory"))
         status = FailedError.exit_status
-    except Exception:  # noqa: BLE001  a bug of ours: its traceback, and no status that could be the job's
+    # a bug of ours: its traceback, and no status that could be the job's
+    except Exception:  # noqa: BLE001
         from traceback import print_exc
 
         print_exc()
@@ -90,32 +77,30 @@ def run(argv: Sequence[str]) -> int:
         )
     if os.path.basename(command[0]) in CONTAINER_ENGINES:
         return _run_engine(given, command)
-    return launch.main(given, command)
+    return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
 
-def _run_word(before: Sequence[str], at: int, command: Sequence[str] | None) -> int:
+def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None) -> int:
     """Run one of our commands; the arguments around its word are its own."""
     word = before[at]
-    if word not in COMMANDS:
+    command = COMMANDS.get(word)
+    if command is None:
         shown = " ".join(
             ["gpulaunch", *map(printable, before[:at]), "--", *map(printable, before[at:])]
         )
         raise UsageError(
             f"unknown command {quoted(word)}", f"to run a program, write -- before it: {shown}"
         )
-    if word == "profile":
-        return int(
-            importlib.import_module("gpulaunch.cli.profile").main(
-                [*before[:at], *before[at + 1 :]], command
-            )
-        )
-    if command is not None:
+    arguments = [*before[:at], *before[at + 1 :]]
+    module = command.module or f"gpulaunch.cli.{word}"
+    if command.runs_a_command:
+        return int(importlib.import_module(module).main(arguments, user_command))
+    if user_command is not None:
         raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
     prepare_stdout()
     gc.enable()  # unlike a launch, these compute
-    module = importlib.import_module(f"gpulaunch.cli.{word}")
     try:
-        return int(module.main([*before[:at], *before[at + 1 :]]))
+        return int(importlib.import_module(module).main(arguments))
     except SystemExit as end:  # argparse has printed its help
         return int(end.code or 0)
 

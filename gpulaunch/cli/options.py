@@ -1,15 +1,16 @@
 """The options of a launch, and how a command line is read.
 
-argparse cannot stop at the first word that is no option, and costs 6 ms of every launch, a quarter of the whole. So a
-launch's options are read here, by one table that argparse then only prints (--help). All other commands use argparse.
-docs/decisions/start-up.md has the measurements.
+argparse cannot stop at the first word that is no option, and costs 6 ms of every launch, a quarter
+of the whole. So a launch's options are read here, by one table that argparse then only prints
+(--help). All other commands use argparse. docs/decisions/start-up.md has the measurements.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.launch.settings import Given
+from gpulaunch.launch.given import Given
 
 
 class Option(NamedTuple):
@@ -205,23 +206,16 @@ OPTIONS = (
 )
 
 
-_COMMANDS = """\
-commands:
-  status      who has which GPUs, and who waits
-  topo        the link matrix
-  profiles    what is known about jobs before they run
-  profile     measure a job, or read its source, for its profile
-  free ID     end a lease, or leave the queue
-  plan FILE   which jobs of a queue to run together on a GPU
-  batch FILE  run a file of jobs, one launch after the other
-  simulate    replay a file of jobs on a described machine
-  doctor      what works here, and how GPUs get into containers
-  setup       make /run/gpulaunch, the table's place (as root)
-  docker ...  run, create, start and restart get GPUs of their own, the rest goes
-              straight to docker
-  run         what stands there without a word: gpulaunch run [OPTIONS] -- COMMAND
-
+_EPILOG = """\
 Options may also be set by GPULAUNCH_* variables and in ~/.config/gpulaunch/config.toml."""
+
+_WITHOUT_A_ROW = (
+    (
+        "docker ...",
+        "run, create, start and restart get GPUs of their own, the rest goes straight to docker",
+    ),
+    ("run", "what stands there without a word: gpulaunch run [OPTIONS] -- COMMAND"),
+)
 
 
 class Line(NamedTuple):
@@ -229,7 +223,8 @@ class Line(NamedTuple):
 
     Attributes:
         given: by name; the last one wins, unless the option repeats.
-        word_at: index of the first argument that is no option and no option's value; None if there is none.
+        word_at: index of the first argument that is no option and no option's value; None if there
+            is none.
     """
 
     given: dict[str, Given]
@@ -282,7 +277,7 @@ def _letters(argument: str, by_flag: dict[str, Option]) -> list[tuple[str, str |
 
 
 def print_help() -> None:
-    """Print the usage and every option."""
+    """Print the usage, every option and every command."""
     from gpulaunch.cli.arguments import Parser
 
     words = _policy_words()
@@ -291,9 +286,9 @@ def print_help() -> None:
         "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it ends.",
         "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n"
         "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
-        "       gpulaunch status|topo|profiles|profile|plan|batch|simulate|free|doctor|setup [OPTIONS]",
+        f"       gpulaunch {'|'.join(COMMANDS)} [OPTIONS]",
         add_help=False,
-        epilog=_COMMANDS,
+        epilog=f"commands:\n{_command_lines()}\n\n{_EPILOG}",
     )
     for option in OPTIONS:
         text = option.help.format(**words)
@@ -315,3 +310,16 @@ def _policy_words() -> dict[str, str]:
         "waiting_policies": " or ".join(waiting),
     }
     return {key: text.replace("_", "-") for key, text in words.items()}
+
+
+def _command_lines() -> str:
+    """Return one line for each command: its word, its arguments and what it does."""
+    from textwrap import wrap
+
+    rows = [(f"{row.word} {row.arguments}".rstrip(), row.summary) for row in COMMANDS.values()]
+    lines = []
+    for words, summary in (*rows, *_WITHOUT_A_ROW):
+        first, *others = wrap(summary, 62)
+        lines.append(f"  {words:<11} {first}")
+        lines += [f"  {'':<11} {other}" for other in others]
+    return "\n".join(lines)

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from gpulaunch.cli import profile_reading
-from gpulaunch.cli.launch import CONTAINER_ENGINES, tell_of
+from gpulaunch.cli.commands import CONTAINER_ENGINES
+from gpulaunch.cli.launch import tell_of
 from gpulaunch.cli.options import OPTIONS, Option, read_line
 from gpulaunch.cli.output import prepare_stdout, say
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_launch import read_grace, read_launch
-from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.launch.settings import Settings
 from gpulaunch.measure.foreground import Slice
 from gpulaunch.measure.measured_launch import Job, Outcome
 from gpulaunch.measure.plain_runs import measure_use

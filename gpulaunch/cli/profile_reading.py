@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
 from gpulaunch.errors import printable
 from gpulaunch.files.document import read_text
-from gpulaunch.launch.settings import Given
+from gpulaunch.launch.given import Given
 from gpulaunch.measure.measured_launch import Outcome, Sections
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.update_profile import check_own, keep

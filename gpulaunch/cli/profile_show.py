@@ -13,7 +13,8 @@ def show_profile(profile: Profile, path: str, svg: str | None) -> None:
     Args:
         profile: any.
         path: of its file.
-        svg: file for the picture ("-": stdout); None draws on the terminal, 80 columns wide if stdout is none.
+        svg: file for the picture ("-": stdout); None draws on the terminal, 80 columns wide if
+            stdout is none.
 
     Raises:
         FailedError: the picture cannot be written.

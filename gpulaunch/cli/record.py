@@ -1,13 +1,14 @@
 """`--record` and `--record-to`: what a launch in passing tells of its job."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable
-from gpulaunch.launch.acquire import Held
-from gpulaunch.launch.assess import Launch
-from gpulaunch.launch.settings import Given
+from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.keepers import Keeper
+from gpulaunch.launch.launch import Launch
 from gpulaunch.measure.recording import Recording, absolute, write_run
 from gpulaunch.measure.update_profile import check_own, learn
 
@@ -69,11 +70,11 @@ class Recorder:
         if launch.recorded_in:
             check_own(launch.recorded_in)
 
-    def begin(self, held: Held[Any]) -> None:
+    def begin(self, acquired: Acquired[Keeper]) -> None:
         """The job has its GPUs, and is about to start."""
         try:
             if self._recording:
-                self._recording.begin(held)
+                self._recording.begin(acquired)
         except Exception as problem:  # noqa: BLE001  whatever it is, the job starts
             self._warn(f"nothing can be measured: {problem!r}")
             self._recording = None
@@ -97,5 +98,6 @@ class Recorder:
                     self._warn(line)
         except GpulaunchError as problem:
             self._warn(f"what was measured is lost: {problem.message}")
-        except Exception as problem:  # noqa: BLE001  whatever it is, the job's own end is what counts
+        # whatever it is, the job's own end is what counts
+        except Exception as problem:  # noqa: BLE001
             self._warn(f"what was measured is lost: {problem!r}")

@@ -23,8 +23,9 @@ def prepare_report(directory: str) -> None:
 def _load_matplotlib() -> None:
     """Import it with what draws.
 
-    Where it may not keep its list of fonts it makes a directory for that, which would stay: our commands end too
-    quickly for what modules do at the end. So that goes as soon as it has been read.
+    Where it may not keep its list of fonts it makes a directory for that, which would stay: our
+    commands end too quickly for what modules do at the end. So that goes as soon as it has been
+    read.
     """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else it tells of that directory
     before = os.environ.get("MPLCONFIGDIR")

@@ -13,7 +13,9 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share
 
 HOST_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
-"""What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where GPUs are counted anew."""
+"""What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where
+GPUs are counted anew.
+"""
 
 
 class ContainerLaunch(NamedTuple):

@@ -1,7 +1,8 @@
 """The Docker Engine of this machine, asked over its Unix socket.
 
-Requests are HTTP/1.0, so every answer ends with its connection, and a stream of events is lines until then. The Docker
-SDK for Python would do it too, but importing it takes longer than a whole launch (docs/decisions/docker.md).
+Requests are HTTP/1.0, so every answer ends with its connection, and a stream of events is lines
+until then. The Docker SDK for Python would do it too, but importing it takes longer than a whole
+launch (docs/decisions/docker.md).
 """
 
 import json
@@ -78,7 +79,8 @@ class Info(NamedTuple):
 class Engine:
     """One engine.
 
-    Whatever it answers, nothing but the errors named here comes of it: it may be another user's program.
+    Whatever it answers, nothing but the errors named here comes of it: it may be another user's
+    program.
 
     Args:
         socket_path: of its Unix socket.
@@ -127,8 +129,8 @@ class Engine:
     def container(self, name: str) -> Container | None:
         """A container by name or id.
 
-        Who commits a container makes an image with its labels, and each container of that image has them, too. They
-        are not its own, so they are left out.
+        Who commits a container makes an image with its labels, and each container of that image has
+        them, too. They are not its own, so they are left out.
         """
         if not name:
             return None

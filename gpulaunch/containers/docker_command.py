@@ -1,8 +1,9 @@
 """Docker's command line, read as docker reads it, so that the image and all that follows it stay untouched.
 
-Docker's flags end at the first word that is none: the image. To find it one has to know which flags take a value. The
-tables are the union over the docker clients 20.10 to 29.7 (docker/cli, cli/command/container/opts.go and run.go,
-cli/flags/options.go); tests/test_docker_command.py holds them against the installed client.
+Docker's flags end at the first word that is none: the image. To find it one has to know which flags
+take a value. The tables are the union over the docker clients 20.10 to 29.7 (docker/cli,
+cli/command/container/opts.go and run.go, cli/flags/options.go); tests/test_docker_command.py holds
+them against the installed client.
 """
 # pure: decides on plain values
 
@@ -95,7 +96,8 @@ class DockerCommand(NamedTuple):
     Attributes:
         argv: all of it.
         global_flags: before the subcommand.
-        subcommand: such as ("run",) or ("container", "run"); one word for those that are of no concern here.
+        subcommand: such as ("run",) or ("container", "run"); one word for those that are of no
+            concern here.
         flags: of the subcommand, if it is one that starts containers.
         flags_end: index after the last of them; before the -- that may end them.
         operands: what follows: image, command and arguments, or containers.
@@ -160,7 +162,8 @@ def read_command(argv: Sequence[str]) -> DockerCommand:
         argv: from the word docker on.
 
     Raises:
-        UsageError: a flag is unknown, so that nobody can tell where the image is; or compose is to start containers.
+        UsageError: a flag is unknown, so that nobody can tell where the image is; or compose is to
+            start containers.
     """
     argv = tuple(argv)
     global_flags, _, words = _read_flags(argv, 1, GLOBAL_FLAGS, "docker")
@@ -228,7 +231,9 @@ def _read_word(argv: tuple[str, ...], at: int, table: FlagTable, command: str) -
     if not word.startswith("--"):
         return _read_letters(argv, at, table, command)
     name, equals, value = word.partition("=")
-    if equals:  # of a flag that is not known, too: there is no doubt where its value is, and docker will judge it
+    # of a flag that is not known, too: there is no doubt where its value is, and docker will judge
+    # it
+    if equals:
         return [Flag(name, value, at, at + 1)]
     if name in table.switches:
         return [Flag(name, None, at, at + 1)]

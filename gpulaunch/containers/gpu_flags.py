@@ -180,8 +180,8 @@ def with_gpus(
 ) -> tuple[str, ...]:
     """Docker's command line with exactly these GPUs, and labels that tell others whose they are.
 
-    All else stays as and where it was. What is added comes after the user's flags, since of two assignments to one
-    variable or label docker takes the last.
+    All else stays as and where it was. What is added comes after the user's flags, since of two
+    assignments to one variable or label docker takes the last.
 
     Args:
         command: docker run or docker create.

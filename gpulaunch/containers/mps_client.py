@@ -30,7 +30,8 @@ class Surroundings(NamedTuple):
     Attributes:
         user_id: of who launches, whom the MPS daemon serves.
         group_id: of who launches.
-        image_user: USER of the image, empty for root; None if nobody can tell, since it is not here yet.
+        image_user: USER of the image, empty for root; None if nobody can tell, since it is not here
+            yet.
         security: the engine's security options, such as "userns" or "rootless".
     """
 
@@ -88,7 +89,8 @@ def check_sharing(command: DockerCommand, around: Surroundings) -> None:
         around: what decides besides.
 
     Raises:
-        UsageError: it cannot be; the message names the flag, the image or the engine's setting that is in the way.
+        UsageError: it cannot be; the message names the flag, the image or the engine's setting that
+            is in the way.
     """
     if command.subcommand[-1] != "run":
         subcommand = " ".join(command.subcommand)

@@ -1,7 +1,8 @@
 """Leases and the containers that hold them.
 
-A container belongs to its engine, not to the docker command that started it, so it is the engine that knows whether a
-lease is still needed. docs/decisions/docker.md tells why each part is as it is.
+A container belongs to its engine, not to the docker command that started it, so it is the engine
+that knows whether a lease is still needed. docs/decisions/docker.md tells why each part is as it
+is.
 """
 
 import os
@@ -20,10 +21,14 @@ from gpulaunch.process.identity import Process
 from gpulaunch.process.system import state_of
 
 STOP_FOLLOWS_S = 0.25
-"""After a container was killed through the engine: "stop" follows if it was docker stop or docker restart."""
+"""After a container was killed through the engine: "stop" follows if it was docker stop or
+docker restart.
+"""
 
 START_FOLLOWS_S = 2.0
-"""After "stop": "start" follows if it was docker restart, as soon as the engine has set the container up again."""
+"""After "stop": "start" follows if it was docker restart, as soon as the engine has set the
+container up again.
+"""
 
 QUESTION_S = 2.0
 """What an engine gets to answer in when somebody looks at the table."""
@@ -39,7 +44,8 @@ _OVERLAP_S = 1.0  # events that are told twice do no harm, one that is missed wo
 def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
     """What the engines that are known here tell of the containers of leases, by the leases' ids.
 
-    Each engine gets one chance to answer, however many leases there are: it may be gone, hang, or be another user's.
+    Each engine gets one chance to answer, however many leases there are: it may be gone, hang, or
+    be another user's.
     """
     met: dict[str, _Met] = {}
     return {lease.id: _standing_of(lease, met) for lease in leases}

@@ -27,7 +27,8 @@ class Watcher:
         guards: ends the container should the launcher be killed.
         time_limit_s: how long the container may run, or None.
         grace_s: between TERM and KILL.
-        before_kill: done once to the processes of a container that outlives the grace when it is to end.
+        before_kill: done once to the processes of a container that outlives the grace when it is to
+            end.
     """
 
     def __init__(
@@ -70,7 +71,10 @@ class Watcher:
         return self._followed.has_ended()
 
     def take_over(self) -> None:
-        """The launcher goes now. Should the process have been killed meanwhile, another one does it."""
+        """The launcher goes now.
+
+        Should the process have been killed meanwhile, another one does it.
+        """
         if not self._companion.tell(_TAKE_OVER):
             Companion(self._act, self._record.fd).tell(_TAKE_OVER)
 

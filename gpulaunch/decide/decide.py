@@ -30,7 +30,8 @@ class Situation(NamedTuple):
         topology: the machine.
         leases: all live ones of this machine's table.
         outside: use that no lease explains.
-        within: the live lease that this launch runs inside of, or None; its GPUs are then the whole machine.
+        within: the live lease that this launch runs inside of, or None; its GPUs are then the whole
+            machine.
         ahead: earlier requests in the queue, of whatever GPUs, in their order.
         clock_s: seconds since boot, for how long those may be passed.
     """
@@ -282,7 +283,10 @@ def _hopeless(
 def leased_uuids(
     topology: Topology, leases: Sequence[Lease], within: Lease | None = None
 ) -> set[str]:
-    """GPUs that others have; inside a lease, others inside it. A card that was leased before it was split is theirs."""
+    """GPUs that others have; inside a lease, others inside it.
+
+    A card that was leased before it was split is theirs.
+    """
     own = (within.id, *within.ancestors) if within else ()
     others = [
         lease

@@ -65,8 +65,8 @@ class Explanation(NamedTuple):
         reason: what made the winner win, or why there is none.
         alternatives: the nearest things that would work; empty if granted.
         if_idle: what the idle machine would give, if that is faster than what is granted.
-        sharing: what becomes of each share group if the job comes to it, and what its GPUs are called; last of GPUs
-            that it opens. Empty if it does not share.
+        sharing: what becomes of each share group if the job comes to it, and what its GPUs are
+            called; last of GPUs that it opens. Empty if it does not share.
     """
 
     excluded: list[Excluded]

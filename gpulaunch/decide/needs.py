@@ -24,8 +24,8 @@ def needs_of(
 ) -> Needs:
     """What a set of GPUs must have for this request.
 
-    In several machines a job that fits into one of them stays in one, unless its tasks are to be spread
-    (topo-aware-sc17 4.4).
+    In several machines a job that fits into one of them stays in one, unless its tasks are to be
+    spread (topo-aware-sc17 4.4).
 
     Args:
         request: what is asked.

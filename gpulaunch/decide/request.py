@@ -44,7 +44,8 @@ class Wishes(NamedTuple):
         one_numa_node: they must be next to the same CPUs.
         single_node: they must be in one machine.
         one_per_node: each must be in a machine of its own.
-        apart_from: names of jobs, or of their profiles, whose sockets, or machines if there are several, to avoid.
+        apart_from: names of jobs, or of their profiles, whose sockets, or machines if there are
+            several, to avoid.
         host_gb_per_s: what the process of each GPU moves in its socket's memory.
     """
 
@@ -64,7 +65,8 @@ class UtilityTerms(NamedTuple):
     Attributes:
         least: under this utility, 0 to 1, a policy that waits for utility lets the job wait.
         weights: of communication, interference and fragmentation.
-        slowdowns: by a job's profile: how much slower this job is beside it, and it beside this one; 0.1 is 10 %.
+        slowdowns: by a job's profile: how much slower this job is beside it, and it beside this
+            one; 0.1 is 10 %.
     """
 
     least: float = 0.0
@@ -78,7 +80,8 @@ class Sharing(NamedTuple):
     Attributes:
         client: what it uses and aims at.
         bounds: of what may come together on a GPU.
-        sm_percentage: share of SMs that it is to have whatever would be best, 1-100; None for what is best.
+        sm_percentage: share of SMs that it is to have whatever would be best, 1-100; None for what
+            is best.
         announced: others that are going to share with it, for which room is left.
         user_id: whose job it is.
         capacities: by UUID, of the GPUs that can be shared.
@@ -252,7 +255,8 @@ def model(topology: Topology, text: str, option: str) -> Constraint:
 def visible(topology: Topology, value: str) -> Constraint:
     """Admit what a CUDA_VISIBLE_DEVICES that is already set leaves visible.
 
-    CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and the rest.
+    CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and
+    the rest.
     """
     uuids = []
     for name in value.split(","):

@@ -52,8 +52,8 @@ class Place(NamedTuple):
 def join(request: Request, place: Place, count: int) -> Joined | list[str]:
     """The share group to join, or of each why not.
 
-    Joining comes before GPUs that are free, so that those stay whole; but a job that depends on links is not sent to
-    worse ones than it would get alone.
+    Joining comes before GPUs that are free, so that those stay whole; but a job that depends on
+    links is not sent to worse ones than it would get alone.
 
     Args:
         request: one that shares.
@@ -119,7 +119,8 @@ def opened(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -> J
     Args:
         request: one that shares.
         uuids: of the GPUs.
-        leases: of other jobs. Of a job with several GPUs a launch inside it may be left, with the MPS daemon of all.
+        leases: of other jobs. Of a job with several GPUs a launch inside it may be left, with the
+            MPS daemon of all.
     """
     found = joining(request, uuids, ())
     if any(lease.share and not set(uuids).isdisjoint(lease.share.group) for lease in leases):

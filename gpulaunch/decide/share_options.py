@@ -36,8 +36,8 @@ class Joining(NamedTuple):
 def groups(leases: Iterable[Lease], user_id: int) -> dict[tuple[str, ...], list[Lease]]:
     """The jobs of a user that share GPUs, by the UUIDs of their share group.
 
-    A launch inside a member is part of what that member uses. Groups of other users are nobody's to join: MPS serves
-    one user at a time, and lets the others wait for ever.
+    A launch inside a member is part of what that member uses. Groups of other users are nobody's to
+    join: MPS serves one user at a time, and lets the others wait for ever.
     """
     found: dict[tuple[str, ...], list[Lease]] = {}
     for lease in leases:

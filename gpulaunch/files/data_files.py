@@ -6,13 +6,13 @@ from gpulaunch.errors import UsageError, quoted
 
 
 def config_directory() -> str:
-    """Where this user's settings and profiles lie."""
+    """Return the directory of this user's settings and profiles."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(base, "gpulaunch")
 
 
 def shipped_directory(kind: str) -> str:
-    """Where the files that come with gpulaunch lie: inside a wheel, or beside the package in the repository."""
+    """Return the directory of shipped files of a kind: in a wheel, or in the repository."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     inside = os.path.join(package, "_profiles", kind)
     return (
@@ -28,7 +28,17 @@ def is_path(name: str) -> bool:
 
 
 def find_file(name: str, directories: list[str], subject: str, hint: str) -> str:
-    """Path of a data file: the name itself if it looks like one, else NAME.toml in the first directory that has it."""
+    """Return the path of a data file by name or path.
+
+    Args:
+        name: the path itself if it looks like one, else NAME.toml is looked for.
+        directories: to look in, the first one first.
+        subject: what kind of file it is, for the message.
+        hint: what to do if there is none.
+
+    Raises:
+        UsageError: there is no file of that name.
+    """
     if is_path(name):
         return name
     for directory in directories:

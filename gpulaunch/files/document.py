@@ -1,28 +1,23 @@
-"""TOML that people have written: read, parsed, and complained of by line."""
+"""Documents that people have written: read, checked, and complained of by line."""
 
+import json
 import os
-import re
 import stat
-import tomllib
-from collections.abc import Callable, Sequence
-from datetime import date
+from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple, TypeVar
+from zlib import crc32
 
-from gpulaunch.errors import FieldError, UsageError, quoted
+from gpulaunch.errors import FieldError, UsageError
 
 T = TypeVar("T")
 
+SHIPPED = os.path.join("gpulaunch", "_profiles", "")
+"""Part of the paths of data files inside a wheel."""
+
 MAX_FILE_BYTES = 4 << 20
 
-_MOST_BITS = 63
-_BYTE_ORDER_MARK = "\ufeff"
 _PASSED_IN = ("/dev/fd/", "/dev/stdin", "/proc/")
-"""Pipes under these are open already, such as those of <(...); at any other one would wait for somebody to write."""
-
-_STATEMENT = r"\s*(\[|[^=]+=)"  # it may begin one, or be within a value
-
-_KEY = r"""\s*(\[+(?:"[^"]*"|'[^']*'|[^\[\],"'])+\]+(?=\s*(?:#|$))|(?:"[^"]*"|'[^']*'|[^=#"'])+?(?=\s*=))"""
-"""The head of a table, or a key."""
+"""Pipes under these are open already, such as those of <(...); any other has no writer yet."""
 
 
 class Document(NamedTuple):
@@ -41,58 +36,23 @@ class Document(NamedTuple):
     place: tuple[str | int, ...] = ()
 
     def error(self, problem: FieldError) -> UsageError:
-        """The problem with this file's path and the line where its value begins."""
+        """Return the problem as an error with this file's path and the line of the value."""
         return UsageError(self.located(problem.path, problem.message))
 
     def located(self, path: tuple[str | int, ...], message: str) -> str:
-        """What is to be said about a value, after the file's path and the line where the value begins."""
-        line = self._line_of((*self.place, *path))
+        """Put this file's path and the line of a value before a message."""
+        from gpulaunch.files.toml import line_of  # late: only a mistake needs it
+
+        line = line_of(self.text, (*self.place, *path))
         return f"{self.path}:{line}: {message}" if line else f"{self.path}: {message}"
 
     def has(self, path: tuple[str | int, ...]) -> bool:
-        """Whether there is a value."""
-        return _has(self.data, path)
-
-    def _line_of(self, path: tuple[str | int, ...]) -> int | None:
-        """First line of a value: it is there once the lines up to its end are parsed, and not before.
-
-        Halving finds it, among the places where a statement may begin; some of those are within values of several
-        lines, and what ends there cannot be parsed.
-        """
-        lines = self.text.split("\n")
-        starts = [i for i, line in enumerate(lines) if re.match(_STATEMENT, line)]
-        starts = [*starts, len(lines)]
-        if not path or not self._ends_with(lines, path):
-            return None
-        before, after = (
-            0,
-            len(starts) - 1,
-        )  # the value is not there at the one, and is there at the other
-        while after - before > 1:
-            middle = (before + after) // 2
-            found, at = None, middle
-            while found is None and at < after:
-                found = self._ends_with(lines[: starts[at]], path)
-                at += found is None
-            if found is None:
-                starts[middle:after] = []
-                after = middle
-            elif found:
-                after = at
-            else:
-                before = at
-        return starts[before] + 1
-
-    @staticmethod
-    def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None:
-        """Whether the value is there at the end of these lines; None if they end within another."""
-        try:
-            return _has(tomllib.loads("\n".join(lines) + "\n"), path)
-        except ValueError:
-            return None
+        """Return whether there is a value at a path."""
+        return has_value(self.data, path)
 
 
-def _has(data: Any, path: tuple[str | int, ...]) -> bool:  # noqa: ANN401
+def has_value(data: Any, path: tuple[str | int, ...]) -> bool:  # noqa: ANN401
+    """Return whether tables and lists within one another have a value at a path."""
     for part in path:
         try:
             data = data[part]
@@ -107,7 +67,53 @@ def read_document(path: str) -> Document:
     Raises:
         UsageError: it cannot be read, is no TOML, or is larger than MAX_FILE_BYTES.
     """
-    return parse_toml(path, read_text(path))
+    return parse_document(path, read_text(path))
+
+
+def parse_document(path: str, text: str) -> Document:
+    """Parse the text of a TOML file, or take what the wheel has of it in JSON.
+
+    Raises:
+        UsageError: it is no TOML.
+    """
+    data = _compiled(path, text)
+    if data is not None:
+        return Document(path, text, data)
+    from gpulaunch.files.toml import parse_toml  # late: shipped files are compiled
+
+    return parse_toml(path, text)
+
+
+def compiled_path(path: str) -> str:
+    """Return where the compiled form of a shipped TOML file is."""
+    return path.removesuffix(".toml") + ".json"
+
+
+def compiled_text(text: str, data: dict[str, Any]) -> str:
+    """Return what the compiled form of a TOML file holds.
+
+    Args:
+        text: of the TOML file.
+        data: what it says.
+    """
+    return json.dumps({"crc32": crc32(text.encode()), "data": data}, separators=(",", ":"))
+
+
+def _compiled(path: str, text: str) -> dict[str, Any] | None:
+    """Return what a shipped file says, without parsing TOML; None if that is not at hand.
+
+    Parsing TOML costs a launch as much as deciding (docs/decisions/start-up.md). A file that was
+    changed after the wheel was made no longer has the checksum, and is parsed.
+    """
+    if SHIPPED not in path:
+        return None
+    try:
+        with open(compiled_path(path), "rb") as file:
+            compiled = json.load(file)
+        is_of_this_text = compiled["crc32"] == crc32(text.encode())
+        return compiled["data"] if is_of_this_text else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def read_text(path: str, most_bytes: int = MAX_FILE_BYTES) -> str:
@@ -131,7 +137,7 @@ def read_text(path: str, most_bytes: int = MAX_FILE_BYTES) -> str:
 
 
 def _opened(path: str) -> BinaryIO:
-    """A file, open for reading; nobody waits here for somebody to write."""
+    """Open a file for reading without waiting for a writer."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  returned
     if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode) and not path.startswith(_PASSED_IN):
         file.close()
@@ -140,78 +146,8 @@ def _opened(path: str) -> BinaryIO:
     return file
 
 
-def parse_toml(origin: str, text: str) -> Document:
-    """Parse TOML that comes from a file or elsewhere, such as an image's label; a key `date` holds text then.
-
-    Raises:
-        UsageError: it is no TOML.
-    """
-    if text.startswith(_BYTE_ORDER_MARK):
-        raise UsageError(
-            f"{origin}:1: it begins with a byte-order mark: save it as UTF-8 without one"
-        )
-    try:
-        document = Document(origin, text, tomllib.loads(text))
-        _dates_as_text(document.data)
-        large = _large(document.data)
-    except tomllib.TOMLDecodeError as problem:
-        raise UsageError(_located(origin, text, str(problem))) from None
-    except RecursionError:
-        raise UsageError(
-            f"{origin}: beyond what can be read: tables or lists in one another, too deep"
-        ) from None
-    except ValueError as problem:  # numbers of thousands of digits
-        raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
-    if large:
-        raise document.error(FieldError(large, f"{large[-1]}: a number of more than 64 bits"))
-    return document
-
-
-def _dates_as_text(value: Any) -> None:  # noqa: ANN401
-    """Put ISO 8601 in place of TOML's own dates, wherever a key is called date."""
-    for key, one in (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    ):
-        if key == "date" and isinstance(one, date):
-            value[key] = one.isoformat().replace("+00:00", "Z")
-        _dates_as_text(one)
-
-
-def _large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
-    """Where the first whole number stands that TOML does not have; None if there is none."""
-    if isinstance(value, int):
-        return path if value.bit_length() > _MOST_BITS else None
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return next((found for key, one in inner if (found := _large(one, (*path, key)))), None)
-
-
-def _located(path: str, text: str, problem: str) -> str:
-    message, _, place = problem.rpartition(" (at ")
-    place = place.rstrip(")")
-    line = (
-        int(place.partition(",")[0].removeprefix("line "))
-        if place.startswith("line ")
-        else text.count("\n") + 1
-    )
-    if message == "Cannot overwrite a value" or message.startswith("Cannot declare"):
-        found = [(n, re.match(_KEY, one)) for n, one in enumerate(text.split("\n")[:line], 1)]
-        line, head = next((n, head[1]) for n, head in reversed(found) if head)
-        message = f"{quoted(head)} stands twice"
-    return f"{path}:{line}: {message[:1].lower()}{message[1:]}"
-
-
 def parsed(document: Document, parse: Callable[[dict[str, Any]], T]) -> T:
-    """What a parser makes of the document; its complaints get path and line."""
+    """Parse a document; complaints of the parser get the file's path and line."""
     try:
         return parse(document.data)
     except FieldError as problem:

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from gpulaunch.errors import FieldError
 
 Rule = type | tuple[float, float] | tuple[str, ...]
-"""A type, the range of a number (both ends included; whole if both ends are), or the allowed words."""
+"""A type, the range of a number (both ends included; whole if both ends are), or the words."""
 
 
 class OneOrEach(NamedTuple):
-    """A rule for one value that holds for all items, or for each value of a list that has one for each item."""
+    """A rule for one value for all items, or for a list with a value for each item."""
 
     rule: Rule
 
@@ -79,12 +79,12 @@ Path = tuple[str | int, ...]
 def checked(
     document: object, fields: FieldTable, required: Sequence[str] = (), where: Path = ()
 ) -> Mapping[str, Any]:
-    """The document itself, once it is known to have the right keys and values.
+    """Return the document after checking its keys and values.
 
     Args:
         document: what the file holds at this place.
         fields: every key that may stand here.
-        required: those that must.
+        required: keys that must stand here.
         where: this place in the whole document.
 
     Raises:
@@ -105,7 +105,7 @@ def checked(
 
 
 def unknown(key: str, known: Iterable[str]) -> str:
-    """What to say of a key that nobody knows: the one that is most like it, else all that may stand there."""
+    """Return the message for an unknown key: the nearest known key, or all of them."""
     from difflib import get_close_matches  # late: it costs 3 ms
 
     names = list(known)
@@ -120,10 +120,10 @@ def _name(where: Path) -> str:
 
 
 def each(value: object, count: int, where: Path) -> list[Any]:
-    """The values of `count` items, from what a OneOrEach rule has admitted.
+    """Return a value for each of `count` items, from what a OneOrEach rule has admitted.
 
     Raises:
-        FieldError: the list is not as long.
+        FieldError: the list does not have `count` values.
     """
     if not isinstance(value, list):
         return [value] * count
@@ -164,7 +164,7 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
 
 
 def _check_within(value: object, rule: ListOf | RowOf | TableOf, where: Path) -> str | None:
-    """What is wrong with a list or table as a whole; None once its values are known to be right."""
+    """Check a list or table and each of its values; return what is wrong with it as a whole."""
     if isinstance(rule, TableOf):
         if not isinstance(value, Mapping):
             return _no_table(value)

@@ -7,7 +7,7 @@ from gpulaunch.errors import UsageError, printable
 
 
 def log_lines(path: str) -> Iterator[bytes]:
-    """The lines of a log, one after the other.
+    """Yield the lines of a log.
 
     Raises:
         UsageError: it cannot be read.

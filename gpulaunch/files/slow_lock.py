@@ -1,6 +1,7 @@
-"""A lock around what takes long, such as reading a machine or starting a daemon. Only this file imports filelock.
+"""A lock around slow work, such as reading a machine or starting a daemon.
 
-The host-wide lock of the allocation table is another one: under it nobody may do anything that takes long.
+The host-wide lock of the allocation table is another one: nothing slow is done under that.
+Only this file imports filelock.
 """
 
 from collections.abc import Iterator

@@ -24,10 +24,10 @@ def check_writable(path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Make a directory if there is none, and find out before long work whether files could be written there.
+    """Make a directory if there is none, and check that files can be written there.
 
     Raises:
-        FailedError: they could not, or the path is taken by something else.
+        FailedError: they cannot, or the path is taken by something else.
     """
     from tempfile import mkstemp  # late: it costs 4 ms
 
@@ -43,7 +43,9 @@ def make_directory(path: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file whole or not at all; "-" is stdout, and what is no regular file is written as it comes.
+    """Write a file whole or not at all; "-" is stdout.
+
+    A path that is no regular file is written as it is.
 
     Raises:
         FailedError: it cannot be written.
@@ -95,18 +97,19 @@ def _mode_of(path: str) -> int:
 
 
 def document_text(document: Mapping[str, Any]) -> str:
-    """A document as TOML."""
+    """Return a document as TOML."""
     import tomlkit  # late: few commands write TOML
 
     return _ended(tomlkit.dumps(_readable(document)))
 
 
 def changed_text(text: str, sections: Mapping[str, Any]) -> str:
-    """TOML with other values at its top or in its sections; what people wrote around them stays.
+    """Return TOML with other values at its top or in its sections; what stands around them stays.
 
     Args:
         text: a TOML document that can be parsed.
-        sections: by name at the top: a value, a table with all it is to have, or None for what is to go.
+        sections: by name at the top: a value, a table with all it is to have, or None for a
+            section to remove.
     """
     import tomlkit
 
@@ -122,7 +125,7 @@ def changed_text(text: str, sections: Mapping[str, Any]) -> str:
 
 
 def _readable(value: Any) -> Any:  # noqa: ANN401
-    """A list of lists has one of them a line."""
+    """Return the value with each list of lists on lines of its own."""
     if isinstance(value, Mapping):
         return {key: _readable(one) for key, one in value.items()}
     if not isinstance(value, list) or not any(isinstance(one, list) for one in value):
@@ -136,7 +139,7 @@ def _readable(value: Any) -> Any:  # noqa: ANN401
 
 
 def _ended(text: str) -> str:
-    """With its last line ended."""
+    """Return the text with its last line ended."""
     return text if text.endswith("\n") else text + "\n"
 
 

@@ -1,195 +1,239 @@
-"""Look, wait for one's turn, take: how a request becomes a lease."""
+"""Acquire a lease: assess, wait for a place at the head of the queue, take the GPUs.
+
+The idiom is look, take the lock, look again: deciding is slow, so it is done without the host-wide
+lock, and what has changed since is checked under it.
+"""
 
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, admitted_gpus
+from gpulaunch.decide.decide import Grant, Refuse, Situation, Wait, admitted_gpus
+from gpulaunch.errors import NotShareableError
 from gpulaunch.launch.assess import (
-    Launch,
-    Look,
-    first_look,
+    Assessment,
+    assess,
+    assess_after_sleep,
+    assess_now,
     granted_gpus,
-    look_at,
-    next_look,
-    number_of,
-    see,
+    read_snapshot,
+    relevant,
 )
-from gpulaunch.launch.place_in_queue import Turn
+from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.place_in_queue import PlaceInQueue
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.record_file import Draft
-from gpulaunch.leases.table import Snapshot, Table
+from gpulaunch.leases.table import LockedTable, Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import boot_id, now, seconds_since_boot, this_process
 
-if TYPE_CHECKING:  # what few launches need, the others do not load
+if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share
 
 MOST_LOST_RACES = 5
-"""Who does not wait gives up then."""
+"""Without --wait, give up after this many lost races."""
 
 MOST_LOST_RACES_TO_SHARERS = 50
-"""The same for who shares: others take nothing from him by coming first, so each race that is lost tells little."""
+"""Limit for launches that share. Another launch that comes first takes nothing from them, so a
+lost race says little."""
 
 
-class Told(NamedTuple):
-    """Who is told what on the way; none may raise.
+class Callbacks(NamedTuple):
+    """Functions that a launch calls on its way; none may raise.
 
     Attributes:
-        warn: what is odd but no failure.
-        waiting: why the launch joins the queue, with the live leases and the earlier tickets.
+        warn: given what is odd but no failure.
+        waiting: given why the launch joins the queue, and the live leases and earlier tickets.
     """
 
     warn: Callable[[str], None]
     waiting: Callable[[str, Snapshot], None]
 
 
-class Holder(Protocol):
-    """Who is to hold the lease, prepared before it is taken, so that its process can stand in the record."""
+class Claimant(Protocol):
+    """What will hold a lease, made before the lease is taken so that its pid can be recorded."""
 
     @property
     def process(self) -> Process:
-        """What stands in the record as the job."""
+        """The process that the record names as the job."""
 
     def dismiss(self) -> None:
-        """It comes to nothing: the GPUs went to somebody else."""
+        """Undo everything: the GPUs went to another launch."""
 
 
-H = TypeVar("H", bound=Holder)
+C = TypeVar("C", bound=Claimant)
 
 
-class Held(NamedTuple, Generic[H]):
-    """GPUs that are ours.
+class Acquired(NamedTuple, Generic[C]):
+    """A lease that this process has just taken.
 
     Attributes:
-        grant: which, and why.
-        situation: in which it was granted.
+        grant: which GPUs, and why.
+        situation: the state of the machine in which they were granted.
         lease: as recorded.
         record: its file, open.
-        holder: as prepared.
+        claimant: as prepared.
     """
 
     grant: Grant
     situation: Situation
     lease: Lease
     record: Draft
-    holder: H
+    claimant: C
+
+
+class _Terms(NamedTuple):
+    """How the GPUs will be held: alone (None), or as a client of MPS."""
+
+    share: "Share | None"
 
 
 def acquire(
-    launch: Launch, table: Table, told: Told, prepare: "Callable[[Draft, Share | None], H]"
-) -> Held[H] | Decision:
-    """Take the GPUs that the request gets, now or when its turn has come.
+    launch: Launch,
+    table: Table,
+    callbacks: Callbacks,
+    prepare: "Callable[[Draft, Share | None], C]",
+) -> Acquired[C] | Wait | Refuse:
+    """Take the GPUs that the request gets, now or when the launch is at the head of the queue.
 
     Args:
-        launch: what and where.
-        table: where leases stand.
-        told: what happens on the way.
-        prepare: makes who is to hold the lease, given its record and its share; called anew after a race that was lost.
+        launch: what is asked, and where.
+        table: where leases and tickets stand.
+        callbacks: called on the way.
+        prepare: makes the claimant, given the draft of the lease's record and its share; called
+            again after each lost race.
 
     Returns:
-        What is ours, or the decision if that was no Grant and the launch does not wait.
+        The lease, or the decision if that was no Grant and the launch does not wait.
 
     Raises:
         FailedError: the table cannot be used; nothing is held.
         TimedOutError: the launch has waited for as long as it may.
     """
-    turn: Turn | None = None
-    lost = 0
-    launch = _swept(launch, table)
+    launch = _without_stale_daemons(launch, table)
+    place: PlaceInQueue | None = None
+    lost_races = 0
     try:
-        look = first_look(launch, table, turn)
+        assessment = assess_now(launch, table, None)
         while True:
-            if launch.within and launch.within not in look.seen.leases:
-                told.warn(f"lease {launch.within.id} has ended, so this is a launch of its own")
+            decision = assessment.decision
+            if launch.within and launch.within not in assessment.snapshot.leases:
+                # The lease around this launch has ended since it was read.
+                callbacks.warn(
+                    f"lease {launch.within.id} has ended, so this is a launch of its own"
+                )
                 launch = launch._replace(within=None)
-                _out_of_queue(turn)
-                turn = None
-                look = first_look(launch, table, turn)
-            elif isinstance(look.decision, Grant):
-                held = _take(launch, table, look, turn, prepare)
-                if isinstance(held, Held):
-                    return held
-                if held is not None:
-                    told.warn(f"not shared: {held}")
+                _leave(place)
+                place = None
+                assessment = assess_now(launch, table, None)
+            elif isinstance(decision, Grant):
+                try:
+                    acquired = _take(launch, table, assessment, place, prepare)
+                except NotShareableError as problem:
+                    callbacks.warn(f"not shared: {problem}")
                     launch = launch._replace(request=launch.request._replace(sharing=None))
-                lost += 1
-                if (
-                    turn is None and launch.patience.wait
-                ):  # from now on, who comes later cannot take them away
-                    turn = _join(launch, table, told.warn)
-                elif turn is None and lost == (
-                    MOST_LOST_RACES_TO_SHARERS if launch.request.sharing else MOST_LOST_RACES
-                ):
-                    gpus = gpus_text(len(look.decision.placement.gpus))
-                    return Wait(f"{gpus} chosen, but others were faster {lost} times")
-                look = first_look(launch._replace(machine=look_again(launch.machine)), table, turn)
-            elif isinstance(look.decision, Refuse) or not launch.patience.wait:
-                return look.decision
+                    acquired = None
+                if acquired is not None:
+                    return acquired
+                lost_races += 1
+                if place is None and launch.patience.wait:
+                    # From now on a launch that comes later cannot take these GPUs first.
+                    place = _join_queue(launch, table, callbacks.warn)
+                elif place is None and lost_races == _most_lost_races(launch):
+                    gpus = gpus_text(len(decision.placement.gpus))
+                    return Wait(f"{gpus} chosen, but others were faster {lost_races} times")
+                seen_anew = launch._replace(machine=look_again(launch.machine))
+                assessment = assess_now(seen_anew, table, _number(place))
+            elif isinstance(decision, Refuse) or not launch.patience.wait:
+                return decision
             else:
-                turn = turn or _join(launch, table, told.warn)
-                _sleep(launch, table, look, turn, told)
-                look = next_look(launch, table, turn)
+                place = place or _join_queue(launch, table, callbacks.warn)
+                _sleep(launch, table, assessment, place, callbacks)
+                assessment = assess_after_sleep(launch, table, place.ticket.number)
     finally:
-        _out_of_queue(turn)
+        _leave(place)
 
 
-def _swept(launch: Launch, table: Table) -> Launch:
-    """The launch, after MPS daemons that nobody ended, and that may keep others off their GPUs."""
+def _most_lost_races(launch: Launch) -> int:
+    return MOST_LOST_RACES_TO_SHARERS if launch.request.sharing else MOST_LOST_RACES
+
+
+def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
+    """Return the launch after ending MPS daemons without jobs, which keep others off their GPUs."""
     if launch.mps is None or not os.path.isdir(launch.mps.base):
         return launch
     from gpulaunch.sharing.share_group import sweep  # late: few users share
 
-    return (
-        launch._replace(machine=look_again(launch.machine))
-        if sweep(launch.mps.base, table)
-        else launch
+    if not sweep(launch.mps.base, table):
+        return launch
+    return launch._replace(machine=look_again(launch.machine))
+
+
+def _number(place: PlaceInQueue | None) -> int | None:
+    """Return the number of the launch's ticket; None if it is not in the queue."""
+    return place.ticket.number if place else None
+
+
+def _leave(place: PlaceInQueue | None) -> None:
+    if place:
+        place.close()
+
+
+def _sleep(
+    launch: Launch, table: Table, assessment: Assessment, place: PlaceInQueue, callbacks: Callbacks
+) -> None:
+    """Sleep until deciding again may have another answer; say why before the first time."""
+    if not place.has_slept:
+        callbacks.waiting(
+            assessment.decision.reason, read_snapshot(launch, table, place.ticket.number)
+        )
+    place.sleep(
+        assessment.decision.reason,
+        assessment.barred_by,
+        assessment.snapshot.leases,
+        [pid for use in assessment.outside for pid in use.pids],
+        may_join=launch.request.sharing is not None,  # even where it is barred from free GPUs
     )
-
-
-def _out_of_queue(turn: Turn | None) -> None:
-    if turn:
-        turn.close()
-
-
-def _sleep(launch: Launch, table: Table, look: Look, turn: Turn, told: Told) -> None:
-    """Sleep until it is worth looking again; the first time it is told why."""
-    if not turn.has_slept:
-        told.waiting(look.decision.reason, see(launch, table.peek(turn.ticket.number)))
-    pids = [pid for use in look.outside for pid in use.pids]
-    may_join = launch.request.sharing is not None  # also where it is barred from free GPUs
-    turn.sleep(look.decision.reason, look.barred_by, look.seen.leases, pids, may_join=may_join)
 
 
 def _take(
     launch: Launch,
     table: Table,
-    look: Look,
-    turn: Turn | None,
-    prepare: "Callable[[Draft, Share | None], H]",
-) -> Held[H] | str | None:
-    """Take what was granted, if the table is still what that rests on; else decide again.
+    assessment: Assessment,
+    place: PlaceInQueue | None,
+    prepare: "Callable[[Draft, Share | None], C]",
+) -> Acquired[C] | None:
+    """Take what was granted; None if another launcher was faster.
 
-    Deciding may take long on a large machine, so it is done under the lock only if it was quick before; else what was
-    granted is taken if nobody came into its way. None: the GPUs went to somebody else. Text: why they cannot be shared.
+    Raises:
+        NotShareableError: the GPUs were to be shared, and their MPS daemon cannot be had.
     """
-    with _ready_to_share(launch, table, look.decision) as share:
-        return (
-            share
-            if isinstance(share, str)
-            else _take_with(launch, table, look, turn, prepare, share)
-        )
+    with _share_made_ready(launch, table, assessment.decision) as share:
+        record = table.draft(place.ticket.id if place else None)
+        claimant: C | None = None
+        acquired: Acquired[C] | None = None
+        try:
+            # Forking the job is slow, and its pid stands in the record: so before the lock.
+            claimant = prepare(record, share)
+            with table.locked() as locked:
+                acquired = _publish(launch, assessment, place, locked, record, claimant, share)
+        except BaseException:  # also a KeyboardInterrupt of a Python program
+            _discard(record, claimant)
+            raise
+        if acquired is None:
+            _discard(record, claimant)
+        return acquired
 
 
-def _ready_to_share(
-    launch: Launch, table: Table, decision: Decision
-) -> "AbstractContextManager[Share | str | None]":
-    """The share that the lease is to have, if any, or why there is none; it can be had for as long as this lasts."""
+def _share_made_ready(
+    launch: Launch, table: Table, decision: Wait | Refuse | Grant
+) -> "AbstractContextManager[Share | None]":
+    """Return a context with the share that the lease will have; its MPS daemon stays that long."""
     joining = decision.joining if isinstance(decision, Grant) else None
     if joining is None:
         return nullcontext(launch.within.share if launch.within else None)
@@ -199,91 +243,99 @@ def _ready_to_share(
     return ready_to_share(share_of(launch.request, joining), joining.residents, launch.mps, table)
 
 
-def _take_with(
+def _publish(
     launch: Launch,
-    table: Table,
-    look: Look,
-    turn: Turn | None,
-    prepare: "Callable[[Draft, Share | None], H]",
-    ready: "Share | None",
-) -> Held[H] | None:
-    record = table.draft(turn.ticket.id if turn else None)
-    holder: H | None = None
-    held: Held[H] | None = None
-    share: Share | str | None = ready
-    may_change = look.quick and not launch.request.is_choosy
-    try:
-        holder = prepare(record, ready)
-        with table.locked() as locked:
-            seen = see(launch, locked.read(number_of(turn)))
-            more = any(
-                lease not in seen.leases for lease in look.seen.leases
-            )  # GPUs are free: that may take longer
-            if seen != look.seen and may_change and not more:
-                look = look_at(launch, seen, look.outside)
-                share = _shared_anew(launch, look, ready)
-            stands = isinstance(look.decision, Grant) and _still_stands(
-                launch, look.decision, look.seen, seen
-            )
-            if isinstance(look.decision, Grant) and stands and not isinstance(share, str):
-                lease = _lease(launch, look.decision, record, holder)._replace(share=share)
-                locked.publish(record, lease)
-                if turn:
-                    turn.take(locked)
-                held = Held(look.decision, look.situation, lease, record, holder)
-    except BaseException:  # also a KeyboardInterrupt of a Python program
-        _let_go(record, holder)
-        raise
-    if held is None:
-        _let_go(record, holder)
-    return held
-
-
-def _shared_anew(launch: Launch, look: Look, ready: "Share | None") -> "Share | str | None":
-    """The share by a decision that was made again; why there is none, if the MPS daemon that is ready is not for it."""
-    if launch.request.sharing is None:  # then it can only be that of the lease around it
-        return ready if look.situation.within or ready is None else "the lease around it has ended"
-    joining = look.decision.joining if isinstance(look.decision, Grant) else None
-    if joining is None and ready is None:
+    assessment: Assessment,
+    place: PlaceInQueue | None,
+    locked: LockedTable,
+    record: Draft,
+    claimant: C,
+    share: "Share | None",
+) -> Acquired[C] | None:
+    """Write the lease into the table, under its lock; None if the GPUs are gone."""
+    # Another launcher may have taken these GPUs since we decided: look again under the lock.
+    snapshot = relevant(launch, locked.read(_number(place)))
+    terms: _Terms | None = _Terms(share)
+    before = assessment.snapshot
+    if snapshot != before and _can_decide_again(launch, assessment, snapshot):
+        assessment = assess(launch, snapshot, assessment.outside)
+        before = snapshot
+        terms = _terms_again(launch, assessment, share)
+    grant = assessment.decision
+    if not isinstance(grant, Grant) or terms is None:
         return None
-    if joining is None or ready is None:
-        return "it is shared no longer, or only now"
+    if not _is_still_valid(launch, grant, before, snapshot):
+        return None
+    lease = _lease(launch, grant, record, claimant)._replace(share=terms.share)
+    locked.publish(record, lease)
+    if place:
+        place.take(locked)
+    return Acquired(grant, assessment.situation, lease, record, claimant)
+
+
+def _can_decide_again(launch: Launch, assessment: Assessment, snapshot: Snapshot) -> bool:
+    """Return whether deciding on a new snapshot is quick enough for the host-wide lock.
+
+    With leases gone there are more GPUs to choose from than before, so it may take longer.
+    """
+    if not assessment.quick or launch.request.is_choosy:
+        return False
+    return all(lease in snapshot.leases for lease in assessment.snapshot.leases)
+
+
+def _terms_again(launch: Launch, assessment: Assessment, prepared: "Share | None") -> _Terms | None:
+    """Return the terms of a decision that was made again; None if they need another MPS daemon.
+
+    Args:
+        launch: what is asked.
+        assessment: the new decision.
+        prepared: the share whose daemon is ready; None if none is.
+    """
+    if launch.request.sharing is None:  # a share can only be that of the lease around this launch
+        return _Terms(prepared) if assessment.situation.within or prepared is None else None
+    decision = assessment.decision
+    joining = decision.joining if isinstance(decision, Grant) else None
+    if joining is None or prepared is None:
+        return _Terms(None) if joining is None and prepared is None else None
     from gpulaunch.decide.share_options import share_of  # late: few launches share
 
     share = share_of(launch.request, joining)
-    there = {lease.share.pipe_directory for lease in joining.residents if lease.share}
-    if launch.mps and (share.group != ready.group or there - {ready.pipe_directory}):
-        return "it is shared with others now"
-    return share._replace(pipe_directory=ready.pipe_directory)
+    daemons = {lease.share.pipe_directory for lease in joining.residents if lease.share}
+    if launch.mps and (share.group != prepared.group or daemons - {prepared.pipe_directory}):
+        return None
+    return _Terms(share._replace(pipe_directory=prepared.pipe_directory))
 
 
-def _still_stands(launch: Launch, grant: Grant, before: Snapshot, seen: Snapshot) -> bool:
-    """Whether a grant is as good as it was: nobody came into its way, though others may have left."""
+def _is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Snapshot) -> bool:
+    """Return whether a grant holds in a newer snapshot: nobody took its GPUs or came first.
+
+    Leases that have ended since do no harm.
+    """
     granted = {gpu.uuid for gpu in granted_gpus(launch, grant)}
-    came = [lease for lease in seen.leases if lease not in before.leases]
+    new_leases = [lease for lease in now_seen.leases if lease not in before.leases]
     return (
-        all(granted.isdisjoint(lease.uuids) for lease in came)
-        and not (came and launch.request.is_choosy)  # who its neighbours are may matter to it
-        and all(ticket in before.tickets for ticket in seen.tickets)
-        and (launch.within in seen.leases) == (launch.within in before.leases)
+        all(granted.isdisjoint(lease.uuids) for lease in new_leases)
+        and not (new_leases and launch.request.is_choosy)  # its neighbours may matter to it
+        and all(ticket in before.tickets for ticket in now_seen.tickets)
+        and (launch.within in now_seen.leases) == (launch.within in before.leases)
     )
 
 
-def _let_go(record: Draft, holder: Holder | None) -> None:
-    """Give up a record; one that is in the table is dead then."""
-    if holder:
-        holder.dismiss()
+def _discard(record: Draft, claimant: Claimant | None) -> None:
+    """Give up a record; if it is in the table already, it is dead from now on."""
+    if claimant:
+        claimant.dismiss()
     record.close()
 
 
-def _lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease:
+def _lease(launch: Launch, grant: Grant, record: Draft, claimant: Claimant) -> Lease:
     return Lease(
         id=record.id,
         user_id=os.geteuid(),
         table=launch.machine.key,
         uuids=tuple(gpu.uuid for gpu in granted_gpus(launch, grant)),
         launcher=this_process(),
-        job=holder.process,
+        job=claimant.process,
         command=launch.command,
         profile=launch.request.profile,
         assumed=launch.request.assumed,
@@ -299,13 +351,11 @@ def _lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease
     )
 
 
-def _join(launch: Launch, table: Table, warn: Callable[[str], None]) -> Turn:
-    return Turn(
-        table,
-        lambda ticket_id, number: _ticket(launch, ticket_id, number),
-        launch.patience.timeout_s,
-        warn,
-    )
+def _join_queue(launch: Launch, table: Table, warn: Callable[[str], None]) -> PlaceInQueue:
+    def write(ticket_id: str, number: int) -> Ticket:
+        return _ticket(launch, ticket_id, number)
+
+    return PlaceInQueue(table, write, launch.patience.timeout_s, warn)
 
 
 def _ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:

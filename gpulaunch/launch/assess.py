@@ -1,156 +1,120 @@
-"""What is to be launched, and what would be decided about it now: the machine and its table, looked at."""
+"""Assess a launch: the decision that it would get in the present state of machine and table."""
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
-from gpulaunch.decide.request import Request
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table
-from gpulaunch.launch.place_in_queue import Turn
-from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
-from gpulaunch.machine.find import Machine, look_again
+from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.process.system import is_stopped, seconds_since_boot
-from gpulaunch.sharing.mps_directories import MpsPlace
-
-if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.containers.container_launch import ContainerLaunch
 
 QUICK_S = 0.005
-"""What may be decided under the host-wide lock, for which everybody waits."""
+"""Longest decision that may be repeated under the host-wide lock, for which everybody waits."""
 
 
-class Patience(NamedTuple):
-    """Whether and how a launch waits.
-
-    Attributes:
-        wait: queue for GPUs that are busy.
-        timeout_s: the longest wait, or None.
-        passable_s: so long a smaller request that comes later may pass while this one cannot start.
-    """
-
-    wait: bool
-    timeout_s: float | None = None
-    passable_s: float = 0.0
-
-
-class Launch(NamedTuple):
-    """One command to be run on GPUs.
-
-    Attributes:
-        command: argv.
-        request: which GPUs.
-        machine: where.
-        within: the live lease that this runs inside of, or None.
-        name: that the user gave the job, or None.
-        patience: whether it waits.
-        private: a container's own table will do.
-        by_uuid: name the GPUs by UUID in CUDA_VISIBLE_DEVICES.
-        bind_cpu: run on the CPUs of the GPUs' NUMA node, if they share one.
-        time_limit_s: how long the job may run, or None.
-        grace_s: between TERM and KILL.
-        container: how its container gets the GPUs, if the command is docker's.
-        mps: where MPS daemons of this user are; None on a described machine.
-        recorded_in: file of the profile that is to learn from the job; None if none is.
-    """
-
-    command: tuple[str, ...]
-    request: Request
-    machine: Machine
-    within: Lease | None
-    name: str | None
-    patience: Patience
-    private: bool
-    by_uuid: bool
-    bind_cpu: bool
-    time_limit_s: float | None
-    grace_s: float
-    container: "ContainerLaunch | None" = None
-    mps: MpsPlace | None = None
-    recorded_in: str | None = None
-
-
-class Look(NamedTuple):
+class Assessment(NamedTuple):
     """A decision with what it rests on.
 
     Attributes:
-        decision: the answer.
-        situation: what it answers.
-        seen: live leases of the machine, and the tickets that come first.
-        outside: use that no lease explains.
-        quick: it took so little time that it may be repeated while everybody waits for the lock.
+        decision: Grant, Wait or Refuse.
+        situation: the state of the machine that it answers.
+        snapshot: live leases of the machine, and the tickets that come before this launch.
+        outside: use of GPUs that no lease explains.
+        quick: deciding took less than QUICK_S.
     """
 
     decision: Decision
     situation: Situation
-    seen: Snapshot
+    snapshot: Snapshot
     outside: Sequence[OutsideUse]
     quick: bool
 
     @property
     def barred_by(self) -> Ticket | None:
-        """The earlier request that this one may not pass."""
+        """The earlier request that this one may not pass, or None."""
         return self.decision.barred_by if isinstance(self.decision, Wait) else None
 
 
 def table_of(launch: Launch, warn: Callable[[str], None]) -> Table:
-    """The allocation table that a launch takes part in."""
+    """Open the allocation table that a launch takes part in."""
     return open_table(described=launch.machine.key is not None, warn=warn, private=launch.private)
 
 
 def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situation]:
-    """What would be decided now, and in what situation; nothing is taken."""
-    look = first_look(launch, table_of(launch, warn), None)
-    return look.decision, look.situation
+    """Return the decision that a launch would get now, and its situation; nothing is taken."""
+    assessment = assess_now(launch, table_of(launch, warn), None)
+    return assessment.decision, assessment.situation
 
 
-def first_look(launch: Launch, table: Table, turn: Turn | None) -> Look:
-    """Decide on what is there now; a Wait that outside use explains is checked once more."""
-    look = look_at(launch, see(launch, table.peek(number_of(turn))), launch.machine.outside)
-    if isinstance(look.decision, Wait) and look.outside:
+def assess_now(launch: Launch, table: Table, number: int | None) -> Assessment:
+    """Decide on the present state; a Wait that use outside gpulaunch explains is checked once more.
+
+    Args:
+        launch: what is asked.
+        table: where leases and tickets stand.
+        number: of the launch's own ticket; None if it is not in the queue.
+    """
+    assessment = assess(launch, read_snapshot(launch, table, number), launch.machine.outside)
+    if isinstance(assessment.decision, Wait) and assessment.outside:
+        # A process that was seen before the table was read may have ended since, or have a lease.
         outside = look_again(launch.machine).outside
-        look = look_at(launch, see(launch, table.peek(number_of(turn))), outside)
-    return look
+        assessment = assess(launch, read_snapshot(launch, table, number), outside)
+    return assessment
 
 
-def next_look(launch: Launch, table: Table, turn: Turn) -> Look:
-    """The same after sleeping. Outside use, which costs more to see, is asked only where nothing else is in the way."""
-    seen = see(launch, table.peek(number_of(turn)))
-    look = look_at(launch, seen, ())
-    if launch.machine.key is None and (isinstance(look.decision, Grant) or look.barred_by):
-        look = look_at(launch, seen, look_again(launch.machine).outside)
-    return look
+def assess_after_sleep(launch: Launch, table: Table, number: int) -> Assessment:
+    """Decide again after sleeping in the queue.
+
+    Use outside gpulaunch costs a question to the driver, so it is asked only where no lease and
+    no ticket is in the way.
+    """
+    snapshot = read_snapshot(launch, table, number)
+    assessment = assess(launch, snapshot, ())
+    free = isinstance(assessment.decision, Grant) or assessment.barred_by is not None
+    if launch.machine.key is None and free:
+        assessment = assess(launch, snapshot, look_again(launch.machine).outside)
+    return assessment
 
 
-def number_of(turn: Turn | None) -> int | None:
-    """Number of its ticket; None for who is not in the queue."""
-    return turn.ticket.number if turn else None
+def read_snapshot(launch: Launch, table: Table, number: int | None) -> Snapshot:
+    """Read the records that concern a launch, without the lock."""
+    return relevant(launch, table.peek(number))
 
 
-def see(launch: Launch, everything: Snapshot) -> Snapshot:
-    """What concerns this machine. A ticket whose launcher was stopped (Ctrl-Z) bars nobody until it goes on."""
-    seen = everything.of(launch.machine.key)
-    return seen._replace(
-        tickets=[ticket for ticket in seen.tickets if not is_stopped(ticket.launcher)]
-    )
+def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
+    """Return the records of the launch's machine.
+
+    The ticket of a launcher that was stopped (Ctrl-Z) is left out: it bars nobody until it goes on.
+    """
+    snapshot = everything.of(launch.machine.key)
+    awake = [ticket for ticket in snapshot.tickets if not is_stopped(ticket.launcher)]
+    return snapshot._replace(tickets=awake)
 
 
-def look_at(launch: Launch, seen: Snapshot, outside: Sequence[OutsideUse]) -> Look:
-    """Decide on what was seen."""
+def assess(launch: Launch, snapshot: Snapshot, outside: Sequence[OutsideUse]) -> Assessment:
+    """Decide on a snapshot of the table and the use of GPUs outside gpulaunch."""
     began = time.monotonic()
-    within = launch.within if launch.within in seen.leases else None
+    within = launch.within if launch.within in snapshot.leases else None
     situation = Situation(
-        launch.machine.topology, seen.leases, outside, within, seen.tickets, seconds_since_boot()
+        launch.machine.topology,
+        snapshot.leases,
+        outside,
+        within,
+        snapshot.tickets,
+        seconds_since_boot(),
     )
     decision = decide(launch.request, situation)
-    return Look(decision, situation, seen, outside, time.monotonic() - began < QUICK_S)
+    quick = time.monotonic() - began < QUICK_S
+    return Assessment(decision, situation, snapshot, outside, quick)
 
 
 def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
-    """The GPUs of a grant, in rank order."""
+    """Return the GPUs of a grant, in rank order."""
     by_index = {gpu.index: gpu for gpu in launch.machine.topology.gpus}
     return [by_index[index] for index in grant.placement.gpus]

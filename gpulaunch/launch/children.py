@@ -1,7 +1,7 @@
 """Launches as children of this process: started, listened to, ended; and signals to this process meanwhile.
 
-Each is a command line of gpulaunch like any other, in a session of its own, so that Ctrl-C at the terminal reaches this
-process alone. docs/decisions/batch.md tells why.
+Each is a command line of gpulaunch like any other, in a session of its own, so that Ctrl-C at the
+terminal reaches this process alone. docs/decisions/batch.md tells why.
 """
 
 import json
@@ -196,7 +196,8 @@ class Launches:
         read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())  # stderr may be closed
         os.set_blocking(read_end, False)
         try:
-            process = subprocess.Popen(  # noqa: S603  what the user's own file says is what is to be run
+            # what the user's own file says is what is to be run
+            process = subprocess.Popen(  # noqa: S603
                 [*self._command, f"--json-status-fd={write_end},{otherwise}", *arguments],
                 env=self._environment
                 | {os.fsencode(k): os.fsencode(v) for k, v in variables.items()},
@@ -205,7 +206,8 @@ class Launches:
                 stderr=output[1],
                 pass_fds=(write_end, otherwise),
                 start_new_session=True,
-                preexec_fn=end_with_parent(os.getpid()) if self._guarded else None,  # noqa: PLW1509  no threads here
+                # no threads here
+                preexec_fn=end_with_parent(os.getpid()) if self._guarded else None,  # noqa: PLW1509
             )
         except BaseException:
             os.close(read_end)

@@ -54,12 +54,14 @@ def free(
 ) -> Lease | Ticket | None:
     """End a lease, or a place in the queue: TERM to the job, and after the grace KILL to all who hold the lease.
 
-    The record is opened once: whatever its owner does to its name meanwhile, this is the file that counts.
+    The record is opened once: whatever its owner does to its name meanwhile, this is the file that
+    counts.
 
     Args:
         table: where it stands.
         lease_id: of a lease or ticket.
-        grace_s: time for the job to end by itself, and then for its launcher to end what the job left.
+        grace_s: time for the job to end by itself, and then for its launcher to end what the job
+            left.
         machine: only a lease on this one is meant; None for whichever.
 
     Returns:
@@ -201,7 +203,8 @@ def _holds(fd: int) -> bool:
 def _find(process: Process, fd: int) -> int | None:
     """The process's pid here: as recorded, or that of one in another pid namespace among those that hold the record.
 
-    A record may name whomever its owner likes, so a process that does not hold it has to be the owner's.
+    A record may name whomever its owner likes, so a process that does not hold it has to be the
+    owner's.
     """
     found = holders(fd)
     if state_of(process) and (process.pid in found or user_of(process.pid) == os.fstat(fd).st_uid):

@@ -10,7 +10,8 @@ def open_table(*, described: bool, warn: Callable[[str], None], private: bool = 
     """Open the allocation table on which all launchers of this machine agree.
 
     Args:
-        described: only records of described machines are of interest, never those of this machine's own GPUs.
+        described: only records of described machines are of interest, never those of this machine's
+            own GPUs.
         warn: where to say what is odd but no failure.
         private: a container's own table will do.
 

@@ -15,10 +15,13 @@ LOOK_EVERY_S = 5.0
 """What no event tells, such as use outside gpulaunch, is looked at so often at least."""
 
 FIRST_LOOK_S = 0.25
-"""After an event; then twice as long each time. NVML lists a process a little longer than the kernel does."""
+"""After an event; then twice as long each time.
+
+NVML lists a process a little longer than the kernel does.
+"""
 
 
-class Turn:
+class PlaceInQueue:
     """A place in the queue, held until it is taken or given up.
 
     Args:
@@ -72,14 +75,16 @@ class Turn:
     ) -> None:
         """Sleep until what keeps the request waiting may have changed.
 
-        The head of the queue follows the leases; whoever is barred follows only the ticket that bars it.
+        The head of the queue follows the leases; whoever is barred follows only the ticket that
+        bars it.
 
         Args:
             reason: why the request waits.
             bar: the earlier request that it may not pass, or None.
             leases: live ones of the machine.
             pids: processes that use GPUs without a lease.
-            may_join: it may get GPUs that others have, so it follows the leases even if it is barred.
+            may_join: it may get GPUs that others have, so it follows the leases even if it is
+                barred.
 
         Raises:
             TimedOutError: it has waited for as long as it may.

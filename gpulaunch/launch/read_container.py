@@ -22,10 +22,11 @@ from gpulaunch.containers.gpu_flags import (
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
@@ -56,7 +57,8 @@ def read_container_launch(
         The launch; or what is to be run without a lease, because it needs no GPU, or has a lease.
 
     Raises:
-        UsageError: something asked for does not exist or cannot be, or the engine is not on this machine.
+        UsageError: something asked for does not exist or cannot be, or the engine is not on this
+            machine.
         FailedError: the engine or the machine cannot be asked.
     """
     given = _with_own_gpus(given, command)
@@ -133,7 +135,10 @@ def _read_start(
 
 
 def _has_lease(container: Container, engine: Engine, info: Info, table: Table) -> bool:
-    """Whether a container holds its GPUs by a live lease. A lease that is about to end is none; that is waited for."""
+    """Whether a container holds its GPUs by a live lease.
+
+    A lease that is about to end is none; that is waited for.
+    """
     deadline = time.monotonic() + _ENDING_S
     while (
         any(_is_for(lease, container, info) for lease in table.peek().leases)

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.launch.assess import Launch, Patience
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch, Patience
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.request_from_settings import request_of
-from gpulaunch.launch.settings import Given, Setting, Settings
+from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table

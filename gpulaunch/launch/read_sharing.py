@@ -172,8 +172,9 @@ def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacit
         model: its figures; None if nobody knows them.
         driver: major version of the driver; None on a described machine.
 
-    Source: NVIDIA, Multi-Process Service (client limits; MIG: memory is not bounded there as on whole GPUs). Before
-        Volta a fault of one client ends all others, and neither SMs nor memory can be bounded.
+    Source: NVIDIA, Multi-Process Service (client limits; MIG: memory is not bounded there as on
+        whole GPUs). Before Volta a fault of one client ends all others, and neither SMs nor memory
+        can be bounded.
     """
     if gpu.mig:
         return "it is a MIG instance, where MPS does not bound memory as it does on whole GPUs"

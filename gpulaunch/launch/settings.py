@@ -15,26 +15,13 @@ from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.size import parse_size
+from gpulaunch.launch.given import Given
 from gpulaunch.leases.share import OBJECTIVES
 from gpulaunch.profiles.pattern_file import load_pattern
 
 _LEAST_MEMORY_BYTES = 1 << 20  # less would be a number without its unit
 
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
-
-
-class Given(NamedTuple):
-    """What a command line or a call says about one name.
-
-    Attributes:
-        option: as it was written, for messages.
-        text: the value, or what the option stands for.
-        before: values that the same option had further to the left, if it may stand several times.
-    """
-
-    option: str
-    text: str
-    before: tuple[str, ...] = ()
 
 
 class Setting(NamedTuple):
@@ -202,7 +189,9 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "record": _switch,
     "container_gpus": one_of(WAYS, "way into a container"),
 }
-"""Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text is read."""
+"""Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text
+is read.
+"""
 
 
 class Settings:

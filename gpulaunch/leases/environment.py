@@ -1,4 +1,4 @@
-"""What a job finds in its environment."""
+"""The environment variables that a job gets."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -19,17 +19,19 @@ BATCH_VARIABLE = "GPULAUNCH_BATCH"
 def job_environment(
     gpus: Sequence[Gpu], *, by_uuid: bool, lease_id: str | None, share: "Share | None" = None
 ) -> dict[str, str]:
-    """The variables that tell a job its GPUs.
+    """Return the variables that tell a job its GPUs.
 
     Args:
         gpus: in rank order.
-        by_uuid: name them by UUID in CUDA_VISIBLE_DEVICES; some programs can read only indices there.
+        by_uuid: name them by UUID in CUDA_VISIBLE_DEVICES; some programs read only indices there.
         lease_id: None as long as there is no lease.
-        share: its part of them if it shares them; then they are named by UUID, since MPS numbers them anew.
+        share: the job's part of the GPUs if it shares them; they are named by UUID then, since MPS
+            numbers them anew.
     """
     uuids = ",".join(gpu.uuid for gpu in gpus)
     environment = {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # else CUDA counts the fastest first, and the indices mean other GPUs
+        # By default CUDA counts the fastest GPU first, and indices would mean other GPUs.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": uuids
         if by_uuid or share
         else ",".join(str(gpu.index) for gpu in gpus),
@@ -49,10 +51,10 @@ MPS_VARIABLES = (
 
 
 def mps_environment(share: "Share") -> dict[str, str]:
-    """The variables that make a process a client of its share group's MPS server, and bound it.
+    """Return the variables that make a process a client of its share group's MPS server.
 
-    They only ever narrow what the daemon allows, and are read when the process starts CUDA. Memory counts in MiB, what
-    the client may have on each GPU.
+    They only ever narrow what the daemon allows, and are read when the process starts CUDA. Memory
+    is in MiB, for each GPU.
     """
     mib = -(-share.client.demand.memory_bytes // (1 << 20))
     environment = {

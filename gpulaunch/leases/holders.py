@@ -12,10 +12,11 @@ from gpulaunch.process.system import user_of
 
 
 def holders(record_fd: int) -> set[int]:
-    """Live processes of the record's owner that have it open to write, as far as they are visible here.
+    """Return live processes of the record's owner that have it open to write.
 
-    Who has it open to read looks on, and keeps no lock on it. Another user's process may have been handed the
-    descriptor so that root ends it. What root's own record is handed to, root has handed it to.
+    Processes that are not visible here are left out. A process that has the record open only to
+    read keeps no lock on it. Another user's process may have been handed the descriptor so that
+    root ends it: only processes of the owner count, and those of root's own records.
 
     Args:
         record_fd: the record, open: as long as it is, its inode number means no other file.
@@ -30,7 +31,7 @@ def holders(record_fd: int) -> set[int]:
 
 
 def holders_of(path: str) -> set[int]:
-    """The same for a record by its path; none if it is gone."""
+    """Return the processes that hold the record at a path; none if it is gone."""
     try:
         fd = open_record(path)
     except OSError:
@@ -66,15 +67,15 @@ def guard(
     grace_s: float,
     before_kill: Callable[[set[int]], object] | None = None,
 ) -> Companion:
-    """A process that ends a lease's processes once this one has died without a word.
+    """Start a companion that ends a lease's processes if this process dies without a word.
 
-    For runners that cancel with SIGKILL: it stands outside this process's group and session, and holds nothing.
+    For CI runners, which cancel with SIGKILL. It has a session of its own and holds no lease.
 
     Args:
         record_fd: the lease's record, open.
-        variable: what the job's environment has, name and value; a process may have closed the record.
-        grace_s: between TERM and KILL.
-        before_kill: done once to those that outlive the grace.
+        variable: name and value in the job's environment; a process may have closed the record.
+        grace_s: seconds between TERM and KILL.
+        before_kill: called once with those that outlive the grace.
     """
     looks_on = out_of_the_way(
         os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
 
 
 class Lease(NamedTuple):
-    """Who has which GPUs.
+    """The right of a job to use GPUs.
 
     Attributes:
         id: random, never used again.
@@ -32,21 +32,23 @@ class Lease(NamedTuple):
         table: None for this machine's own GPUs.
         uuids: the GPUs, in rank order.
         launcher: the gpulaunch process.
-        job: the process that it started; the launcher itself where a Python program holds the lease.
-        command: the job's, as given; undecodable bytes are surrogates.
+        job: the process that it started; the launcher itself where a Python program holds the
+            lease.
+        command: of the job, as given; undecodable bytes are surrogates.
         profile: name, or None.
         assumed: what of the request was assumed.
-        name: that the user gave the job, or None.
+        name: name that the user gave the job, or None.
         started_at: ISO 8601, UTC.
-        ancestors: ids of the lease that this one was taken from, of the one that that was taken from, and so on.
+        ancestors: ids of the lease that this one was taken from, of that one's parent, and so on.
         boot_id: of the kernel that the processes ran under.
-        engine: id of the Docker Engine that runs the job's container, which may outlive both processes; None for a job
-            that is a process here.
-        container: id of the container, if it was there before the lease; else it has the lease's id on its label.
-        host_gb_per_s: what the process of each GPU moves in the memory of its socket; 0 if unknown.
+        engine: id of the Docker Engine that runs the job's container, which may outlive both
+            processes; None for a job that is a process here.
+        container: id of the container if it was there before the lease; else it has the lease's id
+            on its label.
+        host_gb_per_s: traffic of each GPU's process in the memory of its socket; 0 if unknown.
         apart_from: names of jobs, or of their profiles, that must not come next to it.
-        share: its part of the GPUs; None where they are its own.
-        clock_s: when it began, in seconds since boot; 0 if unknown. Leases are in the order of this.
+        share: its part of the GPUs; None if it has them alone.
+        clock_s: when it began, in seconds since boot; 0 if unknown. Leases are in this order.
     """
 
     id: str
@@ -71,11 +73,11 @@ class Lease(NamedTuple):
 
     @property
     def insiders(self) -> tuple[int, int]:
-        """Ids of the users who can launch inside it: its own, and root, as which its container may run."""
+        """Return the ids of users that can launch inside it: its owner, and root in containers."""
         return self.user_id, 0
 
     def to_document(self) -> dict[str, Any]:
-        """What is written to the record."""
+        """Return what is written to the record."""
         document = self._asdict()
         del document["user_id"]
         document["command"] = shortened(self.command)

@@ -1,7 +1,7 @@
-"""Who comes before whom: first in, first out, and when a later request may pass an earlier one.
+"""Order of the queue: first in, first out, and when a later request may pass an earlier one.
 
-Each ticket says itself until when it may be passed, so no launcher's settings can push it in front of others, and all
-agree without a counter that they would have to share.
+Each ticket says until when it may be passed. So no launcher's settings can push it in front of
+others, and all agree without a shared counter.
 """
 # pure: decides on plain values
 
@@ -17,12 +17,12 @@ CHOOSY_S = 1800.0
 def competing(
     tickets: Iterable[Ticket], within: Lease | None, uuids: Collection[str]
 ) -> list[Ticket]:
-    """The tickets that want some of the same GPUs, in their order.
+    """Return the tickets that want some of the same GPUs, in their order.
 
     Args:
         tickets: of one machine.
-        within: the lease that the GPUs are to be taken from, or None. Its GPUs are nobody's outside it, and only its
-            insiders can launch inside it, whatever a ticket says.
+        within: the lease that the GPUs are to be taken from, or None. Its GPUs are out of reach for
+            launches outside it, and only its insiders can launch inside it, whatever a ticket says.
         uuids: GPUs that would do.
     """
     wanted = set(uuids)
@@ -46,11 +46,12 @@ def barring(
     *,
     choosy: bool = False,
 ) -> Ticket | None:
-    """The last of the earlier tickets that a request may not pass; None if it may start.
+    """Return the last of the earlier tickets that a request may not pass; None if it may start.
 
-    A request passes a ticket that is not older than its limit, and that either cannot start on what is free and wants
-    more GPUs, or is choosy: what is free may be enough for it and yet not what it needs, which only its own launcher
-    can tell, so it would bar everybody. But who is choosy, too, may want the same, and comes after it.
+    A request passes a ticket that is not older than its limit if that ticket cannot start on what
+    is free and wants more GPUs, or if it is choosy. Only the launcher of a choosy ticket can tell
+    whether what is free will do, so it would bar everybody. A choosy request does not pass a choosy
+    ticket: it may want the same.
 
     Args:
         ahead: competing tickets that come first.

@@ -1,4 +1,4 @@
-"""What the records of the allocation table have in common, whether leases or tickets."""
+"""Fields that leases and tickets have in common, and how they are checked."""
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
 
 VERSION = 1
-"""Of the records' format. A live record with another version cannot be understood, so it stops decisions."""
+"""Version of the records' format. A live record with another one stops decisions."""
 
 MAX_COMMAND_CHARACTERS = 16384
 
 
 def without_none(document: object, optional: Mapping[str, object]) -> dict[str, Any]:
-    """The document less those optional values that are None.
+    """Return the document without those optional values that are None.
 
     Raises:
         FieldError: it is no table.
@@ -28,7 +28,7 @@ def without_none(document: object, optional: Mapping[str, object]) -> dict[str, 
 
 
 def texts_of(document: Mapping[str, Any], key: str, length: int | None = None) -> tuple[str, ...]:
-    """A list of texts.
+    """Return a list of texts.
 
     Raises:
         FieldError: it is none, or has another length than asked for.
@@ -40,7 +40,7 @@ def texts_of(document: Mapping[str, Any], key: str, length: int | None = None) -
 
 
 def process_of(document: Mapping[str, Any], key: str) -> Process:
-    """A process.
+    """Return a process.
 
     Raises:
         FieldError: it is none.
@@ -75,10 +75,10 @@ def check_id(text: str) -> None:
 
 
 def check_time(document: Mapping[str, Any], key: str) -> None:
-    """Times are ISO 8601, UTC, in whole seconds.
+    """Check that a time is ISO 8601, UTC, in whole seconds.
 
     Raises:
-        FieldError: this one is not.
+        FieldError: it is not.
     """
     found = document[key]
     if (
@@ -89,7 +89,7 @@ def check_time(document: Mapping[str, Any], key: str) -> None:
 
 
 def shortened(command: Sequence[str]) -> list[str]:
-    """The command, cut after MAX_COMMAND_CHARACTERS: a record is read by every launcher of the machine."""
+    """Return the command, cut after MAX_COMMAND_CHARACTERS: every launcher reads every record."""
     kept: list[str] = []
     room = MAX_COMMAND_CHARACTERS
     for argument in command:

@@ -1,7 +1,7 @@
-"""A record of the allocation table: a file that is alive for as long as somebody holds the lock on it.
+"""A record of the allocation table: a file that is alive as long as a process holds its lock.
 
-Locked means alive, and the kernel unlocks when the last process that inherited the descriptor is gone, however it went.
-docs/decisions/allocation-table.md tells why each part is as it is.
+The kernel unlocks it when the last process that inherited the descriptor has ended, however it
+ended. docs/decisions/allocation-table.md tells why each part is as it is.
 """
 
 import errno
@@ -27,14 +27,14 @@ _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 
 
 def record_name(record: Lease | Ticket) -> str:
-    """The name of a record's file; a ticket's begins with its number, so that the queue can be read from the names."""
+    """Return the name of a record's file; a ticket's begins with its number in the queue."""
     if isinstance(record, Ticket):
         return f"{TICKET_PREFIX}{record.number:08}.{record.id}"
     return LEASE_PREFIX + record.id
 
 
 def ticket_number(name: str) -> int:
-    """The number in a ticket's file name; 0 if the name is no ticket's."""
+    """Return the number in a ticket's file name; 0 if the name is no ticket's."""
     if not name.startswith(TICKET_PREFIX):
         return 0
     number = name.removeprefix(TICKET_PREFIX).partition(".")[0]
@@ -42,19 +42,19 @@ def ticket_number(name: str) -> int:
 
 
 def id_in(name: str) -> str:
-    """The id in a record's file name."""
+    """Return the id in a record's file name."""
     return name.rpartition(".")[2]
 
 
 class Draft:
-    """A record that is locked but has no name yet: nobody sees it, and nothing of it stays if we die.
+    """A record that is locked but has no name yet: invisible, and gone if this process dies.
 
     Args:
         directory: where it is to appear.
         lease_id: None for a new one.
 
     Attributes:
-        fd: its descriptor, out of the job's way; whoever inherits it keeps the record alive.
+        fd: its descriptor, out of the job's way; a process that inherits it keeps the record alive.
         id: of the lease or ticket that it becomes.
 
     Raises:
@@ -133,7 +133,8 @@ def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | N
         if not stat.S_ISREG(status.st_mode):
             return None
         owner = user_name(status.st_uid)
-        message = f"{directory}/{name}: cannot read this record of {owner}: {os.strerror(problem.errno or 0).lower()}"
+        reason = os.strerror(problem.errno or 0).lower()
+        message = f"{directory}/{name}: cannot read this record of {owner}: {reason}"
         raise FailedError(
             message, f"only {owner} or root can tell whether it is alive, and remove it"
         ) from None
@@ -177,7 +178,7 @@ def open_record(name: str, directory_fd: int | None = None) -> int | None:
 
 
 def is_alive(path: str) -> bool:
-    """Whether a record is there, and locked."""
+    """Return whether a record is there, and locked."""
     try:
         fd = open_record(path)
     except OSError:
@@ -191,7 +192,7 @@ def is_alive(path: str) -> bool:
 
 
 def parse_unlocked(found: FoundRecord) -> Lease | None:
-    """The lease of a record that no process holds, if a container may hold it; whatever else it is, it is dead."""
+    """Return the lease of an unlocked record if a container may hold it; any other is dead."""
     with suppress(ValueError, RecursionError, FieldError):
         record = _parse(found)
         if isinstance(record, Lease) and record.engine is not None:
@@ -200,10 +201,10 @@ def parse_unlocked(found: FoundRecord) -> Lease | None:
 
 
 def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
-    """The lease or ticket that a live record holds.
+    """Return the lease or ticket that a live record holds.
 
     Raises:
-        FailedError: nobody can understand it, so nobody can tell which GPUs are free.
+        FailedError: it cannot be understood, so nothing tells which GPUs are free.
     """
     try:
         return _parse(found)
@@ -235,12 +236,15 @@ def _parse(found: FoundRecord) -> Lease | Ticket:
 
 
 def is_locked(fd: int) -> bool:
-    """Whether somebody holds a write lock on the file: takes nothing, and a mere reader cannot pretend it."""
+    """Return whether a process holds a write lock on the file.
+
+    The question takes nothing, and a process that can only read the file cannot hold one.
+    """
     question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, question)
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
 
 def wait_until_unlocked(fd: int) -> None:
-    """Block until nobody holds a write lock on the file, which is open to read; returns at once if nobody does."""
+    """Block until no process holds a write lock on the file, which is open to read."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))

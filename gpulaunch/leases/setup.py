@@ -25,7 +25,8 @@ def set_up(
 
     Raises:
         UsageError: we are not root, or GPULAUNCH_STATE_DIR is set.
-        FailedError: leases live in the directory that was used up to now, or something cannot be written.
+        FailedError: leases live in the directory that was used up to now, or something cannot be
+            written.
     """
     if os.geteuid() != 0:
         raise UsageError("setup needs root", "sudo gpulaunch setup")

@@ -15,15 +15,16 @@ OBJECTIVES = ("throughput", "energy", "product")
 
 
 class Objective(NamedTuple):
-    """What a client shares a GPU for.
+    """The purpose of sharing.
 
     Attributes:
-        name: which.
-        throughput_weight: exponent in the product.
-        energy_weight: likewise.
-        throughput_tolerance_percentage: of its speed alone that any client may be predicted to lose where one is there
-            for energy or product. Ours: 20 is the most that the model predicts while SM utilization sums to 100 %, so
-            by default the paper's bounds decide alone; whoever raises those, or lowers this, is held to it.
+        name: "throughput", "energy" or "product".
+        throughput_weight: exponent of throughput in the product.
+        energy_weight: exponent of energy in the product.
+        throughput_tolerance_percentage: of its speed alone that any client may be predicted to lose
+            where one shares for energy or product. Our choice: 20 is the most that the model
+            predicts while SM utilization sums to 100 %, so by default the paper's bounds decide
+            alone; higher bounds, or a lower tolerance, are held to it.
     """
 
     name: Literal["throughput", "energy", "product"] = "throughput"
@@ -36,10 +37,11 @@ class Client(NamedTuple):
     """A job as one of several on a GPU.
 
     Attributes:
-        demand: what it uses of it.
+        demand: what it uses of the GPU.
         objective: what it shares for.
-        slowdowns: name of another client's demand -> time beside it / time alone - 1, measured or predicted.
-        predicted: those names of which nobody has measured it.
+        slowdowns: name of another client's demand -> time beside it / time alone - 1, measured or
+            predicted.
+        predicted: names whose slowdown is predicted.
     """
 
     demand: Demand
@@ -49,13 +51,13 @@ class Client(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a client of an MPS server has, for as long as it runs: it cannot be resized.
+    """The part of its GPUs that a client of MPS has for as long as it runs: it cannot be resized.
 
     Attributes:
         group: UUIDs of the GPUs of its share group, ascending; all members have the same.
         sm_percentage: its active thread percentage, 1-100, a cap.
         bandwidth_sensitive: whether it depends on the links between them.
-        client: what the others have to reckon with.
+        client: what the other clients have to reckon with.
         pipe_directory: where its MPS daemon answers; None on a described machine, which has none.
     """
 
@@ -96,7 +98,7 @@ _OBJECTIVE: FieldTable = {
 
 
 def share_document(share: Share) -> dict[str, Any]:
-    """What a record says of it."""
+    """Return what a record says of a share."""
     demand = {
         key: value for key, value in share.client.demand._asdict().items() if value is not None
     }

@@ -1,4 +1,4 @@
-"""Where the allocation table lies: one directory on which all launchers of this machine agree."""
+"""Choice of the state directory, on which all launchers of this machine agree."""
 
 import os
 from typing import NamedTuple
@@ -13,7 +13,7 @@ _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "9p", "cifs", "smb3", "ceph", "lustre", 
 
 
 def preferred_directory(chosen: str | None) -> str:
-    """The directory by rank, whatever file system it is on.
+    """Return the first directory by rank, whatever file system it is on.
 
     Args:
         chosen: GPULAUNCH_STATE_DIR, if it is set.
@@ -32,7 +32,7 @@ def preferred_directory(chosen: str | None) -> str:
 
 
 def directory_without_setup() -> str:
-    """Where the table lies as long as nobody chose or made a place for it.
+    """Return where the table lies as long as no place for it was chosen or made.
 
     Raises:
         FailedError: there is no safe one.
@@ -46,7 +46,7 @@ def directory_without_setup() -> str:
 
 
 def state_directory(chosen: str | None, *, described: bool, private: bool) -> str:
-    """The directory, once it is known that its locks reach every launcher of this machine.
+    """Return the directory after checking that its locks reach every launcher of this machine.
 
     Args:
         chosen: GPULAUNCH_STATE_DIR, if it is set.
@@ -78,7 +78,7 @@ def state_directory(chosen: str | None, *, described: bool, private: bool) -> st
 
 
 def _is_safe_for_all(directory: str) -> bool:
-    """Whether every user may add files and none may touch another's: root's, world-writable, sticky."""
+    """Return whether all users may add files and none may touch another's: root's and sticky."""
     try:
         status = os.stat(directory)
     except OSError:
@@ -87,12 +87,12 @@ def _is_safe_for_all(directory: str) -> bool:
 
 
 def _marked_as_container() -> bool:
-    """Whether Docker or podman left its mark here; a virtual machine made of a container's image has it too."""
+    """Return whether Docker or podman left its mark; a virtual machine of an image has it, too."""
     return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
 
 
 class _Mount(NamedTuple):
-    """Where a file system is mounted, which of its directories is mounted there, and its type."""
+    """The mount point of a file system, the directory of it that is mounted, and its type."""
 
     point: str
     root: str
@@ -100,7 +100,7 @@ class _Mount(NamedTuple):
 
 
 def _mount(directory: str) -> _Mount:
-    """The mount that a directory is on; all empty if that cannot be told."""
+    """Return the mount that a directory is on; all empty if that cannot be told."""
     real = os.path.realpath(directory)
     best = _Mount("", "", "")
     try:

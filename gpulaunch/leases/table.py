@@ -1,12 +1,10 @@
-"""The host-wide allocation table: a directory of records, on which all launchers of a machine agree.
+"""The host-wide allocation table: a directory of records, on which all launchers agree.
 
-The host-wide lock is flock on the directory itself; a record's own lock is its life (leases/record_file.py).
-docs/decisions/allocation-table.md tells why each part is as it is.
+The host-wide lock is flock on the directory itself (host_lock.py); a record's own lock is its life
+(record_file.py). docs/decisions/allocation-table.md tells why each part is as it is.
 """
 
-import _thread
 import errno
-import fcntl
 import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -14,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from gpulaunch.errors import FailedError
+from gpulaunch.leases.host_lock import lock_holder, lock_in_time, unlock
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
     LEASE_PREFIX,
@@ -51,7 +50,7 @@ class Snapshot(NamedTuple):
     unlocked: frozenset[str] = frozenset()
 
     def of(self, key: TableKey | None) -> "Snapshot":
-        """What is about one machine: a described one, or (None) this machine's own GPUs."""
+        """Return the records of one machine: a described one, or (None) this machine's own GPUs."""
         return Snapshot(
             [lease for lease in self.leases if same_table(lease.table, key)],
             [ticket for ticket in self.tickets if same_table(ticket.table, key)],
@@ -60,14 +59,15 @@ class Snapshot(NamedTuple):
 
 
 class Table:
-    """The state directory.
+    """The allocation table in its state directory.
 
     Args:
-        described: only records of described machines are of interest, never those of this machine's own GPUs.
+        described: only records of described machines are of interest, never those of this machine's
+            own GPUs.
         warn: where to say what is odd but no failure.
         private: a container's own table will do.
-        ended_containers: returns the ids of those leases whose containers have all ended;
-            asked of leases that no process holds.
+        ended_containers: returns the ids of those leases whose containers have all ended; asked of
+            leases that no process holds.
 
     Raises:
         FailedError: no directory will do.
@@ -92,7 +92,7 @@ class Table:
         self._check_owner()
 
     def draft(self, lease_id: str | None = None) -> Draft:
-        """A record without a name yet, locked.
+        """Return a record without a name yet, locked.
 
         Args:
             lease_id: None for a new one.
@@ -106,15 +106,15 @@ class Table:
             raise self.failed("cannot write a record", problem) from None
 
     def peek(self, before: int | None = None) -> Snapshot:
-        """All live records, of whatever machine, without the lock: what is true now may not be a moment later.
+        """Return all live records, of whatever machine, without the lock: they may change at once.
 
-        Of a lease that no process holds any more its engine is asked whether a container does.
+        The engine of a lease that no process holds any more is asked whether a container does.
 
         Args:
             before: only tickets with a smaller number are of interest.
 
         Raises:
-            FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
+            FailedError: a live record cannot be understood, so nothing tells which GPUs are free.
         """
         try:
             fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -133,7 +133,7 @@ class Table:
         )
 
     def over(self, leases: Iterable[Lease]) -> set[str]:
-        """Ids of those leases, which no process holds, whose containers have ended, too; in doubt, they have not."""
+        """Return the ids of those leases, which no process holds, whose containers have ended."""
         over = self._ended_containers(leases)
         self._ended |= over
         return over
@@ -151,7 +151,7 @@ class Table:
             try:
                 yield LockedTable(fd, self, self._ended)
             finally:
-                _unlock(fd)
+                unlock(fd)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
@@ -161,36 +161,35 @@ class Table:
                 fd = out_of_the_way(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY))
             except OSError as problem:
                 raise self.failed("cannot open the state directory", problem) from None
-            if not _flock(fd):
-                holder = _lock_holder(self.directory)
-                raise FailedError(
-                    f"{self.directory}: the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}"
-                )
+            if not lock_in_time(fd, LOCK_TIMEOUT_S):
+                holder = lock_holder(self.directory)
+                held = f"the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}"
+                raise FailedError(f"{self.directory}: {held}")
             try:
                 if self._is_still_here(fd):
                     self._check_still_preferred()
                     return fd
             except BaseException:
-                _unlock(fd)
+                unlock(fd)
                 raise
-            _unlock(fd)
+            unlock(fd)
 
     def _is_still_here(self, fd: int) -> bool:
-        """The directory may have been replaced between opening and locking."""
+        """Return whether the directory is still the one that was opened, and not a replacement."""
         try:
             return os.path.samestat(os.fstat(fd), os.stat(self.directory))
         except FileNotFoundError:
             return False
 
     def _check_still_preferred(self) -> None:
-        """`gpulaunch setup` may have made another state directory since this launch chose its own."""
+        """Check that `gpulaunch setup` has not made another state directory meanwhile."""
         preferred = preferred_directory(self._chosen)
         if preferred != self._preferred:
-            moved = f"the state directory moved from {self._preferred} to {preferred} during this launch"
-            raise FailedError(moved, "run the command again")
+            moved = f"the state directory moved from {self._preferred} to {preferred}"
+            raise FailedError(f"{moved} during this launch", "run the command again")
 
     def own_leases(self) -> list[Lease]:
-        """This user's live leases, of whatever machine; damaged records, whoever's they are, do not matter here."""
+        """Return this user's live leases, of whatever machine; damaged records are left out."""
         leases = []
         for name in os.listdir(self.directory):
             if name.startswith(LEASE_PREFIX):
@@ -214,7 +213,7 @@ class Table:
             os.close(fd)
 
     def failed(self, what: str, problem: OSError) -> FailedError:
-        """An error of the operating system in this directory, for the user."""
+        """Return an error of the operating system in this directory as one line for the user."""
         reason = os.strerror(problem.errno or 0).lower()
         hint = None
         if problem.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
@@ -222,7 +221,7 @@ class Table:
         return FailedError(f"{self.directory}: {what}: {reason}", hint)
 
     def path_of(self, record: Lease | Ticket) -> str:
-        """Where a record's file stands."""
+        """Return the path of a record's file."""
         return os.path.join(self.directory, record_name(record))
 
     def _check_owner(self) -> None:
@@ -231,8 +230,10 @@ class Table:
         except OSError as problem:
             raise self.failed("cannot use this state directory", problem) from None
         if owner not in (0, os.geteuid()):
+            name = user_name(owner)
             self.warn(
-                f"state directory {self.directory} belongs to {user_name(owner)}, who can remove any lease in it"
+                f"state directory {self.directory} belongs to {name}, "
+                "who can remove any lease in it"
             )
 
 
@@ -245,15 +246,16 @@ class LockedTable:
         self._ended = ended
 
     def read(self, before: int | None = None) -> Snapshot:
-        """All live records, of whatever machine. Dead ones of this user (of all, for root) are removed.
+        """Return all live records, of whatever machine; remove dead ones of this user.
 
-        No engine is asked now, while everybody waits: what peek() did not find over counts as alive.
+        Root removes those of all users. No engine is asked now, while every launcher waits: a lease
+        that peek() did not find ended counts as alive.
 
         Args:
             before: only tickets with a smaller number are of interest.
 
         Raises:
-            FailedError: a live record cannot be understood, so nobody can tell which GPUs are free.
+            FailedError: a live record cannot be understood, so nothing tells which GPUs are free.
         """
         return _read_records(self._fd, self._table.directory, before, self._ended, clear_dead=True)
 
@@ -264,7 +266,7 @@ class LockedTable:
             remove_dead(found, self._fd)
 
     def next_number(self) -> int:
-        """The number of a ticket that comes after all live ones: 1 + the largest."""
+        """Return the number of a ticket that comes after all live ones: 1 + the largest."""
         plausible = (name for name in os.listdir(self._fd) if 0 < ticket_number(name) < MAX_NUMBER)
         names = sorted(plausible, key=ticket_number, reverse=True)
         for name in names:
@@ -350,63 +352,8 @@ def _read_records(
 
 
 def _record_in(found: FoundRecord, directory: str, ended: Collection[str]) -> Lease | Ticket | None:
-    """What a record says, if it is alive; leases that no process holds are, unless they have ended."""
+    """Return the record if it is alive; an unlocked lease is, unless its containers have ended."""
     if found.locked:
         return parse_record(found, directory)
     lease = parse_unlocked(found)
     return None if lease is None or lease.id in ended else lease
-
-
-def _unlock(fd: int) -> None:
-    """Let go of the lock. A thread may have forked while it was held: closing alone would leave it with that child."""
-    fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
-
-
-def _flock(fd: int) -> bool:
-    """Lock the directory; False if LOCK_TIMEOUT_S passes first: then the descriptor is no longer the caller's.
-
-    The kernel wakes a thread that waits in flock at once, where polling would come late and an alarm would take away
-    one that was set for the job.
-    """
-    with suppress(BlockingIOError):
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    waiting, answer = _thread.allocate_lock(), _thread.allocate_lock()
-    waiting.acquire()
-    _thread.start_new_thread(_flock_in_thread, (fd, waiting, answer))
-    if waiting.acquire(timeout=LOCK_TIMEOUT_S):
-        return True
-    if answer.acquire(
-        blocking=False
-    ):  # from now on the thread, which cannot be called back, keeps nothing
-        return False
-    waiting.acquire()
-    return True
-
-
-def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockType) -> None:
-    """Wait for the directory's lock, and for whoever of the two sides is first to take `answer`."""
-    while True:
-        with suppress(InterruptedError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            break
-    if answer.acquire(blocking=False):
-        waiting.release()
-    else:
-        _unlock(fd)
-
-
-def _lock_holder(directory: str) -> str:
-    """Who has the directory's lock, from /proc/locks, whose lines end in PID MAJOR:MINOR:INODE START END."""
-    try:
-        status = os.stat(directory)
-        wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-        with open("/proc/locks") as locks:
-            for line in locks:
-                fields = line.split()
-                if "FLOCK" in fields and "->" not in fields and fields[-3] == wanted:
-                    return f"pid {fields[-4]}"
-    except OSError:
-        pass
-    return "a process that is not visible here"

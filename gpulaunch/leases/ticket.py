@@ -18,29 +18,30 @@ from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
 
 MAX_NUMBER = 1 << 30
-"""Nobody gets as far as this; a ticket that does was forged, and no number is counted on from it."""
+"""No queue gets as far as this: a ticket with a larger number was forged, and is not counted."""
 
 
 class Ticket(NamedTuple):
-    """Who waits for how many GPUs, and since when.
+    """A place in the queue.
 
     Attributes:
-        id: that of the lease that it will become.
+        id: of the lease that it will become.
         number: its place; smaller numbers come first.
         user_id: owner of the record's file; it is not in the record itself.
         table: None for this machine's own GPUs.
         within: id of the lease that the GPUs are to be taken from, or None.
         uuids: the GPUs that would do.
         gpus: how many of them are needed.
-        passable_until_s: until then a smaller request may pass while this one cannot start, and if it is choosy any
-            request may; seconds since boot.
+        passable_until_s: until then a smaller request may pass while this one cannot start, and any
+            request if this one is choosy; seconds since boot.
         launcher: the gpulaunch process.
-        command: the job's, as given; undecodable bytes are surrogates.
+        command: of the job, as given; undecodable bytes are surrogates.
         profile: name, or None.
-        name: that the user gave the job, or None.
+        name: name that the user gave the job, or None.
         since: ISO 8601, UTC.
         boot_id: of the kernel that the process runs under.
-        choosy: whether it may wait although enough GPUs are free, because they are not what it needs together.
+        choosy: whether it may wait although enough GPUs are free, because they are not what it
+            needs together.
     """
 
     id: str
@@ -60,7 +61,7 @@ class Ticket(NamedTuple):
     choosy: bool = False
 
     def to_document(self) -> dict[str, Any]:
-        """What is written to the record."""
+        """Return what is written to the record."""
         document = self._asdict()
         del document["user_id"]
         document["command"] = shortened(self.command)

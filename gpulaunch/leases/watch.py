@@ -10,7 +10,7 @@ from gpulaunch.process import libc
 from gpulaunch.process.descriptor import out_of_the_way
 
 _ENDED = libc.IN_ATTRIB | libc.IN_CLOSE_WRITE | libc.IN_DELETE_SELF
-"""What the end of a record looks like: its name is removed, or the last descriptor that could write to it is closed."""
+"""Events at the end of a record: its name is removed, or its last writer has closed it."""
 
 _SETTLE_S = 1.0
 _LONGEST_PROBE_S = 0.064
@@ -47,7 +47,8 @@ class Watch:
             names: of their files.
 
         Returns:
-            Whether one of them is new, or gone by now, so that it has to be looked at again before sleeping.
+            Whether one of them is new, or gone by now, so that the caller has to look again before
+            it sleeps.
         """
         if self._fd is None:
             return False
@@ -97,7 +98,7 @@ class Watch:
         return bool(ended) or any(fd != self._fd for fd, _ in happened)
 
     def _settle(self, names: Iterable[str]) -> None:
-        """Wait until these records are dead: the event comes up to 2 ms before the kernel unlocks."""
+        """Wait until these records are dead: an event comes up to 2 ms before the unlocking."""
         paths = [os.path.join(self._directory, name) for name in names]
         deadline = time.monotonic() + _SETTLE_S
         pause_s = 0.001

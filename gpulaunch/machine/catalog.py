@@ -9,7 +9,7 @@ from zlib import crc32
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.data_files import config_directory, file_names, find_file, shipped_directory
-from gpulaunch.files.document import Document, parse_toml, parsed, read_document, read_text
+from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
 from gpulaunch.machine.described import described_topology, measurements
 from gpulaunch.machine.topology import Measured, Topology
 
@@ -112,7 +112,7 @@ def read_description(path: str) -> Document:
     """
     text = read_text(path)
     try:
-        return parse_toml(path, text)
+        return parse_document(path, text)
     except UsageError:
         from gpulaunch.machine.smi_text import looks_like_topology_text
 

@@ -18,8 +18,9 @@ from gpulaunch.machine.topology import Topology, machines
 def machine_document(topology: Topology) -> dict[str, Any]:
     """What a machine file says of this topology.
 
-    A description has no UUIDs and PCI addresses, counts its GPUs from 0, machine by machine, and says of peer-to-peer
-    only what is true of all pairs. Characters that its name cannot have are "-" in it.
+    A description has no UUIDs and PCI addresses, counts its GPUs from 0, machine by machine, and
+    says of peer-to-peer only what is true of all pairs. Characters that its name cannot have are
+    "-" in it.
 
     Raises:
         UsageError: there are several machines, and they are not alike or not joined alike.
@@ -128,7 +129,8 @@ def _computed(link: Link) -> float:
 def _groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, list[list[int]]]:
     """For each path type the groups of GPUs that meet so or nearer.
 
-    Where that relation does not split the machine into groups, as in a text that somebody made up, pairs say it.
+    Where that relation does not split the machine into groups, as in a text that somebody made up,
+    pairs say it.
     """
     groups: dict[str, list[list[int]]] = {}
     reach: set[tuple[int, int]] = set()

@@ -42,7 +42,8 @@ def find_machine(
     Args:
         described: name or file of a described machine, or None for this machine.
         warn: where to say what was left out.
-        origin: where `described` was set, if not on this command line; from there it must not hide real GPUs.
+        origin: where `described` was set, if not on this command line; from there it must not hide
+            real GPUs.
         ignored: programs whose use of GPUs does not count.
         use: whether to look who is at work on them.
 

@@ -24,23 +24,26 @@ class Gpu(NamedTuple):
     """One GPU: a card, or a MIG instance of one.
 
     Attributes:
-        index: number by PCI order, as NVML and CUDA_DEVICE_ORDER=PCI_BUS_ID count; gaps are possible. A MIG instance
-            has its mig_index.
+        index: number by PCI order, as NVML and CUDA_DEVICE_ORDER=PCI_BUS_ID count; gaps are
+            possible. A MIG instance has its mig_index.
         uuid: identity that survives reboots, "GPU-..." or "MIG-...".
         model: product name.
         memory_bytes: total device memory.
         numa_node: NUMA node of the CPUs next to it, or None if unknown.
         cpuset: CPUs next to it; empty if unknown.
         compute_capability: such as "7.0", or None if unknown.
-        pcie_generation: highest that GPU and slot can do (the current one drops when idle); 0 if unknown.
+        pcie_generation: highest that GPU and slot can do (the current one drops when idle); 0 if
+            unknown.
         pcie_width: lanes, likewise; 0 if unknown.
         nvlink_version: major version of its NVLinks; 0 if it has none.
         nvswitch_links: how many of its NVLinks end in an NVSwitch.
         cpu_nvlinks: how many of them end in a CPU, as on POWER.
-        nvlink_gb_per_s: what one of them carries per direction, as driver or description say; 0 if neither does.
+        nvlink_gb_per_s: what one of them carries per direction, as driver or description say; 0 if
+            neither does.
         pci_address: "domain:bus:device", or None if unknown.
         host_gb_per_s: what the memory of its NUMA node carries; 0 if unknown.
-        node: number of the machine that it is in, where a description has several; NUMA nodes and CPUs are that one's.
+        node: number of the machine that it is in, where a description has several; NUMA nodes and
+            CPUs are that one's.
         mig: what instance of which card it is; None for a card.
     """
 

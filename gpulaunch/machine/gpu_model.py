@@ -28,24 +28,28 @@ _OTHER_MODEL = frozenset({"ti", "super", "d", "laptop", "mobile", "max-q", "ada"
 class GpuModel(NamedTuple):
     """The figures of one GPU model that sharing is decided by.
 
-    They serve the off-SM bandwidth model of cd-search-ics18 4.1.2. Its Eq. 1 is what the SMs can ask for:
-    BW_total = sm_count x warp_schedulers_per_sm x max_clock x L2 accesses per instruction x bytes per access. Its Eq. 2
-    is what they can get: the smaller of BW_NoC and BW_LLC x hit rate + BW_MEM x miss rate x 0.5. Hit rate and accesses
-    are the job's.
+    They serve the off-SM bandwidth model of cd-search-ics18 4.1.2. Its Eq. 1 is what the SMs can
+    ask for: BW_total = sm_count x warp_schedulers_per_sm x max_clock x L2 accesses per instruction
+    x bytes per access. Its Eq. 2 is what they can get: the smaller of BW_NoC and BW_LLC x hit rate
+    + BW_MEM x miss rate x 0.5. Hit rate and accesses are the job's.
 
     Attributes:
         name: how people call it.
         models: product names that NVML reports for it.
         compute_capability: such as "8.0".
         sm_count: streaming multiprocessors that are enabled; Eq. 1.
-        warp_schedulers_per_sm: warp instructions that an SM issues in a clock at most, the IPC_max of Eq. 1.
+        warp_schedulers_per_sm: warp instructions that an SM issues in a clock at most, the IPC_max
+            of Eq. 1.
         max_clock_mhz: boost clock of the SMs in MHz; Eq. 1.
         l2_bytes: L2 cache, in bytes; whether a job's data can hit there.
-        dram_bandwidth_gb_per_s: theoretical bandwidth of device memory in GB/s, the BW_MEM of Eq. 2.
-        l2_bandwidth_gb_per_s: from L2 to all SMs together, in GB/s, measured by reading. What is measured there went
-            through the network on the chip as well, so it stands for both BW_LLC and BW_NoC of Eq. 2.
+        dram_bandwidth_gb_per_s: theoretical bandwidth of device memory in GB/s, the BW_MEM of Eq.
+            2.
+        l2_bandwidth_gb_per_s: from L2 to all SMs together, in GB/s, measured by reading. What is
+            measured there went through the network on the chip as well, so it stands for both
+            BW_LLC and BW_NoC of Eq. 2.
         power_limit_w: default limit of the board in W.
-        mps_clients: CUDA contexts that MPS takes on one GPU: 16 before Volta, then 48; 60 with CUDA 13.1 and later.
+        mps_clients: CUDA contexts that MPS takes on one GPU: 16 before Volta, then 48; 60 with CUDA
+            13.1 and later.
         source: where the figures come from.
         estimated: keys of the document whose values nobody publishes.
     """
@@ -101,12 +105,14 @@ def _estimated(values: list[Any]) -> tuple[str, ...]:
 def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | None:
     """The model that a GPU is of, or None if none is known.
 
-    A model whose text is the whole product name comes first, then the one with the longest text inside it, as whole
-    words: "NVIDIA A10" is not in "NVIDIA A100X", and an "RTX 3090 Ti" is no RTX 3090. Of equals the first counts.
+    A model whose text is the whole product name comes first, then the one with the longest text
+    inside it, as whole words: "NVIDIA A10" is not in "NVIDIA A100X", and an "RTX 3090 Ti" is no RTX
+    3090. Of equals the first counts.
 
     Args:
         models: in order of preference.
-        product_name: as NVML reports it; of a MIG instance too, whose figures are those of its whole card.
+        product_name: as NVML reports it; of a MIG instance too, whose figures are those of its
+            whole card.
 
     Example:
         >>> find_gpu_model([], "Tesla V100-SXM2-16GB") is None

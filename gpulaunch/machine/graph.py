@@ -55,7 +55,8 @@ def read_attributes(graph: Graph, fields: FieldTable) -> Attributes:
     """Attributes of the graph itself; others than those of the table are not ours.
 
     Raises:
-        UsageError: names the attribute that is wrong; or the graph has directions or several edges for a pair.
+        UsageError: names the attribute that is wrong; or the graph has directions or several edges
+            for a pair.
     """
     if graph.is_directed() or graph.is_multigraph():
         raise UsageError("graph: it must be undirected, with at most one edge for two nodes")
@@ -99,7 +100,8 @@ def read_graphml(text: str, origin: str) -> Graph:
         origin: where it comes from, such as its path, for errors.
 
     Raises:
-        UsageError: it is no GraphML, or has what networkx cannot read: hyperedges, some edges directed and some not.
+        UsageError: it is no GraphML, or has what networkx cannot read: hyperedges, some edges
+            directed and some not.
     """
     from xml.etree.ElementTree import ParseError
 
@@ -128,7 +130,8 @@ def read_graphml(text: str, origin: str) -> Graph:
 def read_weights(graph: Graph) -> tuple[list[int], list[tuple[int, int, object]]]:
     """The nodes of a graph of ranks, and each edge with its weight; of a directed or parallel edge each one.
 
-    An edge without the attribute "weight" has the default that a GraphML document states for it, else 1.
+    An edge without the attribute "weight" has the default that a GraphML document states for it,
+    else 1.
 
     Raises:
         UsageError: a node is no rank, or two are the same.

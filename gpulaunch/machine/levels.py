@@ -20,16 +20,19 @@ class Level(NamedTuple):
     """A place in the machine where GPUs meet, or a GPU.
 
     Attributes:
-        kind: what stands there. Of levels that hold the same GPUs only the uppermost is kept, and its kind.
-        path: how two GPUs reach each other that meet here and not below; of a GPU itself the nearest there is.
+        kind: what stands there. Of levels that hold the same GPUs only the uppermost is kept, and
+            its kind.
+        path: how two GPUs reach each other that meet here and not below; of a GPU itself the
+            nearest there is.
         gpus: indices of all GPUs below, ascending.
-        cards: indices of all cards below, in the order of the tree, so that those of one switch stand together.
+        cards: indices of all cards below, in the order of the tree, so that those of one switch
+            stand together.
         children: by their first card; none for a GPU.
         numa_node: of all GPUs below; None if they have none in common.
         cpuset: CPUs next to all GPUs below; empty if they do not have the same ones.
         node: number of the machine that all GPUs below are in; None of a network.
-        nvlinks: of a machine or network: the pairs of GPUs, the lower index first, that NVLinks join, also through an
-            NVSwitch.
+        nvlinks: of a machine or network: the pairs of GPUs, the lower index first, that NVLinks
+            join, also through an NVSwitch.
     """
 
     kind: LevelKind
@@ -68,7 +71,9 @@ _KINDS: dict[PathType, LevelKind] = {
 }
 
 _WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20, "NET": 40}
-"""Of an edge by the level that it leads up to; each exceeds the sum of the nearer ones, so nearer is always shorter."""
+"""Of an edge by the level that it leads up to; each exceeds the sum of the nearer ones, so
+nearer is always shorter.
+"""
 
 _NVLINK_WEIGHT = 1
 
@@ -76,8 +81,9 @@ _NVLINK_WEIGHT = 1
 def machine_tree(topology: Topology) -> Level:
     """The levels of a machine, as its PCIe paths tell; of several machines a network with those below it.
 
-    GPUs belong together at a level if steps of that path type or nearer lead from one to the other. On a real machine
-    each step alone does; a made-up table of paths need not be so consistent, and gets a tree all the same.
+    GPUs belong together at a level if steps of that path type or nearer lead from one to the other.
+    On a real machine each step alone does; a made-up table of paths need not be so consistent, and
+    gets a tree all the same.
     """
     below = tuple(_machine(part) for part in machines(topology).values())
     if len(below) == 1:
@@ -159,18 +165,19 @@ def _common(values: Iterable[T], otherwise: T) -> T:
 def distance(tree: Level, a: int, b: int) -> int:
     """How far apart two GPUs are: the length of the shorter of their NVLink and their way through the tree.
 
-    Only the order of distances means something. One edge costs 1 to a switch and 20 from a socket to the machine, as
-    in the paper, something between at the levels between, and 40 from a machine to the network.
+    Only the order of distances means something. One edge costs 1 to a switch and 20 from a socket
+    to the machine, as in the paper, something between at the levels between, and 40 from a machine
+    to the network.
 
     Args:
         tree: from machine_tree.
         a: index of a GPU.
         b: of another, or the same one, which is at distance 0.
 
-    Source: topo-aware-sc17 4.1.2, where NVLinks are edges between GPUs. Departures: no way leads through a third
-        GPU, since no driver forwards there, and the paper's introduction lets such a pair of DGX-1 use PCIe, too; GPUs
-        right below a socket are farther from each other than those of one switch; an NVSwitch is no vertex but an
-        edge for each pair.
+    Source: topo-aware-sc17 4.1.2, where NVLinks are edges between GPUs. Departures: no way leads
+        through a third GPU, since no driver forwards there, and the paper's introduction lets such
+        a pair of DGX-1 use PCIe, too; GPUs right below a socket are farther from each other than
+        those of one switch; an NVSwitch is no vertex but an edge for each pair.
     """
     if a == b:
         return 0
@@ -198,9 +205,9 @@ def level_edges(tree: Level) -> Iterator[tuple[Level, Level, int]]:
 def to_networkx(tree: Level) -> "Graph":
     """The multi-level graph for networkx, with scalar attributes only.
 
-    Nodes are the GPUs' indices and, above them, texts such as "socket 0,1,2,3"; each has `kind`, where it is known
-    `numa_node`, and below a network `node`, the number of its machine. Edges have `kind`
-    ("level" or "nvlink") and `weight`: their length, as distance() counts it.
+    Nodes are the GPUs' indices and, above them, texts such as "socket 0,1,2,3"; each has `kind`,
+    where it is known `numa_node`, and below a network `node`, the number of its machine. Edges have
+    `kind` ("level" or "nvlink") and `weight`: their length, as distance() counts it.
     """
     from gpulaunch.machine.graph import make_graph
 

@@ -18,12 +18,14 @@ class Link(NamedTuple):
         kind: what their best direct connection is made of.
         nvlink_count: NVLinks between the two, or into the switch that joins them.
         nvlink_version: major version of those; 0 if there are none.
-        pcie_path: how they meet over the host, whether they need to or not: over PCIe, or "NET" between machines.
+        pcie_path: how they meet over the host, whether they need to or not: over PCIe, or "NET"
+            between machines.
         pcie_generation: of the slower end; 0 if unknown.
         pcie_width: lanes of the narrower end; 0 if unknown.
         nvlink_gb_per_s: nominal NVLink bandwidth per direction; 0 without NVLink.
         nvlink_planned_gb_per_s: the same as NCCL plans with it.
-        pcie_gb_per_s: bandwidth over the host per direction: that of PCIe, or between machines that of the network.
+        pcie_gb_per_s: bandwidth over the host per direction: that of PCIe, or between machines that
+            of the network.
         peer_to_peer: whether one can read the other's memory over PCIe; None if unknown.
     """
 
@@ -63,8 +65,8 @@ class Wire(NamedTuple):
     Attributes:
         pcie_path: how they meet over the host; "NET" if they are in different machines.
         direct_nvlinks: NVLinks that join the two without a switch.
-        pcie_gb_per_s: bandwidth over the host where the machine's description states it, as it must of a network; else
-            it is computed.
+        pcie_gb_per_s: bandwidth over the host where the machine's description states it, as it must
+            of a network; else it is computed.
         peer_to_peer: whether they can over PCIe; None if unknown, which counts as yes.
     """
 

@@ -1,11 +1,13 @@
 """What one link carries, in GB/s per direction.
 
-Two figures are kept for NVLink. *Nominal* is what the vendor prints and what MAPA adds up; *planned* is what NCCL's
-own topology search reckons with, which comes closer to a measured all-reduce. For PCIe the planned figure serves both.
+Two figures are kept for NVLink. *Nominal* is what the vendor prints and what MAPA adds up;
+*planned* is what NCCL's own topology search reckons with, which comes closer to a measured
+all-reduce. For PCIe the planned figure serves both.
 
 Sources:
-    Nominal: mapa-sc21 Table 1 (NVLink 1 and 2); NVIDIA's data sheets of A100, H100 and B200 (600, 900 and 1800 GB/s
-        over 12, 18 and 18 links, both directions); GA102 white paper (112.5 GB/s over 4 links, both directions).
+    Nominal: mapa-sc21 Table 1 (NVLink 1 and 2); NVIDIA's data sheets of A100, H100 and B200 (600,
+        900 and 1800 GB/s over 12, 18 and 18 links, both directions); GA102 white paper (112.5 GB/s
+        over 4 links, both directions).
     Planned: NCCL src/graph/topo.h (SM60_NVLINK_BW ... SM100_NVLINK_BW) and its PCIe speed table.
 """
 # pure: decides on plain values
@@ -18,7 +20,9 @@ PCIE_PATHS: tuple[PathType, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """PCIe path types from near to far, as nvidia-smi topo names them."""
 
 NETWORK_PATH: PathType = "NET"
-"""Between GPUs of different machines: farther than any PCIe path, and what it carries is only ever stated."""
+"""Between GPUs of different machines: farther than any PCIe path, and what it carries is only
+ever stated.
+"""
 
 
 STAGED_PATH: PathType = "NODE"
@@ -44,9 +48,12 @@ _GA10X = NvlinkFigures(
     14.0625, 12.0
 )  # the bridge of RTX 3090, A40 and A6000 calls itself version 3 and is slower
 
-# What a GPU's links into NVSwitch carry while that computes the sum, as a share of the planned figure. Fitted to the
-# all-reduces in docs/bandwidth.md: H100, H200 and H800, 5 to 8 GPUs, 0.82 to 0.85; B200 and B300, 6 to 8 GPUs, 0.75.
-# NCCL plans with 0.85 and 0.74. By major compute capability: what is older cannot, what is newer counts as the last.
+# What a GPU's links into NVSwitch carry while that computes the sum, as a share of the planned
+# figure. Fitted to the
+# all-reduces in docs/bandwidth.md: H100, H200 and H800, 5 to 8 GPUs, 0.82 to 0.85; B200 and B300, 6
+# to 8 GPUs, 0.75.
+# NCCL plans with 0.85 and 0.74. By major compute capability: what is older cannot, what is newer
+# counts as the last.
 _NVLS_EFFICIENCY = {9: 0.83, 10: 0.75}
 
 _RAW_RATE_TOLERANCE = 0.1
@@ -54,11 +61,16 @@ _PLANNED_SHARE = 0.8  # planned / nominal of versions 2, 3 and 5
 
 _PCIE_SPEED = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}  # per lane, in NCCL's unit
 
-# How much of the slot's bandwidth a path keeps. PIX is the slot itself; PHB is NCCL's overhead of peer-to-peer through
-# an Intel root complex (INTEL_P2P_OVERHEAD 6/5); SYS at one half follows NCCL's figures between sockets of each
-# generation (6 for gen 3 Broadwell, 10-16 for gen 4, 22 for gen 5). PXB and NODE are assumed, so that a longer path
-# is never as good as a shorter one. Published all-reduces through host memory bear NODE out as the share of a staged
-# path (18 of 24 and 35 of 48 GB/s), and SYS with two Xeons (28 of 48); with two EPYC 9005 SYS is too low (38 of 48).
+# How much of the slot's bandwidth a path keeps. PIX is the slot itself; PHB is NCCL's overhead of
+# peer-to-peer through
+# an Intel root complex (INTEL_P2P_OVERHEAD 6/5); SYS at one half follows NCCL's figures between
+# sockets of each
+# generation (6 for gen 3 Broadwell, 10-16 for gen 4, 22 for gen 5). PXB and NODE are assumed, so
+# that a longer path
+# is never as good as a shorter one. Published all-reduces through host memory bear NODE out as the
+# share of a staged
+# path (18 of 24 and 35 of 48 GB/s), and SYS with two Xeons (28 of 48); with two EPYC 9005 SYS is
+# too low (38 of 48).
 _PCIE_PATH_SHARE: dict[PathType, float] = {
     "PIX": 1.0,
     "PXB": 0.95,
@@ -73,8 +85,9 @@ def nvlink_figures(
 ) -> NvlinkFigures:
     """Bandwidth of one NVLink.
 
-    Drivers report the raw rate of the lanes, up to 6 % above the nominal one (26.56 for 25 on H100). So a figure near
-    the version's is the version's; any other one is a link of its own kind, and NCCL's usual discount is assumed.
+    Drivers report the raw rate of the lanes, up to 6 % above the nominal one (26.56 for 25 on
+    H100). So a figure near the version's is the version's; any other one is a link of its own kind,
+    and NCCL's usual discount is assumed.
 
     Args:
         version: major NVLink version, 1 to 6; a newer one is taken for 6.
@@ -116,7 +129,8 @@ def pcie_bandwidth(
         path: one of PCIE_PATHS.
         generation: PCIe generation of the slower end, 1 to 6; an unknown one (0) counts as 3.
         width: lanes of the narrower end; an unknown one (0) counts as 16.
-        peer_to_peer: whether the two can; if not, everything goes through the host's memory, however near they are.
+        peer_to_peer: whether the two can; if not, everything goes through the host's memory,
+            however near they are.
 
     Source: NCCL src/graph/topo.cc, width x speed / 80; the shares by path are explained above them.
     """

@@ -86,7 +86,8 @@ def read_network(graph: Graph) -> Network:
     """The machine of a graph, which may leave out whatever follows from the rest.
 
     Raises:
-        UsageError: names the node or edge, and its attribute that is wrong, unknown, or contradicts another.
+        UsageError: names the node or edge, and its attribute that is wrong, unknown, or contradicts
+            another.
     """
     facts = read_attributes(graph, _GRAPH_FIELDS)
     name = facts.get("name") or "graph"
@@ -102,7 +103,8 @@ def read_network(graph: Graph) -> Network:
     )
     digest = facts.get("digest")
     if digest is None and not all("uuid" in values for values in nodes.values()):
-        digest = f"{crc32(repr((gpus, links)).encode()):08x}"  # nobody's machine, so never the one we run on
+        # nobody's machine, so never the one we run on
+        digest = f"{crc32(repr((gpus, links)).encode()):08x}"
     return Network(name, gpus, links, facts.get("source", "a networkx graph"), digest)
 
 

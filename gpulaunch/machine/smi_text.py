@@ -1,8 +1,9 @@
 """The matrix that `nvidia-smi topo -m` prints, saved or pasted from a web page -> a machine's document.
 
-The columns are GPUs, network adapters, and up to three titles: CPU Affinity, NUMA Affinity (since about 2020) and
-GPU NUMA ID. On its way a text may have got spaces for tabs or none at all in its header, prompts and legends around
-it, and empty cells where a cgroup hides the CPUs. What can be read in two ways is an error, never a guess.
+The columns are GPUs, network adapters, and up to three titles: CPU Affinity, NUMA Affinity (since
+about 2020) and GPU NUMA ID. On its way a text may have got spaces for tabs or none at all in its
+header, prompts and legends around it, and empty cells where a cgroup hides the CPUs. What can be
+read in two ways is an error, never a guess.
 
 Source: outputs of drivers from about 2016 to 2026, as people publish them.
 """
@@ -23,7 +24,9 @@ from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Topology
 
 MAX_NVLINKS = 18
-"""NVLinks of the best connected GPU so far (H100, B200): more in one row end in a switch that all share."""
+"""NVLinks of the best connected GPU so far (H100, B200): more in one row end in a switch that
+all share.
+"""
 
 ASSUMED_NVLINK_VERSION = 3
 """The text does not tell it; versions 2, 3 and 4 all carry 25 GB/s per link and direction."""
@@ -67,7 +70,8 @@ class SmiMatrix(NamedTuple):
 
     Attributes:
         gpus: number of each GPU in the text, ascending.
-        cells: for every two positions a < b "NV1" to "NV99" or a PCIe path type; SOC, its old name, is SYS here.
+        cells: for every two positions a < b "NV1" to "NV99" or a PCIe path type; SOC, its old name,
+            is SYS here.
         cpusets: CPUs next to each GPU; empty if the text does not say.
         numa_nodes: NUMA node of each GPU; None if the text names none or several.
     """
@@ -234,8 +238,9 @@ def _affinity(
 ) -> tuple[frozenset[int], int | None]:
     """CPUs and NUMA node from what stands after the connections.
 
-    An empty cell is told by the tabs around it. A value narrower than its title may have a second tab after it: so
-    only the first column holds what stands first, and any other value may belong further left than it stands.
+    An empty cell is told by the tabs around it. A value narrower than its title may have a second
+    tab after it: so only the first column holds what stands first, and any other value may belong
+    further left than it stands.
     """
     pieces = tail.split("\t")
     tabbed = not pieces[0].strip() and all(len(piece.split()) < 2 for piece in pieces)
@@ -311,9 +316,9 @@ def _matrix(header: _Header, rows: Mapping[str, _Row]) -> SmiMatrix:
 def text_document(matrix: SmiMatrix, name: str, source: str) -> dict[str, Any]:
     """The machine that the matrix describes, as described_topology reads it.
 
-    Its links are exactly the text's. What the text does not tell: models, memory and PCIe slots are left unknown;
-    NVLinks are of ASSUMED_NVLINK_VERSION; and two GPUs that NVLinks join meet over PCIe no further apart than any
-    third GPU and their NUMA node prove, else through SYS.
+    Its links are exactly the text's. What the text does not tell: models, memory and PCIe slots are
+    left unknown; NVLinks are of ASSUMED_NVLINK_VERSION; and two GPUs that NVLinks join meet over
+    PCIe no further apart than any third GPU and their NUMA node prove, else through SYS.
 
     Args:
         matrix: what the text says.
@@ -349,7 +354,8 @@ def text_document(matrix: SmiMatrix, name: str, source: str) -> dict[str, Any]:
 def _switch_ports(counts: Mapping[Pair, int]) -> dict[int, int]:
     """NVLinks into a switch, of GPUs that have more in their rows than any GPU has; none if no switch explains them.
 
-    Fewer may be direct or go through a switch: the text does not tell, and both give the same matrix.
+    Fewer may be direct or go through a switch: the text does not tell, and both give the same
+    matrix.
     """
     totals: Counter[int] = Counter()
     for (a, b), count in counts.items():

@@ -44,10 +44,11 @@ class Topology(NamedTuple):
     def to_networkx(self) -> "Graph":
         """The machine as an undirected networkx graph.
 
-        Nodes are GPU indices, edges the links. All attributes are scalars and have the names of the fields of Gpu and
-        Link, but for `cpuset`, a Linux CPU list; `mig_card` and the like, for a MIG instance; and at an edge besides
-        `path`, `bandwidth_gb_per_s` and `weight`, which is the same. What is unknown is left out. The graph has
-        `name`, `source` and `digest`. What was measured is not in it.
+        Nodes are GPU indices, edges the links. All attributes are scalars and have the names of the
+        fields of Gpu and Link, but for `cpuset`, a Linux CPU list; `mig_card` and the like, for a
+        MIG instance; and at an edge besides `path`, `bandwidth_gb_per_s` and `weight`, which is the
+        same. What is unknown is left out. The graph has `name`, `source` and `digest`. What was
+        measured is not in it.
 
         Example:
             >>> two = (Gpu(0, "GPU-a", "V100", 16 << 30), Gpu(1, "GPU-b", "V100", 16 << 30))
@@ -65,17 +66,19 @@ class Topology(NamedTuple):
     def from_networkx(cls, graph: "Graph") -> "Topology":
         """The machine that a networkx graph describes: the inverse of to_networkx.
 
-        Less will do: nodes 0, 1, 2 ... without attributes, edges with `nvlink_count` or with `path` alone ("NVL" alone
-        is one NVLink), and with `weight` for their bandwidth. Two nodes without an edge are a path "SYS" apart.
-        NVLinks of unknown version are taken for version 3 (25 GB/s each per direction), and everything else follows
-        as in a described machine. Two nodes whose own `node` differs are in different machines, and need an edge with
-        `weight`.
+        Less will do: nodes 0, 1, 2 ... without attributes, edges with `nvlink_count` or with `path`
+        alone ("NVL" alone is one NVLink), and with `weight` for their bandwidth. Two nodes without
+        an edge are a path "SYS" apart. NVLinks of unknown version are taken for version 3 (25 GB/s
+        each per direction), and everything else follows as in a described machine. Two nodes whose
+        own `node` differs are in different machines, and need an edge with `weight`.
 
         Args:
-            graph: undirected, one edge at most for two nodes; a node is an index or its decimal text.
+            graph: undirected, one edge at most for two nodes; a node is an index or its decimal
+                text.
 
         Raises:
-            UsageError: names the node or edge, and its attribute that is wrong, unknown, or contradicts another.
+            UsageError: names the node or edge, and its attribute that is wrong, unknown, or
+                contradicts another.
         """
         from gpulaunch.machine.network import read_network
 
@@ -104,6 +107,7 @@ def machines(topology: Topology) -> dict[int, Topology]:
 def counts_as_cuda(topology: Topology) -> bool:
     """Whether CUDA counts the GPUs as NVML does, so that an index means the same to both.
 
-    Not where a card is in MIG mode or left out: CUDA numbers what it can use, from 0 and without gaps.
+    Not where a card is in MIG mode or left out: CUDA numbers what it can use, from 0 and without
+    gaps.
     """
     return [gpu.index for gpu in topology.gpus] == list(range(len(topology.gpus)))

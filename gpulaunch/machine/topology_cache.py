@@ -1,7 +1,8 @@
 """What a machine was found to be, kept in memory (tmpfs) until it may be something else.
 
-A file of this user's alone, so that nobody else can tell him what his machine is. It is believed if it was written in
-this boot for what NVML lists now, and not long ago: an NVLink that went down since is seen at the latest then.
+A file of this user's alone, so that nobody else can tell him what his machine is. It is believed if
+it was written in this boot for what NVML lists now, and not long ago: an NVLink that went down
+since is seen at the latest then.
 """
 
 import errno

@@ -64,7 +64,8 @@ def run(
         benchmark: from find_benchmark.
         count: number of GPUs that the variables make visible.
         variables: to be added to the environment.
-        lease: a descriptor that the processes keep open, so that the GPUs are theirs whatever happens to this one.
+        lease: a descriptor that the processes keep open, so that the GPUs are theirs whatever
+            happens to this one.
 
     Returns:
         Message size in bytes and bus bandwidth in GB/s, ascending.

@@ -66,7 +66,8 @@ class Background:
         told, write_end = (out_of_the_way(fd) for fd in os.pipe())
         said, out = (out_of_the_way(fd) for fd in os.pipe())
         try:
-            self._process = subprocess.Popen(  # noqa: S603  the user's own programs are what is to be run
+            # the user's own programs are what is to be run
+            self._process = subprocess.Popen(  # noqa: S603
                 [*own_command(), f"--json-status-fd={write_end}", *self._arguments],
                 env=clean_environment()
                 | {os.fsencode(k): os.fsencode(v) for k, v in self._environment.items()},
@@ -131,7 +132,10 @@ class Background:
         return f" with status {status}" if status else ""
 
     def _end(self) -> None:
-        """TERM, and KILL after the grace. Somebody else may have waited for it, since this process adopts orphans."""
+        """TERM, and KILL after the grace.
+
+        Somebody else may have waited for it, since this process adopts orphans.
+        """
         for number, lasting_s in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, None)):
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)

@@ -23,7 +23,9 @@ LOOK_S = 0.2
 """How soon it is noticed that a job whose progress is read has begun to tell of it."""
 
 PATIENCE_S = 1.0
-"""What a job has left running may hold its output open for ever; it is not listened to for longer."""
+"""What a job has left running may hold its output open for ever; it is not listened to for
+longer.
+"""
 
 SETTLE_S = 10.0
 """For a launcher whose job has been killed: it writes down what it knows, and frees the GPUs."""
@@ -64,7 +66,8 @@ class Slice(NamedTuple):
     """How much of a job is enough.
 
     Attributes:
-        progress: its one group is a number of iterations, or any amount, that the job says it has done so far.
+        progress: its one group is a number of iterations, or any amount, that the job says it has
+            done so far.
         lasting_s: so long from the first of them.
     """
 

@@ -1,7 +1,8 @@
 """Which sets of GPUs to measure, and what follows from the figures: links that are slow, and models fitted to them.
 
-mapa-sc21 3.4 defines the effective bandwidth of a set as a measurement, the peak all-reduce bandwidth, and measures one
-set of each kind. What kind a set is, its best ring says: the links that it uses.
+mapa-sc21 3.4 defines the effective bandwidth of a set as a measurement, the peak all-reduce
+bandwidth, and measures one set of each kind. What kind a set is, its best ring says: the links that
+it uses.
 """
 # pure: decides on plain values
 

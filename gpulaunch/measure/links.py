@@ -37,7 +37,8 @@ def measure(
 ) -> Measurement:
     """Measure the all-reduce bandwidth of one set of each kind, out of this machine's GPUs that are idle now.
 
-    A pair that carries far less than is planned with has its whole class measured, to tell the link from the class.
+    A pair that carries far less than is planned with has its whole class measured, to tell the link
+    from the class.
 
     Args:
         warn: where to say what is odd but no failure.
@@ -45,7 +46,8 @@ def measure(
         every_pair: measure all pairs.
 
     Raises:
-        UsageError: settings put a described machine in this one's place, or it has fewer than two whole GPUs.
+        UsageError: settings put a described machine in this one's place, or it has fewer than two
+            whole GPUs.
         WouldWaitError: fewer than two are idle.
         FailedError: there is no benchmark, or it fails.
     """

@@ -17,7 +17,10 @@ from gpulaunch.measure.traffic_graph import (
 from gpulaunch.profiles.pattern import is_whole
 
 CERTAIN = 0.97
-"""From this similarity on a named pattern is certain; under it, likely. Ours; docs/communication.md."""
+"""From this similarity on a named pattern is certain; under it, likely.
+
+Ours; docs/communication.md.
+"""
 
 
 class MeasuredPattern(NamedTuple):

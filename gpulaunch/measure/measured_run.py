@@ -8,10 +8,14 @@ from typing import Any, NamedTuple
 from gpulaunch.measure.usage import Figures, LinkBytes
 
 RESERVATION_STEADY_PERCENTAGE = 95.0
-"""Part of the time for which a reservation stands at its most: from when it is made until the job ends. Ours."""
+"""Part of the time for which a reservation stands at its most: from when it is made until the
+job ends. Ours.
+"""
 
 RESERVED_PERCENTAGE = 75.0
-"""What JAX (XLA_PYTHON_CLIENT_MEM_FRACTION=.75) and AMReX take of a card unless told otherwise, whatever they need."""
+"""What JAX (XLA_PYTHON_CLIENT_MEM_FRACTION=.75) and AMReX take of a card unless told otherwise,
+whatever they need.
+"""
 
 RESERVED_WITHIN = 1.5
 """Points around that: CUDA's context comes on top, and the driver keeps some of the card."""
@@ -103,7 +107,8 @@ class Run(NamedTuple):
 def figures_of(run: Run) -> dict[str, float]:
     """The figures of a run by their keys in a profile's [resources]; what is unknown is not there.
 
-    All are of one GPU: averages over time and over the GPUs; maxima and memory are those of the GPU that has the most.
+    All are of one GPU: averages over time and over the GPUs; maxima and memory are those of the GPU
+    that has the most.
     """
     all_of = [gpu.figures for gpu in run.gpus]
     true = run.has_gpm
@@ -168,8 +173,8 @@ def is_reservation(run: Run) -> bool:
     """Whether the memory looks like what a framework sets aside, rather than what the job needs: it stands still from
     when it is taken, at a share of the card that frameworks are known to take.
 
-    Source: mps-sharing-2024 Table II, WarpX: 61,453 MiB at both problem sizes, three quarters of the card. JAX: docs,
-        GPU memory allocation. vLLM: gpu_memory_utilization 0.9.
+    Source: mps-sharing-2024 Table II, WarpX: 61,453 MiB at both problem sizes, three quarters of
+        the card. JAX: docs, GPU memory allocation. vLLM: gpu_memory_utilization 0.9.
     """
     return any(map(_looks_reserved, run.gpus))
 

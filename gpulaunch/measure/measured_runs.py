@@ -10,7 +10,9 @@ from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.measure.measured_run import SHARE, TIME_ACTIVE, Run, figures_of, is_reservation
 
 WITHIN_POINTS = 10.0
-"""How far a run's average utilization may be from that of the runs before, in points, and still fit. Ours."""
+"""How far a run's average utilization may be from that of the runs before, in points, and still
+fit. Ours.
+"""
 
 WITHIN_MEMORY = 0.10
 """The same for memory, as part of it: who shares was promised no more. Ours."""
@@ -19,7 +21,9 @@ WITHIN_SPREADS = 3.0
 """Runs that differ among themselves may differ so many standard deviations from their mean."""
 
 ENOUGH_RUNS = 3
-"""So many have a standard deviation that says something; and so many misfits in a row are the job's new ways."""
+"""So many have a standard deviation that says something; and so many misfits in a row are the
+job's new ways.
+"""
 
 _DIGITS = 5  # significant
 _WHOLE = ("memory_mib", "memory_mean_mib")
@@ -38,8 +42,8 @@ Document = dict[str, Any]
 def percentile_95(values: Sequence[float]) -> float:
     """Under which 95 % of the values are, on the line between the two nearest.
 
-    Source: topo-aware-sc17 4.2 and 5.1: profiles are the 95th percentile of five executions. It does not say how it
-        interpolates.
+    Source: topo-aware-sc17 4.2 and 5.1: profiles are the 95th percentile of five executions. It
+        does not say how it interpolates.
 
     Example:
         >>> percentile_95([1.0, 2.0, 3.0, 4.0, 5.0])
@@ -124,8 +128,8 @@ class Updated(NamedTuple):
 def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
     """Add one run to what a profile knows.
 
-    A run that does not fit is not mixed in, but counted; the third in a row replaces what was known, for then the job
-    has changed. So does a run that is complete replace one that was not.
+    A run that does not fit is not mixed in, but counted; the third in a row replaces what was
+    known, for then the job has changed. So does a run that is complete replace one that was not.
 
     Args:
         known: the profile's document.
@@ -175,7 +179,8 @@ def _mixed(
 ) -> Document:
     """What is known after one more run: mean and standard deviation as if all had been kept (Welford).
 
-    What this run does not tell stays as it was; of the memory the most counts, which has no deviation.
+    What this run does not tell stays as it was; of the memory the most counts, which has no
+    deviation.
     """
     now, gpus, count = fresh["resources"], fresh["runs"]["gpus"], runs.get("count", 1)
     resources, spread = {**before, **now}, dict(runs.get("spread", {}))

@@ -7,7 +7,8 @@ from gpulaunch.decide.decide import Grant, Situation, Wait, leased_uuids, used_o
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
-from gpulaunch.launch.assess import Launch, first_look, granted_gpus, table_of
+from gpulaunch.launch.assess import granted_gpus, preview
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpu_names
@@ -44,14 +45,12 @@ def find_site(launch: Launch, warn: Callable[[str], None]) -> Site:
         UsageError: it can never be, or its machine is only described.
     """
     refuse_described(launch)
-    look = first_look(launch, table_of(launch, warn), None)
-    if isinstance(look.decision, Wait):
-        raise WouldWaitError(
-            look.decision.reason, "measure when they are free; see 'gpulaunch status'"
-        )
-    if not isinstance(look.decision, Grant):
-        raise UsageError(look.decision.reason)
-    return Site(look.decision, look.situation, tuple(granted_gpus(launch, look.decision)))
+    decision, situation = preview(launch, warn)
+    if isinstance(decision, Wait):
+        raise WouldWaitError(decision.reason, "measure when they are free; see 'gpulaunch status'")
+    if not isinstance(decision, Grant):
+        raise UsageError(decision.reason)
+    return Site(decision, situation, tuple(granted_gpus(launch, decision)))
 
 
 def extremes(site: Site) -> tuple[Candidate, Candidate]:

@@ -1,8 +1,8 @@
 """The named pattern that a measured communication graph looks most like.
 
-A graph and a pattern are compared as vectors over all pairs of ranks: similarity is the cosine of the angle between
-them, 1 if the graph is the pattern times some amount, 0 if they share no edge, whatever the unit. Which rank stands
-where in the pattern is searched for.
+A graph and a pattern are compared as vectors over all pairs of ranks: similarity is the cosine of
+the angle between them, 1 if the graph is the pattern times some amount, 0 if they share no edge,
+whatever the unit. Which rank stands where in the pattern is searched for.
 """
 # pure: decides on plain values
 
@@ -18,7 +18,9 @@ LEAST_SIMILARITY = 0.9
 """What is less similar gets no name. Ours; docs/communication.md has the experiment."""
 
 LEAST_SHARE = 0.9
-"""So much of the traffic must run along a pattern's edges: a chain with a weak edge beside it is no chain. Ours."""
+"""So much of the traffic must run along a pattern's edges: a chain with a weak edge beside it is
+no chain. Ours.
+"""
 
 EVEN = 0.1
 """Totals of ranks that differ by so much of the largest are still called equal. Ours."""
@@ -41,8 +43,10 @@ class Nearest(NamedTuple):
 
     Attributes:
         name: of the nearest pattern; None if none is near.
-        similarity: to it, 0 to 1; if none is near, of the best that was found before the search stopped.
-        order: rank that stands at place i of the pattern, for each i; () where there is no one order.
+        similarity: to it, 0 to 1; if none is near, of the best that was found before the search
+            stopped.
+        order: rank that stands at place i of the pattern, for each i; () where there is no one
+            order.
         rings: how many rings in different orders the graph is made of; 0 if it is something else.
         alike: the names of all patterns that are as near, the simplest first.
     """
@@ -71,14 +75,14 @@ def nearest_pattern(
 ) -> Nearest:
     """The named pattern nearest to a weighted graph; of equals the one with the fewest edges.
 
-    A graph that is the sum of two rings in different orders is a ring: so NCCL lays its collectives over the links of
-    a DGX-1.
+    A graph that is the sum of two rings in different orders is a ring: so NCCL lays its collectives
+    over the links of a DGX-1.
 
     Args:
         ranks: how many the job has, 1 or more.
         edges: what pairs of them exchanged, in any unit; each pair once, the lower rank first.
-        pairs: those whose traffic could be seen at all; None for all. An all-to-all is compared over these only: the
-            others exchange their part where nobody counts it by peers.
+        pairs: those whose traffic could be seen at all; None for all. An all-to-all is compared
+            over these only: the others exchange their part where nobody counts it by peers.
 
     Returns:
         "none" if there is no edge, and no name if nothing reaches LEAST_SIMILARITY and LEAST_SHARE.
@@ -115,9 +119,10 @@ def nearest_pattern(
 def compatible_patterns(totals: Sequence[float]) -> tuple[str, ...]:
     """The named patterns that what each rank exchanged in all does not rule out, in the order of PATTERNS.
 
-    Each edge of a pattern is taken to carry the same, so that a rank's total goes with the number of its edges: a
-    star's hub has all of it, the ends of a chain have half. Equal totals rule out no collective: NCCL's trees are made
-    so that every rank carries about the same (double binary trees), and through NVSwitch it may reduce in the switch.
+    Each edge of a pattern is taken to carry the same, so that a rank's total goes with the number
+    of its edges: a star's hub has all of it, the ends of a chain have half. Equal totals rule out
+    no collective: NCCL's trees are made so that every rank carries about the same (double binary
+    trees), and through NVSwitch it may reduce in the switch.
 
     Args:
         totals: of all ranks, in any unit.
@@ -200,8 +205,9 @@ def _cosine(shared: float, weights: Weights, edges: int) -> float:
 def _two_rings(ranks: int, weights: Weights) -> float:
     """Similarity to the best sum of two rings in different orders; 0 if there are not two.
 
-    With s the traffic on each ring's edges and o the edges they share, the amounts x of both follow from the normal
-    equations n x + o y = s, o x + n y = t; the similarity is the length of their sum over that of the graph.
+    With s the traffic on each ring's edges and o the edges they share, the amounts x of both follow
+    from the normal equations n x + o y = s, o x + n y = t; the similarity is the length of their
+    sum over that of the graph.
     """
     best = 0.0
     square = fsum(weight * weight for weight in weights.values())

@@ -1,7 +1,8 @@
 """Which measured job is most like another one, whose slowdowns beside others it may lend.
 
-A job without pair data borrows from the nearest profile that has some; what comes of it is a prediction and is called
-one. Likeness is a matter of what the job takes from a GPU that it has alone.
+A job without pair data borrows from the nearest profile that has some; what comes of it is a
+prediction and is called one. Likeness is a matter of what the job takes from a GPU that it has
+alone.
 """
 # pure: decides on plain values
 
@@ -14,10 +15,10 @@ from gpulaunch.errors import quoted
 BOUND = 0.1
 """Beyond this distance no profile is near. Ours: the papers borrow from nobody.
 
-Six programs of mps-sharing-2024 Table II are there at two problem sizes, one four times the other, and at these they do
-not even behave alike (Fig. 1). They lie 0.11 (Cholla-MHD) to 0.37 (WarpX) from themselves. So whoever lends is more
-like the job than any of these programs is like itself with a larger problem. Within that table 10 of 13 jobs would
-find a lender.
+Six programs of mps-sharing-2024 Table II are there at two problem sizes, one four times the other,
+and at these they do not even behave alike (Fig. 1). They lie 0.11 (Cholla-MHD) to 0.37 (WarpX) from
+themselves. So whoever lends is more like the job than any of these programs is like itself with a
+larger problem. Within that table 10 of 13 jobs would find a lender.
 """
 
 
@@ -28,7 +29,8 @@ class Figures(NamedTuple):
         name: of its profile.
         sm_utilization_percentage: average, 0-100; None if unknown.
         memory_bandwidth_utilization_percentage: average, 0-100; None if unknown.
-        memory_share: of the GPU's memory, 0-1; None if unknown, and where it is a framework's reservation.
+        memory_share: of the GPU's memory, 0-1; None if unknown, and where it is a framework's
+            reservation.
         power_share: of the GPU's power limit, 0-1, average; None if unknown.
         intensity: "memory" or "compute"; None if unknown.
         utilization: "share" or "time-active", what the two percentages mean; None if unknown.
@@ -70,7 +72,8 @@ def nearest_profile(
     Example:
         >>> job = Figures("mine", 80, 40)
         >>> print(nearest_profile(job, [Figures("a", 84, 43), Figures("b", 20, 5)]).because)
-        nearest to 'a': SM utilization 80 against 84 %, memory bandwidth 40 against 43 %; distance 0.035
+        nearest to 'a': SM utilization 80 against 84 %, memory bandwidth 40 against 43 %; distance
+        0.035
     """
     found = [
         (distance, other)
@@ -95,13 +98,14 @@ def nearest_profile(
 def distance_between(a: Figures, b: Figures) -> float | None:
     """How unlike two jobs are: 0 if their figures are the same, 1 at most; None if they cannot be compared.
 
-    It is the root of the mean of the squared differences over all figures that both have: both utilizations in
-    hundredths of percent, memory as a share of the card, power as a share of its limit. So each of them runs from 0 to
-    1, and one that is missing brings two jobs neither nearer nor farther. Both utilizations are needed on both sides,
-    and must mean the same: a share of the SMs is no share of time.
+    It is the root of the mean of the squared differences over all figures that both have: both
+    utilizations in hundredths of percent, memory as a share of the card, power as a share of its
+    limit. So each of them runs from 0 to 1, and one that is missing brings two jobs neither nearer
+    nor farther. Both utilizations are needed on both sides, and must mean the same: a share of the
+    SMs is no share of time.
 
-    Jobs of which one is memory-, the other compute-intensive cannot be compared: without half of the SMs the one does
-    nearly as well, the other nearly half as well (cd-search-ics18 3).
+    Jobs of which one is memory-, the other compute-intensive cannot be compared: without half of
+    the SMs the one does nearly as well, the other nearly half as well (cd-search-ics18 3).
 
     Example:
         >>> distance_between(Figures("a", 50, 10), Figures("b", 20, 10))

@@ -1,7 +1,7 @@
 """The door to NVML's counters: what one GPU says of its use, now and since the last time.
 
-Beside nvml.py the only file that imports pynvml. What a card or a driver does not have is asked for once, and never
-again; what fails now and then is missing in that reading.
+Beside nvml.py the only file that imports pynvml. What a card or a driver does not have is asked for
+once, and never again; what fails now and then is missing in that reading.
 """
 
 import time
@@ -94,7 +94,8 @@ class Meter:
 
         Args:
             with_links: also the counters of its NVLinks, which are many.
-            with_pcie: also, where there are no counters, what PCIe carries for the next 20 ms each way.
+            with_pcie: also, where there are no counters, what PCIe carries for the next 20 ms each
+                way.
 
         Raises:
             LostGpuError: the GPU does not answer any more.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
-from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.measure import synthetic_load
@@ -78,7 +78,8 @@ def measure_pair(
 ) -> Outcome:
     """Run a job alone and beside each of these others; of several runs the 95th percentiles are compared.
 
-    Others are on its GPUs, through MPS, and each has half of them; or next to it, on the same socket.
+    Others are on its GPUs, through MPS, and each has half of them; or next to it, on the same
+    socket.
 
     Args:
         job: which.

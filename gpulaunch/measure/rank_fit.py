@@ -26,9 +26,10 @@ def fit(
 ) -> tuple[float, list[int]]:
     """The best order of ranks, if it reaches `wanted`: for sure up to EXACT_RANKS ranks.
 
-    Orders are improved by swapping two ranks until no swap helps: the ranks' own order, the same moved on by any number
-    of places, and orders in which each place gets the rank that exchanges most with those around it. From the best of
-    them on it is branch and bound; beyond EXACT_RANKS ranks it gives up after EFFORT beginnings.
+    Orders are improved by swapping two ranks until no swap helps: the ranks' own order, the same
+    moved on by any number of places, and orders in which each place gets the rank that exchanges
+    most with those around it. From the best of them on it is branch and bound; beyond EXACT_RANKS
+    ranks it gives up after EFFORT beginnings.
 
     Args:
         ranks: how many there are.
@@ -37,8 +38,8 @@ def fit(
         wanted: traffic on the pattern's edges that is worth the search.
 
     Returns:
-        The traffic on the pattern's edges, and the rank at each place; of any order if `wanted` is out of reach, and
-        in the order of ranks if none is better.
+        The traffic on the pattern's edges, and the rank at each place; of any order if `wanted` is
+        out of reach, and in the order of ranks if none is better.
     """
     search = _Fit(ranks, shape, weights)
     if search.most >= wanted:

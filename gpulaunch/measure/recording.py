@@ -3,16 +3,17 @@
 import os
 import time
 from contextlib import suppress
-from typing import Any
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import write_text
-from gpulaunch.launch.acquire import Held
-from gpulaunch.launch.assess import Launch, granted_gpus
+from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.assess import granted_gpus
+from gpulaunch.launch.keepers import Keeper
+from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.find import driver_version
 from gpulaunch.measure.measured_run import Run, run_document
 from gpulaunch.measure.sampler import Sampler
-from gpulaunch.process.job import Job, exit_status
+from gpulaunch.process.job import exit_status
 from gpulaunch.process.system import now
 
 MOMENT_S = 0.05
@@ -36,14 +37,14 @@ class Recording:
         self._sampler: Sampler | None = None
         self._problems: list[str] = []
         self._driver: str | None = None
-        self._job: Job | None = None
+        self._keeper: Keeper | None = None
         self._date, self._began_s = now(), time.monotonic()
 
-    def begin(self, held: Held[Any]) -> None:
+    def begin(self, acquired: Acquired[Keeper]) -> None:
         """The job has its GPUs, and is about to start."""
-        self._problems = [SHARED] if held.lease.share else []
-        self._job = held.holder.job
-        self._sampler = Sampler(granted_gpus(self._launch, held.grant))
+        self._problems = [SHARED] if acquired.lease.share else []
+        self._keeper = acquired.claimant
+        self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
         with suppress(GpulaunchError):
             self._driver = driver_version()
         self._sampler.start()
@@ -56,7 +57,7 @@ class Recording:
             status: its wait status.
         """
         duration_s = time.monotonic() - self._began_s
-        stopped_s = self._job.stopped_s if self._job else 0.0
+        stopped_s = self._keeper.stopped_s if self._keeper else 0.0
         if stopped_s > MOMENT_S:
             self._problems.append(f"{STOPPED} for {stopped_s:.1f} s")
         gpus = self._sampler.stop() if self._sampler else ()

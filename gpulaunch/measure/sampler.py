@@ -1,6 +1,7 @@
 """Reads what a job uses of its GPUs while it runs, in a thread of the launcher: it ends with the job, or before.
 
-The launcher sleeps meanwhile. A thread needs no start of its own, and nothing of it can be left behind.
+The launcher sleeps meanwhile. A thread needs no start of its own, and nothing of it can be left
+behind.
 """
 
 import threading
@@ -20,10 +21,14 @@ PERIOD_S = GPM_LEAST_S
 """Between two readings, unless they cost more than COST allows."""
 
 COST = 0.01
-"""Part of one CPU that reading may take: after a reading that took 5 ms of it there is none for half a second."""
+"""Part of one CPU that reading may take: after a reading that took 5 ms of it there is none for
+half a second.
+"""
 
 SLOW_S = 1.0
-"""Between two readings of what takes long: seventy-two NVLink counters, and PCIe where it is not counted."""
+"""Between two readings of what takes long: seventy-two NVLink counters, and PCIe where it is not
+counted.
+"""
 
 START_S = 2.0
 """A driver that does not answer within this time does not keep the job from starting."""
@@ -119,7 +124,8 @@ class Sampler:
             self._sample()
         except FailedError as problem:
             self.problems.append(problem.message)
-        except Exception as problem:  # noqa: BLE001  half a measurement must not pass for a whole one
+        # half a measurement must not pass for a whole one
+        except Exception as problem:  # noqa: BLE001
             self._broken = f"measuring broke off: {problem!r}"
             self.problems.append(self._broken)
         finally:

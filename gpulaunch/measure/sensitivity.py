@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.errors import UsageError
-from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.measure.foreground import progress_of
 from gpulaunch.measure.measured_launch import SOURCE, Job, Launched, Outcome, repeated, timed
@@ -21,7 +21,9 @@ SENSITIVE_PERCENTAGE = 3.0
 it is not."""
 
 NEAR = 0.9
-"""Placements whose effective bandwidths differ by less tell nothing of how the job takes poorer ones. Ours."""
+"""Placements whose effective bandwidths differ by less tell nothing of how the job takes poorer
+ones. Ours.
+"""
 
 
 def measure_sensitivity(

@@ -6,7 +6,7 @@ Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
 from collections.abc import Callable, Sequence
 
 from gpulaunch.errors import FailedError
-from gpulaunch.launch.assess import Launch
+from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import find_gpu_model
 from gpulaunch.machine.gpu_names import gpus_named

@@ -1,14 +1,15 @@
 """Load on all GPUs that this process sees, by the driver's library alone; a program of its own.
 
-A job is measured beside it (cd-search-ics18 and mps-sharing-2024 measure theirs beside other benchmarks). It needs
-neither PyTorch nor a CUDA toolkit, and nothing else of this package.
+A job is measured beside it (cd-search-ics18 and mps-sharing-2024 measure theirs beside other
+benchmarks). It needs neither PyTorch nor a CUDA toolkit, and nothing else of this package.
 
-memory   copies buffers larger than any L2 within the GPU, again and again
-link     copies between pinned host memory and the GPU, both ways at once, and between all GPUs that it sees
-compute  multiplies and adds 32-bit numbers in registers, on all SMs
+memory   copies buffers larger than any L2 within the GPU, again and again link     copies between
+pinned host memory and the GPU, both ways at once, and between all GPUs that it sees compute
+multiplies and adds 32-bit numbers in registers, on all SMs
 
-It prints JSON, a line each: when the first work has been done, about once a second what was done since, and the total
-when SECONDS are over, or at TERM or INT, which end it with status 0. Where CUDA fails it ends with 125 and one line.
+It prints JSON, a line each: when the first work has been done, about once a second what was done
+since, and the total when SECONDS are over, or at TERM or INT, which end it with status 0. Where
+CUDA fails it ends with 125 and one line.
 
 Usage: synthetic_load.py memory|link|compute [SECONDS]
 """
@@ -25,14 +26,21 @@ from typing import NamedTuple
 
 MIB = 1 << 20
 MEMORY_BYTES = 256 * MIB
-"""Of a buffer of the memory load: twice the largest L2 of 2025 (B200: 126 MiB). Halved where memory is short."""
+"""Of a buffer of the memory load: twice the largest L2 of 2025 (B200: 126 MiB).
+
+Halved where memory is short.
+"""
 
 LEAST_MEMORY_BYTES = 16 * MIB
 LINK_BYTES = 8 * MIB
-"""Of a copy of the link load: it takes a third of a millisecond at PCIe 4.0 x16, many times what starting one costs."""
+"""Of a copy of the link load: it takes a third of a millisecond at PCIe 4.0 x16, many times what
+starting one costs.
+"""
 
 BATCH_S = 0.01
-"""Work that is given to the GPU at a time, so that a signal never waits for more than about twice as long."""
+"""Work that is given to the GPU at a time, so that a signal never waits for more than about
+twice as long.
+"""
 
 REPORT_S = 1.0
 MOST_STEPS, MOST_REPEATS = 1000, 64
@@ -235,8 +243,9 @@ def two_buffers(cuda: Cuda) -> tuple[int, int, int]:
 def link(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
     """Copies between host and each GPU, and from each GPU to each other one. The amount counts each byte once.
 
-    All that come into a GPU from others are written over each other: nobody reads them. A step has as many copies of
-    each kind as keep its way at work while the slowest one carries its own: NVLinks would wait for PCIe otherwise.
+    All that come into a GPU from others are written over each other: nobody reads them. A step has
+    as many copies of each kind as keep its way at work while the slowest one carries its own:
+    NVLinks would wait for PCIe otherwise.
     """
     copies: list[Copy] = []
     ends = {}

@@ -1,7 +1,7 @@
 """All-reduce bandwidth by PyTorch, one process a GPU; a program of its own, run by whatever python3 has PyTorch.
 
-It prints a table as nccl-tests' all_reduce_perf does. With gloo it runs on the CPU, which is a check of this program
-and of nothing else.
+It prints a table as nccl-tests' all_reduce_perf does. With gloo it runs on the CPU, which is a
+check of this program and of nothing else.
 
 Usage: torch_all_reduce.py nccl|gloo LEAST_BYTES MOST_BYTES GPUS
 """

@@ -11,13 +11,15 @@ from gpulaunch.profiles.pattern import Edge
 NOISE_SHARE = 0.01
 """Pairs that exchanged less than this part of what the busiest pair did have no edge.
 
-An edge counts where it can be the slowest for its weight. Under 1 % its link would have to be 100 times slower than the
-busiest pair's; from four bonded NVLinks to PCIe 3 x16 it is 9 times. What is left out is what every process with peer
-access does: set-up, flags, barriers. Ours.
+An edge counts where it can be the slowest for its weight. Under 1 % its link would have to be 100
+times slower than the busiest pair's; from four bonded NVLinks to PCIe 3 x16 it is 9 times. What is
+left out is what every process with peer access does: set-up, flags, barriers. Ours.
 """
 
 NOISE_BYTES = 1 << 20
-"""Nor has any pair that exchanged less in all: the counters step by 1 KiB, and set-up alone moves some. Ours."""
+"""Nor has any pair that exchanged less in all: the counters step by 1 KiB, and set-up alone
+moves some. Ours.
+"""
 
 TOLERANCE = 0.02
 """The two ends of a link may differ by so much: they are not read at the same moment. Ours."""
@@ -67,7 +69,8 @@ class Disagreement(NamedTuple):
     Attributes:
         a: one rank.
         b: the other.
-        percentage: difference of what a sent and b received, or the other way round, of the larger of the two.
+        percentage: difference of what a sent and b received, or the other way round, of the larger
+            of the two.
     """
 
     a: int
@@ -80,12 +83,14 @@ class TrafficGraph(NamedTuple):
 
     Attributes:
         ranks: how many the job has.
-        edges: pairs of ranks that direct NVLinks join and that talked; GB, both directions together.
+        edges: pairs of ranks that direct NVLinks join and that talked; GB, both directions
+            together.
         pairs: all pairs whose traffic over direct NVLinks is known, also those that did not talk.
-        totals_gb: what each rank sent and received over NVLink, without links to GPUs outside of the job and to the
-            host; None where a counter is missing.
+        totals_gb: what each rank sent and received over NVLink, without links to GPUs outside of
+            the job and to the host; None where a counter is missing.
         pcie_gb: the same over PCIe, which may be the host's data as well as other ranks'.
-        hidden: whether some link ends at an NVSwitch or at something unknown, so that edges are missing.
+        hidden: whether some link ends at an NVSwitch or at something unknown, so that edges are
+            missing.
         disagreements: pairs whose two ends differ by more than TOLERANCE.
         known: plain sentences.
         unknown: plain sentences on what these figures do not tell.
@@ -119,15 +124,15 @@ class _Pair(NamedTuple):
 def traffic_graph(gpus: Sequence[GpuTraffic], duration_s: float) -> TrafficGraph:
     """The communication graph of a job whose counters were read before and after it.
 
-    What one end sent, the other end received: each direction is counted twice, and is the mean of the two, or the one
-    that is known. Several links between the same two GPUs add up.
+    What one end sent, the other end received: each direction is counted twice, and is the mean of
+    the two, or the one that is known. Several links between the same two GPUs add up.
 
     Args:
         gpus: in rank order, with different indices.
         duration_s: how long the job ran, for averages that people read.
 
-    Source: mapa-sc21 3.1 and Figure 9b, which reads edges off links that join two GPUs directly. It says nothing of
-        NVSwitch, of PCIe, and of ends that disagree.
+    Source: mapa-sc21 3.1 and Figure 9b, which reads edges off links that join two GPUs directly. It
+        says nothing of NVSwitch, of PCIe, and of ends that disagree.
     """
     ranks = range(len(gpus))
     joined = {(a, b): _pair(gpus, a, b) for a, b in combinations(ranks, 2) if _toward(gpus, a, b)}

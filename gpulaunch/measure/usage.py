@@ -5,11 +5,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 STEADY_BYTES = 0.005
-"""Memory within this part of the most is the most: a framework's reservation does not move, its context may."""
+"""Memory within this part of the most is the most: a framework's reservation does not move, its
+context may.
+"""
 
 
 TAKEN = 0.05
-"""Memory under this part of the most is that of a CUDA context, and what the job takes is yet to come. Ours."""
+"""Memory under this part of the most is that of a CUDA context, and what the job takes is yet to
+come. Ours.
+"""
 
 
 class LinkBytes(NamedTuple):
@@ -29,10 +33,13 @@ class Reading(NamedTuple):
 
     Attributes:
         at_s: when, by a clock that only runs forward.
-        time_active_percentage: part of the last sixth of a second or so, 0-100, in which any kernel ran (NVML).
+        time_active_percentage: part of the last sixth of a second or so, 0-100, in which any kernel
+            ran (NVML).
         memory_active_percentage: the same for reading and writing device memory.
-        sm_percentage: SMs that were busy since the reading before, averaged over them and over time, 0-100 (GPM).
-        occupancy_percentage: warps resident of those that would fit, since the reading before, 0-100 (GPM).
+        sm_percentage: SMs that were busy since the reading before, averaged over them and over
+            time, 0-100 (GPM).
+        occupancy_percentage: warps resident of those that would fit, since the reading before,
+            0-100 (GPM).
         dram_percentage: DRAM bandwidth in use since the reading before, 0-100 (GPM).
         memory_bytes: device memory in use now.
         power_w: drawn now.
@@ -125,8 +132,8 @@ class _Level:
     """A quantity that is read again and again: its average over time, and the most.
 
     Args:
-        before: what it was at first, for one that says what is now: between two readings it is taken for their mean.
-            None for one that says what has been since the reading before.
+        before: what it was at first, for one that says what is now: between two readings it is
+            taken for their mean. None for one that says what has been since the reading before.
     """
 
     def __init__(self, before: float | None = None) -> None:

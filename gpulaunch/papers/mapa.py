@@ -43,7 +43,11 @@ PUBLISHED = {
         "preserve_paper": (18.2, 31.3, 53.6, 58.9, 78.6),
     },
 }
-"""Eq. 2 of sensitive jobs, GB/s: least, quartiles, largest; three sets of 100 jobs in the published simulator."""
+"""Eq.
+
+2 of sensitive jobs, GB/s: least, quartiles, largest; three sets of 100 jobs in the published
+simulator.
+"""
 
 _CODE_DIFFERS = (
     (
@@ -145,7 +149,8 @@ def _spread(values: Iterable[float]) -> Quartiles:
     return found
 
 
-# ------------------------------------------------------------------------------------------------- the experiments
+# -------------------------------------------------------------------------------------------------
+# the experiments
 
 
 def figure_4() -> Reproduction:

@@ -115,7 +115,8 @@ def _last_end(replay: Replay) -> float:
     return max(one.stay.ended_s for one in replay.jobs)
 
 
-# ------------------------------------------------------------------------------------------------- the experiments
+# -------------------------------------------------------------------------------------------------
+# the experiments
 
 
 def figure_8() -> Reproduction:

@@ -13,16 +13,17 @@ _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 
 
 class Companion:
-    """A child, in a session of its own, that waits for a word from this process, or for its end.
+    """A child process in a session of its own that acts on a word from this process, or on its end.
 
-    No terminal, no pipe and no signal for this process's group reaches it; it has nothing open but what it is to keep.
+    No terminal, no pipe and no signal for this process's group reaches it. It keeps one descriptor
+    open and closes all others.
 
     Args:
-        act: done in the child, given the word: one byte, or none if this process died without one.
-        keep: the descriptor that it is to keep.
+        act: called in the child with the word: one byte, or none if this process died without one.
+        keep: the descriptor to keep open.
 
     Attributes:
-        pid: its own.
+        pid: of the child.
     """
 
     def __init__(self, act: Callable[[bytes], None], keep: int) -> None:

@@ -1,14 +1,14 @@
-"""Where our own file descriptors stand."""
+"""Numbers of our own file descriptors."""
 
 import fcntl
 import os
 
 FIRST = 100
-"""A job that uses low numbers of its own must not meet ours, and a closed stderr must not become a record."""
+"""Jobs use low numbers themselves, and a closed stderr must not become a record."""
 
 
 def out_of_the_way(fd: int) -> int:
-    """The same open file at a number of at least FIRST, closed on exec."""
+    """Move an open file to a number of at least FIRST, closed on exec, and return that."""
     try:
         moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST)
     except OSError:  # a limit on open files (ulimit -n) below FIRST: then above the standard three

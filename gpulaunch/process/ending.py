@@ -12,7 +12,7 @@ from contextlib import suppress
 from gpulaunch.process.system import stat_fields
 
 KILL_S = 2.0
-"""What the kernel gets to put killed processes away; one that hangs in a driver may not go at all."""
+"""Time for the kernel to reap killed processes; one that hangs in a driver may never go."""
 
 _TICK_S = 0.1
 _LONGEST_POLL_S = 86400.0  # poll counts milliseconds, up to 24 days
@@ -20,7 +20,9 @@ _IMPATIENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SI
 
 
 def marked(variable: str) -> set[int]:
-    """Live processes that were started with this variable in their environment, as far as they are visible here.
+    """Return live processes that were started with this variable in their environment.
+
+    Processes that are not visible here are left out.
 
     Args:
         variable: name and value.
@@ -30,7 +32,9 @@ def marked(variable: str) -> set[int]:
 
 
 def marked_by(variable: str) -> dict[str, set[int]]:
-    """Live processes that were started with a variable in their environment, by its value; as far as they are visible.
+    """Return live processes that were started with a variable in their environment, by its value.
+
+    Processes that are not visible here are left out.
 
     Args:
         variable: its name.
@@ -50,13 +54,13 @@ def marked_by(variable: str) -> dict[str, set[int]]:
 
 
 def descendants(spared: Collection[int] = ()) -> set[int]:
-    """Live descendants of this process; what has ended is put away.
+    """Reap ended children and return the live descendants of this process.
 
-    An empty answer is a proof: a process that was forked while we looked has a parent that we must have seen, or that
-    has ended since, and then we look again.
+    An empty answer is a proof: a process that was forked while we looked has a parent that we must
+    have seen, or that has ended since, and then we look again.
 
     Args:
-        spared: these are left out, and theirs.
+        spared: processes to leave out, with their descendants.
     """
     while True:
         try:
@@ -97,7 +101,7 @@ def _look_for_descendants(spared: Collection[int]) -> set[int]:
 
 
 def _children() -> set[int] | None:
-    """Our own children, without going through all processes; None where the kernel does not list them."""
+    """Return our own children; None where the kernel does not list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return set(map(int, file.read().split()))
@@ -111,19 +115,20 @@ def end_all(
     ignored: Collection[int] = (),
     before_kill: Callable[[set[int]], object] | None = None,
 ) -> set[int]:
-    """End processes: TERM to those that are there, and after the grace KILL to all.
+    """End processes: TERM to those that are there, and KILL to all after the grace.
 
-    Who starts in the grace may be at work tidying up, so it gets no TERM. INT, TERM, QUIT and HUP, where they are
-    blocked, end the grace.
+    A process that starts during the grace may be at work tidying up, so it gets no TERM. INT, TERM,
+    QUIT and HUP, where they are blocked, end the grace.
 
     Args:
-        find: tells which are still alive; asked again and again, since they may start others.
+        find: returns the processes still alive; called again and again, since they may start
+            others.
         grace_s: time for them to end by themselves.
         ignored: signals that do not end the grace.
-        before_kill: done once to those that outlive the grace.
+        before_kill: called once with those that outlive the grace.
 
     Returns:
-        Those that KILL has not ended either.
+        Processes that KILL has not ended.
     """
     for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
         told: set[int] = set()

@@ -1,4 +1,4 @@
-"""What identifies a process: pid and start time."""
+"""Identity of a process: its pid and start time."""
 # pure: decides on plain values
 
 from typing import NamedTuple

@@ -1,7 +1,8 @@
-"""The job's process: forked first, started on a word, waited for, and never in the way.
+"""The job's process: forked first, started later, waited for, with all signals passed on.
 
-The job runs as if gpulaunch were not there. It stays in gpulaunch's process group, so the terminal reaches both; what
-a process sends to gpulaunch alone is passed on; when the job stops, gpulaunch stops; docs/decisions/signals.md.
+The job runs as if gpulaunch were not there. It stays in gpulaunch's process group, so the terminal
+reaches both; a signal that a process sends to gpulaunch alone is passed on; when the job stops,
+gpulaunch stops. docs/decisions/signals.md has the reasons.
 """
 
 import contextlib
@@ -35,10 +36,18 @@ _TERMINAL_SIGNALS = frozenset(
 )
 _UNMANAGED = frozenset(
     {
-        signal.SIGKILL, signal.SIGSTOP,  # cannot be caught
-        signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS,  # our own faults
+        # cannot be caught
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        # faults of our own
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGTRAP,
+        signal.SIGSYS,
     }
-)  # fmt: skip
+)
 _ENDING = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP})
 _PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 _CONTINUE_S = 0.02
@@ -46,7 +55,7 @@ _DAY_S = 86400.0  # the kernel does not take centuries
 
 
 class Entry(NamedTuple):
-    """How signals stood when gpulaunch was started, for the job to find them the same.
+    """State of the signals at gpulaunch's start, which the job has to find unchanged.
 
     Attributes:
         mask: blocked signals.
@@ -60,12 +69,12 @@ class Entry(NamedTuple):
 
 
 class Started(NamedTuple):
-    """What the job is started with.
+    """The job's command, environment and CPUs.
 
     Attributes:
         command: argv; undecodable bytes are surrogates and arrive as they were.
-        environment: variables to add to what gpulaunch was given; None for one that is to go.
-        cpus: to run on, or empty to leave that alone.
+        environment: variables to add to what gpulaunch was given; None removes one.
+        cpus: to run on; empty for any.
     """
 
     command: Sequence[str]
@@ -74,7 +83,7 @@ class Started(NamedTuple):
 
 
 def _hold_signals() -> Entry:
-    """From now on no signal interrupts: each waits to be read by Job.wait, and to be passed on."""
+    """Block all signals, so that Job.wait reads each and passes it on."""
     for number in _PYTHON_IGNORES:  # Python did that to itself at start
         signal.signal(number, signal.SIG_DFL)
     ignored = frozenset(n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN)
@@ -98,15 +107,15 @@ def _let_signals_go(entry: Entry) -> None:
 
 
 class Job:
-    """A child that waits to become the job. From here on, this process adopts what the job leaves behind.
+    """A child that waits to become the job; from here on this process adopts its orphans.
 
     Args:
         keep: descriptor that the job inherits; None for none.
-        tied: it is killed if this process dies.
+        tied: kill it if this process dies.
 
     Attributes:
-        interrupted: INT, QUIT, TERM or HUP has come, which as a rule end the job.
-        stopped_s: for so long it and this process were stopped, as by Ctrl-Z.
+        interrupted: INT, QUIT, TERM or HUP has come.
+        stopped_s: seconds for which it and this process were stopped, as by Ctrl-Z.
     """
 
     def __init__(self, keep: int | None, *, tied: bool = False) -> None:
@@ -160,7 +169,7 @@ class Job:
             _let_go()
 
     def forget(self) -> None:
-        """It has ended, and signals are this process's own again."""
+        """Give signals back to this process after the job has ended."""
         _let_signals_go(self._entry)
 
     def wait(self, limit_s: float | None = None) -> int | None:
@@ -188,11 +197,11 @@ class Job:
                 return None
 
     def end(self, grace_s: float, before_kill: Callable[[], object] | None = None) -> int:
-        """End the job: TERM, and KILL if it is still there after the grace; returns its wait status.
+        """End the job: TERM, and KILL if it is still there after the grace. Return its wait status.
 
         Args:
             grace_s: time for it to end by itself.
-            before_kill: done if it does not.
+            before_kill: called if it does not.
         """
         os.kill(self.pid, signal.SIGTERM)
         os.kill(self.pid, signal.SIGCONT)  # a stopped job would not hear it
@@ -205,7 +214,7 @@ class Job:
         return status or 0
 
     def _reap(self) -> int | None:
-        """The job's wait status, once it has ended; adopted descendants that have ended are put away."""
+        """Reap the job and adopted descendants; return the job's wait status once it has ended."""
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             if pid == 0:
@@ -218,10 +227,11 @@ class Job:
                 self.stopped_s += time.monotonic() - since_s
 
     def _stops_us(self, number: int) -> bool:
-        """Whether a shell should see that the job has stopped.
+        """Return whether a shell should see that the job has stopped.
 
-        Not if we were stopped along with it and have been woken since. Nor, without a terminal, by STOP sent to the job
-        alone, as cpulimit does: no shell waits to be told, and whoever sent it will wake the job alone, not us.
+        Not if we were stopped along with it and have been woken since. Nor, without a terminal, by
+        STOP sent to the job alone, as cpulimit does: no shell waits for it, and cpulimit will wake
+        the job alone, not us.
         """
         return signal.SIGCONT not in signal.sigpending() and (
             number != signal.SIGSTOP or _has_terminal()
@@ -247,7 +257,7 @@ class Job:
             os.kill(self.pid, signal.SIGCONT)
 
     def _still_stopped(self) -> bool:
-        """Whether it stands as wait() saw it stop; if it has stopped anew since, that is for wait() to see."""
+        """Return whether the job is in the stop that wait() already reported."""
         if stat_fields(self.pid)[:1] != ["T"]:
             return False
         return (
@@ -257,7 +267,7 @@ class Job:
 
 
 def exit_status(status: int) -> int:
-    """The exit status that tells how a job ended: its own, or 128 and the number of the signal that killed it.
+    """Return the exit status that tells how a job ended: its own, or 128 + the signal's number.
 
     Args:
         status: the job's wait status.
@@ -266,9 +276,9 @@ def exit_status(status: int) -> int:
 
 
 def exit_like(status: int) -> int:
-    """The exit status that tells how the job ended.
+    """Return the exit status that tells how the job ended, or end by the same signal.
 
-    After INT and QUIT this process ends by the same signal, so that a shell loop around it stops; it does not return.
+    After INT and QUIT this process ends by the signal, so that a shell loop around it stops.
 
     Args:
         status: the job's wait status.
@@ -291,14 +301,14 @@ def end_by(number: int) -> None:
 
 
 def cpus_near(cpus: frozenset[int]) -> frozenset[int]:
-    """Those of the given CPUs that this process may run on; empty if none, or if that changes nothing."""
+    """Return those of the CPUs that this process may run on; empty if that changes nothing."""
     allowed = os.sched_getaffinity(0)
     near = cpus & allowed
     return frozenset() if near == allowed else near
 
 
 def clean_environment() -> dict[bytes, bytes]:
-    """The environment that gpulaunch was given, less what Python's start added to it (PEP 538)."""
+    """Return the environment of gpulaunch's start, without what Python added (PEP 538)."""
     environment = dict(os.environb)
     if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8"):
         try:
@@ -318,7 +328,7 @@ def clean_environment() -> dict[bytes, bytes]:
 
 
 def _has_terminal() -> bool:
-    """Whether this session has a controlling terminal, so that a shell may be doing job control."""
+    """Return whether this session has a terminal, so that a shell may do job control."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:
@@ -327,7 +337,7 @@ def _has_terminal() -> bool:
 
 
 def _let_go() -> None:
-    """Leave stdin and stdout to the job: when it closes them, whoever is at the other end must see that."""
+    """Leave stdin and stdout to the job, so that a reader sees when it closes them."""
     with contextlib.suppress(OSError):  # no descriptor left, no /dev: then they stay as they are
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for fd in (0, 1):
@@ -337,7 +347,7 @@ def _let_go() -> None:
 
 
 def _become(entry: Entry, keep: int | None, read_end: int) -> None:
-    """In the child: wait for the word, then turn into the job."""
+    """Wait for the word in the child, then turn into the job."""
     word = b""
     while part := os.read(read_end, 65536):
         word += part
@@ -363,7 +373,7 @@ def _become(entry: Entry, keep: int | None, read_end: int) -> None:
 
 
 def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
-    """Turn this process into another program, as if gpulaunch had never been; exit like env if that cannot be.
+    """Turn this process into another program, as if gpulaunch had never been; exit like env if not.
 
     Args:
         command: argv.
@@ -380,11 +390,12 @@ def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
 
 
 def _execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
-    """Turn into the program; returns, with the exit status that tells why, only if that cannot be."""
+    """Turn into the program; return the exit status that says why not if that fails."""
     code = errno.ENOENT
     try:
         if command[0]:  # Python does not even try an empty name
-            os.execvpe(command[0], list(command), variables)  # noqa: S606  there is no shell, on purpose
+            # there is no shell, on purpose
+            os.execvpe(command[0], list(command), variables)  # noqa: S606
     except OSError as problem:
         code = problem.errno or 0
     if (

@@ -1,7 +1,7 @@
-"""Calls of the kernel that Python's standard library does not have. Only this file and roster.py import ctypes.
+"""Calls of the kernel that Python's standard library does not have.
 
-inotify_simple, the library at hand, looks for libc by running ldconfig and gcc, which is no thing to do while a job
-is being started; the two calls of it that are needed stand here.
+The library inotify_simple looks for libc by running ldconfig and gcc, which must not happen while
+a job is being started; so the two calls of it that are needed stand here.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """From now on, descendants whose parent ends become children of this process instead of init's.
+    """Make descendants whose parent ends children of this process instead of init's.
 
     Raises:
         OSError: the kernel is older than 3.4.
@@ -34,7 +34,7 @@ def adopt_orphans() -> None:
 
 
 def end_with_parent(parent: int) -> Callable[[], None]:
-    """What a child has to do in order to be killed when its parent dies; to be called before it becomes a program.
+    """Return a function that a child calls before exec to be killed when its parent dies.
 
     Args:
         parent: pid of the process that starts it.
@@ -49,7 +49,7 @@ def end_with_parent(parent: int) -> Callable[[], None]:
 
 
 def inotify() -> int:
-    """A descriptor that tells of file events, closed on exec, that never blocks.
+    """Return a non-blocking descriptor for file events, closed on exec.
 
     Raises:
         OSError: EMFILE if this user has too many (fs.inotify.max_user_instances, 128 by default).
@@ -67,7 +67,7 @@ def watch_file(fd: int, path: str, events: int) -> int:
 
 
 def watches_with_events(fd: int) -> set[int]:
-    """The watches that have had events since this was last asked."""
+    """Return the watches that have had events since the last call."""
     watches: set[int] = set()
     while True:
         try:

@@ -52,7 +52,7 @@ def program_of(pid: int) -> str:
 
 
 def pids_of_program(name: str) -> list[int]:
-    """Processes that run a program of this name, as far as they are visible here."""
+    """Return the processes that run a program of this name, as far as they are visible here."""
     return [
         int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and program_of(int(pid)) == name
     ]
@@ -68,7 +68,7 @@ def arguments_of(pid: int) -> list[str]:
 
 
 def boot_id() -> str:
-    """What tells this boot of the kernel from every other; empty if it cannot be read."""
+    """Return the id of this boot of the kernel; empty if it cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.readline().strip()
@@ -77,12 +77,12 @@ def boot_id() -> str:
 
 
 def now() -> str:
-    """The time as records and documents carry it: ISO 8601, UTC, whole seconds."""
+    """Return the time as records and documents have it: ISO 8601, UTC, whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def iso(seconds: float) -> str:
-    """A time as ISO 8601, UTC, with milliseconds.
+    """Return a time as ISO 8601, UTC, with milliseconds.
 
     Args:
         seconds: since 1970.
@@ -92,35 +92,35 @@ def iso(seconds: float) -> str:
 
 
 def seconds_since_boot() -> float:
-    """The clock that nobody sets and that suspending does not stop."""
+    """Return seconds since boot by a clock that is never set and that goes on in suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def this_process() -> Process:
-    """The process that runs this."""
+    """Return the identity of this process."""
     return identify(os.getpid())
 
 
 def identify(pid: int) -> Process:
-    """A process with its start time, from /proc/PID/stat."""
+    """Return the identity of a process by /proc/PID/stat."""
     fields = stat_fields(pid)
     return Process(pid, int(fields[19]) if len(fields) > 19 else 0)
 
 
 def state_of(process: Process) -> str:
-    """The process's state as /proc/PID/stat has it (R, S, D, T ...); empty if it is gone, or not visible here."""
+    """Return the process's state of /proc/PID/stat (R, S, D, T ...); empty if it is gone."""
     fields = stat_fields(process.pid)
     same = len(fields) > 19 and int(fields[19]) == process.start_time
     return fields[0] if same and fields[0] not in "ZX" else ""
 
 
 def is_stopped(process: Process) -> bool:
-    """Whether the process was stopped, as Ctrl-Z does; not by a debugger, which does so for moments."""
+    """Return whether the process was stopped, as by Ctrl-Z, and not by a debugger."""
     return state_of(process) == "T"
 
 
 def is_same(pid: int, process: Process) -> bool:
-    """Whether a process here is the one that a launcher in another pid namespace recorded."""
+    """Return whether a process here is one that was recorded in another pid namespace."""
     fields = stat_fields(pid)
     if len(fields) <= 19 or int(fields[19]) != process.start_time:
         return False
@@ -133,7 +133,7 @@ def is_same(pid: int, process: Process) -> bool:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; the name before it may hold spaces and brackets."""
+    """Return the fields of /proc/PID/stat after the name, which may hold spaces and brackets."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()

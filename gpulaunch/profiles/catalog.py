@@ -13,13 +13,15 @@ from gpulaunch.files.data_files import (
     is_path,
     shipped_directory,
 )
-from gpulaunch.files.document import Document, parse_toml, read_document
+from gpulaunch.files.document import Document, parse_document, read_document
 from gpulaunch.profiles.chain import read_chain
 from gpulaunch.profiles.document.inherit import read_reference
 from gpulaunch.profiles.profile import Profile
 
 PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
-"""Where profiles are looked for first: a batch has those there that its file of jobs brings along."""
+"""Where profiles are looked for first: a batch has those there that its file of jobs brings
+along.
+"""
 
 MAX_LABEL_CHARACTERS = 8192
 
@@ -39,7 +41,8 @@ def find_profile(name: str) -> str:
     """Path of a profile: a path as it is, else by name: what a batch brings along, the user's own, those shipped.
 
     Args:
-        name: or path; what stands behind an @ is asked of the profile, and makes no difference here.
+        name: or path; what stands behind an @ is asked of the profile, and makes no difference
+            here.
     """
     return _find_profile(read_reference(name).name, _profile_directories())
 
@@ -59,7 +62,8 @@ def load_profile(name: str, document: Document | None = None) -> Profile:
     """Read the profile that has this name or path, with what it stands on.
 
     Args:
-        name: or path, with the variants that are asked for: "alexnet@batch=1", "./my.toml@batch=4,precision=fp16".
+        name: or path, with the variants that are asked for: "alexnet@batch=1",
+            "./my.toml@batch=4,precision=fp16".
         document: of its file, if that has been read.
 
     Raises:
@@ -74,8 +78,8 @@ def load_profile(name: str, document: Document | None = None) -> Profile:
 def _find_base(name: str, asker: str) -> str:
     """Path of a profile that another one names.
 
-    A path begins where the file is that names it. A name that is that file's own means the next file of that name: so a
-    user's vgg16 may stand on the one that is shipped.
+    A path begins where the file is that names it. A name that is that file's own means the next
+    file of that name: so a user's vgg16 may stand on the one that is shipped.
     """
     if is_path(name):
         return os.path.normpath(os.path.join(os.path.dirname(asker), name))
@@ -136,7 +140,7 @@ def labelled_profile(label: Label) -> Profile:
     try:
         key, equals, _ = label.text.partition("=")
         if equals and "@" not in key:  # else it is a name with a variant: alexnet@batch=1
-            return read_chain(parse_toml(origin, label.text), (), _find_named)
+            return read_chain(parse_document(origin, label.text), (), _find_named)
         if not is_path(label.text):  # an image does not choose files of this host
             return load_profile(label.text)
         message = f"{origin}: {quoted(label.text)} is no name of a profile"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
-from gpulaunch.files.document import Document, parse_toml, read_text
+from gpulaunch.files.document import Document, parse_document, read_text
 from gpulaunch.profiles.document.inherit import (
     MOST_BASES,
     Reference,
@@ -18,7 +18,9 @@ from gpulaunch.profiles.document.inherit import (
 from gpulaunch.profiles.profile import Profile, check_profile, check_whole, is_size
 
 Find = Callable[[str, str], str]
-"""Path of the profile that a file asks for: its name or path, and the path of the file that asks."""
+"""Path of the profile that a file asks for: its name or path, and the path of the file that
+asks.
+"""
 
 
 def read_chain(document: Document, variants: Sequence[str], find: Find) -> Profile:
@@ -102,7 +104,7 @@ class _Chain:
             raise _located(
                 document, where, f"more than {MOST_BASES} profiles stand on each other: {chained}"
             )
-        return parse_toml(path, text)
+        return parse_document(path, text)
 
     def _varied(
         self, document: Document, found: Mapping[str, Any], variant: str

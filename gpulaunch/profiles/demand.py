@@ -20,7 +20,8 @@ class Counters(NamedTuple):
     """A profiler's counters for the off-SM bandwidth model (cd-search-ics18 4.1.2).
 
     Attributes:
-        llc_accesses_per_kilo_instruction: accesses to the last-level cache per 1,000 warp instructions.
+        llc_accesses_per_kilo_instruction: accesses to the last-level cache per 1,000 warp
+            instructions.
         llc_hit_rate: 0 to 1.
         bytes_per_access: 32 where the profiler counts sectors, as today's do.
     """
@@ -39,9 +40,11 @@ class Demand(NamedTuple):
         memory_bandwidth_utilization_percentage: average, 0-100.
         memory_bytes: the most that it holds.
         power_w: average; None if unknown.
-        curve: throughput over the share of SMs, by ascending share; empty if nobody has measured it.
+        curve: throughput over the share of SMs, by ascending share; empty if nobody has measured
+            it.
         counters: None if nobody has counted.
-        intensity: "memory" or "compute", where neither curve nor counters tell; None if nobody says.
+        intensity: "memory" or "compute", where neither curve nor counters tell; None if nobody
+            says.
     """
 
     name: str

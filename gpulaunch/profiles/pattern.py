@@ -20,7 +20,9 @@ Edge = tuple[int, int, float]
 Pairs = Iterable[tuple[int, int]]
 
 MAX_RANKS = 1024
-"""Of a graph that was given: more than any machine has GPUs, and few enough for an all-to-all to fit into memory."""
+"""Of a graph that was given: more than any machine has GPUs, and few enough for an all-to-all to
+fit into memory.
+"""
 
 _FIELDS: FieldTable = {
     "weight": (1e-9, 1e18)
@@ -33,8 +35,8 @@ class Pattern(NamedTuple):
 
     Attributes:
         name: "ring" and the like, or the name of the file or graph that was given.
-        collective: its traffic is NCCL's collectives, whose speed a set of GPUs has as a whole; otherwise the slowest
-            edge, for its weight, decides.
+        collective: its traffic is NCCL's collectives, whose speed a set of GPUs has as a whole;
+            otherwise the slowest edge, for its weight, decides.
         ranks: how many a graph that was given has; 0: the pattern exists for any number.
         given: the edges of a graph that was given, sorted; () for a built-in shape.
     """
@@ -86,11 +88,13 @@ def _star(ranks: int) -> Pairs:
 def _tree(ranks: int) -> Pairs:
     """Both of NCCL's binary trees.
 
-    In the first, a rank's parent has the lowest set bit of its number cleared and the next one set, or, if there is no
-    such rank, only cleared; rank 0 is the root. The second is the first moved on by one rank if their number is odd,
-    else its mirror image, so that no rank but 0 has others below it in both.
+    In the first, a rank's parent has the lowest set bit of its number cleared and the next one set,
+    or, if there is no such rank, only cleared; rank 0 is the root. The second is the first moved on
+    by one rank if their number is odd, else its mirror image, so that no rank but 0 has others
+    below it in both.
 
-    Source: ncclGetBtree and ncclGetDtree in NCCL's src/graph/trees.cc. NCCL has whole machines as nodes of these trees
+    Source: ncclGetBtree and ncclGetDtree in NCCL's src/graph/trees.cc. NCCL has whole machines as
+        nodes of these trees
     and strings the GPUs of each on a chain; here every rank is a node, as in Figure 8 of mapa-sc21.
     """
     first = list(_binary_tree(ranks))
@@ -126,9 +130,9 @@ def _grid(ranks: int, axes: int) -> Iterator[tuple[int, int]]:
 def dimensions(ranks: int, axes: int) -> tuple[int, ...]:
     """Sizes of a grid whose product is the number of ranks: as equal as possible, the larger first.
 
-    Of all such grids it is the one whose largest size is smallest, then the second largest, and so on. Up to 1024
-    ranks and three axes the same grid also has the least difference between its largest and smallest size, and the
-    least sum, so that "as equal as possible" has one meaning.
+    Of all such grids it is the one whose largest size is smallest, then the second largest, and so
+    on. Up to 1024 ranks and three axes the same grid also has the least difference between its
+    largest and smallest size, and the least sum, so that "as equal as possible" has one meaning.
 
     Args:
         ranks: 1 or more; of a prime number all ranks stand in one line.
@@ -169,7 +173,8 @@ PATTERNS: dict[str, Pattern] = {
 }
 """Name -> pattern of every built-in shape.
 
-all_to_all is assumed of a job of which nothing is known (mapa-sc21 3.1), and most of such jobs call NCCL's collectives.
+all_to_all is assumed of a job of which nothing is known (mapa-sc21 3.1), and most of such jobs call
+NCCL's collectives.
 """
 
 
@@ -180,15 +185,17 @@ def given_pattern(
 
     Args:
         name: what it is called.
-        edges: two ranks in either order and a weight, 1e-9 to 1e18 in any unit: only their ratios matter.
+        edges: two ranks in either order and a weight, 1e-9 to 1e18 in any unit: only their ratios
+            matter.
         nodes: all ranks, 0 or more, where that is known; those without an edge are an error.
 
     Raises:
-        FieldError: ranks are not 0 to n - 1, or n is over MAX_RANKS, an edge joins a rank to itself or has a wrong
-            weight, there is no edge, or some ranks are not joined to the others. Its path is the position of the edge,
-            or () if no single one is at fault.
+        FieldError: ranks are not 0 to n - 1, or n is over MAX_RANKS, an edge joins a rank to itself
+            or has a wrong weight, there is no edge, or some ranks are not joined to the others. Its
+            path is the position of the edge, or () if no single one is at fault.
 
-    Source: topo-aware-sc17 4.1.1, whose weights are the bandwidth used between two GPUs. Here directions are added up,
+    Source: topo-aware-sc17 4.1.1, whose weights are the bandwidth used between two GPUs. Here
+        directions are added up,
     since a link has the same bandwidth in both.
     """
     weights: dict[tuple[int, int], list[float]] = {}
@@ -225,8 +232,8 @@ def is_whole(edges: Sequence[tuple[int, int, Any]], ranks: int) -> bool:
 def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Pattern:
     """The pattern of a networkx graph: Graph, DiGraph, MultiGraph or MultiDiGraph.
 
-    Its nodes are the ranks, 0 to n - 1 as numbers or decimal text; the attribute "weight" of an edge counts 1 where it
-    is missing. Weights of both directions, and of parallel edges, add up.
+    Its nodes are the ranks, 0 to n - 1 as numbers or decimal text; the attribute "weight" of an
+    edge counts 1 where it is missing. Weights of both directions, and of parallel edges, add up.
 
     Args:
         graph: the graph; it stays as it is.

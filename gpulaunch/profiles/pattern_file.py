@@ -16,16 +16,16 @@ _MOST_SHOWN = 40  # characters of a line
 def load_pattern(text: str) -> Pattern:
     """The pattern of this name, or of the graph in this file.
 
-    A file that begins with "<" or ends in .graphml is GraphML, any other an edge list: a line is two ranks and, if it
-    is not 1, a weight, with blanks or commas between them; "#" begins a comment. "0 1" and "1 0" are the directions of
-    one edge and add up.
+    A file that begins with "<" or ends in .graphml is GraphML, any other an edge list: a line is
+    two ranks and, if it is not 1, a weight, with blanks or commas between them; "#" begins a
+    comment. "0 1" and "1 0" are the directions of one edge and add up.
 
     Args:
         text: such as "ring", "all-to-all" or "all_to_all", or a path.
 
     Raises:
-        UsageError: the name is unknown, the file cannot be read, or is no graph of ranks; with path and line where
-            there is one.
+        UsageError: the name is unknown, the file cannot be read, or is no graph of ranks; with path
+            and line where there is one.
 
     Cost: an edge list of 1,000 lines about 3 ms; GraphML 0.2 s, which is the import of networkx.
     """

@@ -13,7 +13,8 @@ _RANKS = range(2, 17)
 def union(names: Iterable[str]) -> str:
     """The smallest named pattern that holds all edges of all of them, whatever the number of ranks.
 
-    Where no smaller one does it is all_to_all, which is also what is assumed of a job of which nothing is known.
+    Where no smaller one does it is all_to_all, which is also what is assumed of a job of which
+    nothing is known.
 
     Args:
         names: of built-in patterns; none at all, or only "none", is "none".

@@ -31,9 +31,10 @@ _NOT_ASKABLE = (
 class Profile(Section):
     """A job's communication, what it needs of a placement, and its use of one GPU.
 
-    Its attributes are the keys of the document, section by section: `profile.communication.pattern`. What nobody says
-    is None, and a section that nobody gives is empty. Attributes that are no keys are the same facts in the units and
-    records that deciding uses.
+    Its attributes are the keys of the document, section by section:
+    `profile.communication.pattern`. What nobody says is None, and a section that nobody gives is
+    empty. Attributes that are no keys are the same facts in the units and records that deciding
+    uses.
 
     Args:
         document: already checked; see parse_profile.

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.data_files import config_directory
-from gpulaunch.files.document import MAX_FILE_BYTES, parse_toml, parsed, read_text
+from gpulaunch.files.document import MAX_FILE_BYTES, parse_document, parsed, read_text
 from gpulaunch.files.slow_lock import held
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
 from gpulaunch.profiles.catalog import profile_names
@@ -65,7 +65,8 @@ def read_profile_file(path: str) -> dict[str, Any]:
 def learned_from(path: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a profile says that is to learn: what it knows, and what a new file of it begins with.
 
-    A profile of this name that others have written, such as those shipped, is the base of the user's own.
+    A profile of this name that others have written, such as those shipped, is the base of the
+    user's own.
 
     Args:
         path: of the user's file.
@@ -86,7 +87,8 @@ def write_sections(path: str, sections: Mapping[str, Any]) -> None:
 
     Args:
         path: of the file, which need not be there yet; "-" is stdout.
-        sections: by name: a value, a whole table, or None for what is to go. A new file needs `name`.
+        sections: by name: a value, a whole table, or None for what is to go. A new file needs
+            `name`.
 
     Raises:
         UsageError: the file is there and is no profile.
@@ -103,7 +105,7 @@ def write_sections(path: str, sections: Mapping[str, Any]) -> None:
         )
     document = _checked(path, text)
     if "base" not in document:  # else another file has a part of it
-        parsed(parse_toml(path, text), parse_profile)
+        parsed(parse_document(path, text), parse_profile)
     write_text(path, text)
 
 
@@ -147,7 +149,7 @@ def _text_of(path: str) -> str:
 
 
 def _checked(path: str, text: str) -> dict[str, Any]:
-    document = parse_toml(path, text)
+    document = parse_document(path, text)
     if not document.data:
         raise UsageError(f"{path}: there is nothing in it")
     parsed(document, check_profile)

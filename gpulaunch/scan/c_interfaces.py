@@ -9,7 +9,10 @@ _PEER = (3,)
 
 
 def _nccl() -> dict[str, Interface]:
-    """NCCL, and RCCL by the same names. Where it is rings and trees, it is rings for what is large enough to matter."""
+    """NCCL, and RCCL by the same names.
+
+    Where it is rings and trees, it is rings for what is large enough to matter.
+    """
     rings = {
         "AllReduce": 2,
         "Reduce": 2,
@@ -248,7 +251,9 @@ QUIET_HEADERS = frozenset(
         "omp",
     ]
 )
-"""Headers, without their endings, whose functions that communicate are known here, or that have none."""
+"""Headers, without their endings, whose functions that communicate are known here, or that have
+none.
+"""
 
 CALLERS = {
     "system",

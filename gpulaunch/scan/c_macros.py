@@ -60,15 +60,17 @@ def arguments(
 def expand(tokens: Sequence[Token], macros: Macros, wanted: Callable[[str], bool]) -> list[Token]:
     """The tokens with macros replaced by what they stand for, each definition after the other.
 
-    What comes from a macro's body has the line of its use; what comes from its arguments keeps its own. Macros that
-    neither have a wanted name in their body nor get one as an argument stay as they are.
+    What comes from a macro's body has the line of its use; what comes from its arguments keeps its
+    own. Macros that neither have a wanted name in their body nor get one as an argument stay as
+    they are.
 
     Args:
         tokens: from read_unit.
         macros: all that may be used.
         wanted: whether a name is looked for.
 
-    Cost: at most ten times as many tokens as there were, or 20,000; after that macros stay as they are.
+    Cost: at most ten times as many tokens as there were, or 20,000; after that macros stay as they
+        are.
     """
     return _Expansion(macros, wanted, max(_LEAST_BUDGET, 10 * len(tokens))).of(tokens, frozenset())
 

@@ -1,7 +1,8 @@
 """C, C++ and CUDA as tokens, without comments, and with preprocessor branches that cannot be compiled left out.
 
-An own tokenizer of one regular expression: Pygments' lexer hands over each macro definition as one piece of text, and a
-call in a macro is what a scan must find; libclang and tree-sitter come as binaries, and want headers that are not here.
+An own tokenizer of one regular expression: Pygments' lexer hands over each macro definition as one
+piece of text, and a call in a macro is what a scan must find; libclang and tree-sitter come as
+binaries, and want headers that are not here.
 """
 # pure: decides on plain values
 
@@ -85,8 +86,8 @@ _ALWAYS = {"1", "true", "( 1 )"}
 def read_unit(text: str) -> Unit:
     """Tokens, macros and includes of a file.
 
-    Of `#if 0` and `#if 1` the branch that cannot be is left out; of any other condition all branches are kept, since
-    what is defined when the program is compiled is not known.
+    Of `#if 0` and `#if 1` the branch that cannot be is left out; of any other condition all
+    branches are kept, since what is defined when the program is compiled is not known.
 
     Args:
         text: any.

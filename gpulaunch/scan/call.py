@@ -31,8 +31,9 @@ class Interface(NamedTuple):
 
     Attributes:
         pattern: name of a built-in pattern; "" if it follows from the arguments that name peers.
-        traffic: "gradients": much, in each iteration; "each": in each iteration, how much is not known; "data": what
-            the caller hands over; "setup": once, before the work begins; "small": too little for links to matter.
+        traffic: "gradients": much, in each iteration; "each": in each iteration, how much is not
+            known; "data": what the caller hands over; "setup": once, before the work begins;
+            "small": too little for links to matter.
         sure: how well the name alone tells the pattern.
         peers: positions of the arguments that name peers.
         keywords: names of the same, in Python.

@@ -61,8 +61,8 @@ def pattern_of_peer(words: Words) -> str:
     """Pattern of what exchanges data with the rank that an expression names.
 
     Returns:
-        "ring" for a neighbour modulo the number of ranks, "chain" for one without, "star" for a fixed rank, "none" for
-        MPI_PROC_NULL; "" if it is anything else.
+        "ring" for a neighbour modulo the number of ranks, "chain" for one without, "star" for a
+        fixed rank, "none" for MPI_PROC_NULL; "" if it is anything else.
 
     Example:
         >>> pattern_of_peer(["(", "rank", "+", "1", ")", "%", "size"])

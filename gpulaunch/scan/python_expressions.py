@@ -157,7 +157,8 @@ class Expressions:
         Args:
             path: its full name.
             node: where it stands.
-            call: its call, or that of what it is handed to with its arguments; None if there is neither.
+            call: its call, or that of what it is handed to with its arguments; None if there is
+                neither.
             first: position of its first argument in that call.
         """
         if SUBGROUPS.fullmatch(path.replace("()", "")):

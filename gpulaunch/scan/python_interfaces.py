@@ -14,7 +14,8 @@ class Family(NamedTuple):
 
     Attributes:
         shown: what calls are shown under.
-        prefixes: modules, or objects that they hold, from which the names are reached, at whatever depth.
+        prefixes: modules, or objects that they hold, from which the names are reached, at whatever
+            depth.
         names: what is known of each.
     """
 

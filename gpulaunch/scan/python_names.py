@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 Values = frozenset[str]
 """What an expression may be, as full names; empty: nothing that matters here, or not known.
 
-`torch.distributed.all_reduce` is that function, `mpi4py.MPI.COMM_WORLD.Dup()` the result of a call, `x[]` a container
-that holds x, `@12:4` the function or class that begins at line 12, column 4, and `@12:4()` an object of that class.
+`torch.distributed.all_reduce` is that function, `mpi4py.MPI.COMM_WORLD.Dup()` the result of a call,
+`x[]` a container that holds x, `@12:4` the function or class that begins at line 12, column 4, and
+`@12:4()` an object of that class.
 """
 
 NOTHING: Values = frozenset()

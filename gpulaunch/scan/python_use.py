@@ -9,7 +9,9 @@ from gpulaunch.scan.call import Amount, Interface
 from gpulaunch.scan.peers import Words, pattern_of_choices
 
 Settings = Callable[[str], Sequence[ast.expr | None]]
-"""Name -> all expressions that it is set to around a call; None among them: something else may set it."""
+"""Name -> all expressions that it is set to around a call; None among them: something else may
+set it.
+"""
 
 _WORD = re.compile(r"\w+|[^\s\w]")
 _GRADIENTS = re.compile(r"(?<!requires_)grad(?!_?scaler)", re.IGNORECASE)

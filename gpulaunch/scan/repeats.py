@@ -14,12 +14,13 @@ def repeating(
 
     Args:
         functions: all of them.
-        calls: caller, callee, and whether the call stands in a loop. Callers that are no functions run once.
+        calls: caller, callee, and whether the call stands in a loop. Callers that are no functions
+            run once.
         once: functions that somebody else calls once, such as main.
 
     Returns:
-        True if it is called in a loop or by one that runs over and over; False if it is called, but never so; None if
-        nothing here calls it.
+        True if it is called in a loop or by one that runs over and over; False if it is called, but
+        never so; None if nothing here calls it.
 
     Example:
         >>> repeating("abc", [("a", "b", True)], "a")

@@ -31,8 +31,8 @@ class Sources(NamedTuple):
 def read_sources(path: str) -> Sources:
     """Read a source file, or all below a folder.
 
-    Left out are hidden folders, build folders, installed packages and virtual environments, links to folders, and
-    files of other languages. The same file by several links is read once.
+    Left out are hidden folders, build folders, installed packages and virtual environments, links
+    to folders, and files of other languages. The same file by several links is read once.
 
     Args:
         path: a file, or a folder.

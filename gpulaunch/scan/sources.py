@@ -17,20 +17,22 @@ def scan_sources(
 ) -> Scan:
     r"""Find what makes GPUs communicate, without running or compiling anything.
 
-    Python is read by its syntax tree, C, C++ and CUDA by tokens; an import, a comment, a string or a declaration is no
-    call. Nothing that a file holds makes this fail: what cannot be understood becomes a warning.
+    Python is read by its syntax tree, C, C++ and CUDA by tokens; an import, a comment, a string or
+    a declaration is no call. Nothing that a file holds makes this fail: what cannot be understood
+    becomes a warning.
 
     Args:
         files: of one program; their endings tell the language.
         unread: warnings about files that could not be read, which make the result less sure.
-        known_modules: Python modules that are known not to make GPUs communicate, such as those of the standard
-            library; of others that are neither scanned nor known here the result says so.
+        known_modules: Python modules that are known not to make GPUs communicate, such as those of
+            the standard library; of others that are neither scanned nor known here the result says
+            so.
 
     Returns:
         Calls in the order of the files, then by line; one of a name on each line.
 
-    Source: mapa-sc21 3.1: communication patterns by identifying the calls of NCCL, cudaMemcpyPeer and MPI, their graphs
-        combined; 2.3 for sensitivity.
+    Source: mapa-sc21 3.1: communication patterns by identifying the calls of NCCL, cudaMemcpyPeer
+        and MPI, their graphs combined; 2.3 for sensitivity.
 
     Cost: about 4 s for 1 MB of C, 0.6 s for 1 MB of Python.
 

@@ -82,8 +82,8 @@ def _is_small(use: Use) -> bool:
 def _sensitive(uses: Sequence[Use]) -> tuple[bool | None, str]:
     """Whether links matter: much is moved, and often.
 
-    Source: mapa-sc21 2.3, Figures 2a and 5: transfers under about 10^5 bytes do not make use of fast links, and neither
-        do too few of them.
+    Source: mapa-sc21 2.3, Figures 2a and 5: transfers under about 10^5 bytes do not make use of
+        fast links, and neither do too few of them.
     """
     if not uses:
         return False, "no call moves data between GPUs"

@@ -15,9 +15,10 @@ class Capacity(NamedTuple):
         most_clients: so many jobs MPS takes on it at once.
         sm_count: streaming multiprocessors; None if unknown.
         power_limit_w: None if unknown.
-        giga_instructions_per_s_per_sm: warp instructions that one SM issues without stalls, 1e9 a second: IPC_max x
-            frequency of cd-search-ics18 Eq. 1; None if unknown.
-        llc_gb_per_s: bandwidth of the last-level cache and of the network before it; None if unknown.
+        giga_instructions_per_s_per_sm: warp instructions that one SM issues without stalls, 1e9 a
+            second: IPC_max x frequency of cd-search-ics18 Eq. 1; None if unknown.
+        llc_gb_per_s: bandwidth of the last-level cache and of the network before it; None if
+            unknown.
         dram_gb_per_s: of device memory; None if unknown.
     """
 

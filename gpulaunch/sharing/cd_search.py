@@ -1,6 +1,7 @@
 """How many SMs each of several jobs gets: the classification-driven search of cd-search-ics18.
 
-It asks a function for performance, so it runs on recorded curves and against a simulator of jobs that run together.
+It asks a function for performance, so it runs on recorded curves and against a simulator of jobs
+that run together.
 """
 # pure: decides on plain values
 
@@ -11,10 +12,14 @@ from typing import Literal, NamedTuple
 from gpulaunch.sharing.curve import keeps
 
 STEPS = 12
-"""A lone memory-intensive job gives up 1/12 of the GPU at a time at first: 2 of the paper's 24 SMs."""
+"""A lone memory-intensive job gives up 1/12 of the GPU at a time at first: 2 of the paper's 24
+SMs.
+"""
 
 Performance = Callable[[int, Sequence[int]], float]
-"""Performance of a job, given its index and the SMs of all jobs; above 0, in any unit of that job's own."""
+"""Performance of a job, given its index and the SMs of all jobs; above 0, in any unit of that
+job's own.
+"""
 
 Mode = Literal["performance", "power", "even"]
 """Memory- and compute-intensive jobs; only memory-intensive ones; only compute-intensive ones."""
@@ -49,8 +54,9 @@ def cd_search(
         sm_count: of the GPU. More jobs than SMs get one each.
         performance: asked only for memory-intensive jobs, all others having their even share.
 
-    Cost: up to 6 evaluations with one memory-intensive job, and 2 for each halving of the step, 12 in all on a GPU of
-        132 SMs; with m such jobs 3 m, and m for every SM that the tentative numbers were too low.
+    Cost: up to 6 evaluations with one memory-intensive job, and 2 for each halving of the step, 12
+        in all on a GPU of 132 SMs; with m such jobs 3 m, and m for every SM that the tentative
+        numbers were too low.
 
     Source: cd-search-ics18 4.2, 4.3 and 7.4.3. Departures: docs/decisions/partition.md.
 
@@ -95,7 +101,8 @@ class _Meter:
 def _step_down(meter: _Meter, job: int, start: Sequence[int], step: int) -> int:
     """Performance mode: down from an even share, at last by single SMs, as long as the job keeps its performance.
 
-    What it must keep is the best seen on the way: where fewer SMs are faster, that gain is not given away again.
+    What it must keep is the best seen on the way: where fewer SMs are faster, that gain is not
+    given away again.
     """
     best, held = meter(job, start), start[job]
     while step:

@@ -1,7 +1,7 @@
 """Throughput over the share of a GPU's SMs, as somebody measured it; and what MPS makes of a percentage.
 
-A curve is what Demand.curve holds: one point or more, by ascending share. It may fall: with more SMs some jobs drive
-their own data out of the cache (cd-search-ics18 3.2).
+A curve is what Demand.curve holds: one point or more, by ascending share. It may fall: with more
+SMs some jobs drive their own data out of the cache (cd-search-ics18 3.2).
 """
 # pure: decides on plain values
 
@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from gpulaunch.profiles.demand import CurvePoint
 
 KEPT = 0.95
-"""Part of its performance that a job must keep where SMs are taken from it: the 5 % of cd-search-ics18 4.2 and 4.3."""
+"""Part of its performance that a job must keep where SMs are taken from it: the 5 % of
+cd-search-ics18 4.2 and 4.3.
+"""
 
 FULL_PERCENTAGE = 90.0
 """A curve that reaches so far tells how the job does on the whole GPU. Ours."""
@@ -26,8 +28,8 @@ _NOISE = 1 - 1e-9
 def throughput_at(curve: Sequence[CurvePoint], sm_percentage: float) -> float:
     """Throughput with a share of the SMs, in the curve's unit.
 
-    Between two points it is on the line that joins them, under the first on that to 0. Past the last it stays what it
-    was there: nobody knows that it grows.
+    Between two points it is on the line that joins them, under the first on that to 0. Past the
+    last it stays what it was there: nobody knows that it grows.
 
     Args:
         curve: one point or more.
@@ -48,12 +50,14 @@ def throughput_at(curve: Sequence[CurvePoint], sm_percentage: float) -> float:
 def saturates(curve: Sequence[CurvePoint]) -> bool | None:
     """Whether more SMs stop to help, which makes a job memory-intensive; None if the curve cannot tell.
 
-    Two measured points are compared: the last, and the one nearest to half of its share. Linear growth from the one to
-    the other counts as 1, none as 0; under LEAST_GROWTH the curve saturates. From half of the GPU to all of it that is
-    a gain of less than 50 %. A curve that grows but ends before FULL_PERCENTAGE may still saturate beyond.
+    Two measured points are compared: the last, and the one nearest to half of its share. Linear
+    growth from the one to the other counts as 1, none as 0; under LEAST_GROWTH the curve saturates.
+    From half of the GPU to all of it that is a gain of less than 50 %. A curve that grows but ends
+    before FULL_PERCENTAGE may still saturate beyond.
 
-    Source: cd-search-ics18 1 and 3: performance "saturates" if memory-intensive, and is "almost linear" in SMs if
-        compute-intensive. The paper gives no bound between the two; its curves come nowhere near this one.
+    Source: cd-search-ics18 1 and 3: performance "saturates" if memory-intensive, and is "almost
+        linear" in SMs if compute-intensive. The paper gives no bound between the two; its curves
+        come nowhere near this one.
 
     Example:
         >>> saturates([CurvePoint(50, 30.0), CurvePoint(100, 40.0)])
@@ -79,8 +83,8 @@ def is_whole(curve: Sequence[CurvePoint]) -> bool:
 def fewest_sms(curve: Sequence[CurvePoint], sm_count: int) -> int:
     """Fewest SMs of a GPU that keep a job that is alone there within 5 % of its best throughput; 1 to sm_count.
 
-    Source: mps-sharing-2024 Fig. 1: past a size that it calls right, a larger partition brings less and less. It has
-        no figure for that; the 5 % are cd-search-ics18's.
+    Source: mps-sharing-2024 Fig. 1: past a size that it calls right, a larger partition brings less
+        and less. It has no figure for that; the 5 % are cd-search-ics18's.
     """
     best = max(point.throughput for point in curve)
     return next(

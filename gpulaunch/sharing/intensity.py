@@ -1,7 +1,8 @@
 """Whether a job is memory-intensive, and how many SMs it can make use of: cd-search-ics18 4.1.
 
-What somebody measured comes first: the job's curve. Without one, the off-SM bandwidth model goes by a profiler's
-counters. It knows no stalls but those of memory, so what it says of a size is an estimate and marked as one.
+What somebody measured comes first: the job's curve. Without one, the off-SM bandwidth model goes by
+a profiler's counters. It knows no stalls but those of memory, so what it says of a size is an
+estimate and marked as one.
 """
 # pure: decides on plain values
 
@@ -12,7 +13,10 @@ from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
 
 DRAM_EFFICIENCY = 0.5
-"""Part of DRAM bandwidth that a job can get: the BW_Util of Eq. 2, assumed by the paper "for simplicity"."""
+"""Part of DRAM bandwidth that a job can get: the BW_Util of Eq.
+
+2, assumed by the paper "for simplicity".
+"""
 
 SMS_IF_UNKNOWN = 100
 """A GPU whose SMs nobody has counted is divided into so many parts: whole percentages."""
@@ -60,12 +64,13 @@ def is_memory_intensive(
     """Whether a job's performance saturates before it has all SMs; None if nothing is known.
 
     Args:
-        demand: of the job; its curve is asked first, then its counters, then what somebody says of it.
+        demand: of the job; its curve is asked first, then its counters, then what somebody says of
+            it.
         capacity: of the GPU.
         dram_efficiency: 0-1, of Eq. 2.
 
-    Source: cd-search-ics18 4.1.2. Departure: a curve goes before the model. The paper would take it, too, were it not
-        for the cost of measuring one while the job runs (4.1.1).
+    Source: cd-search-ics18 4.1.2. Departure: a curve goes before the model. The paper would take
+        it, too, were it not for the cost of measuring one while the job runs (4.1.1).
     """
     measured = saturates(demand.curve)
     if measured is not None:
@@ -81,9 +86,10 @@ def off_sm(
 ) -> OffSm | None:
     """Both sides of the off-SM bandwidth model; None if the job's counters or a figure of the GPU is unknown.
 
-    Source: cd-search-ics18 Eq. 1 and 2. Departures: accesses are divided by 1000, since they are counted per 1,000
-        instructions; all SMs ask, since that is the question (4.1.1), though the paper profiles on half of them; one
-        figure stands for the bandwidth of both network and cache, as it was measured through both.
+    Source: cd-search-ics18 Eq. 1 and 2. Departures: accesses are divided by 1000, since they are
+        counted per 1,000 instructions; all SMs ask, since that is the question (4.1.1), though the
+        paper profiles on half of them; one figure stands for the bandwidth of both network and
+        cache, as it was measured through both.
     """
     instructions, llc, dram = (
         capacity.giga_instructions_per_s_per_sm,
@@ -117,8 +123,9 @@ def known_curve(demand: Demand, capacity: Capacity) -> Known | None:
 def _off_sm_curve(model: OffSm, capacity: Capacity) -> tuple[CurvePoint, ...]:
     """Linear until the SMs get what there is, then flat.
 
-    Too small a share would slow the job down for as long as it runs, so this errs on the large side: DRAM counts in
-    full, and an SM draws no more than its part of the cache's bandwidth, however much it could ask for.
+    Too small a share would slow the job down for as long as it runs, so this errs on the large
+    side: DRAM counts in full, and an SM draws no more than its part of the cache's bandwidth,
+    however much it could ask for.
     """
     drawn = min(model.demand_gb_per_s, capacity.llc_gb_per_s or 0.0)
     if drawn <= model.supply_gb_per_s:

@@ -22,7 +22,9 @@ _STEP = 10.0
 """Percentage points of SM utilization that make a difference in a preference. Ours."""
 
 _NOISE_DIGITS = 9
-"""A sum is compared after rounding to so many decimals: what is written as 33.3 + 33.3 + 33.4 is 100."""
+"""A sum is compared after rounding to so many decimals: what is written as 33.3 + 33.3 + 33.4 is
+100.
+"""
 
 
 class Bounds(NamedTuple):
@@ -32,8 +34,8 @@ class Bounds(NamedTuple):
         sm_percentage: sum of average SM utilization.
         memory_bandwidth_percentage: sum of average memory-bandwidth utilization.
         memory_percentage: sum of what each holds at most, of the GPU's memory.
-        slowdown_percentage: of a client by its neighbours, as measured. Ours: 25 is what a client at 80 % of its
-            speed has, the default tolerance of Objective.
+        slowdown_percentage: of a client by its neighbours, as measured. Ours: 25 is what a client
+            at 80 % of its speed has, the default tolerance of Objective.
     """
 
     sm_percentage: float = 100.0
@@ -54,9 +56,10 @@ class Sums(NamedTuple):
         memory_bandwidth_percentage: average memory-bandwidth utilization.
         memory_bytes: the most that they hold.
         power_w: average power; None if one is unknown.
-        predicted_power_w: what they are predicted to draw together, the idle GPU's part counted once; likewise.
-        interference: mean slowdown of those clients whose slowdown beside any other is known, topo-aware-sc17
-            Eq. 4; 0.1 is 10 %; None if there are none.
+        predicted_power_w: what they are predicted to draw together, the idle GPU's part counted
+            once; likewise.
+        interference: mean slowdown of those clients whose slowdown beside any other is known,
+            topo-aware-sc17 Eq. 4; 0.1 is 10 %; None if there are none.
     """
 
     sm_percentage: float
@@ -93,10 +96,10 @@ def judge(clients: Sequence[Client], capacity: Capacity, bounds: Bounds = BOUNDS
         capacity: of the GPU.
         bounds: what they may use together.
 
-    Source: mps-sharing-2024 IV.B: two workflows interfere if their average SM utilization, or their average
-        memory-bandwidth utilization, sums to over 100 %, or their maximum memory to over the GPU's; throughput wants
-        two clients at most, energy as many as MPS takes. Its criterion 2 says "under 100 %"; exactly 100 passes here.
-        Departures: docs/decisions/interference.md.
+    Source: mps-sharing-2024 IV.B: two workflows interfere if their average SM utilization, or their
+        average memory-bandwidth utilization, sums to over 100 %, or their maximum memory to over
+        the GPU's; throughput wants two clients at most, energy as many as MPS takes. Its criterion
+        2 says "under 100 %"; exactly 100 passes here. Departures: docs/decisions/interference.md.
     """
     slowdowns = _known_slowdowns(clients)
     sums = _sums(clients, capacity, slowdowns)
@@ -166,7 +169,10 @@ def _crowded(clients: Sequence[Client], capacity: Capacity, bounds: Bounds) -> I
 
 
 def _is_small(demand: Demand, bounds: Bounds) -> bool:
-    """Whether three such jobs stay within the bound of SM utilization. The paper says "low"; the third is ours."""
+    """Whether three such jobs stay within the bound of SM utilization.
+
+    The paper says "low"; the third is ours.
+    """
     return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= bounds.sm_percentage
 
 
@@ -241,8 +247,9 @@ def preference(
         objective: of the job.
         capacity: of the GPU.
 
-    Source: mps-sharing-2024 IV.B criterion 1 (lowest utilization) and recommendation 3 (opposing power); it ranks
-        neither against the other. Contention matters more than power, it says, so utilization comes first, coarsely.
+    Source: mps-sharing-2024 IV.B criterion 1 (lowest utilization) and recommendation 3 (opposing
+        power); it ranks neither against the other. Contention matters more than power, it says, so
+        utilization comes first, coarsely.
     """
     used = _sum(resident.sm_utilization_percentage for resident in residents)
     return _key(used, request, residents, objective, capacity)

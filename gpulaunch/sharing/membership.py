@@ -2,22 +2,23 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+from gpulaunch.errors import NotShareableError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import pids_at_work
 from gpulaunch.process.companion import DISMISSED
-from gpulaunch.process.ending import family
-from gpulaunch.process.job import Job
 from gpulaunch.sharing.mps_daemon import MpsError
 from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
 
 FIRST_LOOK_S = 1.0
-"""Then it is looked whether the job has become a client of its MPS server, and later ever more rarely."""
+"""Then it is looked whether the job has become a client of its MPS server, and later ever more
+rarely.
+"""
 
 LONGEST_PAUSE_S = 60.0
 
@@ -30,25 +31,35 @@ LEAVE_S = 5.0
 @contextmanager
 def ready_to_share(
     share: Share, residents: Sequence[Lease], mps: MpsPlace | None, table: Table
-) -> Iterator[Share | str]:
-    """The share that a lease is to have, once its MPS daemon is ready; or why that is not.
+) -> Iterator[Share]:
+    """Make the MPS daemon of a share ready, and give the share with its pipe directory.
 
-    As long as this lasts the daemon neither comes nor goes; a lease that is published meanwhile is a member.
+    As long as the context lasts the daemon neither comes nor goes; a lease that is published
+    meanwhile is a member of the group.
 
     Args:
         share: of the GPUs of a group.
         residents: leases that are in the group already.
         mps: where daemons are; None on a described machine, which has none.
         table: where leases stand.
+
+    Raises:
+        NotShareableError: the daemon cannot be made ready.
     """
     if mps is None:
         yield share
         return
-    there = [lease.share.pipe_directory for lease in residents if lease.share]
-    directory = next(filter(None, there), None) or group_directory(mps.base, table, share.group)
+    directories = [lease.share.pipe_directory for lease in residents if lease.share]
+    directory = next(filter(None, directories), None)
+    if directory is None:
+        directory = group_directory(mps.base, table, share.group)
     group = ShareGroup(table, share.group, directory, mps.patience_s)
-    with group.entered(may_fork=mps.may_fork) as problem:
-        yield problem or share._replace(pipe_directory=directory)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(group.entered(may_fork=mps.may_fork))
+        except MpsError as problem:
+            raise NotShareableError(str(problem)) from None
+        yield share._replace(pipe_directory=directory)
 
 
 class Membership:
@@ -76,7 +87,8 @@ class Membership:
     def leave(self) -> None:
         """The lease has ended; with the last one of the group its MPS daemon goes.
 
-        Whoever is at the daemon is not waited for long: then who is there in our stead does it once we have gone.
+        Whoever is at the daemon is not waited for long: then who is there in our stead does it once
+        we have gone.
         """
         if self._group.leave(LEAVE_S):
             self._leaver.tell(DISMISSED)
@@ -87,36 +99,35 @@ class Membership:
 
     def wait(
         self,
-        job: Job,
+        wait_for_job: Callable[[float | None], int | None],
         limit_s: float | None,
         uuids: Sequence[str],
         warn: Callable[[str], None],
-        pids: Callable[[], set[int]] = family,
+        pids: Callable[[], set[int]],
     ) -> int | None:
-        """Wait for the job, and meanwhile tell if it uses its GPUs without having become a client of MPS.
+        """Wait for the job, and warn if it uses its GPUs without having become a client of MPS.
 
-        CUDA becomes one silently when it starts, or silently does not; nobody knows when a job starts CUDA.
+        CUDA becomes a client silently when it starts, or silently does not, and no event says when
+        a job starts CUDA: so the daemon is asked, ever more rarely.
 
         Args:
-            job: the job.
+            wait_for_job: waits for so many seconds at most (None: for ever), as Job.wait.
             limit_s: the longest wait, or None.
             uuids: of its GPUs.
-            warn: where to tell.
-            pids: tells which processes are the job's now.
+            warn: given the warning.
+            pids: returns the processes of the job.
 
         Returns:
-            As Job.wait.
+            The job's wait status; None if it runs longer than the limit.
         """
         deadline = None if limit_s is None else time.monotonic() + limit_s
         pause_s: float | None = FIRST_LOOK_S
         while True:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            status = job.wait(min((s for s in (pause_s, left_s) if s is not None), default=None))
-            if (
-                status is not None
-                or pause_s is None
-                or (deadline is not None and time.monotonic() >= deadline)
-            ):
+            waits = [seconds for seconds in (pause_s, left_s) if seconds is not None]
+            status = wait_for_job(min(waits, default=None))
+            overdue = deadline is not None and time.monotonic() >= deadline
+            if status is not None or pause_s is None or overdue:
                 return status
             known = self._is_attached(pids(), uuids, warn)
             pause_s = None if known else min(2 * pause_s, LONGEST_PAUSE_S)

@@ -1,7 +1,8 @@
 """The door to CUDA MPS: the program nvidia-cuda-mps-control, and the daemons and servers that it starts.
 
-The program's exit status tells only whether there is a daemon; whatever goes wrong else stands in the text of its
-answer or in the daemon's log. Sockets outlive their daemon, so whether it is alive is seen from its process.
+The program's exit status tells only whether there is a daemon; whatever goes wrong else stands in
+the text of its answer or in the daemon's log. Sockets outlive their daemon, so whether it is alive
+is seen from its process.
 """
 
 import os
@@ -32,7 +33,9 @@ ANSWER_S = 5.0
 """What a daemon gets to answer in; it does so in milliseconds."""
 
 QUIT_S = 3.0
-"""What it gets to go in, once it has been told to; a server that never got ready keeps it from that."""
+"""What it gets to go in, once it has been told to; a server that never got ready keeps it from
+that.
+"""
 
 _PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 _ACTIVE, _STARTING = "ACTIVE", "INITIALIZING"
@@ -80,7 +83,8 @@ class Daemon:
     Args:
         directory: its pipe directory, short: a socket's path takes 107 bytes at most.
         uuids: the GPUs that it is for.
-        user_id: whose it is. Root asks another user's as that user: the directory is that one's choice.
+        user_id: whose it is. Root asks another user's as that user: the directory is that one's
+            choice.
     """
 
     def __init__(self, directory: str, uuids: Iterable[str], user_id: int) -> None:
@@ -178,8 +182,8 @@ class Daemon:
     def terminate(self, pids: Collection[int]) -> list[str]:
         """Take processes off their server, as is to be done before they are killed; returns what was refused.
 
-        Source: NVIDIA, Multi-Process Service, "terminate_client": a client that is ended by a signal leaves the server
-            undefined, and others on it may hang.
+        Source: NVIDIA, Multi-Process Service, "terminate_client": a client that is ended by a
+            signal leaves the server undefined, and others on it may hang.
         """
         refused = []
         try:
@@ -214,7 +218,8 @@ class Daemon:
             said = self._run([], f"{command}\n{_LAST}\n", late, left_s)
             if whole := _WHOLE.fullmatch(said.answer):
                 return whole[1]
-            # It hears one at a time: who comes while another is heard is sent away, at times with an empty answer and
+            # It hears one at a time: who comes while another is heard is sent away, at times with
+            # an empty answer and
             # status 0. So a question that always has an answer comes last.
             if not self.pid():
                 died = f"its daemon does not survive {command.partition(' ')[0]}"
@@ -271,7 +276,8 @@ class Daemon:
     def quit(self) -> None:
         """Let the daemon and its server go, if need be by KILL: nobody may be using them any more.
 
-        The daemon waits for its server, so that is killed first; a daemon that is killed leaves its server behind.
+        The daemon waits for its server, so that is killed first; a daemon that is killed leaves its
+        server behind.
         """
         deadline = time.monotonic() + QUIT_S
         if self.pid():

@@ -9,7 +9,9 @@ from typing import NamedTuple
 from gpulaunch.leases.environment import MPS_VARIABLES
 
 PATIENCE_S = 30.0
-"""What a server gets to become ACTIVE in: it opens every GPU of the group, slowly without the persistence daemon."""
+"""What a server gets to become ACTIVE in: it opens every GPU of the group, slowly without the
+persistence daemon.
+"""
 
 MEMBERS_FILE = "group.json"
 """In the pipe directory of a share group: what tells it from others."""
@@ -35,8 +37,8 @@ class MpsPlace(NamedTuple):
 def base_directory(chosen: str | None) -> str:
     """Where this user's groups have their directories; it may not be there yet.
 
-    Not in the state directory, which may be a small tmpfs that logs would fill; not in $XDG_RUNTIME_DIR nor /dev/shm,
-    which a user's last logout empties though his jobs go on.
+    Not in the state directory, which may be a small tmpfs that logs would fill; not in
+    $XDG_RUNTIME_DIR nor /dev/shm, which a user's last logout empties though his jobs go on.
     """
     return os.path.realpath(chosen) if chosen else f"/tmp/gpulaunch.mps.{os.geteuid()}"  # noqa: S108  it is checked
 

@@ -1,7 +1,8 @@
 """Which percentage of a GPU's SMs each of several jobs gets as a client of CUDA MPS.
 
-A percentage is a cap and no reservation, and a client keeps its own as long as it runs. So a partition of a whole
-group is what would be best; a job that comes to others gets of it what they have left.
+A percentage is a cap and no reservation, and a client keeps its own as long as it runs. So a
+partition of a whole group is what would be best; a job that comes to others gets of it what they
+have left.
 """
 # pure: decides on plain values
 
@@ -18,7 +19,10 @@ from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, is_memory_intensive, kne
 from gpulaunch.sharing.prediction import normalized_turnaround, system_throughput
 
 LEAST_LEFT = 10
-"""Less than this many percent are left to nobody: the smallest partition of mps-sharing-2024 Fig. 1."""
+"""Less than this many percent are left to nobody: the smallest partition of mps-sharing-2024 Fig.
+
+1.
+"""
 
 Mode = Literal["alone", "performance", "power", "even", "unknown"]
 
@@ -27,10 +31,10 @@ class Partition(NamedTuple):
     """Percentages for a group of jobs.
 
     Attributes:
-        mode: alone: one job; performance, power, even: as in cd_search; unknown: an even share for everybody, since
-            no job is known to be memory-intensive and some may be.
-        sm_percentages: of each job, in the order given, 1-100; they sum to 100 at most, unless a share is less than
-            an SM.
+        mode: alone: one job; performance, power, even: as in cd_search; unknown: an even share for
+            everybody, since no job is known to be memory-intensive and some may be.
+        sm_percentages: of each job, in the order given, 1-100; they sum to 100 at most, unless a
+            share is less than an SM.
         reason: why, in a sentence.
         estimated: names of the jobs whose share rests on the off-SM model and not on a curve.
         evaluations: how often the search asked for the performance of a job.
@@ -65,7 +69,8 @@ class Prediction(NamedTuple):
     """What the curves say of jobs together. It knows no contention for bandwidth, so it is the best that can be.
 
     Attributes:
-        stp: system throughput: sum of the jobs' speeds, 1 being that alone on the whole GPU; higher is better.
+        stp: system throughput: sum of the jobs' speeds, 1 being that alone on the whole GPU; higher
+            is better.
         antt: average normalized turnaround time: mean of their slowdowns; lower is better.
     """
 
@@ -78,8 +83,9 @@ def partition(
 ) -> Partition:
     """The percentages that are best for jobs that run together on one GPU.
 
-    A job of which nobody knows whether it is memory-intensive counts as compute-intensive beside one that is: it loses
-    nothing by that. Where no job is known to be, caps that overlap let each use what the others leave idle.
+    A job of which nobody knows whether it is memory-intensive counts as compute-intensive beside
+    one that is: it loses nothing by that. Where no job is known to be, caps that overlap let each
+    use what the others leave idle.
 
     Args:
         demands: of the jobs, one or more.
@@ -88,9 +94,9 @@ def partition(
 
     Cost: some microseconds for each job and SM.
 
-    Source: cd-search-ics18 4.2, 4.3, 7.4.3; for one job mps-sharing-2024 Fig. 1; where classes are unknown NVIDIA,
-        Multi-Process Service, on limiting resources: 100 % / (0.5 n) rather than 100 % / n.
-        Departures: docs/decisions/partition.md.
+    Source: cd-search-ics18 4.2, 4.3, 7.4.3; for one job mps-sharing-2024 Fig. 1; where classes are
+        unknown NVIDIA, Multi-Process Service, on limiting resources: 100 % / (0.5 n) rather than
+        100 % / n. Departures: docs/decisions/partition.md.
     """
     if len(demands) == 1:
         return _alone(demands[0], capacity)
@@ -133,8 +139,8 @@ def _alone(demand: Demand, capacity: Capacity) -> Partition:
 def _by_curves(demands: Sequence[Demand], capacity: Capacity) -> Performance:
     """Performance on the jobs' own curves, whatever the others have.
 
-    A job that is only said to be memory-intensive has no curve: until one says how few SMs are enough, whatever is less
-    than an even share counts as too little.
+    A job that is only said to be memory-intensive has no curve: until one says how few SMs are
+    enough, whatever is less than an even share counts as too little.
     """
     curves = [known_curve(demand, capacity) for demand in demands]
     sm_count = capacity.sm_count or SMS_IF_UNKNOWN
@@ -218,19 +224,22 @@ def for_newcomer(
 ) -> Part:
     """The percentage of a job that comes to a GPU, where nobody who is there can be resized.
 
-    1. Nobody is there: its part of the partition of all that are announced; alone, what it can make use of.
-    2. Others leave 10 % or more, apart from what announced jobs will get: a memory-intensive job takes its part of
+    1. Nobody is there: its part of the partition of all that are announced; alone, what it can make
+    use of. 2. Others leave 10 % or more, apart from what announced jobs will get: a
+    memory-intensive job takes its part of
        the partition, or what is left if that is less; any other job takes all that is left.
     3. They leave less: its part of the partition. Caps overlap then, and jobs meet on the same SMs.
 
     Args:
-        residents: of each job that is there its demand and its percentage, 1-100. Their order makes no difference.
+        residents: of each job that is there its demand and its percentage, 1-100. Their order makes
+            no difference.
         newcomer: the job that comes.
         announced: jobs of the same group that are still to come, without the newcomer.
         capacity: of the GPU.
 
-    Source: cd-search-ics18 4: a new arrival restarts the search. Departure: here it cannot, since MPS fixes a client's
-        percentage when it starts; so the search's result counts for the newcomer alone.
+    Source: cd-search-ics18 4: a new arrival restarts the search. Departure: here it cannot, since
+        MPS fixes a client's percentage when it starts; so the search's result counts for the
+        newcomer alone.
     """
     optimum = partition([*(demand for demand, _ in residents), newcomer, *announced], capacity)
     own, reserved = (
@@ -266,13 +275,15 @@ def for_newcomer(
 def predict(demands: Sequence[Demand], sm_percentages: Sequence[float]) -> Prediction | None:
     """What the curves predict of jobs at given percentages; None if one has no curve. Not a measurement.
 
-    Where percentages sum to more than 100, each job is taken to have its part of the SMs in proportion.
+    Where percentages sum to more than 100, each job is taken to have its part of the SMs in
+    proportion.
 
     Args:
         demands: of the jobs, one or more.
         sm_percentages: of each, above 0, 100 at most.
 
-    Source: STP and ANTT as in cd-search-ics18 6, which takes them from Eyerman and Eeckhout, IEEE Micro 28(3), 2008.
+    Source: STP and ANTT as in cd-search-ics18 6, which takes them from Eyerman and Eeckhout, IEEE
+        Micro 28(3), 2008.
     """
     if not all(is_whole(demand.curve) for demand in demands):
         return None

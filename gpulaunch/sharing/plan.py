@@ -33,8 +33,8 @@ class Job(NamedTuple):
         client: what it uses of a GPU, and what for.
         duration_s: of one task, alone on the GPU; above 0.
         repetitions: tasks; 1 or more.
-        parallel: workflows that the tasks are divided among, each running its tasks one after the other; a divisor of
-            repetitions.
+        parallel: workflows that the tasks are divided among, each running its tasks one after the
+            other; a divisor of repetitions.
         after: names of the jobs that must have ended.
     """
 
@@ -178,7 +178,8 @@ class Plan(NamedTuple):
     Attributes:
         groups: by start, then by GPU.
         cost: predicted, of the whole queue: all GPUs, until the last job ends.
-        sequential: the same if no job shared, each starting in the order of the queue as a GPU gets free.
+        sequential: the same if no job shared, each starting in the order of the queue as a GPU gets
+            free.
         gain: predicted.
         configurations: of each job with more than one task.
     """
@@ -193,12 +194,13 @@ class Plan(NamedTuple):
 def make_plan(jobs: Sequence[Job], site: Site) -> Plan:
     """Divide a queue into groups that share a GPU, as mps-sharing-2024 IV.B does.
 
-    Whenever a GPU is free, the job with the lowest SM utilization of those that can start begins a group. The others
-    are asked by partner_preference, and join if judge lets them. While there are GPUs enough, jobs get one each.
+    Whenever a GPU is free, the job with the lowest SM utilization of those that can start begins a
+    group. The others are asked by partner_preference, and join if judge lets them. While there are
+    GPUs enough, jobs get one each.
 
     Args:
-        jobs: in the order of the queue, each fit to run alone; `after` has no circles. The order matters to the
-            sequential baseline only.
+        jobs: in the order of the queue, each fit to run alone; `after` has no circles. The order
+            matters to the sequential baseline only.
         site: where.
 
     Cost: 300 jobs in 1 s.
@@ -241,7 +243,8 @@ def _schedule(
     Args:
         workflows: all.
         site: where.
-        choose: of those that can start, in the same order, and so many free GPUs: who starts on the next of these.
+        choose: of those that can start, in the same order, and so many free GPUs: who starts on the
+            next of these.
     """
     groups: list[Group] = []
     left = Counter(
@@ -373,7 +376,8 @@ def _total(groups: Sequence[Group], site: Site) -> Cost:
 def configurations(job: Job, site: Site) -> Configurations:
     """Compare the ways to run all tasks of one job on one GPU.
 
-    The number of tasks stays the same: a in each of b workflows, a x b of them. b goes up to what judge allows.
+    The number of tasks stays the same: a in each of b workflows, a x b of them. b goes up to what
+    judge allows.
 
     Source: mps-sharing-2024 V.D, Figure 5.
     """

@@ -1,7 +1,8 @@
 """What jobs on one GPU are predicted to reach together: their rates, its power, time and energy.
 
-Nothing here is measured: rates and powers are models of ours over the figures that each job has alone, and what comes
-of them is an estimate. docs/decisions/interference.md says what the models leave out.
+Nothing here is measured: rates and powers are models of ours over the figures that each job has
+alone, and what comes of them is an estimate. docs/decisions/interference.md says what the models
+leave out.
 """
 # pure: decides on plain values
 
@@ -16,8 +17,9 @@ from gpulaunch.sharing.curve import throughput_at
 IDLE_SHARE = 0.19
 """Power of a GPU that jobs hold and that runs no kernel, as a share of its limit, where nobody has measured it.
 
-Source: the line of least squares through average power over average SM utilization of the 13 tasks of mps-sharing-2024
-    Table II meets 0 % at 56.9 W, 19 % of that card's 300 W. Estimated: single tasks lie up to 45 W off the line.
+Source: the line of least squares through average power over average SM utilization of the 13 tasks
+    of mps-sharing-2024 Table II meets 0 % at 56.9 W, 19 % of that card's 300 W. Estimated: single
+    tasks lie up to 45 W off the line.
 """
 
 
@@ -53,13 +55,14 @@ class Together(NamedTuple):
 def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple[float, ...]:
     """Predicted speed of each job beside the others, as a share of its speed alone; above 0, 1 at most.
 
-    A job's kernels run in the share u of its time. Meanwhile those of the others want U - u of the GPU, and that part
-    of its time stretches by as much: rate = 1 / (1 + u (U - u)). A job alone has 1, two that never pause 1/2 each.
+    A job's kernels run in the share u of its time. Meanwhile those of the others want U - u of the
+    GPU, and that part of its time stretches by as much: rate = 1 / (1 + u (U - u)). A job alone has
+    1, two that never pause 1/2 each.
 
     Args:
         demands: of all jobs on the GPU.
-        percentages: of its SMs, the cap of each job, 0-100; where a job's curve says that it is slower under its cap
-            than this, it is as slow as that. None given, none are capped.
+        percentages: of its SMs, the cap of each job, 0-100; where a job's curve says that it is
+            slower under its cap than this, it is as slow as that. None given, none are capped.
 
     Source: ours. mps-sharing-2024 says that interference comes with utilization, and has no model.
 
@@ -132,10 +135,12 @@ def pace(
 ) -> Pace:
     """Rates, and the power that goes with them; where that is beyond the card's limit, all are slowed down to meet it.
 
-    A job that drew more than the limit when alone did so on a card with a higher one, which counts then.
+    A job that drew more than the limit when alone did so on a card with a higher one, which counts
+    then.
 
-    Source: mps-sharing-2024 V.C: longer runs seem to cancel what a lowered clock saves. Ours is that they do so
-        exactly: power above idle falls as speed does. A limit without that would promise energy for nothing.
+    Source: mps-sharing-2024 V.C: longer runs seem to cancel what a lowered clock saves. Ours is
+        that they do so exactly: power above idle falls as speed does. A limit without that would
+        promise energy for nothing.
     """
     speeds = rates(demands, percentages)
     power = drawn_power(demands, speeds, idle_w)
@@ -188,7 +193,8 @@ def run_together(
 def system_throughput(alone_s: Sequence[float], together_s: Sequence[float]) -> float:
     """STP: the sum over jobs of time alone / time together; n for n jobs that do not disturb each other.
 
-    Source: Eyerman and Eeckhout, System-Level Performance Metrics for Multiprogram Workloads, IEEE Micro 28(3), 2008.
+    Source: Eyerman and Eeckhout, System-Level Performance Metrics for Multiprogram Workloads, IEEE
+        Micro 28(3), 2008.
     """
     return fsum(alone / together for alone, together in zip(alone_s, together_s, strict=True))
 

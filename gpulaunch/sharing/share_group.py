@@ -1,7 +1,8 @@
 """The life of a share group: one MPS control daemon for one user on one exact set of GPUs.
 
-It is started with the first of the group's jobs and ended with the last, under a lock of the group's own; who lives is
-what the allocation table says. docs/decisions/sharing.md tells why each part is as it is.
+It is started with the first of the group's jobs and ended with the last, under a lock of the
+group's own; who lives is what the allocation table says. docs/decisions/sharing.md tells why each
+part is as it is.
 """
 
 import json
@@ -75,27 +76,31 @@ class ShareGroup:
             os.close(looks_on)
 
     @contextmanager
-    def entered(self, *, may_fork: bool = True) -> Iterator[str | None]:
-        """Let nobody start or end the group's daemon meanwhile, which is ready then; or tell why it is not.
+    def entered(self, *, may_fork: bool = True) -> Iterator[None]:
+        """Make the group's daemon ready, and keep others from starting or ending it meanwhile.
 
-        Who gets a lease meanwhile is a member; if nobody is one in the end, the daemon goes, also if this process is
-        killed before.
+        A lease that is published meanwhile is a member. If there is no member in the end, the
+        daemon is ended, also if this process is killed before.
 
         Args:
             may_fork: whether this process may fork without exec.
+
+        Raises:
+            MpsError: the daemon cannot be made ready.
         """
         problem = make_own(self._base)
         if problem:
-            yield problem
-            return
+            raise MpsError(problem)
         patience_s = self._patience_s + _LOCK_MARGIN_S
         with slow_lock.held(self._lock_path, patience_s) as got:
             if not got:
-                yield f"{self._lock_path} cannot be had for {patience_s:g} s: another launch is at its MPS daemon"
-                return
+                raise MpsError(
+                    f"{self._lock_path} cannot be had for {patience_s:g} s: another launch is at its MPS daemon"
+                )
             guard = self._guard() if may_fork else None
             try:
-                yield self._problem()
+                self._ensure_daemon()
+                yield
             finally:
                 if not self.members():
                     self._end()
@@ -119,7 +124,8 @@ class ShareGroup:
         """End the daemon if no member is left; to be called when a lease has ended.
 
         Args:
-            patience_s: the longest wait for whoever is at the daemon; None for as long as that may take.
+            patience_s: the longest wait for whoever is at the daemon; None for as long as that may
+                take.
 
         Returns:
             Whether that has been seen to.
@@ -157,8 +163,12 @@ class ShareGroup:
             lease for lease in own if lease.share and lease.share.pipe_directory == self.directory
         ]
 
-    def _problem(self) -> str | None:
-        """Make the daemon ready; why it is not."""
+    def _ensure_daemon(self) -> None:
+        """Make the daemon ready.
+
+        Raises:
+            MpsError: it cannot be.
+        """
         members = self.members()
         try:
             self._make_ready(alone=not members)
@@ -169,13 +179,11 @@ class ShareGroup:
                     if len(members) == 1
                     else f"{len(members)} jobs still run"
                 )
-                return f"MPS: {problem}, and {jobs}"
-            return f"MPS: {problem}"
+                raise MpsError(f"MPS: {problem}, and {jobs}") from None
+            raise MpsError(f"MPS: {problem}") from None
         except OSError as problem:
-            return (
-                f"{problem.filename or self.directory}: {os.strerror(problem.errno or 0).lower()}"
-            )
-        return None
+            reason = os.strerror(problem.errno or 0).lower()
+            raise MpsError(f"{problem.filename or self.directory}: {reason}") from None
 
     def _make_ready(self, *, alone: bool) -> None:
         """Use the daemon that is there; without members a dead or faulty one is replaced."""

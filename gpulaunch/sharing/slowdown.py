@@ -11,10 +11,11 @@ def interference(slowdowns: Sequence[float]) -> float:
     """Mean slowdown of the running jobs that a placement affects, and of the new one; 0 if there are none.
 
     Args:
-        slowdowns: of each job: its time with the others, divided by its time alone, less 1. Those under 2 % count as 0.
+        slowdowns: of each job: its time with the others, divided by its time alone, less 1. Those
+            under 2 % count as 0.
 
-    Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as interference grows, so
-        that minimising it would seek interference.
+    Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as
+        interference grows, so that minimising it would seek interference.
 
     Example:
         >>> interference([0.3, 0.01, 0.0])

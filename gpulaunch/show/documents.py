@@ -1,4 +1,7 @@
-"""Values -> the JSON documents of the command line, and plain lines made of them. Keys are added, never renamed."""
+"""Values -> the JSON documents of the command line, and plain lines made of them.
+
+Keys are added, never renamed.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime

@@ -1,7 +1,7 @@
 """Machines of one kind, and the GPUs that a job gets on them.
 
-Machines in the same state are interchangeable, so a decision is made once for each state that there is, not for each
-machine; and what was decided for a state once is remembered.
+Machines in the same state are interchangeable, so a decision is made once for each state that there
+is, not for each machine; and what was decided for a state once is remembered.
 """
 # pure: decides on plain values
 
@@ -24,7 +24,9 @@ from gpulaunch.simulate.simulated_leases import lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
 
 State = frozenset[object] | tuple[object, ...]
-"""The leases of a machine, as far as they matter: how many there are of each, or in the order in which they began."""
+"""The leases of a machine, as far as they matter: how many there are of each, or in the order in
+which they began.
+"""
 
 
 class Ahead:
@@ -299,8 +301,8 @@ class Cluster:
 class _Memory:
     """What was decided for one kind of request in one state, by the least utility that was asked.
 
-    GPUs of a utility that is enough for a threshold are what any lower threshold down to the one that they were found
-    for would get, too; who waits under a threshold waits under any higher one.
+    GPUs of a utility that is enough for a threshold are what any lower threshold down to the one
+    that they were found for would get, too; who waits under a threshold waits under any higher one.
     """
 
     __slots__ = ("found", "waits_from")

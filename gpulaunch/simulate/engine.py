@@ -45,12 +45,16 @@ class Rules(NamedTuple):
         policy: name of the placement policy.
         model: name of the bandwidth model that it goes by.
         machines: how many.
-        passable_s: how long smaller jobs may pass one that waits (backfill); 0: first in, first out.
+        passable_s: how long smaller jobs may pass one that waits (backfill); 0: first in, first
+            out.
         time_models: names of the models of time_model; none for fixed times.
-        lasting: a job stays as slow as the worst company it has had makes it; else it goes on faster without.
-        tick_s: the scheduler looks only at multiples of this, and starts no job in the look that sees another end, as
-            the published simulator of topo-aware-sc17 does; 0: it acts at once.
-        yardstick: name of the bandwidth model by which placements are reported, whatever the policy goes by.
+        lasting: a job stays as slow as the worst company it has had makes it; else it goes on
+            faster without.
+        tick_s: the scheduler looks only at multiples of this, and starts no job in the look that
+            sees another end, as the published simulator of topo-aware-sc17 does; 0: it acts at
+            once.
+        yardstick: name of the bandwidth model by which placements are reported, whatever the policy
+            goes by.
     """
 
     policy: str
@@ -72,7 +76,8 @@ class Stay(NamedTuple):
         gpus: indices, in rank order.
         started_s: when, from the beginning of the trace.
         ended_s: likewise.
-        utility: to the job, 0 to 1, when it started (topo-aware-sc17 Eq. 2); None if nobody asked for one.
+        utility: to the job, 0 to 1, when it started (topo-aware-sc17 Eq. 2); None if nobody asked
+            for one.
         place: in the order of starts, from 0.
     """
 
@@ -215,15 +220,16 @@ class _Simulation:
         """All jobs have ended, each once, and all GPUs are free again; that none is held twice, Cluster.start sees."""
         ended = sorted(stay.job.id for stay in self._done)
         free = sum(node.free for node in self._cluster.nodes)
-        assert not self._queue, "jobs wait, and nothing will happen any more"  # noqa: S101  _check has seen them run
+        # _check has seen them run
+        assert not self._queue, "jobs wait, and nothing will happen any more"  # noqa: S101
         assert ended == sorted(job.id for job in self._jobs), ended  # noqa: S101
         assert free == self._gpus * len(self._cluster.nodes), free  # noqa: S101
 
     def _check(self) -> None:
         """Let no job into the queue that would stay there for ever.
 
-        Of jobs that differ in their least utility alone the most demanding one is asked first: where that can run, all
-        can.
+        Of jobs that differ in their least utility alone the most demanding one is asked first:
+        where that can run, all can.
         """
         same: dict[int, list[Job]] = {}
         for job, kind in zip(self._jobs, self._kind, strict=True):
@@ -290,7 +296,8 @@ class _Simulation:
     def _start_some(self, now: float) -> None:
         """Start whom the queue and decide() let start, in the order of the queue.
 
-        Who asks the same as somebody who was sent back may not pass him; but where GPUs are shared, he may join others.
+        Who asks the same as somebody who was sent back may not pass him; but where GPUs are shared,
+        he may join others.
         """
         sharing = self._cluster.sharing
         ahead, left = Ahead(), []

@@ -19,7 +19,9 @@ NETWORKS = {
 """The six networks of mapa-sc21 2.3, and whether they are bandwidth-sensitive."""
 
 _SHORTEST_S, _LONGEST_S = 5, 24
-"""Run times of the published generator, in its cycles; the paper has measured ones that it does not give."""
+"""Run times of the published generator, in its cycles; the paper has measured ones that it does
+not give.
+"""
 
 BATCHES = (1, 4, 64, 128)
 """Batch sizes of topo-aware-sc17: tiny, small, medium, big."""
@@ -28,8 +30,8 @@ BATCHES = (1, 4, 64, 128)
 def uniform_mix(seed: int, jobs: int = 300, least: int = 1, most: int = 5) -> Iterator[Row]:
     """All there at once, networks and numbers of GPUs uniform.
 
-    Source: mapa-sc21 4: 300 jobs, 1-5 GPUs, a uniform mix of networks. Run times are uniform over 5-24, as those of the
-        published generator are.
+    Source: mapa-sc21 4: 300 jobs, 1-5 GPUs, a uniform mix of networks. Run times are uniform over
+        5-24, as those of the published generator are.
     """
     draw = Random(seed)  # noqa: S311
     for _ in range(jobs):
@@ -86,9 +88,10 @@ def loaded_mix(
 def poisson_batches(seed: int, jobs: int = 100, mean_gap_s: float = 10.0) -> Iterator[Row]:
     """Arrivals with Poisson gaps; batch class, network and number of GPUs binomial.
 
-    Source: topo-aware-sc17 5.3 names the distributions, and its published generator the parameters: batch class
-        binomial(3, 0.1), network binomial(1, 0.2), GPUs 1 + binomial(2, 0.39), least utility uniform over 0.30-0.52,
-        gaps Poisson with mean 10. There a batch class of 2 means batch 128, and one of 3 means 64.
+    Source: topo-aware-sc17 5.3 names the distributions, and its published generator the parameters:
+        batch class binomial(3, 0.1), network binomial(1, 0.2), GPUs 1 + binomial(2, 0.39), least
+        utility uniform over 0.30-0.52, gaps Poisson with mean 10. There a batch class of 2 means
+        batch 128, and one of 3 means 64.
     """
     draw = Random(seed)  # noqa: S311
     now = 0

@@ -20,12 +20,15 @@ class Measured(NamedTuple):
 
     Attributes:
         stay: where and when it ran.
-        effective_bandwidth: of its GPUs by the yardstick, GB/s; None without communication (mapa-sc21 3.4).
+        effective_bandwidth: of its GPUs by the yardstick, GB/s; None without communication
+            (mapa-sc21 3.4).
         aggregate_bandwidth: likewise (Eq. 1).
-        quality: aggregate bandwidth as a share of the best that the idle machine has (mapa-sc21 Figure 4).
+        quality: aggregate bandwidth as a share of the best that the idle machine has (mapa-sc21
+            Figure 4).
         nvlink_ring: whether a ring over NVLinks alone joins its GPUs; None without communication.
         slowdown: its time divided by that alone on the best GPUs, 1 at least but for rounding.
-        violates: it runs with less utility, or slower links, than it said that it needs (topo-aware-sc17 5.1: SLO).
+        violates: it runs with less utility, or slower links, than it said that it needs
+            (topo-aware-sc17 5.1: SLO).
     """
 
     stay: Stay

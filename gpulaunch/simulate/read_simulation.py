@@ -9,8 +9,9 @@ from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.write import document_text
+from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import Surroundings, read_request
-from gpulaunch.launch.settings import Given, Settings
+from gpulaunch.launch.settings import Settings
 from gpulaunch.machine.catalog import load_paper
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import load_profile
@@ -45,7 +46,8 @@ def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trac
         warn: where to say what is odd but no failure.
 
     Raises:
-        UsageError: the file is wrong, with path and line; or one of its jobs does not say how long it runs.
+        UsageError: the file is wrong, with path and line; or one of its jobs does not say how long
+            it runs.
     """
     file = load_jobs(path)
     reader = _Reader(file, machine, warn)

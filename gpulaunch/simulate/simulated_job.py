@@ -15,9 +15,10 @@ class Job(NamedTuple):
         request: what it asks of a machine.
         arrival_s: when it comes, from the beginning of the trace.
         duration_s: how long it runs alone on the best GPUs of the idle machine.
-        communication_share: share of that time in which it waits for its links, 0 to 1; None if nobody knows.
-        split_slowdown: how much longer it was measured to take with its GPUs on several sockets, 0.25 is 25 %; None if
-            nobody measured that.
+        communication_share: share of that time in which it waits for its links, 0 to 1; None if
+            nobody knows.
+        split_slowdown: how much longer it was measured to take with its GPUs on several sockets,
+            0.25 is 25 %; None if nobody measured that.
     """
 
     id: int

@@ -1,7 +1,7 @@
 """How long a job runs: what slows it down, of its links, its neighbours, and whom it shares GPUs with.
 
-A slowdown of 0 is the time that the job would take alone on the best GPUs of the idle machine. docs/simulate.md tells
-where each model comes from, and what it leaves out.
+A slowdown of 0 is the time that the job would take alone on the best GPUs of the idle machine.
+docs/simulate.md tells where each model comes from, and what it leaves out.
 """
 # pure: decides on plain values
 
@@ -19,13 +19,16 @@ MODELS = ("fixed", "bandwidth", "interference", "sharing")
 COMMUNICATION_SHARE = 0.63
 """Share of its time in which a bandwidth-sensitive job waits for its links, on the best of them.
 
-Source: mapa-sc21 Figure 2b and 2.1: VGG-16 is up to 3 times as fast over a double NVLink (50 GB/s) as over PCIe (12).
-    With a share s that shrinks and grows with the bandwidth, 1 + s (50/12 - 1) = 3; by the cut model, which has 40
-    GB/s for a double NVLink, PCIe takes 2.5 times as long. Estimated for all networks but that one: they gain less.
+Source: mapa-sc21 Figure 2b and 2.1: VGG-16 is up to 3 times as fast over a double NVLink (50 GB/s)
+    as over PCIe (12). With a share s that shrinks and grows with the bandwidth, 1 + s (50/12 - 1) =
+    3; by the cut model, which has 40 GB/s for a double NVLink, PCIe takes 2.5 times as long.
+    Estimated for all networks but that one: they gain less.
 """
 
 ENOUGH_GB_PER_S = 50.0
-"""Effective bandwidth past which more of it makes hardly a difference (mapa-sc21 4.2, Figure 16)."""
+"""Effective bandwidth past which more of it makes hardly a difference (mapa-sc21 4.2, Figure
+16).
+"""
 
 
 class TimeModel:
@@ -48,9 +51,9 @@ class TimeModel:
     ) -> float:
         """How much longer the job takes than at its best, 0.25 is 25 %.
 
-        Of its links and its neighbours the one that slows it down more counts, as in the published code of
-        topo-aware-sc17: a time measured beside a neighbour was measured on some links, too. Who shares its GPUs
-        stretches that.
+        Of its links and its neighbours the one that slows it down more counts, as in the published
+        code of topo-aware-sc17: a time measured beside a neighbour was measured on some links, too.
+        Who shares its GPUs stretches that.
 
         Args:
             job: which.
@@ -65,7 +68,8 @@ class TimeModel:
     def slowdown_of_links(self, job: Job, gpus: tuple[int, ...]) -> float:
         """How much longer a job takes on links slower than the best.
 
-        Measured where the job says so, else by the share of its time in which it waits for its links.
+        Measured where the job says so, else by the share of its time in which it waits for its
+        links.
         """
         if job.split_slowdown is not None:
             return job.split_slowdown if self._yardstick.are_split(gpus) else 0.0

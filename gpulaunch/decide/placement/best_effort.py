@@ -45,9 +45,10 @@ def best_of_partition(
 ) -> tuple[int, ...]:
     """The best set out of the partition with the most points; of equals the first in order of indices.
 
-    All available GPUs are divided into sets of `size` and one of what is left over. Of partitions with a set that holds
-    all required GPUs the one with the largest sum of points over all pairs within sets is taken, and of that the set
-    with the most points that holds them. A single GPU is the first available one, or the required one.
+    All available GPUs are divided into sets of `size` and one of what is left over. Of partitions
+    with a set that holds all required GPUs the one with the largest sum of points over all pairs
+    within sets is taken, and of that the set with the most points that holds them. A single GPU is
+    the first available one, or the required one.
 
     Args:
         topology: the machine.
@@ -55,8 +56,8 @@ def best_of_partition(
         size: how many are wanted, 1 to len(available).
         required: GPUs that the set must hold, at most `size` of the available ones.
 
-    Departure: what is left over is one set. The plugin pads with empty places and lets them fall anywhere, so that it
-        may return fewer GPUs than were asked.
+    Departure: what is left over is one set. The plugin pads with empty places and lets them fall
+        anywhere, so that it may return fewer GPUs than were asked.
 
     Raises:
         FailedError: more than MOST_GPUS are available, and not all linked alike.

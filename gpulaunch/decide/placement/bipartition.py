@@ -4,7 +4,9 @@
 from collections.abc import Callable, Sequence
 
 _STARTS = 128
-"""Vertices times first splits that are tried: all 8 vertices of a small machine begin one, one of 128 does."""
+"""Vertices times first splits that are tried: all 8 vertices of a small machine begin one, one
+of 128 does.
+"""
 
 Rows = list[list[float]]
 """Closeness of every two vertices, by their positions."""
@@ -15,23 +17,27 @@ def bipartition(
 ) -> tuple[list[int], list[int]]:
     """Two halves of the vertices with little closeness between them.
 
-    Moves one vertex at a time to the other side, the one with the largest gain first, also where it is a loss, each at
-    most once; keeps the moves up to the best point on the way, and does so again until a pass gains nothing. The halves
-    differ by at most one vertex, and by one more between the two moves of an exchange.
+    Moves one vertex at a time to the other side, the one with the largest gain first, also where it
+    is a loss, each at most once; keeps the moves up to the best point on the way, and does so again
+    until a pass gains nothing. The halves differ by at most one vertex, and by one more between the
+    two moves of an exchange.
 
     Args:
         vertices: no two alike.
         closeness: of two vertices, the lower first: weight of the edge between them, 0 or more.
 
     Returns:
-        Both halves, ascending; the one with the lowest vertex first. Of a single vertex the second is empty.
+        Both halves, ascending; the one with the lowest vertex first. Of a single vertex the second
+        is empty.
 
-    Cost: quadratic in the number of vertices for every pass, of which two or three do, and every start.
+    Cost: quadratic in the number of vertices for every pass, of which two or three do, and every
+        start.
 
-    Source: Fiduccia and Mattheyses, A linear-time heuristic for improving network partitions, DAC 1982. Departures: the
-        graph is complete, so a heap of gains would not pay, and gains are compared one by one; weights are real
-        numbers, so there are no buckets of equal gain; it begins not at random but with halves grown around
-        several vertices, and the best result of all is taken, ties going to the earliest.
+    Source: Fiduccia and Mattheyses, A linear-time heuristic for improving network partitions, DAC
+        1982. Departures: the graph is complete, so a heap of gains would not pay, and gains are
+        compared one by one; weights are real numbers, so there are no buckets of equal gain; it
+        begins not at random but with halves grown around several vertices, and the best result of
+        all is taken, ties going to the earliest.
     """
     order = sorted(vertices)
     n = len(order)

@@ -1,6 +1,7 @@
 """What a set's links, counted by kind, allow at most: bounds of its scores, in 1e-6 GB/s.
 
-In every function `counts` is the number of links of each kind, among the GPUs of a set or from one of them.
+In every function `counts` is the number of links of each kind, among the GPUs of a set or from one
+of them.
 """
 # pure: decides on plain values
 
@@ -40,8 +41,9 @@ class CutBounds:
     def most(self, counts: Sequence[int]) -> int:
         """At least the effective bandwidth of a set.
 
-        With NVLinks enough to connect it no cut is wider than what its GPUs have on average, in whole links; a ring or
-        a tree over whatever is faster for each two GPUs is as fast as the last of its links.
+        With NVLinks enough to connect it no cut is wider than what its GPUs have on average, in
+        whole links; a ring or a tree over whatever is faster for each two GPUs is as fast as the
+        last of its links.
         """
         joined = self.most_joined(counts)
         if self._wires(counts) < self._size - 1:
@@ -52,7 +54,8 @@ class CutBounds:
     def most_joined(self, counts: Sequence[int]) -> int:
         """At least what a set carries that no cut of NVLinks bounds: the widest links that join all its parts.
 
-        With NVLinks too few to connect it so many parts must be joined over PCIe, and the last of those links decides.
+        With NVLinks too few to connect it so many parts must be joined over PCIe, and the last of
+        those links decides.
         """
         wires = self._wires(counts)
         if wires < self._size - 1:

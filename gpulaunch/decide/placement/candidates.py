@@ -1,8 +1,9 @@
 """The sets of GPUs that a request could get, without those that differ from another in name only.
 
-A set is a mask: bit n-1-i stands for the i-th of n free GPUs, so that of two sets the larger number has the lower
-indices. GPUs that have the same links to all others, on the same socket, are interchangeable: of those only the lowest
-are taken. So are whole sockets of such GPUs, as in an NVSwitch machine: of those the first get the most.
+A set is a mask: bit n-1-i stands for the i-th of n free GPUs, so that of two sets the larger number
+has the lower indices. GPUs that have the same links to all others, on the same socket, are
+interchangeable: of those only the lowest are taken. So are whole sockets of such GPUs, as in an
+NVSwitch machine: of those the first get the most.
 """
 # pure: decides on plain values
 
@@ -50,7 +51,8 @@ def sets(
     """All sets of a size that are not alike, as masks.
 
     Args:
-        kind: of the links of each free GPU, to all that are free and then to all others, which also tell GPUs apart.
+        kind: of the links of each free GPU, to all that are free and then to all others, which also
+            tell GPUs apart.
         domain: of each free GPU its socket, and how many GPUs that has in all.
         count: how many GPUs, at least 1.
         limits: what rules sets out.

@@ -40,10 +40,11 @@ class UtilitySetting(NamedTuple):
 
     Attributes:
         weights: of communication, interference and fragmentation.
-        slowdown: by index what a GPU's neighbours and this job would suffer, 0.1 is 10 %; none where it is missing.
+        slowdown: by index what a GPU's neighbours and this job would suffer, 0.1 is 10 %; none
+            where it is missing.
         least: under this utility the job would wait.
-        begun: by index, how late the last job on the GPU's socket began, as a place in the order of all; 0 where it is
-            missing.
+        begun: by index, how late the last job on the GPU's socket began, as a place in the order of
+            all; 0 where it is missing.
     """
 
     weights: Weights = Weights()
@@ -61,7 +62,8 @@ class Choice:
         admitted: those of them that the request admits.
         count: how many GPUs, 1 to len(admitted).
         pattern: who talks to whom.
-        sensitive: whether the job's speed depends on its links; without traffic between GPUs it does not.
+        sensitive: whether the job's speed depends on its links; without traffic between GPUs it
+            does not.
         model: name of the effective-bandwidth model.
         needs: what a set must have besides.
         utility: what the policies of topo-aware-sc17 go by.
@@ -182,7 +184,8 @@ class Choice:
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[Ranked]:
         """The candidates, best first, of those that are alike one; where they are too many, a single good one.
 
-        What the job needs comes before all else: a candidate has it if the scores of ranked() say so.
+        What the job needs comes before all else: a candidate has it if the scores of ranked() say
+        so.
 
         Args:
             by: the scores that decide, in order of weight; the lowest indices decide last.

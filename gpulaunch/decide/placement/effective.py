@@ -58,11 +58,14 @@ def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
 def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Bus bandwidth of an all-reduce computed in the NVSwitch that joins the GPUs (NVLink SHARP); 0 if one cannot.
 
-    Each of n GPUs sends all its data up once, and the n-th part of the sum that is its to spread: 1 + 1/n times the
-    data, where a ring sends 2(n-1)/n times. So it pays from five GPUs of Hopper on, and from six of Blackwell.
+    Each of n GPUs sends all its data up once, and the n-th part of the sum that is its to spread: 1
+    + 1/n times the data, where a ring sends 2(n-1)/n times. So it pays from five GPUs of Hopper on,
+    and from six of Blackwell.
 
-    Source: the count of nccl issue 2140; with it one efficiency fits 5 to 8 GPUs of H200, and 6 to 8 of B200
-    (docs/bandwidth.md). NCCL plans without the 1/n (src/graph/tuning.cc), by which four GPUs would gain, and do not.
+    Source: the count of nccl issue 2140; with it one efficiency fits 5 to 8 GPUs of H200, and 6 to
+        8 of B200
+    (docs/bandwidth.md). NCCL plans without the 1/n (src/graph/tuning.cc), by which four GPUs would
+    gain, and do not.
     """
     n = len(gpus)
     return round(min(fabric.nvls[gpu] for gpu in gpus) * 2 * (n - 1) / (n + 1))
@@ -71,10 +74,11 @@ def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
 def ring_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Bus bandwidth of a ring all-reduce of at least two GPUs: their narrowest cut.
 
-    GPUs that NVLink connects, through each other or through NVSwitch: the minimum cut of that graph, with the figures
-    that NCCL plans with. Otherwise the ring must leave NVLink, and the best PCIe path that joins the parts decides
-    (the narrowest edge of a widest spanning tree over them). Where a ring with a hop of whatever is faster for each
-    two GPUs beats that, as a wide slot of generation 5 beats a single NVLink, it is that ring.
+    GPUs that NVLink connects, through each other or through NVSwitch: the minimum cut of that
+    graph, with the figures that NCCL plans with. Otherwise the ring must leave NVLink, and the best
+    PCIe path that joins the parts decides (the narrowest edge of a widest spanning tree over them).
+    Where a ring with a hop of whatever is faster for each two GPUs beats that, as a wide slot of
+    generation 5 beats a single NVLink, it is that ring.
     """
     parts = nvlink_parts(fabric, gpus)
     return _widest_join(fabric, parts) if len(parts) > 1 else _joined_bandwidth(fabric, gpus)
@@ -134,8 +138,9 @@ def _minimum_cut(rows: tuple[tuple[int, ...], ...]) -> int:
     """Global minimum cut with GPUs on both sides (Stoer and Wagner 1997).
 
     Args:
-        rows: for each GPU its bandwidth to every GPU, then to the switch. Every search starts at the switch, so that it
-            is never the side that is cut off: with direct NVLinks besides, its links can be fewer than any GPU's.
+        rows: for each GPU its bandwidth to every GPU, then to the switch. Every search starts at
+            the switch, so that it is never the side that is cut off: with direct NVLinks besides,
+            its links can be fewer than any GPU's.
     """
     n = len(rows)
     switch = {a: row[n] for a, row in enumerate(rows) if row[n]}
@@ -166,7 +171,8 @@ def _minimum_cut(rows: tuple[tuple[int, ...], ...]) -> int:
 def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
     """How many double NVLinks (or more), single NVLinks and PCIe paths the best ring of at least two GPUs has.
 
-    That is the ring with the largest sum of w; of equals the one with the most double links, then the most single ones.
+    That is the ring with the largest sum of w; of equals the one with the most double links, then
+    the most single ones.
     """
     mapper = _ring_mapper(fabric, len(gpus))
     _, total = mapper.figures(sorted(gpus), slowest_first=False)
@@ -204,8 +210,9 @@ def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
 def mapa(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Effective bandwidth by Eq. 2 over the edges of the set's best ring, at least two GPUs.
 
-    The best ring is the one with the largest aggregate bandwidth, which is sounder than the order that flatters Eq. 2
-    most. Two or more NVLinks count as double. Outside a DGX-1 V100 this is an extrapolation.
+    The best ring is the one with the largest aggregate bandwidth, which is sounder than the order
+    that flatters Eq. 2 most. Two or more NVLinks count as double. Outside a DGX-1 V100 this is an
+    extrapolation.
 
     Source: mapa-sc21 3.4.3.
     """
@@ -215,8 +222,8 @@ def mapa(fabric: Fabric, gpus: Sequence[int]) -> int:
 def measured(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Effective bandwidth of at least two GPUs as `gpulaunch topo --measure` found it on this machine.
 
-    Of a set of a kind that was measured the median of its kind, of any other the cut over links that carry what their
-    class was measured to carry.
+    Of a set of a kind that was measured the median of its kind, of any other the cut over links
+    that carry what their class was measured to carry.
 
     Source: mapa-sc21 3.4 defines the effective bandwidth so.
     """

@@ -11,7 +11,9 @@ from gpulaunch.machine.link_bandwidth import nvls_efficiency
 from gpulaunch.machine.topology import Topology
 
 UNIT = 1_000_000
-"""Bandwidths are compared as whole numbers of 1e-6 GB/s, so that the order of a sum makes no difference."""
+"""Bandwidths are compared as whole numbers of 1e-6 GB/s, so that the order of a sum makes no
+difference.
+"""
 
 
 class Kind(NamedTuple):
@@ -37,8 +39,8 @@ class Kind(NamedTuple):
 class Fabric:
     """The links of a topology. Position i is the i-th GPU by ascending index.
 
-    GPUs whose kinds of links to all others are the same are interchangeable: where PCIe is slower than the NVLink
-    beside it, it makes no difference.
+    GPUs whose kinds of links to all others are the same are interchangeable: where PCIe is slower
+    than the NVLink beside it, it makes no difference.
 
     Attributes:
         topology: what is laid out.

@@ -1,8 +1,8 @@
 """How many links of each kind a set of GPUs has: what bounds all its scores, and is itself quick to know.
 
-The counts of a set are packed into one number, some bits for each kind, so that adding numbers adds all counts. On a
-machine of few kinds of links thousands of sets have but hundreds of different histograms, and what follows from one is
-computed once.
+The counts of a set are packed into one number, some bits for each kind, so that adding numbers adds
+all counts. On a machine of few kinds of links thousands of sets have but hundreds of different
+histograms, and what follows from one is computed once.
 """
 # pure: decides on plain values
 

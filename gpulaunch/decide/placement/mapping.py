@@ -9,13 +9,19 @@ from gpulaunch.decide.placement.rank_search import RankSearch
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 
 EXACT_RANKS = 8
-"""Up to so many ranks the best mapping is found; beyond that, a mapping that no swap and no reversal improves."""
+"""Up to so many ranks the best mapping is found; beyond that, a mapping that no swap and no
+reversal improves.
+"""
 
 EFFORT = 300_000
-"""So many beginnings of mappings are tried for one decision, in about 3 s; from then on good mappings have to do."""
+"""So many beginnings of mappings are tried for one decision, in about 3 s; from then on good
+mappings have to do.
+"""
 
 MOST_EDGES_COUNTED = 2_000_000
-"""So many edges are counted, a pattern's for every swap or reversal, to improve one mapping of many ranks: 0.2 s."""
+"""So many edges are counted, a pattern's for every swap or reversal, to improve one mapping of
+many ranks: 0.2 s.
+"""
 
 T = TypeVar("T")
 

@@ -10,7 +10,9 @@ from gpulaunch.decide.placement.scores import ScoreName, Scores, slowest_decides
 from gpulaunch.decide.placement.traffic import Mapping
 
 MAPPING_EFFORT = 300
-"""Beginnings that are tried for a better mapping of more ranks than the search for the best can do: 10 ms or so."""
+"""Beginnings that are tried for a better mapping of more ranks than the search for the best can
+do: 10 ms or so.
+"""
 
 
 class Candidate(NamedTuple):

@@ -1,8 +1,8 @@
 """How to choose: each policy is one function from a choice to an order of its candidates.
 
-Most policies name the scores that decide: the first is maximised, the next one breaks its ties, and so on; what is
-still equal then is decided by the lowest indices, so nothing is left to chance. The others make one set by an
-algorithm of their own, which then comes before all others.
+Most policies name the scores that decide: the first is maximised, the next one breaks its ties, and
+so on; what is still equal then is decided by the lowest indices, so nothing is left to chance. The
+others make one set by an algorithm of their own, which then comes before all others.
 """
 # pure: decides on plain values
 
@@ -22,9 +22,11 @@ class Order(NamedTuple):
 
     Attributes:
         by: the scores that decide, in order of weight.
-        made: the set that the policy made itself, GPUs by index in rank order or not; None if it only compares.
+        made: the set that the policy made itself, GPUs by index in rank order or not; None if it
+            only compares.
         ranks: whether `made` is in rank order.
-        utility: how useful GPUs are to the job, by index in rank order, 0 to 1; None if the policy knows none.
+        utility: how useful GPUs are to the job, by index in rank order, 0 to 1; None if the policy
+            knows none.
     """
 
     by: tuple[ScoreName, ...]
@@ -48,7 +50,8 @@ def fcfs(choice: Choice) -> Order:
 def best_fit(choice: Choice) -> Order:
     """Bin packing: the socket with the fewest free GPUs first, then the next (topo-aware-sc17 5.2).
 
-    Where the job must stay in a group, such as a machine of several, likewise in the one with the fewest.
+    Where the job must stay in a group, such as a machine of several, likewise in the one with the
+    fewest.
     """
     groups = sorted(choice.groups, key=choice.free_beside)
     filled = (
@@ -69,10 +72,11 @@ def greedy(choice: Choice) -> Order:  # noqa: ARG001
 def preserve(choice: Choice) -> Order:
     """Sensitive jobs: effective, lasting, aggregate bandwidth. Insensitive ones: lasting, aggregate.
 
-    The rule of mapa-sc21 Algorithm 1, sensitive jobs get bandwidth and insensitive ones leave it, with two departures.
-    What is left counts not only now, among free GPUs, but also once those that run have left: else insensitive jobs lie
-    across sockets, and nobody after them gets a whole one. Ties are chosen instead of left to the order of enumeration:
-    what no link tells apart fills a socket that others have begun. docs/bake-off.md has what that is worth.
+    The rule of mapa-sc21 Algorithm 1, sensitive jobs get bandwidth and insensitive ones leave it,
+    with two departures. What is left counts not only now, among free GPUs, but also once those that
+    run have left: else insensitive jobs lie across sockets, and nobody after them gets a whole one.
+    Ties are chosen instead of left to the order of enumeration: what no link tells apart fills a
+    socket that others have begun. docs/bake-off.md has what that is worth.
     """
     after: tuple[ScoreName, ...] = ("lasting_bandwidth", "aggregate_bandwidth", "fragmentation")
     return Order(("effective_bandwidth", *after) if choice.sensitive else after)
@@ -81,8 +85,9 @@ def preserve(choice: Choice) -> Order:
 def preserve_paper(choice: Choice) -> Order:
     """mapa-sc21 Algorithm 1 as it is printed: one score, and of equals the first that enumeration meets.
 
-    Its comparisons are strict, and it enumerates in order of indices. The set that it starts with, {}, must count as
-    worse than any: read literally it would refuse sets below Eq. 2 at (0,0,0), and any set for insensitive jobs.
+    Its comparisons are strict, and it enumerates in order of indices. The set that it starts with,
+    {}, must count as worse than any: read literally it would refuse sets below Eq. 2 at (0,0,0),
+    and any set for insensitive jobs.
     """
     return Order(("effective_bandwidth",) if choice.sensitive else ("preserved_bandwidth",))
 
@@ -98,8 +103,8 @@ def topo_aware(choice: Choice) -> Order:
 def topo_aware_p(choice: Choice) -> Order:
     """The same, of which decide() puts off what is of too little use to the job (topo-aware-sc17 Algorithm 1).
 
-    Where the set that is best for the whole system is of too little use, the one that is best for the job is taken:
-    else a job might wait for ever for what is there.
+    Where the set that is best for the whole system is of too little use, the one that is best for
+    the job is taken: else a job might wait for ever for what is there.
     """
     weights = choice.utility.weights
     order = _bipartitioned(choice, weights)

@@ -1,8 +1,8 @@
 """An exact search over the mappings of ranks to the GPUs of one set, by branch and bound.
 
-Ranks are placed one after the other, and a beginning is given up as soon as even the best links for all that is left
-would not beat what was found. Of ranks that are alike to the pattern, and of GPUs that are alike to the links, only one
-order is tried.
+Ranks are placed one after the other, and a beginning is given up as soon as even the best links for
+all that is left would not beat what was found. Of ranks that are alike to the pattern, and of GPUs
+that are alike to the links, only one order is tried.
 """
 # pure: decides on plain values
 

@@ -1,6 +1,7 @@
 """How good is a candidate: every score by name, as a bound that is quick and a value that is exact.
 
-Inside, all scores are whole numbers of which more is better: bandwidths in 1e-6 GB/s, fragmentation negative.
+Inside, all scores are whole numbers of which more is better: bandwidths in 1e-6 GB/s, fragmentation
+negative.
 """
 # pure: decides on plain values
 
@@ -38,19 +39,19 @@ class Scores(NamedTuple):
     """All scores of one candidate with its best mapping; None where a score does not exist.
 
     Attributes:
-        aggregate_bandwidth: sum of w over the edges that the pattern uses, each for what it weighs relative to the
-            heaviest, GB/s (mapa-sc21 Eq. 1).
-        effective_bandwidth: what the job gets, GB/s (mapa-sc21 3.4): of collectives by the bandwidth model, of any
-            other pattern the slowest edge relative to its weight.
+        aggregate_bandwidth: sum of w over the edges that the pattern uses, each for what it weighs
+            relative to the heaviest, GB/s (mapa-sc21 Eq. 1).
+        effective_bandwidth: what the job gets, GB/s (mapa-sc21 3.4): of collectives by the
+            bandwidth model, of any other pattern the slowest edge relative to its weight.
         preserved_bandwidth: sum of w over all pairs of GPUs that stay free, GB/s (mapa-sc21 Eq. 3).
-        lasting_bandwidth: preserved bandwidth, and what would be preserved once all others have left: the sum of w over
-            all pairs of the other GPUs in reach, of the machine or the lease, those that are free now counted twice,
-            GB/s. Ours.
-        fragmentation: free GPUs as a share of all, mean over the sockets that it touches, when it is taken: 0 to 1,
-            less is better (topo-aware-sc17 Eq. 5, over the candidate's side as in Algorithm 3: over all sockets every
-            candidate has the same).
-        communication_cost: sum of the shortest-path distances of all its pairs, less is better (topo-aware-sc17
-            Eq. 3, whose printed bounds are wrong).
+        lasting_bandwidth: preserved bandwidth, and what would be preserved once all others have
+            left: the sum of w over all pairs of the other GPUs in reach, of the machine or the
+            lease, those that are free now counted twice, GB/s. Ours.
+        fragmentation: free GPUs as a share of all, mean over the sockets that it touches, when it
+            is taken: 0 to 1, less is better (topo-aware-sc17 Eq. 5, over the candidate's side as in
+            Algorithm 3: over all sockets every candidate has the same).
+        communication_cost: sum of the shortest-path distances of all its pairs, less is better
+            (topo-aware-sc17 Eq. 3, whose printed bounds are wrong).
     """
 
     aggregate_bandwidth: float | None
@@ -138,7 +139,8 @@ class Scale:
         )
         return BANDWIDTH_MODELS[self._model](self.fabric, pair) if pair else 0
 
-    # ------------------------------------------------------------------ scores to compare candidates by
+    # ------------------------------------------------------------------ scores to compare
+    # candidates by
 
     def score(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Score:
         """A score by name.

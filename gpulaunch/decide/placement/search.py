@@ -1,7 +1,8 @@
 """The candidates in order, the best first, without weighing all of them in full.
 
-Every candidate waits under what its scores could be at most. Whoever comes first by that is weighed a little better,
-and waits again if it is worse than it seemed; who comes first with nothing left to weigh is the next best.
+Every candidate waits under what its scores could be at most. Whoever comes first by that is weighed
+a little better, and waits again if it is worse than it seemed; who comes first with nothing left to
+weigh is the next best.
 """
 # pure: decides on plain values
 
@@ -12,7 +13,10 @@ from typing import NamedTuple
 from gpulaunch.decide.placement.scores import Score, Weigh
 
 MOST_TRIES = 2_000_000
-"""Times the cube of the set's size: so many exchanges are tried. What it costs to weigh a set grows like that."""
+"""Times the cube of the set's size: so many exchanges are tried.
+
+What it costs to weigh a set grows like that.
+"""
 
 
 class Ranked(NamedTuple):
@@ -20,8 +24,8 @@ class Ranked(NamedTuple):
 
     Attributes:
         mask: the set.
-        figures: its scores in the order in which they are compared; those after the one that put it in its place may
-            be no more than bounds.
+        figures: its scores in the order in which they are compared; those after the one that put it
+            in its place may be no more than bounds.
     """
 
     mask: int

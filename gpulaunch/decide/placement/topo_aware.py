@@ -22,7 +22,9 @@ Gpus = tuple[int, ...]
 Edges = Sequence[tuple[int, int, float]]
 
 _SAME_SOCKET = 0.01
-"""Closeness besides the inverse of the distance; it decides where all are equally far, as behind an NVSwitch."""
+"""Closeness besides the inverse of the distance; it decides where all are equally far, as behind
+an NVSwitch.
+"""
 
 _EXCHANGES = 1_000
 """Up to so many exchanges are tried at a time in the end: 8 of 128 GPUs have 988."""
@@ -42,23 +44,28 @@ def place_tasks(
 ) -> tuple[int, ...]:
     """The GPU of each rank: a good one for the job's utility to the system, not always the best.
 
-    The machine is cut in two halves, the tasks are dealt out to them one by one, each to the half where it is of more
-    use, and so on within the halves. This is done for the machine, and for every half that has room for the whole job;
-    the placement with the highest utility is taken, of equals the one with the shorter ways, then the one beside jobs
-    that began last, since sockets of older jobs will be free sooner as a whole, then the first. In the
-    end single GPUs are exchanged as long as that helps, if there are not too many to try.
+    The machine is cut in two halves, the tasks are dealt out to them one by one, each to the half
+    where it is of more use, and so on within the halves. This is done for the machine, and for
+    every half that has room for the whole job; the placement with the highest utility is taken, of
+    equals the one with the shorter ways, then the one beside jobs that began last, since sockets of
+    older jobs will be free sooner as a whole, then the first. In the end single GPUs are exchanged
+    as long as that helps, if there are not too many to try.
 
     Args:
-        edges: two different ranks, and how much they say to each other, 0 or more; only the proportions matter.
+        edges: two different ranks, and how much they say to each other, 0 or more; only the
+            proportions matter.
         ranks: how many GPUs are wanted, 1 or more.
         free: the GPUs that may be chosen, at least `ranks`.
         distance: of two GPUs, the lower index first; 1 or more, the same in both directions.
-        socket_of: socket of every GPU of the machine, free or not. The machine is cut as it is built, whatever is free.
+        socket_of: socket of every GPU of the machine, free or not. The machine is cut as it is
+            built, whatever is free.
         total_by_socket: all GPUs of each socket.
         free_by_socket: the free ones, also those that this job may not choose.
-        slowdown: of a task on each GPU, as interference() means it: 0.1 is 10 % slower; missing is 0.
+        slowdown: of a task on each GPU, as interference() means it: 0.1 is 10 % slower; missing is
+            0.
         weights: of the costs.
-        begun: of a GPU, how late the last job on its socket began, as a place in the order of all; missing is 0.
+        begun: of a GPU, how late the last job on its socket began, as a place in the order of all;
+            missing is 0.
 
     Returns:
         The GPUs in rank order, no two alike.
@@ -66,9 +73,11 @@ def place_tasks(
     Raises:
         UsageError: an edge that is none, or more ranks than GPUs that may be chosen.
 
-    Cost: up to 5 ms on 16 GPUs, up to 150 ms on 64 or 128, most of it for what depends on the machine alone.
+    Cost: up to 5 ms on 16 GPUs, up to 150 ms on 64 or 128, most of it for what depends on the
+        machine alone.
 
-    Source: topo-aware-sc17 4.4. docs/decisions/topo-aware.md lists the departures, and how far from the best it gets.
+    Source: topo-aware-sc17 4.4. docs/decisions/topo-aware.md lists the departures, and how far from
+        the best it gets.
     """
     _check(edges, ranks, free)
     worst = worst_slowdown(slowdown.get(gpu, 0.0) for gpu in free)
@@ -104,9 +113,10 @@ def placement_costs(
 ) -> Costs:
     """Costs of a placement, for job_utility() and utility(); the arguments are as in place_tasks.
 
-    Communication is the mean distance over the job's edges by their weights, which is Eq. 3 if all talk to all alike.
-    It is set between the least and the largest mean distance of as many GPUs of the machine; a mapping whose edges have
-    found even shorter or longer ways counts as these. A job without edges communicates at no cost.
+    Communication is the mean distance over the job's edges by their weights, which is Eq. 3 if all
+    talk to all alike. It is set between the least and the largest mean distance of as many GPUs of
+    the machine; a mapping whose edges have found even shorter or longer ways counts as these. A job
+    without edges communicates at no cost.
 
     Args:
         edges: of the job.
@@ -116,8 +126,8 @@ def placement_costs(
         total_by_socket: all GPUs.
         free_by_socket: the free ones, before the placement.
         slowdown: of a task on each GPU.
-        worst: the slowdown that counts as 1. For job_utility the same at any time, or a threshold would mean nothing;
-            place_tasks itself chooses by that of worst_slowdown().
+        worst: the slowdown that counts as 1. For job_utility the same at any time, or a threshold
+            would mean nothing; place_tasks itself chooses by that of worst_slowdown().
     """
     setting = _Setting(
         edges,
@@ -316,7 +326,10 @@ class _Deal(NamedTuple):
 def _shared(
     setting: _Setting, halves: Sequence[_Part], tasks: Iterable[int], where: Mapping[int, Gpus]
 ) -> tuple[list[int], list[int]]:
-    """Algorithm 3: the tasks of either half. Next is always the one that says most to those that are settled."""
+    """Algorithm 3: the tasks of either half.
+
+    Next is always the one that says most to those that are settled.
+    """
     left = set(tasks)
     settled = {task: gpus for task, gpus in where.items() if task not in left}
     deal = _Deal((halves[0].free, halves[1].free), ([], []), left, settled)

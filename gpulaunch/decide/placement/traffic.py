@@ -1,9 +1,9 @@
 """A job's pattern over the links of a machine: what an edge adds, how fast it is, and which ranks are alike.
 
-Of a mapping of ranks to GPUs two figures count. Its *total* is the aggregate bandwidth: the sum of w over the pattern's
-edges, each counted for what it weighs relative to the heaviest (mapa-sc21 Eq. 1). Its *slowest* is the speed of the
-edge that keeps the others waiting: what its link carries, divided by the same relative weight. Both are whole numbers
-of 1e-6 GB/s.
+Of a mapping of ranks to GPUs two figures count. Its *total* is the aggregate bandwidth: the sum of
+w over the pattern's edges, each counted for what it weighs relative to the heaviest (mapa-sc21 Eq.
+1). Its *slowest* is the speed of the edge that keeps the others waiting: what its link carries,
+divided by the same relative weight. Both are whole numbers of 1e-6 GB/s.
 """
 # pure: decides on plain values
 
@@ -36,7 +36,8 @@ class Traffic:
     Args:
         fabric: the links.
         edges: of the pattern, for the number of ranks that are to be placed.
-        speeds: what a link of each kind carries for two GPUs, 1e-6 GB/s; None if no edge is waited for.
+        speeds: what a link of each kind carries for two GPUs, 1e-6 GB/s; None if no edge is waited
+            for.
         worth: what a link of each kind adds to a total; None for w.
 
     Attributes:

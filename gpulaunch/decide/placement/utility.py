@@ -1,6 +1,7 @@
 """How useful a placement is to a job and to the whole machine: costs and utility of topo-aware-sc17 4.3 and 4.4.
 
-Each cost is brought to 0..1, 0 being the best that there is and 1 the worst, before costs meet in a utility.
+Each cost is brought to 0..1, 0 being the best that there is and 1 the worst, before costs meet in a
+utility.
 """
 # pure: decides on plain values
 
@@ -12,16 +13,22 @@ from typing import NamedTuple
 from gpulaunch.errors import UsageError
 
 WORST_SLOWDOWN = 1.0
-"""What counts as the worst for a job's own utility: from twice the time on, one after the other is as fast as both."""
+"""What counts as the worst for a job's own utility: from twice the time on, one after the other
+is as fast as both.
+"""
 
 LEAST_WORST_SLOWDOWN = 0.1
-"""What counts as the worst where a choice is to be made, unless there is worse among the choices."""
+"""What counts as the worst where a choice is to be made, unless there is worse among the
+choices.
+"""
 
 COST_FLOOR = 0.01
 """Costs below make no difference: the published code's MIN_COST."""
 
 MAX_SETS = 3_000
-"""Up to so many sets of GPUs the range of the communication cost is found by trying all: 6 of 14."""
+"""Up to so many sets of GPUs the range of the communication cost is found by trying all: 6 of
+14.
+"""
 
 ALL_SEEDS = 16
 """Up to so many GPUs, sets grow around each."""
@@ -69,8 +76,8 @@ def weights_of(communication: float, interference: float, fragmentation: float) 
 def communication_cost(distance: Callable[[int, int], int], gpus: Iterable[int]) -> int:
     """Sum of the distances over all pairs of the chosen GPUs; 0 for a single one.
 
-    Source: topo-aware-sc17 Eq. 3. Departure: as printed its bounds go over all free GPUs; what is meant are the
-        pairs of the chosen ones.
+    Source: topo-aware-sc17 Eq. 3. Departure: as printed its bounds go over all free GPUs; what is
+        meant are the pairs of the chosen ones.
     """
     return sum(distance(a, b) for a, b in combinations(gpus, 2))
 
@@ -80,13 +87,15 @@ def communication_range(
 ) -> tuple[int, int]:
     """The least and the largest communication cost of that many of the GPUs.
 
-    Found by trying all sets if there are no more than MAX_SETS; else by letting a set grow around each GPU, by the
-    nearest or by the farthest GPU each time. On the described machines of 16 GPUs that finds the least, and the largest
-    but for 2 %. Of more than ALL_SEEDS GPUs, one is tried of all that have the same distances to the others.
+    Found by trying all sets if there are no more than MAX_SETS; else by letting a set grow around
+    each GPU, by the nearest or by the farthest GPU each time. On the described machines of 16 GPUs
+    that finds the least, and the largest but for 2 %. Of more than ALL_SEEDS GPUs, one is tried of
+    all that have the same distances to the others.
 
     Args:
         distance: of two GPUs.
-        gpus: all that the machine has, also those that are busy, so that a cost means the same at any time.
+        gpus: all that the machine has, also those that are busy, so that a cost means the same at
+            any time.
         count: how many, 1 to len(gpus).
 
     Cost: some ms; it depends on the machine alone, so it may be kept.
@@ -118,9 +127,10 @@ def _grown(rows: Mapping[int, Mapping[int, int]], seed: int, count: int, sign: i
 def relative(cost: float, least: float, most: float) -> float:
     """Where a cost lies between the least and the largest there is: 0..1; 0 where all are the same.
 
-    Source: Eq. 1 divides by the worst case alone. Departure: the best is taken off first, as the published code does
-        for two and three GPUs. Else a job of three on a machine with two GPUs in each socket, which nothing can keep
-        together, would find little use in any placement, and be postponed for ever.
+    Source: Eq. 1 divides by the worst case alone. Departure: the best is taken off first, as the
+        published code does for two and three GPUs. Else a job of three on a machine with two GPUs
+        in each socket, which nothing can keep together, would find little use in any placement, and
+        be postponed for ever.
 
     Example:
         >>> relative(28.5, 1, 56)
@@ -139,8 +149,9 @@ def fragmentation(
         total_by_socket: all its GPUs.
         sockets: the socket of each chosen GPU.
 
-    Source: topo-aware-sc17 Eq. 5. Departures: it is counted over the placement's own sockets, since over all of a
-        machine with equal sockets every placement has the same; and after the placement, as the published code does.
+    Source: topo-aware-sc17 Eq. 5. Departures: it is counted over the placement's own sockets, since
+        over all of a machine with equal sockets every placement has the same; and after the
+        placement, as the published code does.
 
     Example:
         >>> fragmentation({0: 1, 1: 2}, {0: 2, 1: 2}, [0])
@@ -157,9 +168,10 @@ def fragmentation(
 def worst_slowdown(slowdowns: Iterable[float]) -> float:
     """The slowdown that counts as 1 in a choice: the largest of all choices, but 10 % at least.
 
-    Source: topo-aware-sc17 Eq. 1 divides interference by that of the worst scenario. Departure: the 10 %, without which
-        2 % here and none there would matter as much as 30 %. With it, at equal weights, 5 % weighs as much as a socket
-        left half empty, and the first decision of the paper's timeline (5.2.2) comes out as it tells.
+    Source: topo-aware-sc17 Eq. 1 divides interference by that of the worst scenario. Departure: the
+        10 %, without which 2 % here and none there would matter as much as 30 %. With it, at equal
+        weights, 5 % weighs as much as a socket left half empty, and the first decision of the
+        paper's timeline (5.2.2) comes out as it tells.
     """
     return max((LEAST_WORST_SLOWDOWN, *slowdowns))
 
@@ -167,14 +179,15 @@ def worst_slowdown(slowdowns: Iterable[float]) -> float:
 def utility(costs: Costs, weights: Weights) -> float:
     """Use of a placement to the whole system, by which the best is chosen: 0.1 if all is at its worst, up to 1.
 
-    The inverse of the weighted mean of the costs' roots. One cost at its worst brings it under 0.3 at equal weights,
-    however good the others are; a cost of weight 0 makes no difference.
+    The inverse of the weighted mean of the costs' roots. One cost at its worst brings it under 0.3
+    at equal weights, however good the others are; a cost of weight 0 makes no difference.
 
-    Source: topo-aware-sc17 Eq. 2, in the form that its thresholds of 0.3 and 0.5 need. Departures: as printed, over raw
-        costs, U divides by 0 for a single GPU, exceeds 1, and is hardly under 0.66, so that nothing would ever wait.
-        The published code divides by the sum of each cost, of 0.01 at least, to the power of its weight; a weight
-        of 0 adds a constant 1 there and drowns the rest. Here the power is 1/2 for all, as it is there at equal
-        weights without fragmentation, and the weights are factors.
+    Source: topo-aware-sc17 Eq. 2, in the form that its thresholds of 0.3 and 0.5 need. Departures:
+        as printed, over raw costs, U divides by 0 for a single GPU, exceeds 1, and is hardly under
+        0.66, so that nothing would ever wait. The published code divides by the sum of each cost,
+        of 0.01 at least, to the power of its weight; a weight of 0 adds a constant 1 there and
+        drowns the rest. Here the power is 1/2 for all, as it is there at equal weights without
+        fragmentation, and the weights are factors.
 
     Example:
         >>> utility(Costs(0, 0, 0), Weights())
@@ -189,9 +202,9 @@ def utility(costs: Costs, weights: Weights) -> float:
 def job_utility(costs: Costs, weights: Weights) -> float:
     """Use of a placement to the job itself, which its minimum utility is compared with: 0.1..1.
 
-    Fragmentation is none of the job's business, so half its weight goes to each of the others. At equal weights a
-    threshold of 0.5 wants a cost of less than 0.09 if there is but one, and 0.3 one of less than 0.32: a slowdown of
-    9 or of 32 %.
+    Fragmentation is none of the job's business, so half its weight goes to each of the others. At
+    equal weights a threshold of 0.5 wants a cost of less than 0.09 if there is but one, and 0.3 one
+    of less than 0.32: a slowdown of 9 or of 32 %.
 
     Source: the published code of topo-aware-sc17.
 

@@ -1,8 +1,8 @@
 """The door to NVML: what the driver answers about this machine's GPUs, call by call, in plain values.
 
-Only this file imports pynvml. Any single call may be missing on some driver, unsupported on some card, fail, or be
-answered with garbage: what it would have told is then unknown, and the rest works. Only a GPU that is lost, or has no
-identity, is left out.
+Only this file imports pynvml. Any single call may be missing on some driver, unsupported on some
+card, fail, or be answered with garbage: what it would have told is then unknown, and the rest
+works. Only a GPU that is lost, or has no identity, is left out.
 """
 
 from collections.abc import Callable, Collection
@@ -76,7 +76,8 @@ _ABOUT_WHAT_A_CARD_MAY_LACK = (
     pynvml.nvmlDeviceGetComputeMode,
 )
 
-# Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with no NVMLError.
+# Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with no
+# NVMLError.
 _PROCESSES = {
     "compute": (
         pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
@@ -104,7 +105,8 @@ class Unanswered(NamedTuple):
         call: name of NVML's function.
         gpu: index that was asked about.
         why: NVML's words.
-        usual: whether that is to be expected of a card that has not got what the call is about, such as NVLinks.
+        usual: whether that is to be expected of a card that has not got what the call is about,
+            such as NVLinks.
         steady: whether it would be the same the next time.
     """
 
@@ -236,8 +238,8 @@ class Card:
         """All its NVLinks by number; empty for a card without.
 
         Args:
-            by_field: ask for states and speeds of single links by field, as Hopper and later can; the older calls do
-                not know that a link may sleep.
+            by_field: ask for states and speeds of single links by field, as Hopper and later can;
+                the older calls do not know that a link may sleep.
         """
         states = {
             link: self._nvlink_state(link, by_field=by_field) for link in range(_MOST_NVLINKS)

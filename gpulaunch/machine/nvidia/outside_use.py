@@ -8,7 +8,9 @@ from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.process.system import owner_of, program_of
 
 IDLE_MEMORY_BYTES = 128 << 20
-"""More in use than this, beyond what the driver reserves, and some process must be there: a CUDA context takes more."""
+"""More in use than this, beyond what the driver reserves, and some process must be there: a CUDA
+context takes more.
+"""
 
 IDLE_MEMORY_WITH_RESERVE_BYTES = 1536 << 20
 """The same where the reserve may be counted as use: it is several hundred MiB on big cards."""
@@ -63,9 +65,9 @@ def _unusable(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
 def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:
     """Who uses a GPU, if anyone does: its compute processes, or memory in use where no process at all is visible.
 
-    Clients of an MPS server are listed apart from it, and the server alone is nobody's use, unless the compute mode
-    lets no other process come. A desktop's processes do not count, nor those to be ignored, and where there are some
-    their memory cannot be told from others'.
+    Clients of an MPS server are listed apart from it, and the server alone is nobody's use, unless
+    the compute mode lets no other process come. A desktop's processes do not count, nor those to be
+    ignored, and where there are some their memory cannot be told from others'.
     """
     compute = card.pids("compute")
     servers = {pid for pid in compute if program_of(pid) == _MPS_SERVER}

@@ -1,6 +1,7 @@
 """What machine this is: every GPU in service and how they are wired, asked of NVML one call after the other.
 
-Probing a box of eight takes long enough to feel, so find_machine keeps the answer (topology_cache.py).
+Probing a box of eight takes long enough to feel, so find_machine keeps the answer
+(topology_cache.py).
 """
 
 import os
@@ -26,9 +27,11 @@ class Reading(NamedTuple):
         topology: the GPUs in service and their links.
         problems: what was left out, a line each.
         unanswered: calls that told nothing.
-        nvlinks: by index of the card, the numbers of its NVLinks that are up, and of those that are down.
+        nvlinks: by index of the card, the numbers of its NVLinks that are up, and of those that are
+            down.
         compute_modes: by index of the card, where it is not the default.
-        empty: indices of the cards in MIG mode that have no instance, so that nothing of them can be used.
+        empty: indices of the cards in MIG mode that have no instance, so that nothing of them can
+            be used.
     """
 
     driver: str | None
@@ -201,7 +204,8 @@ def _instance(card: Gpu, number: int, instance: Card) -> Gpu:
 def _numa_node(card: Card, address: PciAddress | None) -> int | None:
     """NUMA node of the CPUs next to the GPU, as the kernel tells by PCI address.
 
-    (nvmlDeviceGetNumaNodeId is about the GPU's own memory.) NVML's memory affinity is asked where sysfs is silent.
+    (nvmlDeviceGetNumaNodeId is about the GPU's own memory.) NVML's memory affinity is asked where
+    sysfs is silent.
     """
     if address:
         domain, bus, device = address

@@ -1,7 +1,8 @@
 """What NVML lists, quickly: the driver's version and the identities of GPUs and MIG instances.
 
-Asked by ctypes, since pynvml's import costs 20 ms, more than all the rest of showing a machine that is known already.
-What is odd in any way is no roster, and then the machine is read through pynvml, which says what is odd.
+Asked by ctypes, since pynvml's import costs 20 ms, more than all the rest of showing a machine that
+is known already. What is odd in any way is no roster, and then the machine is read through pynvml,
+which says what is odd.
 """
 
 import ctypes
@@ -16,8 +17,8 @@ class Listed(NamedTuple):
 
     Attributes:
         uuid: its identity.
-        instances: UUID and product name, which tells the size, of its MIG instances by number; None if it is not in MIG
-            mode.
+        instances: UUID and product name, which tells the size, of its MIG instances by number; None
+            if it is not in MIG mode.
     """
 
     uuid: str

@@ -1,8 +1,8 @@
 """A run's NCCL_DEBUG=INFO log: what it called, how much it moved, and over which rings and trees.
 
-Read are the lines of NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH as NCCL 2.4 to 2.28 prints them, those of all ranks mixed, with
-other programs' output between them. A log of a run is what ranks printed through one pipe: lines may be torn, glued
-together, coloured, and hold bytes that are no text.
+Read are the lines of NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH as NCCL 2.4 to 2.28 prints them, those of
+all ranks mixed, with other programs' output between them. A log of a run is what ranks printed
+through one pipe: lines may be torn, glued together, coloured, and hold bytes that are no text.
 """
 # pure: decides on plain values
 
@@ -16,7 +16,9 @@ LARGE_BYTES = 100_000
 """From such messages on fast links pay (mapa-sc21 2.3 and Figure 2a)."""
 
 _TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-"""By ncclDataType_t: int8, uint8, int32, uint32, int64, uint64, float16, 32, 64, bfloat16, float8e4m3, float8e5m2."""
+"""By ncclDataType_t: int8, uint8, int32, uint32, int64, uint64, float16, 32, 64, bfloat16,
+float8e4m3, float8e5m2.
+"""
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CALL = re.compile(
@@ -71,7 +73,8 @@ class Member(NamedTuple):
         rank: of this side in the communicator.
         ranks: how many it has.
         gpu: machine and bus id, or where that is missing process and device number.
-        group: the same for all its sides: NCCL's id of it, or where it was split off from; what is known, if neither.
+        group: the same for all its sides: NCCL's id of it, or where it was split off from; what is
+            known, if neither.
     """
 
     rank: int
@@ -87,7 +90,8 @@ class Call(NamedTuple):
         name: such as "AllReduce" or "Send".
         endpoint: who called.
         ranks: of the communicator.
-        message_bytes: size as nccl-tests count it: of the whole buffer, of which each rank has a part in an AllGather.
+        message_bytes: size as nccl-tests count it: of the whole buffer, of which each rank has a
+            part in an AllGather.
         peer: of Send and Recv, and the root of others: a rank in the communicator.
     """
 

@@ -25,15 +25,21 @@ an estimate, and an upper bound at that."""
 LEAST_GB_PER_S = LEAST_SLOWDOWN / (1 / SLOW_GB_PER_S - 1 / FAST_GB_PER_S)
 """What a GPU sends in large messages, on average over the run, from which the job is sensitive: 0.79 GB/s.
 
-Each GB takes 63 ms longer over PCIe than over the double NVLink. A job that sends so much each second loses 5 % if it
-can do nothing else meanwhile, and less if it can.
+Each GB takes 63 ms longer over PCIe than over the double NVLink. A job that sends so much each
+second loses 5 % if it can do nothing else meanwhile, and less if it can.
 """
 
 LEAST_DURATION_S = 10.0
-"""NCCL's times have no fractions of a second, unless asked for; over so long that is 10 % at most. Ours."""
+"""NCCL's times have no fractions of a second, unless asked for; over so long that is 10 % at most.
+
+Ours.
+"""
 
 LEAST_CALLS = 100
-"""Where the log has no times: fewer large messages of a GPU are no evidence of a steady load. Ours."""
+"""Where the log has no times: fewer large messages of a GPU are no evidence of a steady load.
+
+Ours.
+"""
 
 _FIRMLY = 2.0  # so many times over or under the bound is more than a guess
 _RINGS = ("AllReduce", "AllGather", "AllGatherV", "ReduceScatter", "Broadcast", "Reduce")
@@ -76,7 +82,8 @@ class Communication(NamedTuple):
         ranks: how many it has.
         collectives: all functions, the one that moves most first.
         pattern: the union of the graphs of all functions that move more than NOISE_SHARE of all.
-        edges: GB between ranks, where not all of them talk in the same way; () otherwise, or if not known.
+        edges: GB between ranks, where not all of them talk in the same way; () otherwise, or if not
+            known.
         calls_per_gpu: that move something to another GPU.
         message_bytes: average of all these.
         gb_per_s: what each GPU sent in large messages, on average; None if the log has no times.
@@ -109,9 +116,9 @@ def communication(log: NcclLog, name: str) -> Communication:
     Raises:
         UsageError: there is no call in it.
 
-    Source: mapa-sc21 2.3: fast links pay for messages of 10^5 bytes and more, if there are enough of them; 3.1: the
-        graphs of all calls are united. The paper has no bound for "enough"; docs/communication.md says what ours is
-        and which of the paper's networks it gets wrong.
+    Source: mapa-sc21 2.3: fast links pay for messages of 10^5 bytes and more, if there are enough
+        of them; 3.1: the graphs of all calls are united. The paper has no bound for "enough";
+        docs/communication.md says what ours is and which of the paper's networks it gets wrong.
     """
     if not log.calls:
         what = "no calls in its" if log.lines else "no"
@@ -231,8 +238,8 @@ def _collective(name: str, line: int, calls: Sequence[tuple[Call, int]]) -> Coll
 def _pattern_of(name: str, calls: Sequence[tuple[Call, int]]) -> str:
     """Whom a function makes talk; of Send and Recv a guess from the number of peers.
 
-    NCCL reduces to all over rings if messages are large and over trees if they are small; for its other collectives on
-    one machine it has rings only.
+    NCCL reduces to all over rings if messages are large and over trees if they are small; for its
+    other collectives on one machine it has rings only.
     """
     if name in _EVERYONE:
         return "all_to_all"

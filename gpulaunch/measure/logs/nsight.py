@@ -1,10 +1,12 @@
 """The CSV that Nsight Compute prints -> the counters of a job for the off-SM bandwidth model.
 
-`ncu --csv` prints a row for each metric of each kernel; with `--page raw`, a row for each kernel and a column for each
-metric, the units in a row of their own. Before and after stand lines of ncu itself (==PROF==), and before whatever the
-job printed. Figures are written as the language of whoever ran it has them: 1,234.5 or 1.234,5.
+`ncu --csv` prints a row for each metric of each kernel; with `--page raw`, a row for each kernel
+and a column for each metric, the units in a row of their own. Before and after stand lines of ncu
+itself (==PROF==), and before whatever the job printed. Figures are written as the language of
+whoever ran it has them: 1,234.5 or 1.234,5.
 
-Source: Nsight Compute CLI, "Output Pages" and "Metrics and Units"; tables that people publish, of 2019 to 2026.
+Source: Nsight Compute CLI, "Output Pages" and "Metrics and Units"; tables that people publish, of
+    2019 to 2026.
 """
 # pure: decides on plain values
 
@@ -45,7 +47,8 @@ _NAMES = {
     "gpu__time_duration.avg": _DURATION,
 }
 _PERCENTAGES = {_HIT, _ACHIEVED, _THEORETICAL}
-# where ncu has not counted sectors at large, it may have by operation: of these four each sector belongs to one
+# where ncu has not counted sectors at large, it may have by operation: of these four each sector
+# belongs to one
 _OPERATIONS = {
     f"lts__t_sectors_op_{operation}.sum" for operation in ("read", "write", "atom", "red")
 }
@@ -66,7 +69,9 @@ _FACTORS = {
 }
 _ABSENT = {"", "n/a", "nan", "-nan", "(nan)"}
 _NOISE_PERCENTAGE = 10.0
-"""By how much a rate may pass 100 %: ncu counts hits and accesses in different replays of the kernel."""
+"""By how much a rate may pass 100 %: ncu counts hits and accesses in different replays of the
+kernel.
+"""
 
 _NUMBER = re.compile(r"[+-]?\d[\d.,]*(?:[eE][+-]?\d+)?")
 _SPACES = str.maketrans("", "", " '\u2019\u00a0\u202f")  # between thousands
@@ -79,8 +84,10 @@ class NcuCounters(NamedTuple):
         llc_accesses_per_kilo_instruction: accesses to L2, in sectors, per 1,000 warp instructions.
         llc_hit_rate_percentage: of the sectors.
         bytes_per_access: of a sector.
-        warp_occupancy_percentage: achieved, the mean over the kernels' time; None if ncu was not asked.
-        theoretical_warp_occupancy_percentage: what registers, shared memory and block size allow; likewise.
+        warp_occupancy_percentage: achieved, the mean over the kernels' time; None if ncu was not
+            asked.
+        theoretical_warp_occupancy_percentage: what registers, shared memory and block size allow;
+            likewise.
         kernels: launches that were counted.
         missing: metrics without which one of the others is None.
     """
@@ -116,18 +123,20 @@ _Value = Callable[[_Launch, str], float | None]
 def read_ncu(text: str, origin: str) -> NcuCounters:
     """The counters in a CSV of Nsight Compute.
 
-    Sectors and instructions are added up over all launches; the hit rate is their mean by sectors, an occupancy their
-    mean by duration.
+    Sectors and instructions are added up over all launches; the hit rate is their mean by sectors,
+    an occupancy their mean by duration.
 
     Args:
         text: what `ncu --csv` printed.
         origin: name of the file, for messages.
 
     Raises:
-        UsageError: it is no such text, or lacks what accesses or hit rate are made of; with line and metric.
+        UsageError: it is no such text, or lacks what accesses or hit rate are made of; with line
+            and metric.
 
-    Source: cd-search-ics18 4.1.2 and Eq. 1, which counts accesses per kilo instruction of the last-level cache. Today's
-        profilers count sectors of 32 bytes; the paper has whole lines of 128.
+    Source: cd-search-ics18 4.1.2 and Eq. 1, which counts accesses per kilo instruction of the
+        last-level cache. Today's profilers count sectors of 32 bytes; the paper has whole lines of
+        128.
     """
     launches = _launches(text, origin)
     if not launches:
@@ -175,7 +184,8 @@ def _missing(
     return (*absent, *([] if timed or not absent else [_DURATION]))
 
 
-# ------------------------------------------------------------------------------------------------------- the table
+# --------------------------------------------------------------------------------------------------
+# ----- the table
 
 
 def _launches(text: str, origin: str) -> list[_Launch]:
@@ -260,7 +270,8 @@ def _cells(
             yield name, _Cell(line, row[place], units[place] if units else "")
 
 
-# ----------------------------------------------------------------------------------------------------- its figures
+# --------------------------------------------------------------------------------------------------
+# --- its figures
 
 
 def _decimal_comma(launches: Iterable[_Launch], origin: str) -> bool:
@@ -327,7 +338,8 @@ def _percentage(number: float, cell: _Cell, metric: str, origin: str) -> float:
     return min(number, 100.0)
 
 
-# -------------------------------------------------------------------------------------------- over all the kernels
+# -------------------------------------------------------------------------------------------- over
+# all the kernels
 
 
 def _require(launches: Sequence[_Launch], origin: str) -> None:

@@ -47,8 +47,9 @@ def read_reference(text: str) -> Reference:
 def merged(base: Mapping[str, Any], own: Mapping[str, Any], called: str) -> dict[str, Any]:
     """A document over another: where both say something, `own` counts; lists count as a whole.
 
-    A section's source tells where all of its figures are from, so it names both where both have given some. Where
-    `own` does not say on which GPU it measured, nobody is to think that it was the base's.
+    A section's source tells where all of its figures are from, so it names both where both have
+    given some. Where `own` does not say on which GPU it measured, nobody is to think that it was
+    the base's.
 
     Args:
         base: the document below, already checked.

@@ -24,8 +24,9 @@ def overridden(profile: Profile, options: Sequence[tuple[str, str]]) -> Profile:
 
     Args:
         profile: any, also one that says nothing.
-        options: of each the option as it was written, and KEY=VALUE. KEY is `section.key`, or the key alone where
-            only one section has it, and may have TOML's quotes; `memory` is the memory of one GPU, such as 12GiB.
+        options: of each the option as it was written, and KEY=VALUE. KEY is `section.key`, or the
+            key alone where only one section has it, and may have TOML's quotes; `memory` is the
+            memory of one GPU, such as 12GiB.
 
     Raises:
         UsageError: a key is unknown or could be several, or its value has the wrong type or range.

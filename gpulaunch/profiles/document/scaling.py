@@ -14,7 +14,10 @@ _SCALED = ("communication", "resources", "counters")
 """Sections whose figures grow with the problem."""
 
 MOST_TIMES = 100
-"""A size may be so many times the largest that was measured, or so small a part of the smallest. Ours."""
+"""A size may be so many times the largest that was measured, or so small a part of the smallest.
+
+Ours.
+"""
 
 _NOT_SCALED = ("weight", "samples", "bytes_per_access")
 """Numbers that are no figures of the problem."""
@@ -23,10 +26,11 @@ _NOT_SCALED = ("weight", "samples", "bytes_per_access")
 def scaled(points: Mapping[float, Profile], size: float, parameter: str) -> dict[str, Any]:
     """What a profile of that size says: as measured, or predicted by a power law between the nearest two sizes.
 
-    A figure y at sizes a and b has the exponent log(y_b / y_a) / log(b / a); under the smallest size and above the
-    largest the law of the two that are nearest goes on. Where a figure is 0 it runs along a straight line instead, and
-    never under 0. Percentages end at 100, memory is rounded up to MiB. What both sizes say and is no figure stays if
-    both say the same; what is true of one is true. The rest is left out, and the source says "predicted".
+    A figure y at sizes a and b has the exponent log(y_b / y_a) / log(b / a); under the smallest
+    size and above the largest the law of the two that are nearest goes on. Where a figure is 0 it
+    runs along a straight line instead, and never under 0. Percentages end at 100, memory is rounded
+    up to MiB. What both sizes say and is no figure stays if both say the same; what is true of one
+    is true. The rest is left out, and the source says "predicted".
 
     Args:
         points: size -> profile measured there, one at least.
@@ -34,11 +38,11 @@ def scaled(points: Mapping[float, Profile], size: float, parameter: str) -> dict
         parameter: what sizes are called.
 
     Raises:
-        FieldError: it was not measured, and fewer than two sizes were: no law goes through one point. Or it is more
-            than MOST_TIMES away from all that were.
+        FieldError: it was not measured, and fewer than two sizes were: no law goes through one
+            point. Or it is more than MOST_TIMES away from all that were.
 
-    Source: mps-sharing-2024 Table II has two sizes of each workload, and Table III uses others; the law between them
-        is ours. It keeps energy = power x time.
+    Source: mps-sharing-2024 Table II has two sizes of each workload, and Table III uses others; the
+        law between them is ours. It keeps energy = power x time.
     """
     if size in points:
         return {

@@ -25,8 +25,9 @@ _EXCLUSIVE = {
 def profile_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a profile, once its TOML is parsed.
 
-    It refuses nothing that gpulaunch takes. What no schema can say is left to `gpulaunch profiles check`: that both
-    lists of a curve are as long and its shares ascend, that a graph hangs together, that a base exists.
+    It refuses nothing that gpulaunch takes. What no schema can say is left to `gpulaunch profiles
+    check`: that both lists of a curve are as long and its shares ascend, that a graph hangs
+    together, that a base exists.
     """
     schema = _section_schema(Profile)
     variant = _section_schema(Variant)

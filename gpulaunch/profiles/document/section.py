@@ -5,9 +5,10 @@ A section is a class, and each of its keys an attribute of the same name:
     class Sharing(Section):
         share = flag("whether to share GPUs")
 
-From this come the checks of files, the record that code reads (`profile.sharing.share` is True, False or None), the
-JSON schema and the table in docs/profiles.md. A record is a view of the checked document and costs nothing to make;
-eighty fields in as many NamedTuple defaults would cost every launch a millisecond.
+From this come the checks of files, the record that code reads (`profile.sharing.share` is True,
+False or None), the JSON schema and the table in docs/profiles.md. A record is a view of the checked
+document and costs nothing to make; eighty fields in as many NamedTuple defaults would cost every
+launch a millisecond.
 """
 # pure: decides on plain values
 
@@ -124,7 +125,8 @@ class Part(Key[S]):
         super().__init__(dict, meaning)
         self.section = section
 
-    def __get__(self, record: Section | None, _owner: type) -> Any:  # noqa: ANN401  part() gives it its type
+    # part() gives it its type
+    def __get__(self, record: Section | None, _owner: type) -> Any:  # noqa: ANN401
         """The key of the class, the section of a record."""
         return self if record is None else self.section(record.document.get(self.name))
 

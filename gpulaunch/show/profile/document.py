@@ -14,7 +14,8 @@ _RESOURCES = (
 def profile_document(profile: Profile, path: str) -> Document:
     """What `gpulaunch profiles show NAME --json` prints.
 
-    Everything is in "document", as in a file; the keys beside it are what was printed before files had all of that.
+    Everything is in "document", as in a file; the keys beside it are what was printed before files
+    had all of that.
     """
     communication, resources, counters = (
         profile.communication,

@@ -39,8 +39,9 @@ def profile_svg(view: ProfileView) -> str:
         view: from view_of.
 
     Returns:
-        An SVG document with a light ground of its own, no scripts, and no fonts or pictures from elsewhere. The same
-        profile gives the same text. The group of a section is of class "section".
+        An SVG document with a light ground of its own, no scripts, and no fonts or pictures from
+        elsewhere. The same profile gives the same text. The group of a section is of class
+        "section".
     """
     svg = ET.Element(
         "svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": _FONT, "role": "img"}
@@ -144,7 +145,10 @@ def _add_frame(
 
 
 def _draw_bar(group: ET.Element, place: _Place, bar: Bar) -> float:
-    """A bar with label and figure, beside it or above it; a line marks the largest value. Returns where it ends."""
+    """A bar with label and figure, beside it or above it; a line marks the largest value.
+
+    Returns where it ends.
+    """
     stacked = place.width < _STACKED
     left, wide = place.x, place.width
     line = place.y + 14

@@ -14,7 +14,8 @@ _FLAT = 50  # height of a line of ranks
 _MOST_DRAWN = 32  # ranks that are joined by lines
 _MOST_IN_MATRIX = 64
 _NODE = 12.0  # radius of a rank, at most
-_BACK = 0.36  # of a step to the right, where one goes back: no rank of the fewer than four rows hides another
+# of a step to the right, where one goes back: no rank of the fewer than four rows hides another
+_BACK = 0.36
 _HEAD = 16  # numbers of the ranks beside a matrix
 
 Point = tuple[float, float]

@@ -19,7 +19,8 @@ def profile_text(view: ProfileView, width: int, *, plain: bool = False) -> Group
 
     Args:
         view: from view_of.
-        width: columns to keep to; a word that is longer runs over them, and a file's path is never broken.
+        width: columns to keep to; a word that is longer runs over them, and a file's path is never
+            broken.
         plain: draw with ASCII only.
     """
     view = _in_ascii(view) if plain else view

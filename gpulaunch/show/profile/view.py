@@ -68,7 +68,8 @@ class Graph(NamedTuple):
         ranks: how many there are.
         edges: each pair once, the lower rank first.
         unit: of the weights, where they were measured; None where all count the same.
-        shape: how the ranks are best laid out: "circle", "line", "grid" (of two dimensions) or "block" (of three).
+        shape: how the ranks are best laid out: "circle", "line", "grid" (of two dimensions) or
+            "block" (of three).
     """
 
     ranks: int
@@ -93,7 +94,8 @@ class Plot(NamedTuple):
     Attributes:
         points: one or more, by ascending share.
         unit: of throughput, or words in its place.
-        knee_percentage: share of SMs from which on more bring little; None if nobody has looked for it.
+        knee_percentage: share of SMs from which on more bring little; None if nobody has looked for
+            it.
     """
 
     points: tuple[CurvePoint, ...]

@@ -1,6 +1,7 @@
 """Colours of pictures and page: each has a part to play, and one value on light and one on dark ground.
 
-Those of policies can be told apart with any of the usual colour blindnesses: they differ in lightness, too.
+Those of policies can be told apart with any of the usual colour blindnesses: they differ in
+lightness, too.
 """
 
 from typing import NamedTuple

@@ -22,8 +22,8 @@ _COLOURS = {"nvlink": "#0b7a3b", "nvswitch": "#1585c9"}
 def topology_dot(topology: Topology) -> str:
     """The machine for `dot -Tsvg` and its kin: a cluster for each socket, edges for NVLinks and for PCIe levels.
 
-    Of several machines each is a cluster around its sockets, with an edge to the network.
-    Cards have their index as node name. MIG instances hang below their card and are named like "1:0".
+    Of several machines each is a cluster around its sockets, with an edge to the network. Cards
+    have their index as node name. MIG instances hang below their card and are named like "1:0".
     """
     carried = ", ".join(
         f"{name} {bandwidth:.3g}" for name, bandwidth in link_classes(card_links(topology).values())

@@ -1,6 +1,7 @@
 """Where everything lies in a picture of machines: rows of GPUs that face each other, with their sockets outside.
 
-NVLinks have the space between two rows that face each other, PCIe that on the other sides, so neither crosses a GPU.
+NVLinks have the space between two rows that face each other, PCIe that on the other sides, so
+neither crosses a GPU.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -61,8 +61,9 @@ def topology_svg(topology: Topology, states: Mapping[int, GpuState] | None = Non
         states: of GPUs by their index; one that is not listed is drawn without a state.
 
     Returns:
-        An SVG document with a light ground of its own, no scripts, and no fonts or pictures from elsewhere. The group
-        of a GPU is of class "gpu" and of its state's, the line of an NVLink of class "nvlink".
+        An SVG document with a light ground of its own, no scripts, and no fonts or pictures from
+        elsewhere. The group of a GPU is of class "gpu" and of its state's, the line of an NVLink of
+        class "nvlink".
     """
     states = states or {}
     found, links, parts = cards(topology), card_links(topology), machines(topology)

@@ -1,7 +1,7 @@
 """Values -> lines that show a machine, or several: its link matrix, and below that its sockets and PCIe levels.
 
-Rich is not used: importing it takes longer than everything else that `gpulaunch topo` does. Colour adds to the words
-and never replaces them.
+Rich is not used: importing it takes longer than everything else that `gpulaunch topo` does. Colour
+adds to the words and never replaces them.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

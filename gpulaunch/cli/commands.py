@@ -1,0 +1,54 @@
+"""The table of commands: a row says what `gpulaunch WORD` is called, loads and does.
+
+Help, usage and dispatch come from here, and nothing else lists the commands. To add one, write
+gpulaunch/cli/WORD.py with `main(arguments)`, which returns the exit status, and add its row.
+"""
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """One command.
+
+    Attributes:
+        word: what is typed after `gpulaunch`.
+        arguments: what follows it, for the help; empty if that is only options.
+        summary: what it does, in at most 60 characters.
+        runs_a_command: takes a command of the user after `--`; its main gets that, or None, as a
+            second argument.
+        module: that has main; gpulaunch.cli.WORD if empty.
+    """
+
+    word: str
+    arguments: str
+    summary: str
+    runs_a_command: bool = False
+    module: str = ""
+
+
+_ROWS = (
+    Command("status", "", "who has which GPUs, and who waits"),
+    Command("topo", "", "the link matrix"),
+    Command("profiles", "", "what is known about jobs before they run"),
+    Command(
+        "profile", "", "measure a job, or read its source, for its profile", runs_a_command=True
+    ),
+    Command("free", "ID", "end a lease, or leave the queue"),
+    Command("plan", "FILE", "which jobs of a queue to run together on a GPU"),
+    Command("batch", "FILE", "run a file of jobs, one launch after the other"),
+    Command("simulate", "", "replay a file of jobs on a described machine"),
+    Command("doctor", "", "what works here, and how GPUs get into containers"),
+    Command("setup", "", "make /run/gpulaunch, the table's place (as root)"),
+)
+
+COMMANDS = {command.word: command for command in _ROWS}
+
+CONTAINER_ENGINES = (
+    "docker",
+    "nvidia-docker",
+    "podman",
+    "nerdctl",
+    "docker-compose",
+    "podman-compose",
+)
+"""Programs whose jobs are not their children, so that a launch of theirs is one of its own kind."""

@@ -1,0 +1,131 @@
+"""TOML: parsed, with the line of each mistake."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+from gpulaunch.errors import FieldError, UsageError, quoted
+from gpulaunch.files.document import Document, has_value
+
+_MOST_BITS = 63
+_BYTE_ORDER_MARK = "\ufeff"
+
+_STATEMENT = r"\s*(\[|[^=]+=)"  # it may begin one, or be within a value
+
+_QUOTED = """"[^"]*"|'[^']*'"""
+_KEY = rf"""\s*(\[+(?:{_QUOTED}|[^\[\],"'])+\]+(?=\s*(?:#|$))|(?:{_QUOTED}|[^=#"'])+?(?=\s*=))"""
+"""The head of a table, or a key."""
+
+
+def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
+    """Return the first line of a value; None if there is no such value.
+
+    A value is there once the lines up to its end are parsed, and not before. A binary search finds
+    it among the places where a statement may begin. Some of those are inside a value of several
+    lines: text that ends there cannot be parsed, and the next place is tried.
+    """
+    lines = text.split("\n")
+    starts = [i for i, line in enumerate(lines) if re.match(_STATEMENT, line)]
+    starts = [*starts, len(lines)]
+    if not path or not _ends_with(lines, path):
+        return None
+    before, after = (
+        0,
+        len(starts) - 1,
+    )  # the value is not there at the one, and is there at the other
+    while after - before > 1:
+        middle = (before + after) // 2
+        found, at = None, middle
+        while found is None and at < after:
+            found = _ends_with(lines[: starts[at]], path)
+            at += found is None
+        if found is None:
+            starts[middle:after] = []
+            after = middle
+        elif found:
+            after = at
+        else:
+            before = at
+    return starts[before] + 1
+
+
+def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None:
+    """Return whether the value is there at the end of these lines; None if they end inside one."""
+    try:
+        return has_value(tomllib.loads("\n".join(lines) + "\n"), path)
+    except ValueError:
+        return None
+
+
+def parse_toml(origin: str, text: str) -> Document:
+    """Parse TOML from a file or elsewhere, such as an image's label.
+
+    Dates of TOML become text in ISO 8601.
+
+    Raises:
+        UsageError: it is no TOML.
+    """
+    if text.startswith(_BYTE_ORDER_MARK):
+        raise UsageError(
+            f"{origin}:1: it begins with a byte-order mark: save it as UTF-8 without one"
+        )
+    try:
+        document = Document(origin, text, tomllib.loads(text))
+        _dates_as_text(document.data)
+        large = _large(document.data)
+    except tomllib.TOMLDecodeError as problem:
+        raise UsageError(_located(origin, text, str(problem))) from None
+    except RecursionError:
+        raise UsageError(
+            f"{origin}: beyond what can be read: tables or lists in one another, too deep"
+        ) from None
+    except ValueError as problem:  # numbers of thousands of digits
+        raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
+    if large:
+        raise document.error(FieldError(large, f"{large[-1]}: a number of more than 64 bits"))
+    return document
+
+
+def _dates_as_text(value: Any) -> None:  # noqa: ANN401
+    """Put ISO 8601 in place of TOML's own dates, wherever a key is called date."""
+    for key, one in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
+        if key == "date" and isinstance(one, date):
+            value[key] = one.isoformat().replace("+00:00", "Z")
+        _dates_as_text(one)
+
+
+def _large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
+    """Return the path of the first whole number that TOML does not have; None if there is none."""
+    if isinstance(value, int):
+        return path if value.bit_length() > _MOST_BITS else None
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return next((found for key, one in inner if (found := _large(one, (*path, key)))), None)
+
+
+def _located(path: str, text: str, problem: str) -> str:
+    message, _, place = problem.rpartition(" (at ")
+    place = place.rstrip(")")
+    line = (
+        int(place.partition(",")[0].removeprefix("line "))
+        if place.startswith("line ")
+        else text.count("\n") + 1
+    )
+    if message == "Cannot overwrite a value" or message.startswith("Cannot declare"):
+        found = [(n, re.match(_KEY, one)) for n, one in enumerate(text.split("\n")[:line], 1)]
+        line, head = next((n, head[1]) for n, head in reversed(found) if head)
+        message = f"{quoted(head)} stands twice"
+    return f"{path}:{line}: {message[:1].lower()}{message[1:]}"

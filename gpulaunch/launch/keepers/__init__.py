@@ -1,0 +1,69 @@
+"""Keepers: what holds a lease from before it is taken until it is released.
+
+A process, a container or a share group holds it; run() speaks to all three by one protocol.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from gpulaunch.launch.keepers.process import ProcessKeeper
+from gpulaunch.launch.launch import Launch
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_file import Draft
+from gpulaunch.leases.table import Table
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.process.identity import Process
+
+if TYPE_CHECKING:  # few launches share
+    from gpulaunch.leases.share import Share
+
+
+class Keeper(Protocol):
+    """A job with its lease. Made before the lease is taken, so that its pid can be recorded."""
+
+    @property
+    def process(self) -> Process:
+        """The job's process."""
+
+    @property
+    def stopped_s(self) -> float:
+        """Seconds for which the job and this process were stopped, as by Ctrl-Z."""
+
+    def dismiss(self) -> None:
+        """Undo everything: the GPUs went to another launch."""
+
+    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
+        """Start the job on the GPUs of its lease, in rank order."""
+
+    def wait(self, limit_s: float | None) -> int | None:
+        """Wait for the job; return its wait status, or None if it runs longer than the limit."""
+
+    def end(self) -> int:
+        """End a job that has run for too long: TERM, grace, KILL. Return its wait status."""
+
+    def release(self, lease: Lease) -> bool:
+        """End what the job left on its GPUs and release the lease.
+
+        Returns:
+            False if something else keeps the lease from here on.
+        """
+
+
+def keeper_for(launch: Launch, table: Table, record: Draft, share: "Share | None") -> Keeper:
+    """Make the keeper of a lease that is about to be taken.
+
+    Args:
+        launch: what is to run.
+        table: where the lease will stand.
+        record: of the lease; still a draft.
+        share: the job's part of the GPUs if it shares them.
+    """
+    if share is not None and share.pipe_directory is not None:
+        from gpulaunch.launch.keepers.shared import SharedKeeper  # late: few launches share
+
+        return SharedKeeper(launch, table, record, share)
+    if launch.container:
+        from gpulaunch.launch.keepers.container import ContainerKeeper  # late: few are docker's
+
+        return ContainerKeeper(launch, table, record)
+    return ProcessKeeper(launch, table, record)
