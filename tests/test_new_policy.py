@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from conftest import Launcher
 
-from gpulaunch.decide.placement.choice import Choice
 from gpulaunch.decide.placement.policies import POLICIES, Order, Policy
+from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.show.policy_table import policy_table
 
 ROOT = Path(__file__).parent.parent
 
 
-def spread(choice: Choice) -> Order:
+def spread(problem: PlacementProblem) -> Order:
     """One GPU of each socket in turn."""
-    turns = zip_longest(*choice.sockets(choice.admitted))
+    turns = zip_longest(*problem.sockets(problem.admitted))
     gpus = [gpu for gpu in chain.from_iterable(turns) if gpu is not None]
-    return Order((), tuple(gpus[: choice.count]))
+    return Order((), tuple(gpus[: problem.count]))
 
 
 ROW = Policy(

@@ -74,6 +74,16 @@ class UtilityTerms(NamedTuple):
     slowdowns: Mapping[str, tuple[float, float]] = {}
 
 
+class Unfit(NamedTuple):
+    """The answer that something will not do.
+
+    Attributes:
+        reason: Why not, as a clause for messages.
+    """
+
+    reason: str
+
+
 class Sharing(NamedTuple):
     """What a job wants that is to share its GPUs with others of the same user.
 
@@ -113,7 +123,7 @@ class Request(NamedTuple):
         name: that the user gave the job, or None.
         assumed: what of the above neither the user nor a profile said.
         sharing: None if the GPUs are to be its own.
-        own_because: why they are, although the user wanted to share; None if he did not.
+        exclusive_reason: why they are, although the user wanted to share; None if he did not.
     """
 
     gpus: int | None
@@ -128,7 +138,7 @@ class Request(NamedTuple):
     name: str | None = None
     assumed: tuple[str, ...] = ()
     sharing: Sharing | None = None
-    own_because: str | None = None
+    exclusive_reason: str | None = None
 
     @property
     def is_choosy(self) -> bool:

@@ -158,12 +158,12 @@ def _shared(
             f"the memory of profile {profile.name} is what it sets aside, not what it needs: --memory may say less"
         )
     found = read_sharing(settings, profile, around.machine, request.name or program)
-    if isinstance(found, str):
+    if isinstance(found, requests.Unfit):
         if (
             settings.distance("share") < 2 or profile.sharing.share
         ):  # a file says it of all jobs, known or not
-            warn(f"not shared: {found}")
-        return request._replace(own_because=found)
+            warn(f"not shared: {found.reason}")
+        return request._replace(exclusive_reason=found.reason)
     return request._replace(sharing=found)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from gpulaunch.decide.choose import choose
+from gpulaunch.decide.choose import pose_problem
 from gpulaunch.decide.decide import Grant, Refuse, Situation, admitted_gpus, decide
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.place import Placement
@@ -233,8 +233,8 @@ class Cluster:
                 for gpu in self.topology.gpus
                 if not any(gpu.uuid in lease.uuids for lease in leases)
             ]
-            choice = choose(job.request, self.topology, free, free, len(found.gpus), leases)
-            utilities[key] = utility_of(choice, found.gpus)
+            problem = pose_problem(job.request, self.topology, free, free, len(found.gpus), leases)
+            utilities[key] = utility_of(problem, found.gpus)
         return utilities[key]
 
     def _worth(self, request: Request, grant: Grant, leases: Sequence[Lease]) -> tuple[float, ...]:
@@ -244,7 +244,7 @@ class Cluster:
             return ()
         if names is None:
             names = grant.placement.by
-        joins = float(bool(grant.joining and grant.joining.residents))
+        joins = float(bool(grant.share_option and grant.share_option.residents))
         taken = {uuid for lease in leases for uuid in lease.uuids}
         free = [place for uuid, place in self._position.items() if uuid not in taken]
         return joins, *(self._machine_figure(name, grant.placement, free) for name in names)

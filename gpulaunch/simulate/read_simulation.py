@@ -148,8 +148,8 @@ class _Reader:
         return _with_slowdowns(request, profile, self._profiles), profile
 
 
-def _fraction(entry: Entry, key: str, otherwise: float | None) -> float | None:
-    return entry.own[key] / 100 if key in entry.own else otherwise
+def _fraction(entry: Entry, key: str, default: float | None) -> float | None:
+    return entry.own[key] / 100 if key in entry.own else default
 
 
 def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Profile]) -> Request:
