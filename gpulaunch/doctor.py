@@ -161,7 +161,8 @@ def _nvlinks(reading: "Reading") -> list[Finding]:
             "NVLink",
             "warning",
             f"GPU {card}: {'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))} down",
-            f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links that are up",
+            f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links "
+            "that are up",
         )
         for card, (_, down) in linked.items()
         if down
@@ -302,7 +303,10 @@ def _way_in(info: Info, machine: Machine, settings: Settings, way: str) -> Findi
     forced = settings.get("container_gpus")
     others = ", ".join(WAYS[other] for other in offered if other != way)
     if way not in offered:
-        text = f"{forced.origin}: this engine does not seem to offer {WAYS[way]}, but {others or 'no way at all'}"
+        text = (
+            f"{forced.origin}: this engine does not seem to offer {WAYS[way]}, but "
+            f"{others or 'no way at all'}"
+        )
         return Finding("GPUs in containers", "problem", text, "force none, or one that is offered")
     text = f"by {WAYS[way]}"
     text += f", as {forced.origin} says" if forced.value else ""

@@ -1,4 +1,4 @@
-"""A file of jobs: TOML, JSON lines, or the columns that mapa-sc21's simulator reads -> what each job says of itself."""
+"""Files of jobs: TOML, JSON lines, or the columns of mapa-sc21's simulator."""
 
 import json
 from collections.abc import Mapping
@@ -71,13 +71,13 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The job's name."""
         command = self.own.get("command") or ("job",)
         return str(self.own.get("name") or self.settings.get("profile") or command[0])
 
 
 class Where(NamedTuple):
-    """Where a job stands, for messages.
+    """Place of a job in its file, for messages.
 
     Attributes:
         path: of the file.
@@ -94,7 +94,7 @@ class Where(NamedTuple):
     columns: bool = False
 
     def error(self, key: str | None, message: str, hint: str | None = None) -> UsageError:
-        """A problem with one key of the job, or with all of it."""
+        """Return an error about one key of the job, or about all of it."""
         if self.document:
             where: Path = ("job", self.number, key) if key else ("job", self.number)
             return UsageError(self.document.error(FieldError(where, message)).message, hint)
@@ -104,12 +104,12 @@ class Where(NamedTuple):
 
 
 class JobFile(NamedTuple):
-    """What a file of jobs says.
+    """A file of jobs, read.
 
     Attributes:
         entries: in order.
         profiles: that it brings along, by name.
-        tables: the same, as they stand there.
+        tables: of these profiles, as they stand in the file.
     """
 
     entries: tuple[Entry, ...]
@@ -183,7 +183,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _columns(path: str, text: str) -> list[Entry]:
-    """gpus,pattern,arrival,time,sensitive,name: times in cycles, taken for seconds; sensitive is 0 or 1."""
+    """Read gpus,pattern,arrival,time,sensitive,name: times in cycles, taken for seconds."""
     entries: list[Entry] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or (number == 1 and line.startswith(f"{_COLUMNS[0]},")):
@@ -247,7 +247,7 @@ def _entry(job: object, where: Where) -> Entry:
 
 
 def _text(value: object) -> str:
-    """As it would stand on a command line."""
+    """Return a value as it would stand on a command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

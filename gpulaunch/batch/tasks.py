@@ -1,4 +1,4 @@
-"""A file of jobs meets a machine: what `gpulaunch batch` launches, checked before anything starts."""
+"""Tasks of a batch: its jobs, checked against the machine before anything starts."""
 
 import json
 import os
@@ -43,7 +43,7 @@ class Task(NamedTuple):
 def read_tasks(
     file: JobFile, common: Mapping[str, str], warn: Callable[[str], None], *, at_once: bool = False
 ) -> list[Task]:
-    """The jobs of a file in the order in which they are to start: by arrival, then as they stand there.
+    """Return the jobs of a file in the order of their start: by arrival, then as they stand there.
 
     Each is read as its launch will read it, and decided about on the idle machine, so that no
     mistake shows only after hours.

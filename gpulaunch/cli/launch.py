@@ -51,18 +51,19 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
 
 
 def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
-    """What runs docker is not docker: the GPUs are held, and docker does not hear of them."""
+    """Warn that docker does not hear of the GPUs of a launch of sudo."""
     for word, following in pairwise(command[1:]):
         program = os.path.basename(word)
         if program == "docker" and following in ("run", "create", "container"):
             warn(
-                "sudo docker: its containers do not get this lease's GPUs: write 'sudo gpulaunch docker ...'"
+                "sudo docker: its containers do not get this lease's GPUs: write 'sudo gpulaunch "
+                "docker ...'"
             )
             return
 
 
 def tell_of(given: Mapping[str, Given]) -> Callable[[str], None]:
-    """Where to say what is odd but no failure."""
+    """Return the function that says what is odd but no failure."""
     return _silent if "quiet" in given else warn_on_stderr
 
 
@@ -85,21 +86,21 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         decision, situation = preview(launch, tell)
         return _dry_run(launch, decision, situation, explained=explained, as_json="json" in given)
 
-    ears = _Ears(given, launch)
+    listener = _Listener(given, launch)
     try:
-        outcome = run(launch, Callbacks(tell, ears.waiting), ears.granted, ears.over)
+        outcome = run(launch, Callbacks(tell, listener.waiting), listener.granted, listener.over)
     except GpulaunchError as problem:
-        ears.ended(problem.exit_status)
+        listener.ended(problem.exit_status)
         raise
     if isinstance(outcome, Ended):
-        ears.ended(exit_status(outcome.status))
+        listener.ended(exit_status(outcome.status))
         return exit_like(outcome.status)
     _explain_why_not(launch, given)
     return _not_now(outcome, given)
 
 
-class _Ears:
-    """Who wants to know what becomes of a launch: whoever reads stderr, and the program that started it.
+class _Listener:
+    """Tells stderr, and the program that started the launch, what becomes of it.
 
     Args:
         given: the options, by name.
@@ -120,7 +121,7 @@ class _Ears:
             self._recorder = record.recorder_of(given, launch, tell_of(given))
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
-        """It joins the queue."""
+        """Tell that the launch joins the queue."""
         if self._status:
             self._status.waiting(reason)
         elif "quiet" not in self._given:
@@ -128,7 +129,7 @@ class _Ears:
         _explain_why_not(self._launch, self._given)
 
     def granted(self, acquired: Acquired[Keeper]) -> None:
-        """It has its GPUs."""
+        """Tell that the launch has its GPUs."""
         if "explain" in self._given:
             _explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if "verbose" in self._given:
@@ -139,12 +140,12 @@ class _Ears:
             self._recorder.begin(acquired)
 
     def over(self, status: int) -> None:
-        """Its job has just ended, and its GPUs are its own still."""
+        """Note the end of the job, whose GPUs are still leased."""
         if self._recorder:
             self._recorder.end(status)
 
     def ended(self, exit_status: int) -> None:
-        """Its job has ended, if it ever began, and its GPUs are free."""
+        """Tell that the launch has ended, and that its GPUs are free."""
         if self._recorder:
             self._recorder.write()
         if self._status:
@@ -163,7 +164,8 @@ def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
         )
     say(
         "info",
-        f"lease {acquired.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {acquired.grant.reason}{share}",
+        f"lease {acquired.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: "
+        f"{acquired.grant.reason}{share}",
     )
 
 
@@ -213,7 +215,7 @@ def _dry_run(
 
 
 def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share | None":
-    """What the lease would say; where its MPS daemon would be is seen when there is one."""
+    """Return the share that the lease would have, without the directory of its MPS daemon."""
     if not isinstance(decision, Grant):
         return None
     if decision.share_option is None:
@@ -226,7 +228,7 @@ def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share |
 def _what_would_run(
     launch: Launch, gpus: list[Gpu], share: "Share | None"
 ) -> tuple[dict[str, str], Sequence[str]]:
-    """The job's variables, and its argv; a container's variables stand in docker's."""
+    """Return the job's variables and argv; a container's variables stand in docker's argv."""
     if launch.container:
         from gpulaunch.containers.container_launch import started_command
 

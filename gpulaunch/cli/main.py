@@ -23,7 +23,8 @@ def main() -> None:
     except GpulaunchError as problem:
         report(problem)
         status = problem.exit_status
-    except OSError as problem:  # no room for a process, no descriptors left: the system's trouble, not a bug of ours
+    # No room for a process, no descriptors left: the system's trouble, not a bug of ours.
+    except OSError as problem:
         subject = f"{problem.filename}: " if problem.filename else ""
         report(FailedError(subject + os.strerror(problem.errno or 0).lower()))
         status = FailedError.exit_status

@@ -232,7 +232,9 @@ class Line(NamedTuple):
 
 
 def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> Line:
-    """Read options up to the first word: --name value, --name=value, -n3, -n 3 and -qn3, never abbreviated.
+    """Read options up to the first word: --name value, --name=value, -n3, -n 3 and -qn3.
+
+    Options are never abbreviated.
 
     Raises:
         UsageError: an option is unknown, lacks its value, or has one that it does not take.
@@ -266,7 +268,7 @@ def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> 
 
 
 def _letters(argument: str, by_flag: dict[str, Option]) -> list[tuple[str, str | None]]:
-    """Short options in one argument: the first that takes a value takes the rest, or else the next argument."""
+    """Split short options in one argument; the first with a value takes the rest of it."""
     pairs: list[tuple[str, str | None]] = []
     for i, letter in enumerate(argument[1:], 2):
         flag = f"-{letter}"
@@ -283,7 +285,8 @@ def print_help() -> None:
     words = _policy_words()
     parser = Parser(
         "gpulaunch",
-        "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it ends.",
+        "Pick the GPUs whose links suit the job, hold them, run the command on them, free them "
+        "when it ends.",
         "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n"
         "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
         f"       gpulaunch {'|'.join(COMMANDS)} [OPTIONS]",

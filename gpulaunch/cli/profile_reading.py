@@ -1,4 +1,4 @@
-"""`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`: what files tell of a job, without running it."""
+"""`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`: read files, run nothing."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a file tells.
+    """Findings from a file.
 
     Attributes:
         document: for --json.

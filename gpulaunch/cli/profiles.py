@@ -102,7 +102,7 @@ def _check(names: Sequence[str], *, as_json: bool) -> int:
 
 
 def _checked(name: str, document: Document) -> Profile:
-    """A profile, once all that may be asked of it is known to be right; what is odd about it is said."""
+    """Return a profile after checking all its variants and sizes; warn of what is odd about it."""
     profile = load_profile(name, document)
     asked = read_reference(name)
     for variant in variants_of(profile):
@@ -115,12 +115,15 @@ def _checked(name: str, document: Document) -> Profile:
 
 
 def _name_and_date(profile: Profile, document: Document) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What is odd about these, and where."""
+    """Yield what is odd about name and dates, with its place."""
     own, file = document.data["name"], name_in_reach(document.path)
     if file not in (None, own):
         yield (
             ("name",),
-            f"name: {quoted(own)} is in {quoted(f'{file}.toml')}, so {quoted(file)} is what asks for it",
+            (
+                f"name: {quoted(own)} is in {quoted(f'{file}.toml')}, so {quoted(file)} is what asks "
+                "for it"
+            ),
         )
     date = profile.resources.date
     if date is not None and not _is_date(date):
@@ -131,7 +134,7 @@ def _name_and_date(profile: Profile, document: Document) -> Iterator[tuple[tuple
 
 
 def _is_date(text: str) -> bool:
-    """Whether it is a date or time of ISO 8601; a year, or a month, will do."""
+    """Return whether a text is a date or time of ISO 8601; a year, or a month, will do."""
     for rest in ("", "-01", "-01-01"):
         with suppress(ValueError):
             datetime.fromisoformat(text + rest)

@@ -11,7 +11,7 @@ from gpulaunch.simulate.measures import Replay
 
 
 def prepare_report(directory: str) -> None:
-    """Find out before a long run whether its report could be drawn and written; makes the directory.
+    """Make the directory, and check before a long run that its report can be drawn and written.
 
     Raises:
         FailedError: it could not.

@@ -1,4 +1,4 @@
-"""`gpulaunch simulate`: replay a file of jobs on a described machine, by the launcher's own decisions."""
+"""`gpulaunch simulate`: replay a file of jobs by the launcher's own decisions."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -169,7 +169,12 @@ def _reproduce(options: Namespace) -> int:
 
 
 def _read(parse: Callable[[str], Any], *, each: bool = False) -> Callable[[str], Any]:
-    """Reads an option as a setting is read; with `each`, a list of values, none twice."""
+    """Return a parser of an option's text, as a setting is read.
+
+    Args:
+        parse: of one value.
+        each: the text is a list of values, none twice.
+    """
 
     def read(text: str) -> Any:  # noqa: ANN401
         try:

@@ -15,10 +15,7 @@ from gpulaunch.show.documents import status_document
 
 
 def _standings(seen: Snapshot) -> dict[str, Standing]:
-    """What is known of containers.
-
-    Who may not ask need not worry about leases that a process holds.
-    """
+    """Return container states by lease, without permission errors of leases with processes."""
     leases = [lease for lease in seen.leases if lease.engine is not None]
     if not leases:
         return {}

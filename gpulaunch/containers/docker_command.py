@@ -60,7 +60,8 @@ _CONTAINER_FLAGS = _table("-h --help", "")
 
 _COMPOSE_FLAGS = _table(
     "--all-resources --compatibility --dry-run --help --verbose --version -v",
-    "--ansi --env-file -f --file --parallel --profile --progress --project-directory -p --project-name",
+    "--ansi --env-file -f --file --parallel --profile --progress --project-directory -p "
+    "--project-name",
 )
 
 _LAUNCHING = frozenset({("run",), ("create",), ("container", "run"), ("container", "create")})

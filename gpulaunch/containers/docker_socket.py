@@ -42,7 +42,8 @@ def _local(host: str, origin: str) -> str:
             host.removeprefix("unix://") or DEFAULT_SOCKET
         )  # docker, too, takes it from here
     raise UsageError(
-        f"{origin} is no Unix socket, so its engine may be on another machine, whose GPUs are not this one's",
+        f"{origin} is no Unix socket, so its engine may be on another machine, whose GPUs are not "
+        "this one's",
         "run gpulaunch on that machine, or name its engine's socket: unix://" + DEFAULT_SOCKET,
     )
 

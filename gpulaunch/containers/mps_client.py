@@ -104,7 +104,10 @@ def check_sharing(command: DockerCommand, around: Surroundings) -> None:
     _check_variables(command)
     policy = _last(command, "--restart")
     if policy not in ("", "no"):
-        reason = "a container that shares GPUs cannot come back by itself, since its MPS daemon goes with its lease"
+        reason = (
+            "a container that shares GPUs cannot come back by itself, since its MPS daemon goes "
+            "with its lease"
+        )
         raise UsageError(f"--restart {printable(policy)}: {reason}")
 
 
@@ -144,7 +147,10 @@ def _check_user(command: DockerCommand, around: Surroundings) -> None:
 
 
 def _check_shared_memory(command: DockerCommand) -> None:
-    need = f"a container that shares GPUs has the host's {SHARED_MEMORY}, where it meets its MPS daemon"
+    need = (
+        f"a container that shares GPUs has the host's {SHARED_MEMORY}, where it meets its MPS "
+        "daemon"
+    )
     ipc = _last(command, "--ipc")
     if ipc not in ("", "host"):
         raise UsageError(f"--ipc {printable(ipc)}: {need}")

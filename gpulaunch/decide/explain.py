@@ -187,11 +187,17 @@ def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
         return f"{winner} is {grant.reason}"
     if grant.placement.candidates == 1:
         group = " in one NUMA node" if request.wishes.one_numa_node else " in one machine"
-        return f"{winner} is the only set of free GPUs that fits{group if grant.problem.needs.within else ''}"
+        return (
+            f"{winner} is the only set of free GPUs that "
+            f"fits{group if grant.problem.needs.within else ''}"
+        )
     if grant.placement.chosen_by_policy:
         utility = grant.placement.utility
         useful = "" if utility is None else f", of utility {utility:.2f} to the job"
-        return f"{winner} is what policy {request.policy.replace('_', '-')} makes{useful}; it compares no candidates"
+        return (
+            f"{winner} is what policy {request.policy.replace('_', '-')} makes{useful}; it "
+            "compares no candidates"
+        )
     if not grant.placement.by:
         return f"{winner} has the lowest indices, which is all that this policy looks at"
     return (
@@ -209,19 +215,37 @@ def _against(grant: Grant, winner: str, first: Candidate, second: Candidate) -> 
     for name, mine, other in zip(by, *figures, strict=True):
         after = f", after a tie in {', '.join(tied)}" if tied else ""
         if mine > other and name == "fragmentation":
-            return f"{winner} leaves less of its sockets free{after}: {-mine / UNIT:.3g} against {-other / UNIT:.3g}"
+            return (
+                f"{winner} leaves less of its sockets free{after}: {-mine / UNIT:.3g} against "
+                f"{-other / UNIT:.3g}"
+            )
         if mine > other:
-            return f"{winner} has the most {_word(name)}: {mine / UNIT:.4g} GB/s against {other / UNIT:.4g}{after}"
+            return (
+                f"{winner} has the most {_word(name)}: {mine / UNIT:.4g} GB/s against "
+                f"{other / UNIT:.4g}{after}"
+            )
         tied.append(_word(name))
-    return f"{winner} ties with {problem.format_set(second.gpus)} in {', '.join(tied)}, and has lower indices"
+    return (
+        f"{winner} ties with {problem.format_set(second.gpus)} in {', '.join(tied)}, and has lower "
+        "indices"
+    )
 
 
 def _without_rival(grant: Grant, winner: str) -> str:
     if grant.problem.too_many:
-        return f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} candidates are too many"
+        return (
+            f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} "
+            "candidates are too many"
+        )
     if grant.problem.musts or grant.problem.needs.at_most:
-        return f"of {grant.placement.candidates} candidates {winner} alone has what the job needs, or sets just like it"
-    return f"all {grant.placement.candidates} candidates are alike, and {winner} has the lowest indices"
+        return (
+            f"of {grant.placement.candidates} candidates {winner} alone has what the job needs, or "
+            "sets just like it"
+        )
+    return (
+        f"all {grant.placement.candidates} candidates are alike, and {winner} has the lowest "
+        "indices"
+    )
 
 
 def _word(name: str) -> str:

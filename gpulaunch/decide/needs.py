@@ -211,7 +211,10 @@ def unmet(request: Request, count: int, problem: PlacementProblem, machine: str 
         best = problem.best_effective()
         if best is not None:
             least = f"{wishes.least_gb_per_s:g} GB/s at least"
-            return f"{asked}{so}{',' if so else ''} with {least}: the best of the {among} reach {best:.4g}"
+            return (
+                f"{asked}{so}{',' if so else ''} with {least}: the best of the {among} reach "
+                f"{best:.4g}"
+            )
     return f"{asked}{so}: " + (
         f"none of the {among} is" if count == 1 else f"no {count} of the {among} are"
     )

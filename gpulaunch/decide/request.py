@@ -190,7 +190,8 @@ def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
         return found
     problem = f"fits {len(found)} GPUs" if found else "is no GPU"
     raise UsageError(
-        f"{option}: {quoted(name)} {problem} of {topology.name}, which has {gpus_named(topology.gpus)}"
+        f"{option}: {quoted(name)} {problem} of {topology.name}, which has "
+        f"{gpus_named(topology.gpus)}"
     )
 
 
@@ -218,7 +219,8 @@ def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
     """
     if wishes.single_node and wishes.one_per_node and count != 1:
         raise UsageError(
-            "--single-node and --one-per-node: GPUs in one machine are not each in a machine of its own"
+            "--single-node and --one-per-node: GPUs in one machine are not each in a machine of "
+            "its own"
         )
     if wishes.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
         raise UsageError(

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from zlib import crc32
 
 from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.fields import has_value
 
 T = TypeVar("T")
 
@@ -51,16 +52,6 @@ class Document(NamedTuple):
         return has_value(self.data, path)
 
 
-def has_value(data: Any, path: tuple[str | int, ...]) -> bool:  # noqa: ANN401
-    """Return whether tables and lists within one another have a value at a path."""
-    for part in path:
-        try:
-            data = data[part]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return True
-
-
 def read_document(path: str) -> Document:
     """Read and parse a TOML file.
 
@@ -81,7 +72,7 @@ def parse_document(path: str, text: str) -> Document:
         return Document(path, text, data)
     from gpulaunch.files.toml import parse_toml  # late: shipped files are compiled
 
-    return parse_toml(path, text)
+    return Document(path, text, parse_toml(path, text))
 
 
 def compiled_path(path: str) -> str:

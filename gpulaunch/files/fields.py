@@ -132,6 +132,16 @@ def each(value: object, count: int, where: Path) -> list[Any]:
     return value
 
 
+def has_value(data: Any, path: Path) -> bool:  # noqa: ANN401
+    """Return whether tables and lists within one another have a value at a path."""
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
 def _check(value: object, rule: AnyRule, where: Path) -> None:
     """Check one value, and what is in it.
 

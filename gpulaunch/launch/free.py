@@ -135,7 +135,10 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
     try:
         engine = engine_of(lease)
     except FailedError as problem:
-        hint = f"set DOCKER_HOST to its engine's socket; if that is gone for good, rm {table.path_of(lease)}"
+        hint = (
+            "set DOCKER_HOST to its engine's socket; if that is gone for good, rm "
+            f"{table.path_of(lease)}"
+        )
         raise FailedError(problem.message, hint) from None
     daemon = _daemon_of(lease)
     for container in engine.containers_of(lease.id, lease.container):

@@ -88,7 +88,8 @@ def read_container_launch(
     if command.makes_only:
         if "time_limit" in given:
             raise UsageError(
-                f"{given['time_limit'].option}: docker create starts nothing that could run too long"
+                f"{given['time_limit'].option}: docker create starts nothing that could run too "
+                "long"
             )
         launch = launch._replace(time_limit_s=None)
     return launch._replace(
@@ -122,7 +123,8 @@ def _read_start(
     if container.shares:
         shown = printable(container.name)
         raise UsageError(
-            f"container {shown} was made to share its GPUs, and only docker run does that: run a new one"
+            f"container {shown} was made to share its GPUs, and only docker run does that: run a "
+            "new one"
         )
     launch = read_launch(
         Settings(_with_made(given, container), os.environ), command.argv, name=name, warn=warn
@@ -189,7 +191,8 @@ def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Gi
     if given.keys() & {"gpus", "only"}:
         count = gpus_text(len(container.uuids))
         raise UsageError(
-            f"{_option(given)}: container {printable(container.name)} was made with {count} and gets those"
+            f"{_option(given)}: container {printable(container.name)} was made with {count} and "
+            "gets those"
         )
     origin = f"container {printable(container.name)}: GPU"
     return {
@@ -296,7 +299,8 @@ def choose_way(info: Info, machine: Machine, settings: Settings, command: Docker
         return "cdi" if "cdi" in ways else NO_WAY
     if not ways:
         raise FailedError(
-            f"Docker Engine {info.version} has no way to give GPUs to containers: none of {', '.join(WAYS.values())}",
+            f"Docker Engine {info.version} has no way to give GPUs to containers: none of "
+            f"{', '.join(WAYS.values())}",
             "install the NVIDIA Container Toolkit, and see 'gpulaunch doctor'",
         )
     return ways[0]

@@ -71,7 +71,8 @@ def read_launch(
     """
     if name is not None and len(name) > MAX_NAME_CHARACTERS:
         raise UsageError(
-            f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to others"
+            f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to "
+            "others"
         )
     profile = _profile(settings, label)
     around = _with_measurements(settings, _surroundings(settings, warn))
@@ -129,7 +130,8 @@ def _shares(
         for name in ("share", *_ONLY_WHEN_SHARED):
             if settings.distance(name) == 0:
                 warn(
-                    f"{settings.get(name).origin} has no effect inside lease {around.within.id}, which is shared"
+                    f"{settings.get(name).origin} has no effect inside lease {around.within.id}, "
+                    "which is shared"
                 )
         return False
     if settings.get("share", profile.sharing.share).value:
@@ -155,7 +157,8 @@ def _shared(
     program = os.path.basename(command[0]) if command else "job"
     if profile.resources.memory_is_reservation and settings.get("memory").value is None:
         warn(
-            f"the memory of profile {profile.name} is what it sets aside, not what it needs: --memory may say less"
+            f"the memory of profile {profile.name} is what it sets aside, not what it needs: "
+            "--memory may say less"
         )
     found = read_sharing(settings, profile, around.machine, request.name or program)
     if isinstance(found, requests.Unfit):
@@ -329,12 +332,14 @@ def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
     lease = next((lease for lease in leases if lease.id == lease_id), None)
     if not lease:
         warn(
-            f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its own"
+            f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its "
+            "own"
         )
         return None
     if os.geteuid() not in (lease.user_id, 0):  # containers run as root for whoever launched them
         warn(
-            f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its own"
+            f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its "
+            "own"
         )
         return None
     return lease

@@ -155,7 +155,8 @@ def _refuse_wrong_memory(gpus: Sequence[Gpu]) -> None:
         other = first.setdefault((gpu.node, gpu.numa_node), gpu)
         if other.host_gb_per_s != stated:
             raise UsageError(
-                f"{where} contradicts {other.host_gb_per_s:g} of node {other.index} in its NUMA node"
+                f"{where} contradicts {other.host_gb_per_s:g} of node {other.index} in its NUMA "
+                "node"
             )
 
 
@@ -228,16 +229,19 @@ def _refuse_contradiction(link: Link, values: Attributes) -> None:
         )
     if (link.nvlink_gb_per_s > 0) != (link.nvlink_count > 0):
         raise UsageError(
-            f"{where}: nvlink_gb_per_s: {link.nvlink_gb_per_s:g} contradicts nvlink_count {link.nvlink_count}"
+            f"{where}: nvlink_gb_per_s: {link.nvlink_gb_per_s:g} contradicts nvlink_count "
+            f"{link.nvlink_count}"
         )
     if values.get("path", link.path) != link.path:
         raise UsageError(
-            f"{where}: path: '{values['path']}' contradicts '{link.path}', which the rest amounts to"
+            f"{where}: path: '{values['path']}' contradicts '{link.path}', which the rest amounts "
+            "to"
         )
     for name in ("bandwidth_gb_per_s", "weight"):
         if not isclose(
             values.get(name, link.bandwidth_gb_per_s), link.bandwidth_gb_per_s, rel_tol=1e-6
         ):
             raise UsageError(
-                f"{where}: {name}: {values[name]:g} contradicts {link.bandwidth_gb_per_s:g}, which the rest amounts to"
+                f"{where}: {name}: {values[name]:g} contradicts {link.bandwidth_gb_per_s:g}, which "
+                "the rest amounts to"
             )

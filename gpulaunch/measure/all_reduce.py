@@ -16,7 +16,10 @@ MOST_BYTES = 1 << 30
 TIMEOUT_S = 300.0
 
 _PROGRAM = "all_reduce_perf"
-_HAS_NCCL = "import sys, torch; sys.exit(not torch.cuda.is_available() or not torch.distributed.is_nccl_available())"
+_HAS_NCCL = (
+    "import sys, torch; sys.exit(not torch.cuda.is_available() or not "
+    "torch.distributed.is_nccl_available())"
+)
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_all_reduce.py")
 
 

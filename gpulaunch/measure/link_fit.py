@@ -121,14 +121,16 @@ def slow_links(topology: Topology, figures: Sequence[Figure]) -> list[str]:
         usual = median(figure.all_reduce_gb_per_s for figure in members)
         if usual < FAR_UNDER * planned:
             lines.append(
-                f"links of class {name} carry {usual:.4g} GB/s, far under the {planned:.4g} planned with"
+                f"links of class {name} carry {usual:.4g} GB/s, far under the {planned:.4g} "
+                "planned with"
             )
         for figure in members:
             a, b = figure.sample.gpus
             if figure.all_reduce_gb_per_s < FAR_UNDER * usual:
                 carried = f"{figure.all_reduce_gb_per_s:.4g} GB/s"
                 lines.append(
-                    f"the link of GPUs {a} and {b} carries {carried}, far under its class {name} at {usual:.4g}"
+                    f"the link of GPUs {a} and {b} carries {carried}, far under its class {name} "
+                    f"at {usual:.4g}"
                 )
     return lines
 

@@ -64,7 +64,8 @@ def measure(
         scope = [gpu for gpu in scope if gpu.uuid in visible(machine, shown.visible).uuids]
     if len(scope) < 2:
         raise UsageError(
-            f"2 GPUs are needed to measure a link: there {'is' if len(scope) == 1 else 'are'} {len(scope)}"
+            f"2 GPUs are needed to measure a link: there {'is' if len(scope) == 1 else 'are'} "
+            f"{len(scope)}"
         )
     benchmark = find_benchmark()
     taken = leased_uuids(machine, shown.table.peek().of(None).leases, shown.within)

@@ -61,7 +61,10 @@ def find_others(name: str) -> list[Other]:
         ]
     profile = load_profile(name)
     if not profile.command:
-        hint = f"'gpulaunch profile -o FILE -- COMMAND' writes one that does, or write command = [...] into {name}"
+        hint = (
+            "'gpulaunch profile -o FILE -- COMMAND' writes one that does, or write command = "
+            f"[...] into {name}"
+        )
         raise UsageError(f"--pair: profile {quoted(name)} does not say what to run", hint)
     return [Other(profile.name, tuple(profile.command), profile.gpus or profile.runs.gpus or 1)]
 
@@ -125,7 +128,8 @@ def measure_pair(
         met_s = percentile_95([timed(each) for each in met])
         slowdowns[other.name] = rounded(max(0.0, 100 * (met_s / solo_s - 1)))
         lines.append(
-            f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {100 * (met_s / solo_s - 1):+.3g} %"
+            f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: "
+            f"{100 * (met_s / solo_s - 1):+.3g} %"
         )
     if not slowdowns:
         return Outcome({}, status)

@@ -51,9 +51,12 @@ simulator.
 
 _CODE_DIFFERS = (
     (
-        "The published simulator is not first in, first out, lets no sensitive job start on sets of 12.34 GB/s "
-        "or less, and evaluates Eq. 2 in the order of the ring that flatters it most; ours does none of that. "
-        "Its topo-aware policy takes the lowest ids of one socket; ours is the recursive bipartition of topo-"
+        "The published simulator is not first in, first out, lets no sensitive job start on sets "
+        "of 12.34 GB/s "
+        "or less, and evaluates Eq. 2 in the order of the ring that flatters it most; ours does "
+        "none of that. "
+        "Its topo-aware policy takes the lowest ids of one socket; ours is the recursive "
+        "bipartition of topo-"
         "aware-sc17."
     ),
 )
@@ -175,10 +178,14 @@ def figure_4() -> Reproduction:
         (Comparison("of the ideal aggregate bandwidth, three sets of 100 jobs", "paper", rows),),
         (
             (
-                "The authors' 100 jobs and their run times are not public; ours are three sets of their "
+                "The authors' 100 jobs and their run times are not public; ours are three sets of "
+                "their "
                 "generator, with run times uniform over 5-24 cycles (estimated to be alike)."
             ),
-            "The paper's figures are read from the text (2.2); the curve itself is lost in the scan.",
+            (
+                "The paper's figures are read from the text (2.2); the curve itself is lost in the "
+                "scan."
+            ),
         ),
     )
 
@@ -224,7 +231,10 @@ def _quirk_free() -> Comparison:
             Row(f"{label(policy)}: cut, GB/s", of_cut, cuts),
             Row(f"{label(policy)}: without an NVLink ring, %", share, without),
         ]
-    title = f"DGX-1 V100, {RANDOM_SETS} random sets of 300 jobs of 1-5 GPUs, first in, first out; means of sensitive jobs"
+    title = (
+        f"DGX-1 V100, {RANDOM_SETS} random sets of 300 jobs of 1-5 GPUs, first in, first out; "
+        "means of sensitive jobs"
+    )
     return Comparison(title, "published rules without quirks", tuple(rows))
 
 
@@ -249,8 +259,10 @@ def figure_13() -> Reproduction:
         ),
         (
             (
-                "Jobs of one GPU have Eq. 2 at (0,0,0), 12.34 GB/s, and count among all jobs as in the paper; "
-                "whether that is the 25th percentile depends on whether they are a quarter of the jobs: in ours"
+                "Jobs of one GPU have Eq. 2 at (0,0,0), 12.34 GB/s, and count among all jobs as in "
+                "the paper; "
+                "whether that is the 25th percentile depends on whether they are a quarter of the "
+                "jobs: in ours"
                 " they are a fifth."
             ),
             "Two GPUs: their one link counts twice, as in the published code.",
@@ -269,7 +281,8 @@ def figure_18() -> Reproduction:
             *_CODE_DIFFERS,
             "cube-mesh-16 is the intended one: the published code overwrites some of its links.",
             (
-                "The paper gives no numbers in its text but relations: that the least of preserve is at the "
+                "The paper gives no numbers in its text but relations: that the least of preserve "
+                "is at the "
                 "25th percentile of the others on both machines."
             ),
         ),
@@ -308,10 +321,12 @@ def table_3() -> Reproduction:
         ]
     return Reproduction(
         "mapa-table3",
-        "mapa-sc21 Table 3: execution time at each quantile, and throughput, baseline = 1, DGX-1 V100",
+        "mapa-sc21 Table 3: execution time at each quantile, and throughput, baseline = 1, DGX-1 "
+        "V100",
         (
             Comparison(
-                f"all jobs: mean of {RANDOM_SETS} random sets of 300 jobs, run times that follow the bandwidth",
+                f"all jobs: mean of {RANDOM_SETS} random sets of 300 jobs, run times that follow "
+                "the bandwidth",
                 "paper",
                 tuple(rows),
             ),
@@ -323,16 +338,22 @@ def table_3() -> Reproduction:
         ),
         (
             (
-                "The paper ran 300 jobs on hardware; its job file and run times are not public. Ours are "
-                "uniform over 5-24 (estimated), and sensitive jobs all slow down as VGG-16 does over PCIe (3x, "
-                f"Figure 2b; estimated for the others): share {COMMUNICATION_SHARE} of their time at "
+                "The paper ran 300 jobs on hardware; its job file and run times are not public. "
+                "Ours are "
+                "uniform over 5-24 (estimated), and sensitive jobs all slow down as VGG-16 does "
+                "over PCIe (3x, "
+                f"Figure 2b; estimated for the others): share {COMMUNICATION_SHARE} of their time "
+                "at "
                 f"{ENOUGH_GB_PER_S:g} GB/s or more."
             ),
             (
                 "Ratios are of quantiles. The paper's table and its text disagree with each "
                 "other (75th percentile 1.124 in the table, 1.084 by the text's seconds)."
             ),
-            "preserve-paper is Algorithm 1 as printed, preserve our default; the paper has one line for both.",
+            (
+                "preserve-paper is Algorithm 1 as printed, preserve our default; the paper has one "
+                "line for both."
+            ),
         ),
     )
 

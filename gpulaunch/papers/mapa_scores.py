@@ -38,13 +38,17 @@ def figure_11() -> Reproduction:
     )
     return Reproduction(
         "mapa-fig11",
-        "mapa-sc21 Figure 11: aggregate against effective bandwidth, all sets of 2-5 GPUs of a DGX-1 V100",
+        "mapa-sc21 Figure 11: aggregate against effective bandwidth, all sets of 2-5 GPUs of a "
+        "DGX-1 V100",
         (Comparison("over all 182 sets", "paper", rows),),
         (
             (
-                "The paper measured run times and all-reduce bandwidths and gives them as scatter plots, "
-                "without numbers in the text but one: a set with 170 GB/s of AggBW is much slower than one with"
-                " 150. Nothing was measured here: what stands beside AggBW is Eq. 2 and the cut model, so (c), "
+                "The paper measured run times and all-reduce bandwidths and gives them as scatter "
+                "plots, "
+                "without numbers in the text but one: a set with 170 GB/s of AggBW is much slower "
+                "than one with"
+                " 150. Nothing was measured here: what stands beside AggBW is Eq. 2 and the cut "
+                "model, so (c), "
                 "run time against bandwidth, is not reproduced."
             ),
         ),
@@ -116,8 +120,10 @@ def figure_12() -> Reproduction:
         ),
         (
             (
-                "The 31 measurements are not public, so Eq. 2's error cannot be computed. What is shown is how "
-                "far it is from the cut model, which has no fitted constant; docs/bandwidth.md holds that one "
+                "The 31 measurements are not public, so Eq. 2's error cannot be computed. What is "
+                "shown is how "
+                "far it is from the cut model, which has no fitted constant; docs/bandwidth.md "
+                "holds that one "
                 "against published all-reduces."
             ),
         ),
@@ -148,11 +154,16 @@ def figure_16() -> Reproduction:
         (Comparison("times as long", "paper", rows),),
         (
             (
-                "Nothing is measured here: this is the simulator's time model (--time-model bandwidth), whose "
-                "one constant is taken from Figure 2b, 'up to 3x' for VGG-16, over the links' nominal 50 and 12"
+                "Nothing is measured here: this is the simulator's time model (--time-model "
+                "bandwidth), whose "
+                "one constant is taken from Figure 2b, 'up to 3x' for VGG-16, over the links' "
+                "nominal 50 and 12"
                 " GB/s. For the other sensitive networks it is an estimate, too large for most."
             ),
-            f"Past {ENOUGH_GB_PER_S:g} GB/s the model sees no gain, as the paper says of its Figure 16.",
+            (
+                f"Past {ENOUGH_GB_PER_S:g} GB/s the model sees no gain, as the paper says of its "
+                "Figure 16."
+            ),
         ),
     )
 
@@ -198,7 +209,8 @@ def figure_19() -> Reproduction:
         (Comparison("sensitive job, ring", "published code", tuple(rows)),),
         (
             (
-                "Times are of this machine and of this run; the published code's were taken on another. The "
+                "Times are of this machine and of this run; the published code's were taken on "
+                "another. The "
                 "paper says 'milliseconds', growing from 9 GPUs on 16."
             ),
         ),

@@ -191,16 +191,20 @@ def figure_8() -> Reproduction:
         tuple(parts),
         (
             (
-                "The published job set has other networks than the paper's Table 1 (A,A,G,A,A,A for "
-                "A,G,A,A,A,C); with Table 1's and the published profiles no schedule gets beyond 1.10x, so the "
+                "The published job set has other networks than the paper's Table 1 (A,A,G,A,A,A "
+                "for "
+                "A,G,A,A,A,C); with Table 1's and the published profiles no schedule gets beyond "
+                "1.10x, so the "
                 "set is used as published."
             ),
             (
-                "A scheduler that looks every 1.1 s, as the published simulator does, and starts nobody in the "
+                "A scheduler that looks every 1.1 s, as the published simulator does, and starts "
+                "nobody in the "
                 "look that sees an end; without that tick all are done sooner (last table)."
             ),
             (
-                "Interference is collocated / solo - 1, and below 2 % noise; as printed and as coded that term is "
+                "Interference is collocated / solo - 1, and below 2 % noise; as printed and as "
+                "coded that term is "
                 "upside down."
             ),
         ),
@@ -274,16 +278,23 @@ def figure_10() -> Reproduction:
         tuple(parts),
         (
             (
-                "The paper has curves, and says of them that -P violates nobody's SLO and that both topology-"
-                "aware policies wait less than the greedy ones; the numbers beside ours are of its published "
+                "The paper has curves, and says of them that -P violates nobody's SLO and that "
+                "both topology-"
+                "aware policies wait less than the greedy ones; the numbers beside ours are of its "
+                "published "
                 "simulator with its gate on machine 0 mended."
             ),
             (
-                "There the queue lets later jobs pass in every policy; here best-fit, fcfs and topo-aware are "
-                "first in, first out, so their waits are longer. Under -P others pass whoever waits for "
+                "There the queue lets later jobs pass in every policy; here best-fit, fcfs and "
+                "topo-aware are "
+                "first in, first out, so their waits are longer. Under -P others pass whoever "
+                "waits for "
                 "utility, as in Algorithm 1."
             ),
-            "Times are of the last end since 0. The slowdown is against the job alone on one socket.",
+            (
+                "Times are of the last end since 0. The slowdown is against the job alone on one "
+                "socket."
+            ),
         ),
     )
 
@@ -328,12 +339,15 @@ def figure_11() -> Reproduction:
         ),
         (
             (
-                "Jobs are drawn anew from the published generator's distributions (seed 1). They keep 1,000 "
-                "machines 1 % busy, so nobody waits; the paper's curves, in which jobs do, must come from "
+                "Jobs are drawn anew from the published generator's distributions (seed 1). They "
+                "keep 1,000 "
+                "machines 1 % busy, so nobody waits; the paper's curves, in which jobs do, must "
+                "come from "
                 "another load, which it does not give."
             ),
             (
-                "The paper times the evaluation of one placement; ours is the whole simulation divided by its "
+                "The paper times the evaluation of one placement; ours is the whole simulation "
+                "divided by its "
                 "jobs. Times are of this machine and of this run."
             ),
         ),

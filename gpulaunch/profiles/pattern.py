@@ -64,7 +64,8 @@ class Pattern(NamedTuple):
             return _built_in(self.name, ranks)
         if ranks != self.ranks:
             raise UsageError(
-                f"{gpus_text(ranks)} requested: pattern {printable(self.name)} has {self.ranks} ranks",
+                f"{gpus_text(ranks)} requested: pattern {printable(self.name)} has {self.ranks} "
+                "ranks",
                 f"-n {self.ranks}",
             )
         return self.given

@@ -67,7 +67,8 @@ def _read_below(folder: str) -> Sources:
             seen.add((facts.st_dev, facts.st_ino))
             if total >= MAX_TOTAL_BYTES:
                 unread.append(
-                    f"{printable(path)}: this and what follows is not read: over {MAX_TOTAL_BYTES >> 20} MiB"
+                    f"{printable(path)}: this and what follows is not read: over "
+                    f"{MAX_TOTAL_BYTES >> 20} MiB"
                 )
                 break
             files.append(SourceFile(path, _read(path)))

@@ -148,6 +148,7 @@ class Membership:
             return False
         shown = ", ".join(map(str, without))
         warn(
-            f"pid {shown} of the job uses its GPU without MPS: neither its share of SMs nor its memory is bounded"
+            f"pid {shown} of the job uses its GPU without MPS: neither its share of SMs nor its "
+            "memory is bounded"
         )
         return True

@@ -146,12 +146,14 @@ class Daemon:
         owner = user_of(server)
         if owner not in (None, self._user_id):
             raise MpsError(
-                f"its server (pid {server}) is {owner_of(server)}'s: others have to wait until that is done"
+                f"its server (pid {server}) is {owner_of(server)}'s: others have to wait until "
+                "that is done"
             )
         state = self.ask(f"get_server_status {server}").strip()
         if state.lower().startswith("unknown command"):
             raise MpsError(
-                "this driver's MPS does not tell whether its server works: get_server_status is unknown"
+                "this driver's MPS does not tell whether its server works: get_server_status is "
+                "unknown"
             )
         return state
 

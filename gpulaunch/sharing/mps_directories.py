@@ -47,7 +47,10 @@ def make_own(directory: str) -> str | None:
     """Make a directory that is this user's alone; what is wrong with it, if it is not."""
     room = _SOCKET_BYTES - len(_LONGEST_NAME)
     if len(os.fsencode(directory)) > room:
-        return f"{directory}: the path has {len(os.fsencode(directory))} bytes: a socket has room for {room}"
+        return (
+            f"{directory}: the path has {len(os.fsencode(directory))} bytes: a socket has room for "
+            f"{room}"
+        )
     try:
         with suppress(FileExistsError):
             os.mkdir(directory, 0o700)

@@ -332,7 +332,10 @@ def _why_alone(ready: Sequence[Workflow], most: int, site: Site) -> str:
     if most == 1:
         return "there is a GPU for each"
     best = _by_preference(ready[1:], ready[:1], site)[0]
-    return f"beside {printable(best.job.name)}: {'; '.join(_refusal(ready[:1], best.job.client, site))}"
+    return (
+        f"beside {printable(best.job.name)}: "
+        f"{'; '.join(_refusal(ready[:1], best.job.client, site))}"
+    )
 
 
 def _run(flows: Sequence[Workflow], gpu: int, start_s: float, site: Site) -> Group:

@@ -150,7 +150,10 @@ def _objective(top: Mapping[str, Any]) -> Objective:
         type(weight) in (int, float) and 0 <= weight <= _MOST_WEIGHT for weight in weights
     )
     if len(weights) != 2 or not numbers or not any(weights):
-        problem = f"{weights!r} is not two numbers, of throughput and energy, 0 to {_MOST_WEIGHT:g} and not both 0"
+        problem = (
+            f"{weights!r} is not two numbers, of throughput and energy, 0 to {_MOST_WEIGHT:g} and "
+            "not both 0"
+        )
         raise FieldError(("weights",), f"weights: {problem}")
     tolerance = top.get("throughput_tolerance_percentage", usual.throughput_tolerance_percentage)
     return Objective(top.get("objective", usual.name), weights[0], weights[1], tolerance)

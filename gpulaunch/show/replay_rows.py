@@ -40,8 +40,10 @@ def replayed(document: Document) -> tuple[str, str]:
 
 
 KEY = (
-    "in use: GPU time that was held; broken: GPU time that was free on a socket where others ran; slower: mean "
-    "run time over that alone on the best GPUs; SLO: jobs that ran with less than they need; no ring: none over"
+    "in use: GPU time that was held; broken: GPU time that was free on a socket where others ran; "
+    "slower: mean "
+    "run time over that alone on the best GPUs; SLO: jobs that ran with less than they need; no "
+    "ring: none over"
     " NVLinks alone"
 )
 """What the columns are."""

@@ -45,7 +45,8 @@ def markdown(documents: Iterable[Document]) -> str:
                 "|---|---|---|---|---|",
             ]
             lines += [
-                f"| {row['what']} | {figure(row['theirs'])} | {figure(row['ours'])} | {_ratio(row)} | {row['note']} |"
+                f"| {row['what']} | {figure(row['theirs'])} | {figure(row['ours'])} | "
+                f"{_ratio(row)} | {row['note']} |"
                 for row in part["rows"]
             ]
             lines.append("")

@@ -68,5 +68,8 @@ def sharing_lines(document: Document) -> list[str]:
         for one in sharing["residents"]
     ]
     return [
-        f"shared: {document['sm_percentage']} % of the SMs, with {', '.join(beside) or 'nobody yet'}"
+        (
+            f"shared: {document['sm_percentage']} % of the SMs, with "
+            f"{', '.join(beside) or 'nobody yet'}"
+        )
     ]

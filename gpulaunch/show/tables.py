@@ -49,7 +49,8 @@ def status_table(document: Document, now: datetime) -> Group:
         lines += [
             Text(
                 f"lease {lease['id']} is held by a left-over process of a job that has ended (pid "
-                f"{', '.join(map(str, lease['left_over_pids']))}): 'gpulaunch free {lease['id']}' ends it",
+                f"{', '.join(map(str, lease['left_over_pids']))}): 'gpulaunch free {lease['id']}' "
+                "ends it",
                 "yellow",
             )
             for lease in document["leases"]
@@ -87,12 +88,18 @@ def status_table(document: Document, now: datetime) -> Group:
 def _container_note(lease: Document) -> str:
     """Why a lease stays whose container does not run, or cannot be asked about."""
     if lease["container_problem"]:
-        return f"lease {lease['id']} stays until its engine tells of its container: {lease['container_problem']}"
+        return (
+            f"lease {lease['id']} stays until its engine tells of its container: "
+            f"{lease['container_problem']}"
+        )
     if lease["container_state"] in (None, "running"):
         return ""
     note = f"lease {lease['id']} stays: container {printable(lease['container_name'])} "
     if lease["container_state"] == "exited":
-        return f"{note}has ended, and its restart policy may start it: 'gpulaunch free {lease['id']}' ends that"
+        return (
+            f"{note}has ended, and its restart policy may start it: 'gpulaunch free {lease['id']}' "
+            "ends that"
+        )
     if lease["container_state"] == "created":
         return f"{note}is made, and not started yet"
     return f"{note}is {printable(lease['container_state'])}"
@@ -274,8 +281,10 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         Text(explanation.reason),
         *_idle_part(explanation),
         Text(
-            f"policy {request.policy.replace('_', '-')}, bandwidth model {request.bandwidth_model}, pattern"
-            f" {printable(pattern)}, {sensitive}{assumed}; in rank order: {problem.format_ranks(grant.placement.gpus)}",
+            f"policy {request.policy.replace('_', '-')}, bandwidth model "
+            f"{request.bandwidth_model}, pattern"
+            f" {printable(pattern)}, {sensitive}{assumed}; in rank order: "
+            f"{problem.format_ranks(grant.placement.gpus)}",
             "dim",
         ),
     ]

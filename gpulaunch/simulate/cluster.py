@@ -66,7 +66,7 @@ class Found(NamedTuple):
 
 
 class Remembered:
-    """What was decided before, on machines of one kind; several simulations may share it if that is all they share.
+    """Decisions made before, on machines of one kind, for one or several simulations to share.
 
     Args:
         topology: of the machines.
@@ -85,7 +85,7 @@ class Remembered:
         self.utilities: dict[object, float] = {}
 
     def yardstick(self, model: str) -> Yardstick:
-        """What measures placements by a bandwidth model."""
+        """Return the yardstick of a bandwidth model."""
         return self._yardsticks.setdefault(model, Yardstick(self._topology, model))
 
 
@@ -137,7 +137,7 @@ class Cluster:
         self._position = position
 
     def kind_of(self, request: Request) -> int:
-        """A number that requests share which differ in nothing but the least utility, to look decisions up by."""
+        """Return a number that requests share which differ only in their least utility."""
         like = request._replace(
             utility=request.utility._replace(least=0.0), name=self._name_of(request)
         )
@@ -158,10 +158,10 @@ class Cluster:
         return tuple(gpu.uuid for gpu in admitted_gpus(request, self.topology))
 
     def find(self, job: Job, kind: int, ahead: Ahead, clock_s: float) -> tuple[int, Found] | None:
-        """The best machine for a job now, with its GPUs there; None if it has to wait.
+        """Return the best machine for a job now, with its GPUs there; None if it has to wait.
 
         Args:
-            job: which.
+            job: to place.
             kind: of its request.
             ahead: earlier requests that wait.
             clock_s: now.
@@ -187,7 +187,7 @@ class Cluster:
         return 0
 
     def _lowest(self, alike: dict[State, list[int]], state: State) -> int | None:
-        """The first machine in a state; None if none is any more."""
+        """Return the first machine in a state; None if none is any more."""
         heap = alike[state]
         while heap and self.nodes[heap[0]].state != state:
             heappop(heap)
@@ -220,7 +220,7 @@ class Cluster:
         return Found(gpus, lease, self._worth(job.request, grant, leases), grant.placement.utility)
 
     def utility(self, job: Job, kind: int, number: int, found: Found) -> float:
-        """Of GPUs to a job that is about to start there, whatever policy found them."""
+        """Return the utility of GPUs to a job that is about to start there, by whatever policy."""
         if found.utility is not None:
             return found.utility
         node = self.nodes[number]
@@ -299,10 +299,10 @@ class Cluster:
 
 
 class _Memory:
-    """What was decided for one kind of request in one state, by the least utility that was asked.
+    """Decisions for one kind of request in one state, by the least utility that was asked.
 
-    GPUs of a utility that is enough for a threshold are what any lower threshold down to the one
-    that they were found for would get, too; who waits under a threshold waits under any higher one.
+    GPUs whose utility passes a threshold are also granted under any lower threshold down to the one
+    that they were found for; a job that waits under a threshold waits under any higher one.
     """
 
     __slots__ = ("found", "waits_from")
@@ -312,7 +312,7 @@ class _Memory:
         self.waits_from = float("inf")
 
     def look_up(self, least: float) -> tuple[bool, Found | None]:
-        """Whether it is known, and what."""
+        """Return whether the answer is known, and the answer."""
         if least >= self.waits_from:
             return True, None
         for low, high, found in self.found:

@@ -1,4 +1,7 @@
-"""Discrete events: jobs come, start when decide() grants them GPUs, run for as long as the time model says, and end."""
+"""The simulator's engine of discrete events.
+
+Jobs arrive, start when decide() grants them GPUs, run for as long as the time model says, and end.
+"""
 # pure: decides on plain values
 
 from collections.abc import Callable, Sequence
@@ -39,7 +42,7 @@ class ImpossibleJobError(UsageError):
 
 
 class Rules(NamedTuple):
-    """How jobs are replayed.
+    """Rules of a replay.
 
     Attributes:
         policy: name of the placement policy.
@@ -48,9 +51,8 @@ class Rules(NamedTuple):
         passable_s: how long smaller jobs may pass one that waits (backfill); 0: first in, first
             out.
         time_models: names of the models of time_model; none for fixed times.
-        lasting: a job stays as slow as the worst company it has had makes it; else it goes on
-            faster without.
-        tick_s: the scheduler looks only at multiples of this, and starts no job in the look that
+        lasting: a job stays as slow as its worst neighbours have made it; else it speeds up again.
+        tick_s: the scheduler acts only at multiples of this, and starts no job in the step that
             sees another end, as the published simulator of topo-aware-sc17 does; 0: it acts at
             once.
         yardstick: name of the bandwidth model by which placements are reported, whatever the policy
@@ -217,7 +219,7 @@ class _Simulation:
         return sorted(self._done, key=lambda stay: stay.place)
 
     def _conserve(self) -> None:
-        """All jobs have ended, each once, and all GPUs are free again; that none is held twice, Cluster.start sees."""
+        """Check that all jobs have ended, each once, and that all GPUs are free again."""
         ended = sorted(stay.job.id for stay in self._done)
         free = sum(node.free for node in self._cluster.nodes)
         # _check has seen them run
@@ -342,7 +344,7 @@ class _Simulation:
                 self._set_slowdown(one, now)
 
     def _set_slowdown(self, one: _Running, now: float) -> None:
-        """How fast it goes on from now; the end that was expected is replaced by another."""
+        """Set the speed of a job from now on; its expected end is replaced."""
         company = [
             lease
             for lease in self._cluster.nodes[one.machine].leases.values()

@@ -38,7 +38,7 @@ class Trace(NamedTuple):
 
 
 def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trace:
-    """The jobs of a file as they would be launched on a machine, settings and profiles included.
+    """Return the jobs of a file as they would be launched, settings and profiles included.
 
     Args:
         path: of the file.
@@ -56,7 +56,7 @@ def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trac
 
 
 def generated_trace(kind: str, seed: int, count: int) -> str:
-    """A file of random jobs, with the profiles that they need.
+    """Return a file of random jobs, with the profiles that they need.
 
     Args:
         kind: a key of GENERATORS.
@@ -153,7 +153,7 @@ def _fraction(entry: Entry, key: str, default: float | None) -> float | None:
 
 
 def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Profile]) -> Request:
-    """With what is known of the job beside those whose profiles the file brings along."""
+    """Return the request with the slowdowns of the job beside profiles of the file."""
     if not profile.name:
         return request
     own = profile.slowdowns

@@ -1,4 +1,4 @@
-"""Leases and tickets of simulated jobs: what of the launcher's records decisions rest on, and the rest left empty."""
+"""Leases and tickets of simulated jobs: the fields that decisions rest on, the rest empty."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable
@@ -19,10 +19,10 @@ _TICKET = Ticket("", 0, 0, None, None, (), 0, 0.0, _NOBODY, (), None, None, _EPO
 
 
 def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
-    """What the launcher would write down of a job that starts.
+    """Return the lease that the launcher would record for a job that starts.
 
     Args:
-        job: which.
+        job: that starts.
         grant: what it got.
         uuids: of its GPUs, in rank order.
     """
@@ -44,10 +44,10 @@ def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
 
 
 def ticket_of(job: Job, uuids: tuple[str, ...], passable_s: float) -> Ticket:
-    """What the launcher would write down of a job that joins the queue.
+    """Return the ticket that the launcher would record for a job that joins the queue.
 
     Args:
-        job: which; its number in the queue is its place in the trace.
+        job: that joins; its number in the queue is its place in the trace.
         uuids: of the GPUs that would do.
         passable_s: how long smaller requests may pass it; 0 for never.
     """
@@ -63,14 +63,14 @@ def ticket_of(job: Job, uuids: tuple[str, ...], passable_s: float) -> Ticket:
 
 
 class Signature(NamedTuple):
-    """What decisions about other jobs can depend on of a lease: machines whose leases agree in it are alike."""
+    """The part of a lease that decisions about other jobs depend on."""
 
     uuids: tuple[str, ...]
     rest: tuple[object, ...]
 
 
 def signature(requests: Iterable[Request]) -> Callable[[Lease], Signature]:
-    """Reads the signature of a lease, given what all jobs of a trace ask."""
+    """Return a function that reads the signature of a lease, given the requests of a trace."""
     names, profiles, hosts, shares = False, False, False, False
     for request in requests:
         apart = bool(request.wishes.apart_from)

@@ -1,4 +1,4 @@
-"""One scale for the placements of all policies: what they are worth, whatever the policy itself went by."""
+"""One scale for the placements of all policies, whatever a policy itself goes by."""
 # pure: decides on plain values
 
 from collections import Counter
@@ -52,12 +52,12 @@ class Yardstick:
 
     @cached_property
     def socket(self) -> dict[int, int]:
-        """The same by index."""
+        """Socket of each GPU, by index."""
         return {gpu.index: self.socket_of[gpu.uuid] for gpu in self._topology.gpus}
 
     @cached_property
     def socket_size(self) -> Counter[int]:
-        """How many GPUs each socket has."""
+        """Number of GPUs of each socket."""
         return Counter(self.socket_of.values())
 
     def _has_nvlink_ring(self, gpus: frozenset[int]) -> bool:
@@ -96,5 +96,5 @@ class Yardstick:
         )
 
     def are_split(self, gpus: Sequence[int]) -> bool:
-        """Whether GPUs, by index, are on several sockets."""
+        """Return whether GPUs, by index, are on several sockets."""
         return len({self.socket[gpu] for gpu in gpus}) > 1

@@ -374,7 +374,10 @@ def _sensitive(
     """Whether faster links pay, how sure that is, and why."""
     if rate is not None:
         far = rate >= _FIRMLY * LEAST_GB_PER_S or rate <= LEAST_GB_PER_S / _FIRMLY
-        why = f"each GPU sends {rate:.3g} GB/s in messages of 100 kB and more; links matter from {LEAST_GB_PER_S:.2g} on"
+        why = (
+            f"each GPU sends {rate:.3g} GB/s in messages of 100 kB and more; links matter from "
+            f"{LEAST_GB_PER_S:.2g} on"
+        )
         return rate >= LEAST_GB_PER_S, "likely" if far else "guess", why
     size = f"{mean / 1e6:.3g} MB" if mean >= 1e6 else f"{mean / 1e3:.3g} kB"
     text = f"messages have {size} on average, fast links pay from 100 kB on"

@@ -154,7 +154,8 @@ def read_ncu(text: str, origin: str) -> NcuCounters:
     )
     if not instructions:
         raise UsageError(
-            f"{origin}: {len(launches)} kernels executed 0 warp instructions: there is nothing to count by"
+            f"{origin}: {len(launches)} kernels executed 0 warp instructions: there is nothing to "
+            "count by"
         )
     hits = sum(
         count * _needed(launch, value(launch, _HIT), _HIT, origin)
@@ -333,7 +334,8 @@ def _figure(cell: _Cell, metric: str, *, comma: bool, origin: str) -> float | No
 def _percentage(number: float, cell: _Cell, metric: str, origin: str) -> float:
     if number > 100 + _NOISE_PERCENTAGE or cell.unit.strip() not in {"%", "", "pct"}:
         raise UsageError(
-            f"{origin}:{cell.line}: {metric} is {quoted(f'{cell.text} {cell.unit}')}, not 0 to 100 %"
+            f"{origin}:{cell.line}: {metric} is {quoted(f'{cell.text} {cell.unit}')}, not 0 to 100 "
+            "%"
         )
     return min(number, 100.0)
 

@@ -33,7 +33,8 @@ class Communication(Section):
     )
     edges = items(
         RowOf((0, MAX_RANKS - 1), (0, MAX_RANKS - 1), Above(0.0, 1e18)),
-        "`[[rank, rank, GB], ...]`: what went over each pair of GPUs; the pattern if `pattern` is missing",
+        "`[[rank, rank, GB], ...]`: what went over each pair of GPUs; the pattern if `pattern` is "
+        "missing",
     )
     bandwidth_sensitive = flag("whether faster links make the job faster")
     weight = number(
@@ -44,7 +45,8 @@ class Communication(Section):
     collective_calls_per_iteration = whole(0, 1 << 62, "of one GPU")
     message_bytes = number(0, 1e15, "average size of a collective call's message")
     time_percentage = percentage(
-        "share of its time in which it waits for its links on the best GPUs; for the [simulator](simulate.md)"
+        "share of its time in which it waits for its links on the best GPUs; for the "
+        "[simulator](simulate.md)"
     )
     split_slowdown_percentage = percentage(
         "how much longer it takes with its GPUs on several sockets; likewise", most=1e4
@@ -92,8 +94,10 @@ class Resources(Section):
     memory_bandwidth_utilization_max_percentage = percentage("its maximum")
     utilization = word(
         ("share", "time-active"),
-        "what both utilizations are: `share` of the SMs and of the DRAM bandwidth in use (GPM), or `time-active`: of "
-        "the time in which any kernel ran, and memory was accessed (NVML), which is no share of either",
+        "what both utilizations are: `share` of the SMs and of the DRAM bandwidth in use (GPM), or "
+        "`time-active`: of "
+        "the time in which any kernel ran, and memory was accessed (NVML), which is no share of "
+        "either",
     )
     time_active_percentage = percentage("average share of time in which any kernel ran")
     idle_percentage = percentage("share of the samples in which none ran at all")
@@ -189,7 +193,8 @@ class Collocation(Section):
 
     slowdown_percentage = table(
         _SLOWDOWN,
-        "table of profile name and number: how much longer it takes beside that job on one *socket*",
+        "table of profile name and number: how much longer it takes beside that job on one "
+        "*socket*",
     )
     incomplete = flag("the job failed before all was measured")
     source = text(_SOURCE)

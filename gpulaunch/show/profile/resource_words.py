@@ -26,7 +26,8 @@ _ENDINGS = {"time_active_percentage": " of the time", "idle_percentage": " of th
 _INSTRUMENTS = {"share": " (GPM)", "time-active": " (NVML)"}
 _MEANINGS = {
     "share": "utilization: share of the SMs, and of the DRAM bandwidth, in use%s",
-    "time-active": "utilization: share of the time in which a kernel ran, and in which memory was accessed%s;"
+    "time-active": "utilization: share of the time in which a kernel ran, and in which memory was "
+    "accessed%s;"
     " not the share of SMs, nor of bandwidth",
     None: "utilization: whether of SMs and bandwidth or of time is not recorded%s",
 }
