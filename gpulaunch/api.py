@@ -292,8 +292,8 @@ def allocate(
     table = table_of(launch, _log.warning)
     held = acquire(launch, table, Callbacks(_log.warning, _waiting), lambda *_: _ThisProcess())
     if isinstance(held, Acquired):
-        if held.grant.own_because:
-            _log.warning("not shared: %s", held.grant.own_because)
+        if held.grant.exclusive_reason:
+            _log.warning("not shared: %s", held.grant.exclusive_reason)
         return HeldLease(launch, table, held)
     if isinstance(held, Wait):
         raise WouldWaitError(held.reason, "give wait=True to queue")

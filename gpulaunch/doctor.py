@@ -10,6 +10,7 @@ from gpulaunch.containers.docker_socket import find_socket
 from gpulaunch.containers.engine_ways import offer_of
 from gpulaunch.containers.standings import QUESTION_S
 from gpulaunch.containers.ways import NO_WAY, describe_way
+from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_launch import shown_machine, shown_settings, shown_table
@@ -112,12 +113,12 @@ def _mps() -> list[Finding]:
 def _sharing(machine: Machine) -> list[Finding]:
     """Which GPUs can be shared, and which cannot."""
     offer = what_can_be_shared(machine)
-    if isinstance(offer, str):
+    if isinstance(offer, Unfit):
         return [
             Finding(
                 "sharing",
                 "warning",
-                f"no GPU can be shared: {offer}",
+                f"no GPU can be shared: {offer.reason}",
                 "launches get GPUs of their own",
             )
         ]

@@ -153,7 +153,7 @@ class _Listener:
 
 
 def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
-    gpus = acquired.grant.choice.named(acquired.grant.placement.gpus)
+    gpus = acquired.grant.problem.format_ranks(acquired.grant.placement.gpus)
     share = ""
     if acquired.lease.share:
         from gpulaunch.files.size import format_size  # late: few launches share
@@ -218,11 +218,11 @@ def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share |
     """Return the share that the lease would have, without the directory of its MPS daemon."""
     if not isinstance(decision, Grant):
         return None
-    if decision.joining is None:
+    if decision.share_option is None:
         return situation.within.share if situation.within else None
     from gpulaunch.decide.share_options import share_of  # late: few launches share
 
-    return share_of(launch.request, decision.joining)
+    return share_of(launch.request, decision.share_option)
 
 
 def _what_would_run(

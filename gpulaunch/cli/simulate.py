@@ -8,7 +8,7 @@ from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_js
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
-from gpulaunch.decide.placement.policies import USUAL_MODEL
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S, shown_machine
 from gpulaunch.launch.settings import SETTINGS, one_of
@@ -80,8 +80,8 @@ def _parser() -> Parser:
         "--policy",
         metavar="P,...",
         type=_read(SETTINGS["policy"], each=True),
-        default=["preserve"],
-        help="one run for each (default: preserve)",
+        default=[DEFAULT_POLICY],
+        help=f"one run for each (default: {DEFAULT_POLICY})",
     )
     parser.add_argument(
         "--queue", choices=("fifo", "backfill"), default="fifo", help="(default: fifo)"
@@ -105,7 +105,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--bandwidth-model",
         choices=_BANDWIDTH_MODELS,
-        help="what policies go by (default: cut; preserve-paper: mapa)",
+        help=_bandwidth_model_help(),
     )
     parser.add_argument(
         "--measure-by",
@@ -138,6 +138,16 @@ def _parser() -> Parser:
     )
     add_json(parser)
     return parser
+
+
+def _bandwidth_model_help() -> str:
+    others = [
+        f"{name.replace('_', '-')}: {policy.bandwidth_model}"
+        for name, policy in POLICIES.items()
+        if policy.bandwidth_model != POLICIES[DEFAULT_POLICY].bandwidth_model
+    ]
+    defaults = [f"default: {POLICIES[DEFAULT_POLICY].bandwidth_model}", *others]
+    return f"what policies go by ({'; '.join(defaults)})"
 
 
 def _paper(text: str) -> str:
@@ -218,7 +228,7 @@ def _backfill_limit(options: Namespace) -> float:
 def _rules(options: Namespace, policy: str) -> Rules:
     return Rules(
         policy=policy,
-        model=options.bandwidth_model or USUAL_MODEL.get(policy, "cut"),
+        model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
         machines=options.machines,
         passable_s=_backfill_limit(options) if options.queue == "backfill" else 0.0,
         time_models=tuple(name for name in options.time_model if name != "fixed"),

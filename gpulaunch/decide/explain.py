@@ -10,21 +10,22 @@ from gpulaunch.decide.decide import (
     Grant,
     Situation,
     admitted_gpus,
+    assess_share_groups,
     decide,
     leased_uuids,
-    share_groups,
     used_outside,
 )
 from gpulaunch.decide.needs import kept_apart, to_avoid
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.decide.share_options import Joining
+    from gpulaunch.decide.share_options import ShareOption
 
 _FEWER = 16  # so many smaller counts are tried
 
@@ -73,7 +74,7 @@ class Explanation(NamedTuple):
     reason: str
     alternatives: list[Alternative]
     if_idle: Alternative | None = None
-    sharing: "Sequence[tuple[Joining, str]]" = ()
+    sharing: "Sequence[tuple[ShareOption, str]]" = ()
 
 
 def explain(
@@ -99,11 +100,11 @@ def explain(
         return Explanation(
             left_out, [], decision.reason, alternatives(request, situation, most), sharing=shared
         )
-    if decision.joining and decision.joining.residents:
-        left_out = [one for one in left_out if one.gpu.uuid not in decision.joining.group]
-    ranked = list(islice(ranking(decision.choice, request.policy), max(limit, 2)))
+    if decision.share_option and decision.share_option.residents:
+        left_out = [one for one in left_out if one.gpu.uuid not in decision.share_option.group]
+    ranked = list(islice(ranking(decision.problem, request.policy), max(limit, 2)))
     reason = _reason(request, decision, ranked)
-    if decision.choice.scale.mapper.gave_up:
+    if decision.problem.scorer.mapper.gave_up:
         reason += "; there were too many mappings to try them all"
     return Explanation(
         left_out, ranked[:limit], reason, [], _if_idle(request, situation, decision), shared
@@ -112,10 +113,10 @@ def explain(
 
 def _shared(
     request: Request, situation: Situation, decision: Decision
-) -> "list[tuple[Joining, str]]":
+) -> "list[tuple[ShareOption, str]]":
     """The share groups that there are, and last what is opened."""
-    found = share_groups(request, situation)
-    opens = decision.joining if isinstance(decision, Grant) else None
+    found = assess_share_groups(request, situation)
+    opens = decision.share_option if isinstance(decision, Grant) else None
     if opens and not opens.residents:
         gpus = [gpu for gpu in situation.topology.gpus if gpu.uuid in opens.group]
         found.append((opens, gpus_named(gpus)))
@@ -125,7 +126,7 @@ def _shared(
 def _if_idle(request: Request, situation: Situation, grant: Grant) -> Alternative | None:
     """What a job that cares for links would get for waiting until nobody else is there."""
     found = grant.placement.scores.effective_bandwidth
-    if found is None or not grant.choice.sensitive:
+    if found is None or not grant.problem.sensitive:
         return None
     idle = decide(request, Situation(situation.topology, within=situation.within))
     best = idle.placement.scores.effective_bandwidth if isinstance(idle, Grant) else None
@@ -181,16 +182,16 @@ def _whose(lease: Lease, user_name: Callable[[int], str]) -> str:
 
 
 def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
-    winner = grant.choice.set_named(ranked[0].gpus)
-    if grant.joining and grant.joining.residents:
+    winner = grant.problem.format_set(ranked[0].gpus)
+    if grant.share_option and grant.share_option.residents:
         return f"{winner} is {grant.reason}"
     if grant.placement.candidates == 1:
         group = " in one NUMA node" if request.wishes.one_numa_node else " in one machine"
         return (
             f"{winner} is the only set of free GPUs that "
-            f"fits{group if grant.choice.needs.within else ''}"
+            f"fits{group if grant.problem.needs.within else ''}"
         )
-    if grant.placement.made:
+    if grant.placement.chosen_by_policy:
         utility = grant.placement.utility
         useful = "" if utility is None else f", of utility {utility:.2f} to the job"
         return (
@@ -208,9 +209,9 @@ def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
 
 def _against(grant: Grant, winner: str, first: Candidate, second: Candidate) -> str:
     """The first score in which the winner beats the runner-up."""
-    choice, by = grant.choice, grant.placement.by
+    problem, by = grant.problem, grant.placement.by
     tied: list[str] = []
-    figures = [choice.scores_by(choice.mask(candidate.gpus), by) for candidate in (first, second)]
+    figures = [problem.scores_by(problem.mask(candidate.gpus), by) for candidate in (first, second)]
     for name, mine, other in zip(by, *figures, strict=True):
         after = f", after a tie in {', '.join(tied)}" if tied else ""
         if mine > other and name == "fragmentation":
@@ -225,18 +226,18 @@ def _against(grant: Grant, winner: str, first: Candidate, second: Candidate) -> 
             )
         tied.append(_word(name))
     return (
-        f"{winner} ties with {choice.set_named(second.gpus)} in {', '.join(tied)}, and has lower "
+        f"{winner} ties with {problem.format_set(second.gpus)} in {', '.join(tied)}, and has lower "
         "indices"
     )
 
 
 def _without_rival(grant: Grant, winner: str) -> str:
-    if grant.choice.too_many:
+    if grant.problem.too_many:
         return (
             f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} "
             "candidates are too many"
         )
-    if grant.choice.musts or grant.choice.needs.at_most:
+    if grant.problem.musts or grant.problem.needs.at_most:
         return (
             f"of {grant.placement.candidates} candidates {winner} alone has what the job needs, or "
             "sets just like it"
@@ -291,7 +292,7 @@ def _lesser(request: Request) -> Iterator[tuple[str, Request]]:
         if getattr(wishes, field) != getattr(nothing, field):
             without = wishes._replace(**{field: getattr(nothing, field)})
             yield f"drop {option}", request._replace(wishes=without)
-    if request.policy == "topo_aware_p" and request.utility.least:
+    if POLICIES[request.policy].waits_for_utility and request.utility.least:
         yield (
             "drop --min-utility",
             request._replace(utility=request.utility._replace(least=UtilityTerms().least)),

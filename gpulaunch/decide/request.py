@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.machine.drivers import DRIVERS
@@ -17,9 +18,6 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.profiles.demand import Demand
     from gpulaunch.sharing.capacity import Capacity
     from gpulaunch.sharing.interference import Bounds
-
-GOES_BY_UTILITY = ("topo_aware", "topo_aware_p")
-"""The policies of topo-aware-sc17: neighbours matter to them, and in which order those began."""
 
 _WIDEST_RANGE = 1024
 _MAX_DIGITS = 20  # of an index or a range
@@ -66,7 +64,7 @@ class UtilityTerms(NamedTuple):
     """What the policies of topo-aware-sc17 ask besides.
 
     Attributes:
-        least: under this utility, 0 to 1, topo_aware_p waits.
+        least: under this utility, 0 to 1, a policy that waits for utility lets the job wait.
         weights: of communication, interference and fragmentation.
         slowdowns: by a job's profile: how much slower this job is beside it, and it beside this
             one; 0.1 is 10 %.
@@ -75,6 +73,16 @@ class UtilityTerms(NamedTuple):
     least: float = 0.0
     weights: Weights = Weights()
     slowdowns: Mapping[str, tuple[float, float]] = {}
+
+
+class Unfit(NamedTuple):
+    """The answer that something will not do.
+
+    Attributes:
+        reason: Why not, as a clause for messages.
+    """
+
+    reason: str
 
 
 class Sharing(NamedTuple):
@@ -116,7 +124,7 @@ class Request(NamedTuple):
         name: that the user gave the job, or None.
         assumed: what of the above neither the user nor a profile said.
         sharing: None if the GPUs are to be its own.
-        own_because: why they are, although the user wanted to share; None if he did not.
+        exclusive_reason: why they are, although the user wanted to share; None if he did not.
     """
 
     gpus: int | None
@@ -131,12 +139,13 @@ class Request(NamedTuple):
     name: str | None = None
     assumed: tuple[str, ...] = ()
     sharing: Sharing | None = None
-    own_because: str | None = None
+    exclusive_reason: str | None = None
 
     @property
     def is_choosy(self) -> bool:
         """Whether it may wait although enough GPUs are free that would do, each for itself."""
-        return self.wishes != Wishes() or (self.policy == "topo_aware_p" and self.utility.least > 0)
+        waits_for_utility = POLICIES[self.policy].waits_for_utility and self.utility.least > 0
+        return self.wishes != Wishes() or waits_for_utility
 
 
 def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:

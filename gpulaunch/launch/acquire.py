@@ -234,13 +234,13 @@ def _share_made_ready(
     launch: Launch, table: Table, decision: Wait | Refuse | Grant
 ) -> "AbstractContextManager[Share | None]":
     """Return a context with the share that the lease will have; its MPS daemon stays that long."""
-    joining = decision.joining if isinstance(decision, Grant) else None
-    if joining is None:
+    option = decision.share_option if isinstance(decision, Grant) else None
+    if option is None:
         return nullcontext(launch.within.share if launch.within else None)
     from gpulaunch.decide.share_options import share_of  # late: few launches share
     from gpulaunch.sharing.membership import ready_to_share
 
-    return ready_to_share(share_of(launch.request, joining), joining.residents, launch.mps, table)
+    return ready_to_share(share_of(launch.request, option), option.residents, launch.mps, table)
 
 
 def _publish(
@@ -294,13 +294,13 @@ def _terms_again(launch: Launch, assessment: Assessment, prepared: "Share | None
     if launch.request.sharing is None:  # a share can only be that of the lease around this launch
         return _Terms(prepared) if assessment.situation.within or prepared is None else None
     decision = assessment.decision
-    joining = decision.joining if isinstance(decision, Grant) else None
-    if joining is None or prepared is None:
-        return _Terms(None) if joining is None and prepared is None else None
+    option = decision.share_option if isinstance(decision, Grant) else None
+    if option is None or prepared is None:
+        return _Terms(None) if option is None and prepared is None else None
     from gpulaunch.decide.share_options import share_of  # late: few launches share
 
-    share = share_of(launch.request, joining)
-    daemons = {lease.share.pipe_directory for lease in joining.residents if lease.share}
+    share = share_of(launch.request, option)
+    daemons = {lease.share.pipe_directory for lease in option.residents if lease.share}
     if launch.mps and (share.group != prepared.group or daemons - {prepared.pipe_directory}):
         return None
     return _Terms(share._replace(pipe_directory=prepared.pipe_directory))

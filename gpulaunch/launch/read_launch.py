@@ -163,12 +163,12 @@ def _shared(
             "--memory may say less"
         )
     found = read_sharing(settings, profile, around.machine, request.name or program)
-    if isinstance(found, str):
+    if isinstance(found, requests.Unfit):
         if (
             settings.distance("share") < 2 or profile.sharing.share
         ):  # a file says it of all jobs, known or not
-            warn(f"not shared: {found}")
-        return request._replace(own_because=found)
+            warn(f"not shared: {found.reason}")
+        return request._replace(exclusive_reason=found.reason)
     return request._replace(sharing=found)
 
 

@@ -59,8 +59,8 @@ def run(
         return acquired
     with _released_at_the_end(acquired) as keeper:
         granted(acquired)
-        if acquired.grant.own_because:
-            callbacks.warn(f"not shared: {acquired.grant.own_because}")
+        if acquired.grant.exclusive_reason:
+            callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
         keeper.start(acquired.lease, granted_gpus(launch, acquired.grant))
         status = keeper.wait(launch.time_limit_s)
         in_time = status is not None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.errors import UsageError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.gpu_names import gpus_text
@@ -41,7 +42,9 @@ def measure_sensitivity(
         UsageError: it has one GPU, or all placements are alike.
         WouldWaitError: its GPUs are busy.
     """
-    sure = one._replace(request=one.request._replace(bandwidth_sensitive=True, policy="preserve"))
+    sure = one._replace(
+        request=one.request._replace(bandwidth_sensitive=True, policy=DEFAULT_POLICY)
+    )
     site = find_site(sure, warn)
     if len(site.gpus) == 1:
         raise UsageError("--sensitivity: a job of 1 GPU has no links to compare", "-n 2 or more")

@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 
 from gpulaunch.decide.placement.effective import mapa_equation, ring_counts
 from gpulaunch.decide.placement.fabric import Fabric
-from gpulaunch.decide.placement.policies import USUAL_MODEL
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.machine.catalog import load_described_machine, load_paper
 from gpulaunch.machine.topology import Topology
@@ -102,7 +102,8 @@ def _replays(
     yardstick: str = "cut",
 ) -> list[Replay]:
     topology, remembered = machine_of(machine), _remembered(machine)
-    rules = Rules(policy, USUAL_MODEL.get(policy, "cut"), time_models=times, yardstick=yardstick)
+    model = POLICIES[policy].bandwidth_model
+    rules = Rules(policy, model, time_models=times, yardstick=yardstick)
     return [
         measure(
             topology,

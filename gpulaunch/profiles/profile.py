@@ -48,8 +48,8 @@ class Profile(Section):
     required = ("name",)
 
     version = whole(1, VERSION, "of this format: 1")
-    name: Key[str] = Key(str, "how the command line calls it", otherwise="")
-    description: Key[str] = Key(str, "one line", otherwise="")
+    name: Key[str] = Key(str, "how the command line calls it", default="")
+    description: Key[str] = Key(str, "one line", default="")
     base = text(
         "`NAME`, `NAME@VARIANT` or a path: the profile that this one differs from "
         "([more](#base-and-variants))"

@@ -47,7 +47,7 @@ class Partition(NamedTuple):
     evaluations: int = 0
 
 
-class Part(NamedTuple):
+class Allotment(NamedTuple):
     """What a job gets that comes to a GPU.
 
     Attributes:
@@ -216,12 +216,12 @@ def _names(demands: Iterable[Demand]) -> str:
     )
 
 
-def for_newcomer(
+def allot_newcomer(
     residents: Sequence[tuple[Demand, int]],
     newcomer: Demand,
     announced: Sequence[Demand],
     capacity: Capacity,
-) -> Part:
+) -> Allotment:
     """The percentage of a job that comes to a GPU, where nobody who is there can be resized.
 
     1. Nobody is there: its part of the partition of all that are announced; alone, what it can make
@@ -254,14 +254,14 @@ def for_newcomer(
             if announced
             else optimum.reason
         )
-        return Part(own, optimum, left, overlaps=own > room, reason=reason)
+        return Allotment(own, optimum, left, overlaps=own > room, reason=reason)
     kept = f", less {reserved} % for jobs to come" if reserved else ""
     there = f"the jobs that are there leave {max(0, left)} %{kept}: "
     if room < LEAST_LEFT:
         reason = f"{there}too little, so it gets its part of the best partition, {own} %"
-        return Part(own, optimum, left, overlaps=own > room, reason=reason)
+        return Allotment(own, optimum, left, overlaps=own > room, reason=reason)
     if is_memory_intensive(newcomer, capacity) and own <= room:
-        return Part(
+        return Allotment(
             own,
             optimum,
             left,
@@ -269,7 +269,9 @@ def for_newcomer(
             reason=f"{there}it is memory-intensive and needs {own} %",
         )
     taken = rounded_down(room, capacity.sm_count)
-    return Part(taken, optimum, left, overlaps=taken > room, reason=f"{there}it gets all of that")
+    return Allotment(
+        taken, optimum, left, overlaps=taken > room, reason=f"{there}it gets all of that"
+    )
 
 
 def predict(demands: Sequence[Demand], sm_percentages: Sequence[float]) -> Prediction | None:

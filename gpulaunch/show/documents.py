@@ -21,7 +21,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.show import Document
-from gpulaunch.show.share_documents import joining_document, sharing_document, sharing_lines
+from gpulaunch.show.share_documents import share_option_document, sharing_document, sharing_lines
 
 if TYPE_CHECKING:
     from gpulaunch.decide.explain import Alternative, Explanation
@@ -93,7 +93,7 @@ def explanation_document(explanation: "Explanation") -> Document:
         "alternatives": [_alternative(alternative) for alternative in explanation.alternatives],
         "if_idle": _alternative(explanation.if_idle) if explanation.if_idle else None,
         "share_groups": [
-            {"gpus": gpus, **joining_document(joining)} for joining, gpus in explanation.sharing
+            {"gpus": gpus, **share_option_document(option)} for option, gpus in explanation.sharing
         ],
     }
 

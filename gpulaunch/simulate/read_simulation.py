@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.write import document_text
@@ -18,8 +19,9 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.simulated_job import Job
 
-# a policy that goes by all that a job says; which one decides is said by each run
-_READ_WITH = "topo_aware_p"
+# Requests are read once for all runs, by a policy that uses everything a job says; each run then
+# puts in its own.
+_READ_WITH = next(name for name, policy in POLICIES.items() if policy.waits_for_utility)
 _APART = ("min_utility",)  # what hardly two jobs have in common
 
 
@@ -146,8 +148,8 @@ class _Reader:
         return _with_slowdowns(request, profile, self._profiles), profile
 
 
-def _fraction(entry: Entry, key: str, otherwise: float | None) -> float | None:
-    return entry.own[key] / 100 if key in entry.own else otherwise
+def _fraction(entry: Entry, key: str, default: float | None) -> float | None:
+    return entry.own[key] / 100 if key in entry.own else default
 
 
 def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Profile]) -> Request:

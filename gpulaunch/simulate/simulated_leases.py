@@ -27,10 +27,10 @@ def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
         uuids: of its GPUs, in rank order.
     """
     request, share = job.request, None
-    if grant.joining and grant.joining.part:
+    if grant.share_option and grant.share_option.allotment:
         from gpulaunch.decide.share_options import share_of  # late: few jobs share
 
-        share = share_of(request, grant.joining)
+        share = share_of(request, grant.share_option)
     return _LEASE._replace(
         id=f"job{job.id}",
         user_id=request.sharing.user_id if request.sharing else 0,

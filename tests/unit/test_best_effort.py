@@ -8,8 +8,8 @@ import pytest
 from test_policies import random_topology
 
 from gpulaunch.decide.placement.best_effort import best_of_partition, points
-from gpulaunch.decide.placement.choice import Choice, Needs
 from gpulaunch.decide.placement.place import place
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
@@ -122,7 +122,7 @@ def test_points_of_a_dgx1() -> None:
 def test_on_a_dgx1(sentence: str, free: Gpus, count: int, required: Gpus, want: Gpus) -> None:
     """On a DGX-1 V100 the policy takes what the plugin takes."""
     topology, _ = load_described_machine("dgx1-v100")
-    choice = Choice(
+    problem = PlacementProblem(
         topology,
         free=tuple(free),
         admitted=tuple(free),
@@ -132,7 +132,7 @@ def test_on_a_dgx1(sentence: str, free: Gpus, count: int, required: Gpus, want: 
         model="cut",
         needs=Needs(required=frozenset(required)),
     )
-    placement = place(choice, "best_effort")
+    placement = place(problem, "best_effort")
     assert placement is not None
     assert tuple(sorted(placement.gpus)) == want, sentence
 
@@ -155,7 +155,7 @@ def test_too_many_to_partition() -> None:
     with pytest.raises(FailedError) as problem:
         best_of_partition(topology, range(17), 2)
     assert problem.value.message == "17 GPUs are free: policy best-effort can partition at most 16"
-    assert problem.value.hint == "narrow the choice with --only, or take --policy preserve"
+    assert problem.value.hint == "narrow the choice with --only, or take another --policy"
 
 
 def test_a_required_gpu_of_another_machine() -> None:
@@ -166,7 +166,7 @@ def test_a_required_gpu_of_another_machine() -> None:
 
     def taken(*required: int) -> Gpus | None:
         needs = Needs(required=frozenset(required), within=nodes)
-        choice = Choice(
+        problem = PlacementProblem(
             topology,
             free=gpus,
             admitted=gpus,
@@ -176,7 +176,7 @@ def test_a_required_gpu_of_another_machine() -> None:
             model="cut",
             needs=needs,
         )
-        placement = place(choice, "best_effort")
+        placement = place(problem, "best_effort")
         return placement and placement.gpus
 
     assert taken(6) == (6, 7)

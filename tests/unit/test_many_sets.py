@@ -9,9 +9,9 @@ import pytest
 from gpulaunch.decide.decide import Grant, Situation, decide
 from gpulaunch.decide.explain import explain
 from gpulaunch.decide.placement import candidates, mapping, search
-from gpulaunch.decide.placement.choice import Choice, Needs
 from gpulaunch.decide.placement.place import Placement, place
 from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
@@ -54,7 +54,7 @@ def placed(
     topology: Topology, count: int, policy: str = "preserve", needs: Needs = NONE
 ) -> Placement | None:
     gpus = [gpu.index for gpu in topology.gpus]
-    choice = Choice(
+    problem = PlacementProblem(
         topology,
         free=gpus,
         admitted=gpus,
@@ -64,7 +64,7 @@ def placed(
         model="cut",
         needs=needs,
     )
-    return place(choice, policy)
+    return place(problem, policy)
 
 
 HALVES = (frozenset(range(20)), frozenset(range(20, 40)))

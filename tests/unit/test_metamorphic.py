@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from test_policies import Case, Machine, random_needs, random_pattern, random_topology
 
-from gpulaunch.decide.placement.choice import Choice, Needs
 from gpulaunch.decide.placement.place import place, ranking
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
@@ -42,9 +42,9 @@ def cases(
 
 def best(case: Case) -> tuple[int, ...] | None:
     """The scores that decide, of the winner; None if nothing has what is needed."""
-    choice = case.choice()
-    found = place(choice, case.policy)
-    return found and choice.scores_by(choice.mask(found.gpus), found.by)
+    problem = case.problem()
+    found = place(problem, case.policy)
+    return found and problem.scores_by(problem.mask(found.gpus), found.by)
 
 
 def renamed(case: Case, name: Mapping[int, int]) -> Case:
@@ -86,7 +86,7 @@ def test_other_indices_give_the_same_gpus(policy: str) -> None:
             )
             other = renamed(case, name)
             assert best(other) == best(case), case
-            found = place(other.choice(), policy)
+            found = place(other.problem(), policy)
             if found:
                 back = {new: old for old, new in name.items()}
                 again = case._replace(admitted=[back[gpu] for gpu in found.gpus])
@@ -143,7 +143,7 @@ def test_faster_links_everywhere_change_nothing_but_the_scale(policy: str, facto
             needs=asked.needs._replace(least_gb_per_s=0.0),
         )
         after = before._replace(machine=Machine(scaled(asked.machine.topology, factor)))
-        one, other = (place(case.choice(), policy) for case in (before, after))
+        one, other = (place(case.problem(), policy) for case in (before, after))
         assert (one and one.gpus) == (other and other.gpus), before
         if one and other:
             times = [
@@ -154,8 +154,8 @@ def test_faster_links_everywhere_change_nothing_but_the_scale(policy: str, facto
 
 
 def answers(case: Case) -> tuple[Any, ...]:
-    choice: Choice = case.choice()
-    return place(choice, case.policy), list(ranking(choice, case.policy))
+    problem: PlacementProblem = case.problem()
+    return place(problem, case.policy), list(ranking(problem, case.policy))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -176,10 +176,10 @@ def test_same_input_same_answer(policy: str) -> None:
     """Asked again, of the same choice or a new one, the answer is the same, also after other questions in between."""
     for _, case in cases("again", policy, most=8):
         first = answers(case)
-        choice = case.choice()
+        problem = case.problem()
         for other in POLICIES:
-            place(choice, other)
-        assert (place(choice, policy), list(ranking(choice, policy))) == first == answers(case), (
+            place(problem, other)
+        assert (place(problem, policy), list(ranking(problem, policy))) == first == answers(case), (
             case
         )
 
@@ -193,4 +193,4 @@ def test_only_ratios_of_weights_matter(policy: str) -> None:
             heavy = case._replace(
                 pattern=Pattern("heavy", collective=False, ranks=case.count, given=heavier)
             )
-            assert place(heavy.choice(), policy) == place(case.choice(), policy), case
+            assert place(heavy.problem(), policy) == place(case.problem(), policy), case

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gpulaunch.decide.placement.choice import Choice, Needs
 from gpulaunch.decide.placement.place import place
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
@@ -30,7 +30,7 @@ class Asked(NamedTuple):
         """GPUs in rank order."""
         topology, _ = load_described_machine(self.machine)
         free = [gpu.index for gpu in topology.gpus if gpu.index not in {*self.busy}]
-        choice = Choice(
+        problem = PlacementProblem(
             topology,
             free=free,
             admitted=free,
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
             model="cut",
             needs=self.needs,
         )
-        placement = place(choice, self.policy)
+        placement = place(problem, self.policy)
         return placement and placement.gpus
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
 from gpulaunch.decide.needs import expected_slowdown, kept_apart, needs_of
-from gpulaunch.decide.placement.choice import Needs
+from gpulaunch.decide.placement.problem import Needs
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes, check_wishes, exclude, only
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease

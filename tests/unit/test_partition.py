@@ -16,9 +16,9 @@ from gpulaunch.sharing.curve import keeps, percentage_for, rounded_down, saturat
 from gpulaunch.sharing.intensity import Knee, is_memory_intensive, knee, off_sm
 from gpulaunch.sharing.partition import (
     LEAST_LEFT,
-    Part,
+    Allotment,
     Prediction,
-    for_newcomer,
+    allot_newcomer,
     partition,
     predict,
 )
@@ -515,7 +515,7 @@ def test_newcomer(
     want: tuple[int, bool],
 ) -> None:
     """A newcomer gets what residents and announced jobs leave, and has caps overlap where that is too little."""
-    part = for_newcomer(residents, newcomer, announced, UNCOUNTED)
+    part = allot_newcomer(residents, newcomer, announced, UNCOUNTED)
     assert (part.sm_percentage, part.overlaps) == want, sentence
     assert part.left == 100 - sum(percentage for _, percentage in residents)
     assert part.optimum == partition(
@@ -532,7 +532,7 @@ def test_group_that_comes_one_by_one() -> None:
     for order in permutations(group):
         residents: list[tuple[Demand, int]] = []
         for i, newcomer in enumerate(order):
-            part = for_newcomer(residents, newcomer, order[i + 1 :], UNCOUNTED)
+            part = allot_newcomer(residents, newcomer, order[i + 1 :], UNCOUNTED)
             residents.append((newcomer, part.sm_percentage))
         # the last of the compute-intensive ones also has the percent that does not divide
         assert {
@@ -546,7 +546,7 @@ def test_group_that_comes_one_by_one() -> None:
         )
 
 
-def seen(part: Part) -> tuple[object, ...]:
+def seen(part: Allotment) -> tuple[object, ...]:
     """What a newcomer is told."""
     return (part.sm_percentage, part.left, part.overlaps, part.reason)
 
@@ -554,13 +554,13 @@ def seen(part: Part) -> tuple[object, ...]:
 def test_reasons() -> None:
     """A newcomer is told what there was, what is kept, and why it gets what it gets."""
     residents = [(FLAT, 19)]
-    assert for_newcomer(residents, LINEAR, [LINEAR], UNCOUNTED).reason == (
+    assert allot_newcomer(residents, LINEAR, [LINEAR], UNCOUNTED).reason == (
         "the jobs that are there leave 81 %, less 40 % for jobs to come: it gets all of that"
     )
-    assert for_newcomer([(LINEAR, 95)], FLAT, [], UNCOUNTED).reason == (
+    assert allot_newcomer([(LINEAR, 95)], FLAT, [], UNCOUNTED).reason == (
         "the jobs that are there leave 5 %: too little, so it gets its part of the best partition, 19 %"
     )
-    assert for_newcomer([], FLAT, [], UNCOUNTED).reason == (
+    assert allot_newcomer([], FLAT, [], UNCOUNTED).reason == (
         "alone: 19 % of the SMs keep it within 5 % of its best throughput"
     )
 
@@ -666,10 +666,10 @@ def test_newcomers(
     """A newcomer gets 1 to 100 %, whatever there is and in whatever order it came; caps overlap only where less than
     10 % is left, or less than an SM.
     """
-    part = for_newcomer(residents, newcomer, announced, gpu)
+    part = allot_newcomer(residents, newcomer, announced, gpu)
     shuffled = list(residents)
     rng.shuffle(shuffled)
-    assert seen(for_newcomer(shuffled, newcomer, announced, gpu)) == seen(part)
+    assert seen(allot_newcomer(shuffled, newcomer, announced, gpu)) == seen(part)
     assert 1 <= part.sm_percentage <= 100
     reserved = sum(part.optimum.sm_percentages[len(residents) + 1 :])
     if residents and part.overlaps:

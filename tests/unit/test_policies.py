@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from gpulaunch.decide.placement.choice import Choice, Needs
 from gpulaunch.decide.placement.place import Candidate, Placement, place, ranking
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
@@ -309,10 +309,10 @@ class Case(NamedTuple):
     pattern: Pattern
     needs: Needs = Needs()
 
-    def choice(self) -> Choice:
+    def problem(self) -> PlacementProblem:
         asked = self._asdict()
         del asked["machine"], asked["policy"]
-        return Choice(self.machine.topology, **asked)
+        return PlacementProblem(self.machine.topology, **asked)
 
     def ranked(self) -> list[Ranked]:
         """All sets that have what is needed, each with its best mapping, best first."""
@@ -621,7 +621,7 @@ def test_policy_finds_what_trying_everything_finds(
     """Each policy takes the set and the mapping that its scores put first, or none if none has what is needed."""
     for case in random_cases(f"{seed} {policy} {model}", policy, model, count):
         want = next(map(wanted, case.ranked()), None)
-        assert shown(place(case.choice(), policy)) == want, case
+        assert shown(place(case.problem(), policy)) == want, case
 
 
 @pytest.mark.parametrize("count", [16])
@@ -632,7 +632,7 @@ def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(
 ) -> None:
     """What is ranked is in the order of the scores, and what is left out has the scores of one before it."""
     for case in random_cases(f"ranking {policy} {model}", policy, model, count):
-        listed = [shown(candidate) for candidate in ranking(case.choice(), policy)]
+        listed = [shown(candidate) for candidate in ranking(case.problem(), policy)]
         every = [wanted(ranked) for ranked in case.ranked()]
         assert [candidate for candidate in every if candidate in listed] == listed, case
         before = set()
@@ -651,7 +651,7 @@ def test_candidates_are_counted() -> None:
             needs=asked.needs._replace(at_most=(), nvlink=False, least_gb_per_s=0.0)
         )
         every = combinations(sorted(case.machine.at[gpu] for gpu in case.admitted), case.count)
-        assert case.choice().candidates == sum(case.suits(gpus, None) for gpus in every), case
+        assert case.problem().candidates == sum(case.suits(gpus, None) for gpus in every), case
 
 
 def test_cases_cover_what_they_should() -> None:
@@ -724,7 +724,7 @@ def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
     )
     pattern = PATTERNS[rng.choice(("ring", "all_to_all")) if count < 5 else "all_to_all"]
     asked = Case(Machine(topology), free, free, count, "preserve", "cut", sensitive, pattern)
-    assert shown(place(asked.choice(), "preserve")) == wanted(asked.ranked()[0])
+    assert shown(place(asked.problem(), "preserve")) == wanted(asked.ranked()[0])
 
 
 def test_set_that_many_nvlinks_leave_in_parts() -> None:
@@ -743,17 +743,17 @@ def test_set_that_many_nvlinks_leave_in_parts() -> None:
         sensitive=True,
         pattern=PATTERNS["ring"],
     )
-    placement = place(case.choice(), "preserve_paper")
+    placement = place(case.problem(), "preserve_paper")
     assert (placement.gpus, placement.scores.effective_bandwidth) == ((0, 1, 2, 3), 48)
     assert shown(placement) == wanted(case.ranked()[0])
 
 
-def dgx1_choice(
+def dgx1_problem(
     count: int, *, pattern: str = "ring", sensitive: bool, free: Iterable[int] = range(8)
-) -> Choice:
+) -> PlacementProblem:
     topology, _ = load_described_machine("dgx1-v100")
     free = list(free)
-    return Choice(
+    return PlacementProblem(
         topology,
         free=free,
         admitted=free,
@@ -768,7 +768,7 @@ def test_vgg16_on_an_idle_dgx1() -> None:
     """Three GPUs for vgg16 on an idle DGX-1 V100: 0, 2 and 3, with 60 GB/s; 311 are preserved, now and later."""
     said = load_profile("vgg16").communication
     placement = place(
-        dgx1_choice(3, pattern=said.pattern, sensitive=said.bandwidth_sensitive), "preserve"
+        dgx1_problem(3, pattern=said.pattern, sensitive=said.bandwidth_sensitive), "preserve"
     )
     assert placement.gpus == (0, 2, 3)
     assert placement.scores[:4] == (125, 60, 311, 622)
@@ -808,15 +808,15 @@ def test_scores_that_decide(
     sentence: str, policy: str, sensitive: bool, want: tuple[str, ...]
 ) -> None:
     """A placement names the scores that decided it, in order of weight."""
-    assert place(dgx1_choice(3, sensitive=sensitive), policy).by == want, sentence
+    assert place(dgx1_problem(3, sensitive=sensitive), policy).by == want, sentence
 
 
 @pytest.mark.parametrize("free", [range(8), (0, 1, 2, 3, 7), (1, 4, 5, 6)])
 def test_one_gpu_is_insensitive(free: Iterable[int]) -> None:
     """A single GPU has no link to be sensitive about: it goes where it spoils least for others."""
-    asked = dgx1_choice(1, sensitive=True, free=free)
+    asked = dgx1_problem(1, sensitive=True, free=free)
     assert asked.sensitive is False
     placement = place(asked, "preserve")
-    assert placement == place(dgx1_choice(1, sensitive=False, free=free), "preserve")
+    assert placement == place(dgx1_problem(1, sensitive=False, free=free), "preserve")
     assert placement.by == SPARING
     assert placement.scores[:2] == (None, None)

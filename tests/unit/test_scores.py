@@ -19,7 +19,7 @@ from gpulaunch.decide.placement.effective import (
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.decide.placement.mapping import Mapping as Mapped
-from gpulaunch.decide.placement.scores import Scale, Scores
+from gpulaunch.decide.placement.scores import Scorer, Scores
 from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
@@ -114,11 +114,11 @@ def scores(
 ) -> Scores:
     """Of a set with its best mapping."""
     free, gpus = sorted(range(len(fabric.gpus)) if free is None else free), sorted(gpus)
-    scale = Scale(
+    scorer = Scorer(
         fabric, free, len(gpus), PATTERNS[pattern], model, range(len(fabric.gpus)), many=False
     )
     mask = mask_of([free.index(gpu) for gpu in gpus], len(free))
-    return scale.scores(mask, Mapper(scale.traffic).best(gpus))
+    return scorer.scores(mask, Mapper(scorer.traffic).best(gpus))
 
 
 @pytest.fixture(scope="module")

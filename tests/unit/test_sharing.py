@@ -10,7 +10,7 @@ import pytest
 
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
 from gpulaunch.decide.explain import explain
-from gpulaunch.decide.request import Constraint, Request, Sharing, Wishes
+from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
 from gpulaunch.decide.share_options import share_of
 from gpulaunch.errors import FieldError
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
@@ -34,7 +34,8 @@ from gpulaunch.sharing.capacity import Capacity, least
 from gpulaunch.sharing.interference import Bounds
 
 GIB = 1 << 30
-NO_MEMORY = "how much memory it has is unknown"
+NO_MEMORY = Unfit("how much memory it has is unknown")
+VOLTA_ON = Unfit("compute capability 6.1: MPS bounds SMs and memory from 7.0 on")
 THROUGHPUT, NO_WISHES = Objective(), Wishes()
 ALICE, BOB = 1000, 1001
 LIGHT, HALF, HEAVY = (
@@ -122,9 +123,9 @@ def outcome(decision: Decision) -> tuple[object, ...]:
     """The GPUs and whom they are shared with, or why there are none."""
     if not isinstance(decision, Grant):
         return type(decision), decision.reason
-    joining = decision.joining
-    return decision.placement.gpus, None if joining is None else tuple(
-        sorted(lease.id for lease in joining.residents)
+    option = decision.share_option
+    return decision.placement.gpus, None if option is None else tuple(
+        sorted(lease.id for lease in option.residents)
     )
 
 
@@ -248,7 +249,7 @@ def test_gpus_that_cannot_be_shared() -> None:
     others = [lease("a", 1, 2, 3)]
     decision = decide(old, Situation(box(), others))
     assert isinstance(decision, Grant)
-    assert (decision.placement.gpus, decision.joining, decision.own_because) == (
+    assert (decision.placement.gpus, decision.share_option, decision.exclusive_reason) == (
         (0,),
         None,
         "compute capability 6.0",
@@ -263,7 +264,7 @@ def test_a_job_of_one_gpu_depends_on_no_links() -> None:
     assert decided(asked, shared("a", LIGHT, 0, sensitive=True)) == ((0,), ("a",))
     alone = decide(asked, Situation(box()))
     assert isinstance(alone, Grant)
-    assert share_of(asked, alone.joining).bandwidth_sensitive is False
+    assert share_of(asked, alone.share_option).bandwidth_sensitive is False
 
 
 def test_gpus_of_another_groups_daemon() -> None:
@@ -272,7 +273,7 @@ def test_gpus_of_another_groups_daemon() -> None:
     asked = request(LIGHT)._replace(constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
     decision = decide(asked, Situation(box(), [left]))
     assert isinstance(decision, Grant)
-    assert (decision.joining, decision.own_because) == (
+    assert (decision.share_option, decision.exclusive_reason) == (
         None,
         "the MPS daemon of another share group has it still",
     )
@@ -321,7 +322,7 @@ def test_too_much_for_one() -> None:
     big = LIGHT._replace(memory_bytes=17 * GIB)
     decision = decide(request(big), Situation(box()))
     assert isinstance(decision, Grant)
-    assert (decision.joining, decision.own_because) == (
+    assert (decision.share_option, decision.exclusive_reason) == (
         None,
         "maximum memory 17408 MiB of at most 16384 MiB",
     )
@@ -412,8 +413,12 @@ def percentage(asked: Request, *leases: Lease) -> tuple[int, tuple[int, ...], in
     """What the job gets, what would be best for all, and what those that are there leave."""
     decision = decide(asked, Situation(box(), leases))
     assert isinstance(decision, Grant)
-    part = decision.joining.part
-    return share_of(asked, decision.joining).sm_percentage, part.optimum.sm_percentages, part.left
+    allotment = decision.share_option.allotment
+    return (
+        share_of(asked, decision.share_option).sm_percentage,
+        allotment.optimum.sm_percentages,
+        allotment.left,
+    )
 
 
 def test_how_much_a_job_gets() -> None:
@@ -440,11 +445,11 @@ def test_explained() -> None:
     situation = Situation(box(), leases)
     decision = decide(request(LIGHT), situation)
     found = explain(request(LIGHT), situation, decision, 5, str)
-    assert [(gpus, one.problem) for one, gpus in found.sharing] == [
+    assert [(gpus, one.refusal) for one, gpus in found.sharing] == [
         ("GPU 0", None),
         ("GPU 1", "average SM utilization 105 % of at most 100 %"),
     ]
-    assert found.sharing[0][0] == decision.joining
+    assert found.sharing[0][0] == decision.share_option
     assert [one.gpu.index for one in found.excluded] == [1]
     alone = explain(
         request(LIGHT), Situation(box()), decide(request(LIGHT), Situation(box())), 5, str
@@ -568,16 +573,16 @@ def test_one_more_resident_never_opens_a_door() -> None:
             "an instance",
             {"compute_capability": "8.0", "mig": Mig(0, "GPU-0", 1, "1g.10gb")},
             550,
-            "it is a MIG instance, where MPS does not bound memory as it does on whole GPUs",
+            Unfit("it is a MIG instance, where MPS does not bound memory as it does on whole GPUs"),
         ),
-        ("Pascal", {"compute_capability": "6.1"}, 550, "compute capability 6.1: MPS bounds SMs and memory from 7.0 on"),
-        ("nobody knows what it can", {}, 550, "its compute capability is unknown"),
-        ("nonsense", {"compute_capability": "nine"}, 550, "its compute capability is unknown"),
+        ("Pascal", {"compute_capability": "6.1"}, 550, VOLTA_ON),
+        ("nobody knows what it can", {}, 550, Unfit("its compute capability is unknown")),
+        ("nonsense", {"compute_capability": "nine"}, 550, Unfit("its compute capability is unknown")),
         ("no memory is known", {"compute_capability": "9.0", "memory_bytes": 0}, 550, NO_MEMORY),
     ],
 )  # fmt: skip
 def test_which_gpus_can_be_shared(
-    sentence: str, gpu: dict, driver: int | None, want: Capacity | str
+    sentence: str, gpu: dict, driver: int | None, want: Capacity | Unfit
 ) -> None:
     """A GPU can be shared if MPS bounds its clients, by architecture and driver; else it is said why not."""
     assert capacity_of(box().gpus[0]._replace(**gpu), None, driver) == want, sentence

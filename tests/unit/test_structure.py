@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.decide.placement.policies import POLICIES
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gpulaunch"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -176,6 +178,19 @@ def test_decide_is_marked() -> None:
     """Every file of the room that decides carries the mark, and so do the bulk of the values below it."""
     unmarked = {path.name for path in FILES if "decide" in path.parts and not is_pure(path)}
     assert unmarked == {"__init__.py"}
+
+
+def test_policies_are_known_by_one_file() -> None:
+    """Only policies.py, and papers that replay named policies, have the name of a policy as a value."""
+    names = {shown for name in POLICIES for shown in (name, name.replace("_", "-"))}
+    found = set()
+    for path in FILES:
+        if path.name == "policies.py" or "papers" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and node.value in names:
+                found.add((str(path.relative_to(PACKAGE)), node.value))
+    assert found == set()
 
 
 _DRAWN = (

@@ -63,7 +63,7 @@ class Scores(NamedTuple):
 
 
 class Score(NamedTuple):
-    """One score of the candidates of a choice, by mask.
+    """One score of the candidates of a problem, by mask.
 
     Attributes:
         bound: at least the value.
@@ -74,8 +74,8 @@ class Score(NamedTuple):
     stages: tuple[Weigh, ...] = ()
 
 
-class Scale:
-    """Weighs the candidates of one choice.
+class Scorer:
+    """Weighs the candidates of one problem.
 
     Args:
         fabric: the machine.

@@ -81,14 +81,14 @@ class Key(Generic[T]):
     Args:
         rule: for its value.
         meaning: one line of Markdown, with the unit where the name does not tell.
-        otherwise: what the record has where nobody gives it.
+        default: what the record has where nobody gives it.
 
     Attributes:
         name: its own.
     """
 
-    def __init__(self, rule: AnyRule, meaning: str, otherwise: Any = None) -> None:  # noqa: ANN401
-        self.rule, self.meaning, self.otherwise = rule, meaning, otherwise
+    def __init__(self, rule: AnyRule, meaning: str, default: Any = None) -> None:  # noqa: ANN401
+        self.rule, self.meaning, self.default = rule, meaning, default
         self.name = ""
 
     def __set_name__(self, _owner: type, name: str) -> None:
@@ -105,7 +105,7 @@ class Key(Generic[T]):
         """The key of the class, the value of a record."""
         if record is None:
             return self
-        value: T = record.document.get(self.name, self.otherwise)
+        value: T = record.document.get(self.name, self.default)
         return value
 
     def __set__(self, record: Section, value: object) -> None:
@@ -182,12 +182,12 @@ def word(words: Sequence[str], meaning: str) -> Key[str | None]:
 
 def items(rule: AnyRule, meaning: str, least: int = 0, most: int = 1 << 20) -> Key[list[Any]]:
     """A list of `least` to `most` values; [] where nobody gives it."""
-    return Key(ListOf(rule, least, most), meaning, otherwise=[])
+    return Key(ListOf(rule, least, most), meaning, default=[])
 
 
 def table(rule: AnyRule, meaning: str, names: Sequence[str] = ()) -> Key[Mapping[str, Any]]:
     """A table whose keys are free, or among `names`; {} where nobody gives it."""
-    return Key(TableOf(rule, names), meaning, otherwise={})
+    return Key(TableOf(rule, names), meaning, default={})
 
 
 def section_mistakes(

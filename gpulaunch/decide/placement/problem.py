@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpulaunch.decide.placement.candidates import Limits, how_many, is_allowed, mask_of, sets
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
-from gpulaunch.decide.placement.scores import Scale, ScoreName
+from gpulaunch.decide.placement.scores import ScoreName, Scorer
 from gpulaunch.decide.placement.search import Ranked, climbed, ranked
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
@@ -53,7 +53,7 @@ class UtilitySetting(NamedTuple):
     begun: Mapping[int, int] = {}
 
 
-class Choice:
+class PlacementProblem:
     """One placement to be decided.
 
     Args:
@@ -100,12 +100,12 @@ class Choice:
         """The machine's links."""
         return Fabric(self.topology)
 
-    def named(self, gpus: Sequence[int]) -> str:
+    def format_ranks(self, gpus: Sequence[int]) -> str:
         """GPUs by index as people name them, in their order: "3,0,1"."""
         names = {gpu.index: gpu.name for gpu in self.topology.gpus}
         return ",".join(names[gpu] for gpu in gpus)
 
-    def set_named(self, gpus: Sequence[int]) -> str:
+    def format_set(self, gpus: Sequence[int]) -> str:
         """The same without an order: "0-1,3"."""
         return gpu_names(gpu for gpu in self.topology.gpus if gpu.index in gpus)
 
@@ -170,7 +170,7 @@ class Choice:
         return self._sets is None
 
     @cached_property
-    def scale(self) -> Scale:
+    def scorer(self) -> Scorer:
         """What weighs the candidates."""
         positions = [self.fabric.position[gpu] for gpu in self.free]
         many = 8 * len(self._sets or ()) * self.count > 1 << len(self.free)
@@ -179,7 +179,9 @@ class Choice:
             for gpu in self.fabric.gpus
             if self._scope is None or gpu in self._scope
         ]
-        return Scale(self.fabric, positions, self.count, self.pattern, self.model, scope, many=many)
+        return Scorer(
+            self.fabric, positions, self.count, self.pattern, self.model, scope, many=many
+        )
 
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[Ranked]:
         """The candidates, best first, of those that are alike one; where they are too many, a single good one.
@@ -192,7 +194,7 @@ class Choice:
         """
         order = (*self.musts, *by)
         minimum = round(self.needs.least_gb_per_s * UNIT)
-        scores = [self.scale.score(name, order, minimum) for name in order]
+        scores = [self.scorer.score(name, order, minimum) for name in order]
         if self._sets is None:
             seeds = [mask for mask in self._seeds() if self._is_allowed(mask)]
             bits = [mask_of([place], len(self.free)) for place in sorted(self._limits.admitted)]
@@ -258,7 +260,7 @@ class Choice:
     def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
         """The scores of a set in full."""
         minimum = round(self.needs.least_gb_per_s * UNIT)
-        scores = [self.scale.score(name, (*self.musts, *by), minimum) for name in by]
+        scores = [self.scorer.score(name, (*self.musts, *by), minimum) for name in by]
         return tuple((score.bound, *score.stages)[-1](mask) for score in scores)
 
     def meets(self, figures: Sequence[int]) -> bool:
@@ -268,7 +270,7 @@ class Choice:
 
     def best_effective(self) -> float | None:
         """The largest effective bandwidth of the sets that meet all other needs, GB/s; None without such a set."""
-        other = Choice(
+        other = PlacementProblem(
             self.topology,
             free=self.free,
             admitted=self.admitted,
