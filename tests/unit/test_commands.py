@@ -11,7 +11,7 @@ from gpulaunch.cli import main
 from gpulaunch.cli.commands import COMMANDS, Command
 from gpulaunch.errors import UsageError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_command_has_its_module_and_help(launcher: Launcher) -> None:
