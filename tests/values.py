@@ -3,13 +3,17 @@
 Everything that a test does not name is filled in, and does not matter to it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import Any
 
+import pytest
+
 from gpulaunch.decide.request import Request
+from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
+from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect
 from gpulaunch.machine.table_key import TableKey
@@ -82,3 +86,17 @@ def ticket(number: int, gpus: int = 1, only: Iterable[int] = range(8), **fields:
         "since": "2026-01-02T03:04:05Z",
     }
     return Ticket(number=number, gpus=gpus, uuids=uuids(only), **{**defaults, **fields})
+
+
+def machine(name: str) -> Topology:
+    """A machine that is shipped."""
+    return load_described_machine(name)[0]
+
+
+def complaint(load: Callable[[str], object], path: str) -> str:
+    """What is said about a file that is refused, after its path."""
+    with pytest.raises(UsageError) as problem:
+        load(path)
+    assert problem.value.exit_status == 2
+    assert problem.value.message.startswith(f"{path}:")
+    return problem.value.message.removeprefix(f"{path}:")

@@ -431,7 +431,7 @@ def test_gpus_text(count: int, want: str) -> None:
 def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
     """What an insensitive job leaves is counted over the lease that it runs inside of: nobody there gets other GPUs."""
     topology, _ = load_described_machine("dgx1-v100")
-    outer = lease("outer")._replace(uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
+    outer = lease("outer", uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
     asked = request(2, policy="preserve")._replace(bandwidth_sensitive=False)
     decision = decide(asked, Situation(topology, [outer], within=outer))
     assert isinstance(decision, Grant)

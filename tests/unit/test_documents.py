@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from values import lease
+from values import complaint, lease
 
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import MAX_FILE_BYTES
@@ -60,15 +60,6 @@ def profile_file(directory: Path, text: str | bytes) -> str:
     path = directory / "job.toml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return str(path)
-
-
-def complaint(load: Any, path: str) -> str:
-    """What is said about the file, after its path."""
-    with pytest.raises(UsageError) as problem:
-        load(path)
-    assert problem.value.exit_status == 2
-    assert problem.value.message.startswith(f"{path}:")
-    return problem.value.message.removeprefix(f"{path}:")
 
 
 def test_profile(tmp_path: Path) -> None:

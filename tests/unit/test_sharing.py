@@ -423,7 +423,7 @@ def test_a_record_of_a_share_is_read_as_it_was_written() -> None:
         Share(("GPU-0", "GPU-1"), 100, False, Client(LIGHT)),
         None,
     ):
-        want = lease("a1", 0)._replace(share=share)
+        want = lease("a1", 0, share=share)
         assert parse_lease(json.loads(json.dumps(want.to_document())), ALICE) == want
 
 
@@ -468,9 +468,7 @@ def test_a_record_without_a_share_says_nothing_of_it() -> None:
 def test_a_record_that_cannot_be_understood(path: str, value: object, want: str) -> None:
     """A live record with a share that nobody can understand is complained of, and never guessed at."""
     document = json.loads(
-        json.dumps(
-            lease("a1", 0)._replace(share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document()
-        )
+        json.dumps(lease("a1", 0, share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document())
     )
     place = document["share"]
     *above, key = path.split(".")
