@@ -4,16 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gpulaunch.decide.request import Constraint, Request
-from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Moment, Rules, Stay, simulate
 from gpulaunch.simulate.simulated_job import Job
-
-
-def machine(name: str) -> Topology:
-    return load_described_machine(name)[0]
 
 
 def job(

@@ -4,7 +4,8 @@ import random
 from itertools import pairwise
 
 import pytest
-from simulating import Conservation, checked, job, jobs_of, log, machine
+from simulating import Conservation, checked, job, jobs_of, log
+from values import machine
 
 from gpulaunch.decide.decide import Grant, Situation, admitted_gpus, decide
 from gpulaunch.decide.placement.policies import POLICIES
