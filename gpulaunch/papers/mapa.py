@@ -15,7 +15,7 @@ from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Rules, simulate
 from gpulaunch.simulate.generate import NETWORKS, uniform_mix
-from gpulaunch.simulate.measures import Measured, Quartiles, Replay, measure, quartiles
+from gpulaunch.simulate.measures import Quartiles, Replay, ReplayedJob, measure, quartiles
 from gpulaunch.simulate.simulated_job import Job
 from gpulaunch.simulate.time_model import COMMUNICATION_SHARE, ENOUGH_GB_PER_S
 
@@ -131,12 +131,12 @@ def fabric_of(machine: str) -> Fabric:
     return Fabric(machine_of(machine))
 
 
-def _coded(replays: Iterable[Replay], jobs: Callable[[Measured], bool]) -> list[float]:
+def _coded(replays: Iterable[Replay], jobs: Callable[[ReplayedJob], bool]) -> list[float]:
     found = [(replay.topology, one) for replay in replays for one in replay.jobs if jobs(one)]
     return [as_coded(machine_of(machine), one.stay.gpus) for machine, one in found]
 
 
-def _sensitive(one: Measured) -> bool:
+def _sensitive(one: ReplayedJob) -> bool:
     return one.sensitive
 
 
@@ -358,7 +358,7 @@ def table_3() -> Reproduction:
 
 
 def _against(
-    base: Sequence[Replay], own: Sequence[Replay], jobs: Callable[[Measured], bool]
+    base: Sequence[Replay], own: Sequence[Replay], jobs: Callable[[ReplayedJob], bool]
 ) -> list[float]:
     """How much shorter run times are at each quantile, mean over the sets."""
     ratios = []
