@@ -19,10 +19,10 @@ from gpulaunch.show.replay_document import replays_document
 from gpulaunch.simulate.engine import ImpossibleJobError, Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.read_simulation import generated_trace, read_trace
+from gpulaunch.simulate.read_simulation import read_trace
+from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace
 from gpulaunch.simulate.time_model import MODELS
 
-_BANDWIDTH_MODELS = ("cut", "mapa")  # what was measured of a machine is not in its description
 _MOST_MACHINES = 100_000
 _MOST_JOBS = 200_000
 
@@ -104,12 +104,12 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--bandwidth-model",
-        choices=_BANDWIDTH_MODELS,
+        choices=SIMULATED_MODELS,
         help="what policies go by (default: cut; preserve-paper: mapa)",
     )
     parser.add_argument(
         "--measure-by",
-        choices=_BANDWIDTH_MODELS,
+        choices=SIMULATED_MODELS,
         default="cut",
         help="what results are told in (default: cut)",
     )
