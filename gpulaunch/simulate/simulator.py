@@ -12,10 +12,11 @@ from gpulaunch.decide.placement.policies import POLICIES, USUAL_MODEL
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.request import select
 from gpulaunch.errors import UsageError, WouldWaitError
+from gpulaunch.files.data_files import shipped_directory
+from gpulaunch.files.document import read_document
 from gpulaunch.files.write import document_text
 from gpulaunch.launch.read_launch import shown_machine
 from gpulaunch.launch.settings import one_of
-from gpulaunch.machine.catalog import load_paper
 from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.simulate.cluster import Remembered
@@ -55,7 +56,8 @@ def generate_trace(generator: str, seed: int = 0, count: int = 300) -> dict[str,
     needed = {job["profile"] for job in jobs if "profile" in job}
     if not needed:
         return {"job": jobs}
-    known = load_paper("topo-aware-sc17")["profile"]
+    path = os.path.join(shipped_directory("generators"), f"{generator}.toml")
+    known = read_document(path).data["profile"]
     return {
         "profile": {name: table for name, table in known.items() if name in needed},
         "job": jobs,

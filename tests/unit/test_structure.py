@@ -27,7 +27,6 @@ ROOMS = [  # from the floor up: a file imports from its own room and from those 
     "measure",
     "batch",
     "simulate",
-    "papers",
     "show",
     "doctor",
     "cli",
