@@ -19,7 +19,7 @@ from gpulaunch.profiles.collocation import slowdowns_both_ways
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.document.inherit import read_reference
 from gpulaunch.profiles.document.override import overridden
-from gpulaunch.profiles.document.schema import key_table, profile_schema
+from gpulaunch.profiles.document.schema import profile_schema
 from gpulaunch.profiles.document.section import Part, Section
 from gpulaunch.profiles.profile import Profile, parse_profile
 from gpulaunch.sharing.capacity import Capacity
@@ -91,12 +91,6 @@ def test_records_do_not_change() -> None:
         profile.resources.power = 2.0
     assert profile.but(gpus=2).gpus == 2
     assert profile.gpus is None
-
-
-def test_documentation_lists_every_key() -> None:
-    """The table of docs/profiles.md is the one that the code makes (core.workload.document.schema.key_table)."""
-    text = (ROOT / "docs" / "profiles.md").read_text()
-    assert text[text.index("<!-- keys -->\n") + 14 : text.index("<!-- /keys -->")] == key_table()
 
 
 VALIDATOR = jsonschema.Draft202012Validator(profile_schema())
