@@ -20,6 +20,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table, release
 from gpulaunch.process.system import this_process
 from gpulaunch.profiles.pattern import graph_pattern
+from gpulaunch.records import replace
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ def allocate(
         Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning, pattern=graph
     )
     if launch.mps:
-        launch = launch._replace(mps=launch.mps._replace(may_fork=False))
+        launch = replace(launch, mps=replace(launch.mps, may_fork=False))
     table = table_of(launch, _log.warning)
     held = acquire(launch, table, Callbacks(_log.warning, _waiting), lambda *_: _ThisProcess())
     if isinstance(held, Acquired):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
@@ -10,6 +10,7 @@ from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import portable, profile_within
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record
 
 SETTINGS_OF_A_JOB = (
     "profile",
@@ -56,7 +57,7 @@ _COLUMNS = ("gpus", "pattern", "arrival", "time", "sensitive", "name")
 _COLUMN_OF = {"arrival_s": "arrival", "duration_s": "time"}
 
 
-class Entry(NamedTuple):
+class Entry(Record):
     """One job, as the file says it.
 
     Attributes:
@@ -76,7 +77,7 @@ class Entry(NamedTuple):
         return str(self.own.get("name") or self.settings.get("profile") or command[0])
 
 
-class Where(NamedTuple):
+class Where(Record):
     """Place of a job in its file, for messages.
 
     Attributes:
@@ -105,7 +106,7 @@ class Where(NamedTuple):
         return UsageError(f"{self.path}:{self.line}: {message}", hint)
 
 
-class JobFile(NamedTuple):
+class JobFile(Record):
     """A file of jobs, read.
 
     Attributes:

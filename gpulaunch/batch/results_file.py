@@ -13,12 +13,13 @@ import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
+from gpulaunch.records import Record, as_dict, field_names
 
 _LONGEST_S = 1e12
 _TIME = (-_LONGEST_S, _LONGEST_S)
@@ -51,7 +52,7 @@ _LAST_WORDS = {
 _DIGITS = 3  # of seconds
 
 
-class Result(NamedTuple):
+class Result(Record):
     """The end of a job.
 
     Attributes:
@@ -86,7 +87,7 @@ class Result(NamedTuple):
         return self.started_s is not None and not self.interrupted
 
 
-class Header(NamedTuple):
+class Header(Record):
     """Which batch it is.
 
     Attributes:
@@ -113,7 +114,7 @@ def result_document(result: Result, began_s: float) -> dict[str, Any]:
     """One result, as it is written and printed."""
     document: dict[str, Any] = {
         key: list(value) if isinstance(value, tuple) else value
-        for key, value in result._asdict().items()
+        for key, value in as_dict(result).items()
     }
     for name in ("submitted", "started", "ended"):
         seconds = document.pop(f"{name}_s")
@@ -133,7 +134,7 @@ def _result_of(document: Mapping[str, Any]) -> Result:
     """
     known = {key: value for key, value in document.items() if value is not None}
     checked(known, {**_RESULT, **_IF_STARTED}, required=tuple(_RESULT))
-    fields = {name: known.get(name) for name in Result._fields}
+    fields = {name: known.get(name) for name in field_names(Result)}
     return Result(**fields | {"gpus": tuple(known["gpus"]), "uuids": tuple(known["uuids"])})
 
 

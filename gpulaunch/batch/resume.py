@@ -6,7 +6,6 @@ none at the same time as itself.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.tasks import Task
@@ -15,9 +14,10 @@ from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.process.ending import end_all, marked_by
+from gpulaunch.records import Record, replace
 
 
-class Left(NamedTuple):
+class Left(Record):
     """State of the jobs of a batch.
 
     Attributes:
@@ -67,7 +67,7 @@ def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s
         results.read()
         words = results.last_words_of(mark, task.name, task.arrival_s)
         if words:  # it has got its GPUs in the very moment
-            results.add(words._replace(interrupted=True))
+            results.add(replace(words, interrupted=True))
     for task in by_id.values():
         words = results.last_words_of(results.mark(task.id, task.digest), task.name, task.arrival_s)
         if words:

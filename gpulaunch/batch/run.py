@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from signal import SIGCONT, SIGINT, SIGKILL, SIGTERM
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.batch.results_file import Header, Result, ResultsFile
 from gpulaunch.batch.resume import look_back, processes_of
@@ -24,9 +24,10 @@ from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.records import Record, replace
 
 
-class Counts(NamedTuple):
+class Counts(Record):
     """Progress of a batch.
 
     Attributes:
@@ -44,7 +45,7 @@ class Counts(NamedTuple):
     queued: tuple[str, str] | None
 
 
-class Listener(NamedTuple):
+class Listener(Record):
     """Functions that a batch calls on its way; none may raise.
 
     Attributes:
@@ -58,7 +59,7 @@ class Listener(NamedTuple):
     changed: Callable[[Counts], None]
 
 
-class Outcome(NamedTuple):
+class Outcome(Record):
     """Result of a batch.
 
     Attributes:
@@ -72,7 +73,7 @@ class Outcome(NamedTuple):
     problem: FailedError | None
 
 
-class Ways(NamedTuple):
+class Ways(Record):
     """How launches are made.
 
     Attributes:
@@ -301,7 +302,7 @@ class _Batch:
             self._mark(begun.task), begun.task.name, begun.task.arrival_s
         )
         if words:
-            self._keep(words._replace(interrupted=begun.told_to_end))
+            self._keep(replace(words, interrupted=begun.told_to_end))
         else:  # its launcher was killed, so nobody knows how it ended
             insort(self._pending, begun.task, key=_order)
 

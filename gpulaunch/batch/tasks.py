@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from shutil import which
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import Refuse, Situation, decide
@@ -14,11 +14,12 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import SETTINGS, Settings
+from gpulaunch.records import Record
 
 _DIGEST_CHARACTERS = 12
 
 
-class Task(NamedTuple):
+class Task(Record):
     """One job that is to be launched.
 
     Attributes:

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
             )
         finally:
             watcher.clear()
-    return _finish(options, sorted(tasks), results, outcome)
+    return _finish(options, sorted(tasks, key=lambda task: task.id), results, outcome)
 
 
 def _parser() -> Parser:
@@ -232,13 +232,18 @@ def _summary(jobs: int, ended: Sequence[Result], path: str) -> str:
 
 def _document(tasks: Sequence[Task], results: ResultsFile, outcome: Outcome) -> dict[str, object]:
     assert results.header is not None  # noqa: S101  a batch that has run has one
-    batch_id, file, began_s = results.header
+    header = results.header
     jobs = []
     for task in tasks:
         result = outcome.results.get(task.id)
         jobs.append(
-            result_document(result, began_s)
+            result_document(result, header.began_s)
             if result
             else {"id": task.id, "name": task.name, "exit_status": None}
         )
-    return {"batch": batch_id, "file": file, "began_at": iso(began_s), "jobs": jobs}
+    return {
+        "batch": header.batch,
+        "file": header.file,
+        "began_at": iso(header.began_s),
+        "jobs": jobs,
+    }

@@ -6,14 +6,14 @@ of the whole. So a launch's options are read here, by one table that argparse th
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.given import Given
+from gpulaunch.records import Record
 
 
-class Option(NamedTuple):
+class Option(Record):
     """One option of a launch.
 
     Attributes:
@@ -218,7 +218,7 @@ _WITHOUT_A_ROW = (
 )
 
 
-class Line(NamedTuple):
+class Line(Record):
     """A command line, read up to its first word.
 
     Attributes:

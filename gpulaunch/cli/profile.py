@@ -100,7 +100,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         command: argv of the job; None if there is no --.
     """
     launches = (option for option in OPTIONS if option.name not in _NOT_HERE)
-    given, at = read_line(arguments, (*PROFILE_OPTIONS, *launches))
+    line = read_line(arguments, (*PROFILE_OPTIONS, *launches))
+    given, at = line.given, line.word_at
     if "help" in given:
         prepare_stdout()
         _print_help()
@@ -146,7 +147,7 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
         raise UsageError(
             "--json: stdout belongs to the job", "see 'gpulaunch profiles show FILE --json'"
         )
-    path, name = target(given)
+    wanted = target(given)
     part, warn, tell = _part(given), tell_of(given), _tell(given)
     if _is_on(given, "share") and mode != "pair":
         raise UsageError(
@@ -155,19 +156,20 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
         )
     if _is_on(given, "wait") and mode != "use":
         raise UsageError(f"--wait: {given[mode].option} measures on GPUs that are free now")
-    check_own(path)
+    check_own(wanted.path)
     job = Job(
         tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ))
     )
     outcome = _measure(mode, given, job)
     for line in outcome.lines:
         tell(line)
-    for line in keep(path, name, outcome, job.command):
+    for line in keep(wanted.path, wanted.name, outcome, job.command):
         warn(line)
     if outcome.sections:
-        tell(f"written to {path}; to see it: gpulaunch profiles show {shlex.quote(path)}")
+        shown = shlex.quote(wanted.path)
+        tell(f"written to {wanted.path}; to see it: gpulaunch profiles show {shown}")
     elif exit_status(outcome.status) == 0:
-        warn(f"nothing could be measured, and nothing is written to {path}")
+        warn(f"nothing could be measured, and nothing is written to {wanted.path}")
     return exit_like(outcome.status)
 
 

@@ -13,6 +13,7 @@ from gpulaunch.profiles.catalog import find_profile, load_profile, name_in_reach
 from gpulaunch.profiles.document.inherit import read_reference, variants_of
 from gpulaunch.profiles.document.suspicion import suspicions
 from gpulaunch.profiles.profile import Profile, profile_mistakes
+from gpulaunch.records import replace
 from gpulaunch.show.profile.document import profile_document
 
 _ACTIONS = ("show", "check", "schema")
@@ -108,7 +109,7 @@ def _checked(name: str, document: Document) -> Profile:
     for variant in variants_of(profile):
         key = variant.partition("=")[0]
         others = [one for one in asked.variants if one.partition("=")[0] != key]
-        load_profile(str(asked._replace(variants=(*others, variant))), document)
+        load_profile(str(replace(asked, variants=(*others, variant))), document)
     for place, what in (*_name_and_date(profile, document), *suspicions(profile)):
         warn(document.located(place, what))
     return profile

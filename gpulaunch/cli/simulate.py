@@ -13,6 +13,7 @@ from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S, shown_machine
 from gpulaunch.launch.settings import SETTINGS, one_of
 from gpulaunch.machine.find import Machine
+from gpulaunch.records import replace
 from gpulaunch.show.replay_document import replays_document
 from gpulaunch.simulate.engine import ImpossibleJobError, Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
@@ -171,7 +172,7 @@ def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | 
     trace = read_trace(options.jobs, machine, warn)
     jobs = trace.jobs
     if options.at_once:
-        jobs = tuple(job._replace(arrival_s=0.0) for job in jobs)
+        jobs = tuple(replace(job, arrival_s=0.0) for job in jobs)
     if options.report is not None:
         prepare_report(options.report)
     with telling(len(options.policy), len(jobs)) as progress:

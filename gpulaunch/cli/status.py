@@ -35,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    machine, table, *_ = read_shown(options.topology, warn)
+    shown = read_shown(options.topology, warn)
+    machine, table = shown.machine, shown.table
     table.peek()  # asks about containers, for which there is no time under the lock
     with table.locked() as locked:
         seen = locked.read().of(machine.key)

@@ -2,13 +2,14 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.docker_command import DockerCommand
 from gpulaunch.containers.gpu_flags import Asked, with_gpus
 from gpulaunch.containers.ways import NO_WAY
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share
@@ -19,7 +20,7 @@ GPUs are counted anew.
 """
 
 
-class ContainerLaunch(NamedTuple):
+class ContainerLaunch(Record):
     """What a launch through Docker needs to know besides.
 
     Attributes:

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from gpulaunch.containers.gpu_flags import LEASE_LABEL
 from gpulaunch.containers.life import Container, checked_text, parse_container, parse_labels
 from gpulaunch.errors import FailedError, printable
+from gpulaunch.records import Record, replace
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class _ConflictError(FailedError):
     """The engine cannot do that to what is as it is."""
 
 
-class Info(NamedTuple):
+class Info(Record):
     """What an engine says of itself.
 
     Attributes:
@@ -141,7 +142,7 @@ class Engine:
         except _NotFoundError:
             return None
         if found.lease_id and self.image_labels(found.image_id).get(LEASE_LABEL) == found.lease_id:
-            return found._replace(lease_id=None, uuids=(), shares=False)
+            return replace(found, lease_id=None, uuids=(), shares=False)
         return found
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:

@@ -8,12 +8,12 @@ them against the installed client.
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.records import Record
 
 
-class FlagTable(NamedTuple):
+class FlagTable(Record):
     """The flags of one command.
 
     Attributes:
@@ -70,7 +70,7 @@ _COMPOSE_STARTS = frozenset({"create", "restart", "run", "scale", "start", "up",
 _YES = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
-class Flag(NamedTuple):
+class Flag(Record):
     """One flag as it was given.
 
     Attributes:
@@ -91,7 +91,7 @@ class Flag(NamedTuple):
         return self.value is None or self.value in _YES
 
 
-class DockerCommand(NamedTuple):
+class DockerCommand(Record):
     """A command line of docker.
 
     Attributes:

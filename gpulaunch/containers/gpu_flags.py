@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.docker_command import DockerCommand
 from gpulaunch.containers.ways import WAYS
@@ -10,6 +10,7 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share
@@ -27,7 +28,7 @@ _DRIVER_CAPABILITIES = frozenset(
 )
 
 
-class Asked(NamedTuple):
+class Asked(Record):
     """What docker's own flags say about GPUs.
 
     Attributes:
@@ -165,7 +166,7 @@ def _from_gpus(value: str) -> Asked:
         if field.partition("=")[0] in ("driver", "capabilities", "options")
     )
     if "device" in keyed:
-        return _from_names(_without_kinds(keyed["device"]), text)._replace(fields=others)
+        return replace(_from_names(_without_kinds(keyed["device"]), text), fields=others)
     count = keyed.get("count", "1")
     if count in ("all", "-1"):
         return Asked(text, number="all", fields=others)

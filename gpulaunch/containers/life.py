@@ -2,14 +2,15 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.containers.gpu_flags import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
+from gpulaunch.records import Record
 
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
 
 
-class Container(NamedTuple):
+class Container(Record):
     """A container, as its engine described it at one moment.
 
     Attributes:
@@ -97,7 +98,7 @@ def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: in
     return not has_ended_well and not restarted >= (policy.get("MaximumRetryCount") or 0) > 0
 
 
-class Standing(NamedTuple):
+class Standing(Record):
     """What is known of a lease's containers.
 
     Attributes:

@@ -3,12 +3,12 @@
 
 from collections.abc import Collection
 from posixpath import normpath
-from typing import NamedTuple
 
 from gpulaunch.containers.docker_command import DockerCommand
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.environment import mps_environment
 from gpulaunch.leases.share import Share
+from gpulaunch.records import Record
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  no file of ours is made there
 """Where an MPS daemon and its clients meet besides the pipe directory; both must see the same."""
@@ -24,7 +24,7 @@ _ROOT = frozenset({"", "root"})
 _NO = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv.ParseBool
 
 
-class Surroundings(NamedTuple):
+class Surroundings(Record):
     """What a container's command does not say, and decides whether MPS would serve it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Surroundings(NamedTuple):
     security: Collection[str]
 
 
-class _Mount(NamedTuple):
+class _Mount(Record):
     """Something that a flag mounts in the container.
 
     Attributes:

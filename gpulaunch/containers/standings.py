@@ -10,7 +10,6 @@ import select
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from typing import NamedTuple
 
 from gpulaunch.containers.docker import ANSWER_S, Engine, Events, ForbiddenError, NoAnswerError
 from gpulaunch.containers.docker_socket import known_sockets
@@ -19,6 +18,7 @@ from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import state_of
+from gpulaunch.records import Record, replace
 
 STOP_FOLLOWS_S = 0.25
 """After a container was killed through the engine: "stop" follows if it was docker stop or
@@ -64,7 +64,7 @@ def engine_of(lease: Lease) -> Engine:
     return next(Engine(path) for path, known in met.items() if known.engine_id == lease.engine)
 
 
-class _Met(NamedTuple):
+class _Met(Record):
     """An engine that was asked: it and its id, or why it does not answer."""
 
     engine: Engine
@@ -90,7 +90,7 @@ def _standing_of(lease: Lease, met: dict[str, _Met]) -> Standing:
                 containers = tuple(met[path].engine.containers_of(lease.id, lease.container))
                 return Standing(any(container.holds for container in containers), containers, None)
             except FailedError as problem:
-                met[path] = met[path]._replace(engine_id=None, problem=problem)
+                met[path] = replace(met[path], engine_id=None, problem=problem)
         if (known := met[path].problem) is not None:
             problems.append(known)
     text = (

@@ -2,9 +2,9 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.records import Record
 
 WAYS = {
     "cdi": "CDI devices {kind}=UUID",
@@ -22,7 +22,7 @@ def describe_way(way: str, driver: str) -> str:
     return WAYS[way].format(kind=DRIVERS[driver].cdi_kind)
 
 
-class Offer(NamedTuple):
+class Offer(Record):
     """The ways into a container that an engine has.
 
     Attributes:

@@ -4,11 +4,12 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from zlib import crc32
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import has_value
+from gpulaunch.records import Record
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ _PASSED_IN = ("/dev/fd/", "/dev/stdin", "/proc/")
 """Pipes under these are open already, such as those of <(...); any other has no writer yet."""
 
 
-class Document(NamedTuple):
+class Document(Record):
     """A parsed TOML file, with what is needed to say where something in it is wrong.
 
     Attributes:

@@ -2,15 +2,16 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FieldError
+from gpulaunch.records import Record
 
 Rule = type | tuple[float, float] | tuple[str, ...]
 """A type, the range of a number (both ends included; whole if both ends are), or the words."""
 
 
-class OneOrEach(NamedTuple):
+class OneOrEach(Record):
     """A rule for one value for all items, or for a list with a value for each item."""
 
     rule: Rule

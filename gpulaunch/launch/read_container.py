@@ -33,6 +33,7 @@ from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.profiles.catalog import Label
+from gpulaunch.records import replace
 
 _ENDING_S = 3.0  # a watcher takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02
@@ -92,11 +93,12 @@ def read_container_launch(
                 f"{given['time_limit'].option}: docker create starts nothing that could run too "
                 "long"
             )
-        launch = launch._replace(time_limit_s=None)
-    return launch._replace(
+        launch = replace(launch, time_limit_s=None)
+    return replace(
+        launch,
         container=ContainerLaunch(
             command, asked, way, socket_path, info.id, None, launch.machine.topology.driver
-        )
+        ),
     )
 
 
@@ -134,8 +136,8 @@ def _read_start(
     )
     if _shares(launch):
         _check_sharing(command, engine, info, warn)
-    return launch._replace(
-        container=ContainerLaunch(command, None, NO_WAY, socket_path, info.id, container.id)
+    return replace(
+        launch, container=ContainerLaunch(command, None, NO_WAY, socket_path, info.id, container.id)
     )
 
 

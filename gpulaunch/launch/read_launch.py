@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError, printable
@@ -23,6 +22,7 @@ from gpulaunch.process.system import user_name
 from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record, replace
 from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
 
 MAX_NAME_CHARACTERS = 1000
@@ -33,7 +33,7 @@ GRACE_S = 10.0
 BACKFILL_LIMIT_S = 1800.0
 
 
-class Surroundings(NamedTuple):
+class Surroundings(Record):
     """Where a launch takes place.
 
     Attributes:
@@ -168,8 +168,8 @@ def _shared(
             settings.distance("share") < 2 or profile.sharing.share
         ):  # a file says it of all jobs, known or not
             warn(f"not shared: {found.reason}")
-        return request._replace(exclusive_reason=found.reason)
-    return request._replace(sharing=found)
+        return replace(request, exclusive_reason=found.reason)
+    return replace(request, sharing=found)
 
 
 def _recorded_in(settings: Settings, machine: Machine, name: str | None) -> str | None:
@@ -231,7 +231,7 @@ def shown_machine(
     return _surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
 
 
-class Shown(NamedTuple):
+class Shown(Record):
     """What a command is about that looks at the table and launches nothing.
 
     Attributes:
@@ -319,11 +319,11 @@ def _with_measurements(settings: Settings, around: Surroundings) -> Surroundings
     if model.value != "measured":
         return around
     if around.machine.key is None:
-        topology = topology._replace(measured=load_measurements(topology))
+        topology = replace(topology, measured=load_measurements(topology))
     if not topology.measured:
         hint = None if around.machine.key else "'gpulaunch topo --measure' does it, on idle GPUs"
         raise UsageError(f"{model.origin}: nothing was measured of {topology.name}", hint)
-    return around._replace(machine=around.machine._replace(topology=topology))
+    return replace(around, machine=replace(around.machine, topology=topology))
 
 
 def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:

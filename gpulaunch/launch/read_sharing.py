@@ -1,7 +1,6 @@
 """The settings of a launch that shares meet the machine: what it brings along, and which GPUs can be shared at all."""
 
 import os
-from typing import NamedTuple
 
 from gpulaunch.decide.request import Sharing, Unfit
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
@@ -15,6 +14,7 @@ from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record, field_names, replace
 from gpulaunch.sharing import mps_daemon as mps
 from gpulaunch.sharing.capacity import Capacity, capacity_by
 from gpulaunch.sharing.interference import Bounds
@@ -67,7 +67,7 @@ def read_sharing(
     )
 
 
-class Offer(NamedTuple):
+class Offer(Record):
     """The GPUs of a machine that can be shared.
 
     Attributes:
@@ -113,7 +113,7 @@ def _demand(settings: Settings, profile: Profile, name: str) -> Demand | Unfit:
     known = profile.but(name=profile.name or name, resources=resources)
     demand = known.demand
     if demand:
-        return demand._replace(memory_bytes=memory_bytes)
+        return replace(demand, memory_bytes=memory_bytes)
     missing = ", ".join(_OPTIONS[what] for what in known.missing_demand)
     whose = f"profile {quoted(profile.name)} does not say" if profile.name else "nobody says"
     return Unfit(f"{whose} what it uses of a GPU: {missing}")
@@ -139,17 +139,17 @@ def _objective(settings: Settings) -> Objective:
         "energy_weight": weights[1] if weights else None,
         "throughput_tolerance_percentage": settings.get("throughput_tolerance_percentage").value,
     }
-    return Objective()._replace(
-        **{name: value for name, value in said.items() if value is not None}
+    return replace(
+        Objective(), **{name: value for name, value in said.items() if value is not None}
     )
 
 
 def _bounds(settings: Settings) -> Bounds:
     values = {
         name: settings.get(name.replace("percentage", "bound_percentage")).value
-        for name in Bounds._fields
+        for name in field_names(Bounds)
     }
-    return Bounds()._replace(**{name: value for name, value in values.items() if value is not None})
+    return replace(Bounds(), **{name: value for name, value in values.items() if value is not None})
 
 
 def _driver_of_mps(name: str) -> int | Unfit:

@@ -14,6 +14,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, pcie_bandwidth
 from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.records import as_dict
 
 
 def machine_document(topology: Topology) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def machine_document(topology: Topology) -> dict[str, Any]:
     sections |= {
         "network": _network(topology, len(parts)) if others else None,
         "measured": [
-            {**measured._asdict(), "ring": list(measured.ring)} for measured in topology.measured
+            {**as_dict(measured), "ring": list(measured.ring)} for measured in topology.measured
         ],
     }
     name = re.sub(r"[^A-Za-z0-9._-]", "-", topology.name) or "machine"

@@ -6,13 +6,14 @@ loads it when this machine's own GPUs are asked about: described machines load n
 # pure: decides on plain values
 
 from collections.abc import Collection, Iterable
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record
 
 
-class Build(NamedTuple):
+class Build(Record):
     """This machine, as a driver reads it.
 
     Attributes:
@@ -26,7 +27,7 @@ class Build(NamedTuple):
     is_steady: bool
 
 
-class OutsideUse(NamedTuple):
+class OutsideUse(Record):
     """The use of a GPU, which a lease may explain or not.
 
     Attributes:
@@ -42,7 +43,7 @@ class OutsideUse(NamedTuple):
     lost: bool = False
 
 
-class Finding(NamedTuple):
+class Finding(Record):
     """One part of the machine, as `gpulaunch doctor` found it.
 
     Attributes:

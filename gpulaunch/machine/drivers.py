@@ -6,10 +6,11 @@ DRIVERS.
 # pure: decides on plain values
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from gpulaunch.records import Record
 
 
-class DriverEntry(NamedTuple):
+class DriverEntry(Record):
     """What is known of a driver's GPUs wherever they are, also on a machine that is only described.
 
     Attributes:

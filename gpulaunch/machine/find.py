@@ -1,13 +1,14 @@
 """The machine that a command is about: this one, as its driver reads it, or a described one."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:
     from gpulaunch.machine.driver import Build, Driver, OutsideUse
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     _shipped: Driver = nvidia  # mypy says here what of the interface is missing there
 
 
-class Machine(NamedTuple):
+class Machine(Record):
     """A machine, read once.
 
     Attributes:
@@ -63,7 +64,7 @@ def find_machine(
             from gpulaunch.machine import topology_cache
 
             topology_cache.forget()
-            machine = look_again(machine._replace(topology=_this_machine(warn)))
+            machine = look_again(replace(machine, topology=_this_machine(warn)))
         return machine
     topology, path = load_described_machine(described)
     if origin and _present_driver():
@@ -118,7 +119,7 @@ def _read(name: str, warn: Callable[[str], None]) -> "Build":
     build = load_driver(name).read()
     for problem in build.problems:
         warn(problem)
-    return build._replace(topology=build.topology._replace(driver=name))
+    return replace(build, topology=replace(build.topology, driver=name))
 
 
 def look_again(machine: Machine) -> Machine:
@@ -126,7 +127,7 @@ def look_again(machine: Machine) -> Machine:
     if machine.key:
         return machine
     driver = load_driver(machine.topology.driver)
-    return machine._replace(outside=driver.read_use(machine.topology.gpus, machine.ignored))
+    return replace(machine, outside=driver.read_use(machine.topology.gpus, machine.ignored))
 
 
 def find_at_work(machine: Machine, uuids: Collection[str], pids: set[int]) -> set[int]:

@@ -1,17 +1,18 @@
 """The machine as a value: its GPUs and the best direct connection of every two of them."""
 # pure: decides on plain values
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
+from gpulaunch.records import Record, as_dict, replace
 
 if TYPE_CHECKING:
     from gpulaunch.machine.graph import Graph
 
 
-class Measured(NamedTuple):
+class Measured(Record):
     """What the all-reduce of one kind of set carries.
 
     Attributes:
@@ -23,7 +24,7 @@ class Measured(NamedTuple):
     all_reduce_gb_per_s: float
 
 
-class Topology(NamedTuple):
+class Topology(Record):
     """All GPUs of a machine, or of several that a network joins, and a link for every two of them.
 
     Attributes:
@@ -85,7 +86,7 @@ class Topology(NamedTuple):
         """
         from gpulaunch.machine.network import read_network
 
-        return cls(*read_network(graph))
+        return cls(**as_dict(read_network(graph)))
 
 
 def machines(topology: Topology) -> dict[int, Topology]:
@@ -104,7 +105,7 @@ def machines(topology: Topology) -> dict[int, Topology]:
     for link in topology.links:
         if node_of[link.a] == node_of[link.b]:
             links[node_of[link.a]].append(link)
-    return {n: topology._replace(gpus=tuple(gpus[n]), links=tuple(links[n])) for n in numbers}
+    return {n: replace(topology, gpus=tuple(gpus[n]), links=tuple(links[n])) for n in numbers}
 
 
 def counts_as_cuda(topology: Topology) -> bool:

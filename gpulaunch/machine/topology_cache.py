@@ -20,6 +20,7 @@ from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import boot_id
+from gpulaunch.records import as_dict, as_list, field_names
 
 MAX_AGE_S = 900.0
 LOCK_TIMEOUT_S = 10.0
@@ -117,26 +118,33 @@ def _is_mine(directory: str) -> bool:
 def _key(driver: str, fingerprint: str) -> list[Any]:
     """Return what the topology depends on; among it this process's CPUs, since NVML tells only of those."""
     here = [boot_id(), os.uname().nodename, sorted(os.sched_getaffinity(0))]
-    form = [*Gpu._fields, *Link._fields, *Mig._fields]
+    form = [*field_names(Gpu), *field_names(Link), *field_names(Mig)]
     return [form, here, driver, fingerprint]
 
 
 def _document(topology: Topology) -> list[Any]:
-    gpus = [gpu._replace(cpuset=format_cpuset(gpu.cpuset)) for gpu in topology.gpus]  # type: ignore[arg-type]
-    return [topology.name, gpus, topology.links, topology.source, topology.driver]
+    gpus = [_gpu_row(gpu) for gpu in topology.gpus]
+    links = [as_list(link) for link in topology.links]
+    return [topology.name, gpus, links, topology.source, topology.driver]
 
 
 def _topology(document: list[Any]) -> Topology:
     name, gpus, links, source, driver = document
     return Topology(
         name,
-        tuple(_gpu(Gpu(*gpu)) for gpu in gpus),
-        tuple(Link(*link) for link in links),
+        tuple(_gpu(row) for row in gpus),
+        tuple(Link(*row) for row in links),
         source,
         driver=driver,
     )
 
 
-def _gpu(gpu: Gpu) -> Gpu:
-    mig = None if gpu.mig is None else Mig(*gpu.mig)
-    return gpu._replace(cpuset=parse_cpuset(gpu.cpuset), mig=mig)  # type: ignore[arg-type]
+def _gpu_row(gpu: Gpu) -> list[Any]:
+    mig = as_list(gpu.mig) if gpu.mig else None
+    return list((as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset), "mig": mig}).values())
+
+
+def _gpu(row: list[Any]) -> Gpu:
+    fields = dict(zip(field_names(Gpu), row, strict=True))
+    mig = Mig(*fields["mig"]) if fields["mig"] else None
+    return Gpu(**fields | {"cpuset": parse_cpuset(fields["cpuset"]), "mig": mig})

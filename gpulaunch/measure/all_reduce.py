@@ -7,9 +7,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import IO
 
 from gpulaunch.errors import FailedError
+from gpulaunch.records import Record
 
 LEAST_BYTES = 1 << 20
 MOST_BYTES = 1 << 30
@@ -23,7 +24,7 @@ _HAS_NCCL = (
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_all_reduce.py")
 
 
-class Benchmark(NamedTuple):
+class Benchmark(Record):
     """A program that measures all-reduce bandwidth.
 
     Attributes:

@@ -1,7 +1,6 @@
 """Where a job is to be measured: the GPUs that are free now, and which of them it would get."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from gpulaunch.decide.decide import Grant, Situation, Wait, leased_uuids, used_outside
 from gpulaunch.decide.placement.place import Candidate, ranking
@@ -14,9 +13,10 @@ from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.measure.recording import refuse_described
+from gpulaunch.records import Record
 
 
-class Site(NamedTuple):
+class Site(Record):
     """What a launch would get now.
 
     Attributes:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
 from gpulaunch.launch.launch import Launch
@@ -15,6 +15,7 @@ from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, repeated, ti
 from gpulaunch.measure.measured_runs import percentile_95, rounded
 from gpulaunch.measure.measuring_place import Site, check_sharable, find_site, names
 from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.records import Record
 
 RUNS = 5
 """Of each kind, as in topo-aware-sc17 5.1."""
@@ -28,7 +29,7 @@ _MEET = {"GPULAUNCH_SLOWDOWN_BOUND_PERCENTAGE": "10000"}
 """What is known of the two must not keep them apart: it is what is to be measured."""
 
 
-class Other(NamedTuple):
+class Other(Record):
     """What runs beside the job.
 
     Attributes:

@@ -12,6 +12,7 @@ from gpulaunch.measure.foreground import progress_of
 from gpulaunch.measure.measured_launch import SOURCE, Job, Launched, Outcome, repeated, timed
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.measuring_place import extremes, find_site, names
+from gpulaunch.records import replace
 
 if TYPE_CHECKING:
     from gpulaunch.decide.placement.place import Candidate
@@ -42,8 +43,8 @@ def measure_sensitivity(
         UsageError: it has one GPU, or all placements are alike.
         WouldWaitError: its GPUs are busy.
     """
-    sure = one._replace(
-        request=one.request._replace(bandwidth_sensitive=True, policy=DEFAULT_POLICY)
+    sure = replace(
+        one, request=replace(one.request, bandwidth_sensitive=True, policy=DEFAULT_POLICY)
     )
     site = find_site(sure, warn)
     if len(site.gpus) == 1:

@@ -3,13 +3,13 @@
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from gpulaunch.profiles.confidence import Confidence
+from gpulaunch.records import Record
 from gpulaunch.scan.call import Interface, Traffic
 
 
-class Family(NamedTuple):
+class Family(Record):
     """Functions and classes of one package.
 
     Attributes:

@@ -11,6 +11,7 @@ from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine, find_at_work
 from gpulaunch.process.companion import DISMISSED
+from gpulaunch.records import replace
 from gpulaunch.sharing.mps_daemon import MpsError
 from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
@@ -59,7 +60,7 @@ def ready_to_share(
             stack.enter_context(group.entered(may_fork=mps.may_fork))
         except MpsError as problem:
             raise NotShareableError(str(problem)) from None
-        yield share._replace(pipe_directory=directory)
+        yield replace(share, pipe_directory=directory)
 
 
 class Membership:

@@ -8,10 +8,11 @@ have left.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, Performance, cd_search
 from gpulaunch.sharing.curve import KEPT, is_whole, percentage_for, rounded_down, throughput_at
@@ -27,7 +28,7 @@ LEAST_LEFT = 10
 Mode = Literal["alone", "performance", "power", "even", "unknown"]
 
 
-class Partition(NamedTuple):
+class Partition(Record):
     """Percentages for a group of jobs.
 
     Attributes:
@@ -47,7 +48,7 @@ class Partition(NamedTuple):
     evaluations: int = 0
 
 
-class Allotment(NamedTuple):
+class Allotment(Record):
     """What a job gets that comes to a GPU.
 
     Attributes:
@@ -65,7 +66,7 @@ class Allotment(NamedTuple):
     reason: str
 
 
-class Prediction(NamedTuple):
+class Prediction(Record):
     """What the curves say of jobs together. It knows no contention for bandwidth, so it is the best that can be.
 
     Attributes:

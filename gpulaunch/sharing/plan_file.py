@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
@@ -13,6 +13,7 @@ from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import Job, Site, circle
@@ -58,7 +59,7 @@ _NAMES = {
 _MOST_WEIGHT = 10.0
 
 
-class Queue(NamedTuple):
+class Queue(Record):
     """What a queue file says.
 
     Attributes:

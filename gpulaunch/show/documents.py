@@ -20,6 +20,7 @@ from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import as_dict
 from gpulaunch.show import Document
 from gpulaunch.show.share_documents import share_option_document, sharing_document, sharing_lines
 
@@ -343,7 +344,7 @@ def topology_document(topology: Topology) -> Document:
                 "nvlink_version": gpu.nvlink_version or None,
                 "nvlinks_to_switch": gpu.nvswitch_links,
                 "nvlinks_to_cpu": gpu.cpu_nvlinks,
-                "mig": gpu.mig._asdict() if gpu.mig else None,
+                "mig": as_dict(gpu.mig) if gpu.mig else None,
             }
             for gpu in topology.gpus
         ],

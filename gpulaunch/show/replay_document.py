@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from gpulaunch.records import as_dict, field_names
 from gpulaunch.show import Document
 from gpulaunch.simulate.measures import Quartiles, Replay, ReplayedJob, quartiles
 
@@ -53,8 +54,8 @@ def _quartiles(values: Iterable[float]) -> Document | None:
     four = quartiles(found)
     if four is None:
         return None
-    names = dict(zip(Quartiles._fields, ("min", "p25", "p50", "p75", "max"), strict=True))
-    shown = {names[field]: round(value, 6) for field, value in four._asdict().items()}
+    names = dict(zip(field_names(Quartiles), ("min", "p25", "p50", "p75", "max"), strict=True))
+    shown = {names[field]: round(value, 6) for field, value in as_dict(four).items()}
     return {**shown, "mean": round(sum(found) / len(found), 6)}
 
 

@@ -225,7 +225,7 @@ def _sharing_parts(
                 Text(f"best for all together would be {_shares(optimum)}: {optimum.reason}", "dim")
             )
     if chosen and chosen.prediction:
-        stp, antt = chosen.prediction
+        stp, antt = chosen.prediction.stp, chosen.prediction.antt
         parts.append(Text(f"predicted by their curves: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
     return [*parts, Text()]
 

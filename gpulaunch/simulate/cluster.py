@@ -8,7 +8,6 @@ is, not for each machine; and what was decided for a state once is remembered.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 from gpulaunch.decide.choose import pose_problem
 from gpulaunch.decide.decide import Grant, Refuse, Situation, admitted_gpus, decide
@@ -19,6 +18,7 @@ from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import Job
 from gpulaunch.simulate.simulated_leases import lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
@@ -49,7 +49,7 @@ class Ahead:
         }
 
 
-class Found(NamedTuple):
+class Found(Record):
     """GPUs for a job on machines in one state.
 
     Attributes:
@@ -138,8 +138,8 @@ class Cluster:
 
     def kind_of(self, request: Request) -> int:
         """Return a number that requests share which differ only in their least utility."""
-        like = request._replace(
-            utility=request.utility._replace(least=0.0), name=self._name_of(request)
+        like = replace(
+            request, utility=replace(request.utility, least=0.0), name=self._name_of(request)
         )
         same = repr((request.is_choosy, like))  # by which others may pass it, and it others
         kinds = self._remembered.kinds

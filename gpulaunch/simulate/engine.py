@@ -7,11 +7,12 @@ Jobs arrive, start when decide() grants them GPUs, run for as long as the time m
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 from gpulaunch.simulate.cluster import Ahead, Cluster, Found, Remembered
 from gpulaunch.simulate.simulated_job import Job
 from gpulaunch.simulate.simulated_leases import ticket_of
@@ -41,7 +42,7 @@ class ImpossibleJobError(UsageError):
         self.job_id, self.reason = job.id, reason
 
 
-class Rules(NamedTuple):
+class Rules(Record):
     """Rules of a replay.
 
     Attributes:
@@ -69,7 +70,7 @@ class Rules(NamedTuple):
     yardstick: str = "cut"
 
 
-class Stay(NamedTuple):
+class Stay(Record):
     """A job that has run.
 
     Attributes:
@@ -92,7 +93,7 @@ class Stay(NamedTuple):
     place: int
 
 
-class Moment(NamedTuple):
+class Moment(Record):
     """All that is so at one time, after everything that happens then.
 
     Attributes:
@@ -188,9 +189,10 @@ class _Simulation:
     ) -> None:
         def ruled(job: Job) -> Job:
             arrival_s = round(job.arrival_s, _DIGITS)
-            return job._replace(
+            return replace(
+                job,
                 arrival_s=arrival_s,
-                request=job.request._replace(policy=rules.policy, bandwidth_model=rules.model),
+                request=replace(job.request, policy=rules.policy, bandwidth_model=rules.model),
             )
 
         self._jobs = [ruled(job) for job in jobs]
@@ -328,7 +330,7 @@ class _Simulation:
             if job.request.utility.least
             else None
         )
-        lease = found.lease._replace(id=f"job{job.id}", name=job.request.name)
+        lease = replace(found.lease, id=f"job{job.id}", name=job.request.name)
         one = _Running(job, machine, found.gpus, lease, now, utility, self._started)
         self._started += 1
         self._cluster.start(machine, lease)

@@ -4,9 +4,9 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from statistics import quantiles
-from typing import NamedTuple
 
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record
 from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Rules, Stay
 from gpulaunch.simulate.yardstick import Yardstick
@@ -15,7 +15,7 @@ _HOUR_S = 3600.0
 _SLO_ROUNDING = 1e-9
 
 
-class ReplayedJob(NamedTuple):
+class ReplayedJob(Record):
     """Measures of one job.
 
     Attributes:
@@ -100,7 +100,7 @@ class ReplayedJob(NamedTuple):
         return self.stay.job.request.bandwidth_sensitive and len(self.stay.gpus) > 1
 
 
-class Level(NamedTuple):
+class Level(Record):
     """Load of the machines from a time on.
 
     Attributes:
@@ -116,7 +116,7 @@ class Level(NamedTuple):
     waiting: int
 
 
-class Replay(NamedTuple):
+class Replay(Record):
     """One run of a simulator over one trace.
 
     Attributes:
@@ -167,7 +167,7 @@ class Replay(NamedTuple):
         return area / (of * self.makespan_s) if self.makespan_s else 0.0
 
 
-class Quartiles(NamedTuple):
+class Quartiles(Record):
     """Minimum, 25th, 50th and 75th percentile, maximum, linear between values, as in mapa-sc21."""
 
     least: float

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
 from gpulaunch.decide.placement.policies import POLICIES
@@ -14,6 +13,7 @@ from gpulaunch.launch.settings import Settings
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import Job
 
 # Requests are read once for all runs, by a policy that uses everything a job says; each run then
@@ -22,7 +22,7 @@ _READ_WITH = next(name for name, policy in POLICIES.items() if policy.waits_for_
 _APART = ("min_utility",)  # what hardly two jobs have in common
 
 
-class Trace(NamedTuple):
+class Trace(Record):
     """The jobs of a file or a program.
 
     Attributes:
@@ -94,7 +94,7 @@ class TraceReader:
         return Job(
             id=number,
             name=entry.name,
-            request=request._replace(name=entry.own.get("name")),
+            request=replace(request, name=entry.own.get("name")),
             arrival_s=float(entry.own.get("arrival_s", 0.0)),
             duration_s=float(duration_s),
             communication_share=share,
@@ -110,7 +110,7 @@ class TraceReader:
             request, profile = self._read_once((said, entry.name), entry, common)
         least = entry.settings.get("min_utility")
         if least is not None:
-            request = request._replace(utility=request.utility._replace(least=float(least)))
+            request = replace(request, utility=replace(request.utility, least=float(least)))
         return request, profile
 
     def _read_once(
@@ -157,4 +157,4 @@ def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Pr
         **request.utility.slowdowns,
         **{name: pair for name, pair in met.items() if any(pair)},
     }
-    return request._replace(utility=request.utility._replace(slowdowns=slowdowns))
+    return replace(request, utility=replace(request.utility, slowdowns=slowdowns))

@@ -2,7 +2,6 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from gpulaunch.decide.decide import Grant
 from gpulaunch.decide.request import Request
@@ -10,6 +9,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.identity import Process
+from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import Job
 
 _NOBODY = Process(0, 0)
@@ -31,7 +31,8 @@ def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
         from gpulaunch.decide.share_options import share_of  # late: few jobs share
 
         share = share_of(request, grant.share_option)
-    return _LEASE._replace(
+    return replace(
+        _LEASE,
         id=f"job{job.id}",
         user_id=request.sharing.user_id if request.sharing else 0,
         uuids=uuids,
@@ -52,7 +53,8 @@ def ticket_of(job: Job, uuids: tuple[str, ...], passable_s: float) -> Ticket:
         passable_s: how long smaller requests may pass it; 0 for never.
     """
     passable_s = passable_s or (CHOOSY_S if job.request.is_choosy else 0.0)
-    return _TICKET._replace(
+    return replace(
+        _TICKET,
         id=f"job{job.id}",
         number=job.id + 1,
         uuids=uuids,
@@ -62,7 +64,7 @@ def ticket_of(job: Job, uuids: tuple[str, ...], passable_s: float) -> Ticket:
     )
 
 
-class Signature(NamedTuple):
+class Signature(Record):
     """The part of a lease that decisions about other jobs depend on."""
 
     uuids: tuple[str, ...]

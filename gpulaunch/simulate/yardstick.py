@@ -4,7 +4,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
@@ -13,9 +12,10 @@ from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
+from gpulaunch.records import Record
 
 
-class Best(NamedTuple):
+class Best(Record):
     """The best that the idle machine has, GB/s; None where there is no such score.
 
     Attributes:

@@ -32,6 +32,7 @@ from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
+from gpulaunch.records import replace
 
 if TYPE_CHECKING:
     from gpulaunch.machine.link_bandwidth import PathType
@@ -83,7 +84,7 @@ def random_machine(seed: int, count: int = 16) -> Topology:
         (a, b): rng.choice(near if a * 2 // count == b * 2 // count else far) for a, b in pairs
     }
     v100 = load_described_machine("dgx1-v100")[0].gpus[0]
-    gpus = [v100._replace(index=i, uuid=f"GPU-{i}", numa_node=i * 2 // count) for i in range(count)]
+    gpus = [replace(v100, index=i, uuid=f"GPU-{i}", numa_node=i * 2 // count) for i in range(count)]
     links = wired(gpus, lambda a, b: Wire(paths[a, b], nvlinks[a, b]))
     return Topology(f"random-{count}-{seed}", tuple(gpus), links, "made up")
 

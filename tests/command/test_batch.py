@@ -19,6 +19,7 @@ from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB
 from gpulaunch.cli.batch import _words
 from gpulaunch.cli.options import read_line
 from gpulaunch.launch.read_launch import shown_machine
+from gpulaunch.records import replace
 from gpulaunch.simulate.engine import Rules, Stay, simulate
 from gpulaunch.simulate.read_simulation import read_trace
 
@@ -249,7 +250,7 @@ def _with_gates(site: Site, policy: str, count: int) -> list[Stay]:
     )
     machine = shown_machine("dgx1-v100", pytest.fail)
     jobs = [
-        job._replace(arrival_s=0.0) for job in read_trace(str(site.file), machine, pytest.fail).jobs
+        replace(job, arrival_s=0.0) for job in read_trace(str(site.file), machine, pytest.fail).jobs
     ]
     return simulate(machine.topology, jobs, Rules(policy=policy.replace("-", "_"), model="cut"))
 

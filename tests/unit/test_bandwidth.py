@@ -16,6 +16,7 @@ from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bandwidth.md"
 
@@ -81,7 +82,8 @@ def bridged(count: int, facts: Mapping[str, object], links: int) -> Topology:
 def described(name: str, gpus: Sequence[int]) -> Topology:
     """A part of a shipped machine."""
     whole = load_described_machine(name)[0]
-    return whole._replace(
+    return replace(
+        whole,
         gpus=tuple(gpu for gpu in whole.gpus if gpu.index in gpus),
         links=tuple(link for link in whole.links if link.a in gpus and link.b in gpus),
     )
@@ -316,7 +318,7 @@ def test_one_gpu_makes_it_a_ring(sentence: str, change: Mapping[str, object]) ->
     """The switch computes the sum for all GPUs of a set or for none; the others still have it."""
     gpus = cards(8, HOPPER, 18)
     fabric = Fabric(
-        machine([*gpus[:7], gpus[7]._replace(**change)], lambda *_: "SYS", bridges={(0, 7): 2})
+        machine([*gpus[:7], replace(gpus[7], **change)], lambda *_: "SYS", bridges={(0, 7): 2})
     )
     assert nvls_bandwidth(fabric, range(8)) == 0, sentence
     assert cut_bandwidth(fabric, range(1, 7)) == pytest.approx(0.83 * 18 * 20.6 * 10 / 7)
@@ -327,7 +329,7 @@ def test_sum_in_the_switch_waits_for_the_least_linked() -> None:
     gpus = cards(8, HOPPER, 18)
     fabric = Fabric(
         machine(
-            [gpu._replace(nvswitch_links=8) if gpu.index == 3 else gpu for gpu in gpus],
+            [replace(gpu, nvswitch_links=8) if gpu.index == 3 else gpu for gpu in gpus],
             lambda *_: "SYS",
         )
     )
@@ -343,7 +345,7 @@ def test_cut_behind_a_switch_never_falls_when_a_link_is_added(seed: int) -> None
 
     def fabric(links: Sequence[int]) -> Fabric:
         gpus = [
-            gpu._replace(nvswitch_links=n)
+            replace(gpu, nvswitch_links=n)
             for gpu, n in zip(cards(len(links), facts), links, strict=True)
         ]
         return Fabric(machine(gpus, lambda *_: "SYS"))

@@ -14,6 +14,7 @@ from gpulaunch.errors import FailedError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.records import replace
 
 Gpus = tuple[int, ...]
 
@@ -142,8 +143,8 @@ def test_nvswitch_links_count() -> None:
     topology, _ = load_described_machine("dgx2")
     assert points(topology.links[0]) == 50 + 600
     topology, _ = load_described_machine("nvl72")
-    alike = topology._replace(
-        links=tuple(link._replace(pcie_path="SYS") for link in topology.links)
+    alike = replace(
+        topology, links=tuple(replace(link, pcie_path="SYS") for link in topology.links)
     )
     assert best_of_partition(alike, range(10, 60), 4) == (10, 11, 12, 13)
     assert best_of_partition(alike, range(10, 60), 4, frozenset({40})) == (10, 11, 12, 40)

@@ -11,6 +11,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.records import replace
 
 
 def only(*indices: int) -> Constraint:
@@ -432,7 +433,7 @@ def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
     """What an insensitive job leaves is counted over the lease that it runs inside of: nobody there gets other GPUs."""
     topology, _ = load_described_machine("dgx1-v100")
     outer = lease("outer", uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
-    asked = request(2, policy="preserve")._replace(bandwidth_sensitive=False)
+    asked = replace(request(2, policy="preserve"), bandwidth_sensitive=False)
     decision = decide(asked, Situation(topology, [outer], within=outer))
     assert isinstance(decision, Grant)
     left = sorted({0, 1, 2, 7} - set(decision.placement.gpus))

@@ -29,6 +29,7 @@ from gpulaunch.profiles.document.section import Part
 from gpulaunch.profiles.document.sections import Communication, Placement
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import replace
 
 # ---------------------------------------------------------------------------------------------- profiles
 
@@ -777,7 +778,7 @@ def test_digest(tmp_path: Path) -> None:
             'description = "a box"',
             'text = "a box"',
             (
-                "2: unknown key 'text': known here are name, description, source, gpus, nvlink, pcie, numa, mig, "
+                "2: unknown key 'text': known here are name, description, source, driver, gpus, nvlink, pcie, numa, mig, "
                 "network, measurement, measured"
             ),
         ),
@@ -1314,9 +1315,9 @@ def test_what_is_no_lease_at_all(document: object) -> None:
 def test_same_table() -> None:
     """A described machine is the same wherever its file lies; another text of the same name is another machine."""
     key = TableKey("box", "0badc0de", "/a/box.toml")
-    assert same_table(key, key._replace(file="/b/box.toml"))
-    assert not same_table(key, key._replace(digest="11111111"))
-    assert not same_table(key, key._replace(name="crate"))
+    assert same_table(key, replace(key, file="/b/box.toml"))
+    assert not same_table(key, replace(key, digest="11111111"))
+    assert not same_table(key, replace(key, name="crate"))
     assert not same_table(key, None)
     assert not same_table(None, key)
     assert same_table(None, None)

@@ -12,6 +12,7 @@ from gpulaunch.leases.share import Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
+from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import Bounds, judge, preference
 from gpulaunch.sharing.prediction import (
@@ -328,7 +329,7 @@ def test_a_verdict_explains_itself(crowd, capacity, limits) -> None:
     verdict = judge(crowd, capacity, limits)
     assert verdict.compatible == (not verdict.reasons)
     if verdict.compatible:
-        assert judge(crowd, capacity, Bounds(*(2 * limit for limit in limits))).compatible
+        assert judge(crowd, capacity, Bounds(*(2 * limit for limit in as_list(limits)))).compatible
 
 
 @given(st.lists(demands, min_size=1, max_size=7))
@@ -386,11 +387,10 @@ def test_a_run_by_hand() -> None:
 def test_a_run_is_held_to_the_power_limit() -> None:
     """Beyond the card's limit all slow down to meet it, and nobody gets energy for nothing."""
     hot = [Solo(busy(0, power_w=250.0), 10.0)] * 2
-    assert pace([job.demand for job in hot], A100X, idle_w=50.0) == (
-        (0.625, 0.625),
-        300.0,
-    )  # 250 W of 400
-    assert run_together(hot, A100X, idle_w=50.0) == ((16.0, 16.0), 4800.0)
+    held = pace([job.demand for job in hot], A100X, idle_w=50.0)
+    assert as_list(held) == [(0.625, 0.625), 300.0]  # 250 W of 400
+    together = run_together(hot, A100X, idle_w=50.0)
+    assert as_list(together) == [(16.0, 16.0), 4800.0]
     foreign = [Solo(busy(0, power_w=500.0), 10.0), Solo(busy(0, power_w=50.0), 10.0)]
     assert run_together(foreign, A100X, idle_w=50.0).ends_s == (
         10.0,
@@ -419,7 +419,7 @@ def test_a_cap_is_read_off_the_curve(cap, rate) -> None:
     """Between the points of a curve the rate is on the line, under the first on the line to 0."""
     assert capped_rate(CURVE, cap) == pytest.approx(rate)
     assert capped_rate((), cap) == 1.0
-    demand = busy(50)._replace(curve=CURVE)
+    demand = replace(busy(50), curve=CURVE)
     assert rates([demand, busy(50)], (cap, 100)) == pytest.approx((min(0.8, rate), 0.8))
 
 
@@ -427,7 +427,7 @@ def test_gain() -> None:
     """Throughput and energy efficiency of a steady mix, and their product by weights."""
     pair = [busy(50, power_w=157.0), busy(50, power_w=157.0)]
     gain = steady_gain(pair, A100X)
-    assert gain == pytest.approx((1.6, 0.8 * 2 * 157 / (57 + 160)))
+    assert as_list(gain) == pytest.approx([1.6, 0.8 * 2 * 157 / (57 + 160)])
     assert gain.product(2, 1) == pytest.approx(gain.throughput**2 * gain.energy_efficiency)
     assert steady_gain([busy(50)], A100X) == Gain(1.0, None)
     assert Gain(1.6, None).product(1, 1) is None

@@ -14,6 +14,7 @@ from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
 
 MACHINES = {name: load_described_machine(name)[0] for name in machine_names()}
 
@@ -109,7 +110,7 @@ def test_instances_of_a_card_are_a_level():
     """MIG instances hang on their card, which hangs where the card does."""
     whole = Gpu(0, "GPU-0", "A100", 1 << 30)
     parts = [
-        whole._replace(index=mig_index(1, i), uuid=f"MIG-{i}", mig=Mig(1, "GPU-1", i, "1g.10gb"))
+        replace(whole, index=mig_index(1, i), uuid=f"MIG-{i}", mig=Mig(1, "GPU-1", i, "1g.10gb"))
         for i in range(2)
     ]
     gpus = (whole, *parts)
@@ -181,7 +182,7 @@ def test_instances_and_unknowns_come_back():
         3, "GPU-3", "A100", 1 << 30, nvlink_version=3, nvswitch_links=12, pci_address="0:1:0"
     )
     parts = [
-        card._replace(index=mig_index(5, i), uuid=f"M{i}", mig=Mig(5, "GPU-5", i, "1g.5gb"))
+        replace(card, index=mig_index(5, i), uuid=f"M{i}", mig=Mig(5, "GPU-5", i, "1g.5gb"))
         for i in (0, 4)
     ]
     gpus = (card, *parts)

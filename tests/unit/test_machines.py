@@ -18,6 +18,7 @@ from gpulaunch.machine.described import described_topology
 from gpulaunch.machine.description import machine_document
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model, parse_gpu_model
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
 
 ROOT = Path(__file__).parents[2]
 GPU_FILES = sorted((ROOT / "profiles" / "gpus").glob("*.toml"))
@@ -77,7 +78,7 @@ def test_nvlinks_of_each_gpu(name: str) -> None:
         direct = sum(
             link.nvlink_count
             for link in topology.links
-            if link.kind == "nvlink" and gpu.index in link[:2]
+            if link.kind == "nvlink" and gpu.index in (link.a, link.b)
         )
         most = DEGREES.get(name, NVLINKS[gpu.compute_capability])
         assert direct + gpu.nvswitch_links + gpu.cpu_nvlinks <= most, gpu
@@ -364,7 +365,7 @@ def test_what_is_unknown_is_left_out() -> None:
 )
 def test_name_that_a_description_cannot_have(name: str, want: str) -> None:
     """A topology's name becomes one that a machine file can have."""
-    topology = described_topology(made_up(), "")._replace(name=name)
+    topology = replace(described_topology(made_up(), ""), name=name)
     assert reread(topology).name == want
 
 

@@ -17,6 +17,7 @@ from gpulaunch.measure.measured_run import (
 )
 from gpulaunch.measure.measured_runs import percentile_95, resources_of, updated
 from gpulaunch.measure.usage import LinkBytes, Reading, Usage
+from gpulaunch.records import replace
 
 GIB = 1 << 30
 DATE = "2026-11-21T20:00:00Z"
@@ -143,10 +144,12 @@ def test_what_a_framework_sets_aside(sentence: str, levels: tuple[float, ...], w
 def test_a_run_survives_json() -> None:
     """What --record-to writes is read as what it was."""
     one = run(gpus=2)
-    figures = one.gpus[0].figures._replace(links={3: LinkBytes(5, 6)})
+    figures = replace(one.gpus[0].figures, links={3: LinkBytes(5, 6)})
     links = (Link(3, "gpu", 1), Link(4, "switch", None))
-    one = one._replace(
-        gpus=(one.gpus[0]._replace(figures=figures, links=links), one.gpus[1]), problems=("odd",)
+    one = replace(
+        one,
+        gpus=(replace(one.gpus[0], figures=figures, links=links), one.gpus[1]),
+        problems=("odd",),
     )
     assert run_of(run_document(one)) == one
 

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
-from gpulaunch.measure.logs.nccl_log import NcclLog, read_nccl_log
+from gpulaunch.measure.logs.nccl_log import Member, NcclLog, read_nccl_log
 from gpulaunch.measure.logs.nccl_traffic import (
     LEAST_GB_PER_S,
     Communication,
     communication,
     nccl_document,
 )
+from gpulaunch.records import replace
 
 FLOAT = 7
 MB = 1_000_000
@@ -130,10 +131,10 @@ def test_members_of_old_and_new_versions() -> None:
         "a:9:9 [1] NCCL INFO f comm 0x7f04 rank 0 nranks 1 cudaDev 1 busId 8c000 parent 0x7f03 splitCount 1 color 0 -",
     ]
     found = {key.comm: value for key, value in read_nccl_log(lines).members.items()}
-    assert found["0x7f01"] == (0, 2, ("a", "6000"), ("2",))
-    assert found["0x7f02"] == (1, 2, ("a", "7000"), ("id", "0xab"))
-    assert found["0x7f03"] == (1, 2, ("a", "8c000"), ("id", "0x3a"))
-    assert found["0x7f04"] == (0, 1, ("a", "8c000"), ("split", "id", "0x3a", "1", "0"))
+    assert found["0x7f01"] == Member(0, 2, ("a", "6000"), ("2",))
+    assert found["0x7f02"] == Member(1, 2, ("a", "7000"), ("id", "0xab"))
+    assert found["0x7f03"] == Member(1, 2, ("a", "8c000"), ("id", "0x3a"))
+    assert found["0x7f04"] == Member(0, 1, ("a", "8c000"), ("split", "id", "0x3a", "1", "0"))
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,7 @@ def test_figure_5_of_mapa() -> None:
     for name, (calls, size, sensitive) in FIGURE_5.items():
         line = call(0, "AllReduce", size // 4, ranks=2)
         log = read_nccl_log([line, call(1, "AllReduce", size // 4, ranks=2)])
-        log = log._replace(calls=dict.fromkeys(log.calls, calls))
+        log = replace(log, calls=dict.fromkeys(log.calls, calls))
         found = communication(log, name)
         assert found.confidence == "guess"
         if found.sensitive is not sensitive:

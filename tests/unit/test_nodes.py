@@ -19,6 +19,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology, counts_as_cuda, machines
+from gpulaunch.records import replace
 from gpulaunch.show.topology.dot import topology_dot
 from gpulaunch.show.topology.svg import topology_svg
 from gpulaunch.show.topology.text import topology_lines
@@ -95,7 +96,7 @@ def test_links_within_a_machine() -> None:
     """Within each machine the links are those of the machine alone."""
     alone = built(1)
     for node, part in machines(built(3)).items():
-        got = [link._replace(a=link.a - 3 * node, b=link.b - 3 * node) for link in part.links]
+        got = [replace(link, a=link.a - 3 * node, b=link.b - 3 * node) for link in part.links]
         assert got == list(alone.links)
 
 
@@ -104,9 +105,9 @@ def test_published_cluster() -> None:
     parts = machines(CLUSTER)
     assert list(parts) == [0, 1, 2, 3, 4]
     for node, part in parts.items():
-        gpus = [gpu._replace(index=gpu.index - 4 * node, uuid="", node=0) for gpu in part.gpus]
-        links = [link._replace(a=link.a - 4 * node, b=link.b - 4 * node) for link in part.links]
-        assert gpus == [gpu._replace(uuid="") for gpu in MINSKY.gpus]
+        gpus = [replace(gpu, index=gpu.index - 4 * node, uuid="", node=0) for gpu in part.gpus]
+        links = [replace(link, a=link.a - 4 * node, b=link.b - 4 * node) for link in part.links]
+        assert gpus == [replace(gpu, uuid="") for gpu in MINSKY.gpus]
         assert links == list(MINSKY.links)
 
 
@@ -483,7 +484,7 @@ def test_document_of_one_machine_of_a_cluster() -> None:
 def test_machines_that_differ() -> None:
     """Machines that are not alike, or not joined alike, have no description, and it is said why."""
     last = CLUSTER.gpus[-1]
-    odd = CLUSTER._replace(gpus=(*CLUSTER.gpus[:-1], last._replace(memory_bytes=1 << 30)))
+    odd = replace(CLUSTER, gpus=(*CLUSTER.gpus[:-1], replace(last, memory_bytes=1 << 30)))
     with pytest.raises(UsageError) as problem:
         machine_document(odd)
     assert (
@@ -491,11 +492,11 @@ def test_machines_that_differ() -> None:
         == "nodes 0 and 4 differ, and a machine file has one description for all"
     )
     slower = tuple(
-        link._replace(pcie_gb_per_s=0.5) if link.b == 19 and link.a < 4 else link
+        replace(link, pcie_gb_per_s=0.5) if link.b == 19 and link.a < 4 else link
         for link in CLUSTER.links
     )
     with pytest.raises(UsageError) as problem:
-        machine_document(CLUSTER._replace(links=slower))
+        machine_document(replace(CLUSTER, links=slower))
     assert problem.value.message == (
         "network: its links carry 0.5 and 1.25 GB/s, and a machine file has one figure for all"
     )

@@ -6,6 +6,7 @@ import pytest
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nsight import METRICS, NcuCounters, read_ncu
+from gpulaunch.records import as_list, replace
 
 SECTORS, HIT, INSTRUCTIONS, ACHIEVED, THEORETICAL, DURATION = METRICS
 HINT = f"ncu --csv --metrics {','.join(METRICS)} COMMAND counts what is needed"
@@ -74,7 +75,9 @@ def without(*names: str, kernel: dict[str, tuple[str, str]] = ONE) -> dict[str, 
 
 def near(got: NcuCounters) -> NcuCounters:
     """The same within a float's noise."""
-    return NcuCounters(*(round(value, 9) if isinstance(value, float) else value for value in got))
+    return NcuCounters(
+        *(round(value, 9) if isinstance(value, float) else value for value in as_list(got))
+    )
 
 
 @pytest.mark.parametrize("text", [details(ONE), raw(UNITS, VALUES)], ids=["details", "raw"])
@@ -123,7 +126,7 @@ def test_names_on_the_details_page() -> None:
     }
     names |= {THEORETICAL: "Theoretical Occupancy", DURATION: "Duration"}
     kernel = {names.get(name, name): cell for name, cell in ONE.items()}
-    assert near(read_ncu(details(kernel, kernel), "ncu.csv")) == WANT._replace(kernels=2)
+    assert near(read_ncu(details(kernel, kernel), "ncu.csv")) == replace(WANT, kernels=2)
 
 
 def test_own_name_counts_first() -> None:
@@ -207,7 +210,7 @@ def test_units(metric: str, unit: str, value: str) -> None:
     other = {name: (unit, value) for name, (unit, value) in ONE.items()}
     other |= {ACHIEVED: ("%", "12.70"), DURATION: ("us", "3,703.68")}
     got = near(read_ncu(details(ONE | {metric: (unit, value)}, other), "ncu.csv"))
-    assert got == WANT._replace(kernels=2, warp_occupancy_percentage=17.7)
+    assert got == replace(WANT, kernels=2, warp_occupancy_percentage=17.7)
 
 
 def test_several_kernels() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, cd_search
 from gpulaunch.sharing.curve import keeps, percentage_for, rounded_down, saturates, throughput_at
@@ -151,7 +152,7 @@ def test_classes_of_table_1(machine: Machine, every: int) -> None:
     got, want = {}, {}
     for name, benchmark in BENCHMARKS.items():
         demand = machine.demand(benchmark)
-        sampled = demand._replace(curve=demand.curve[every - 1 :: every])
+        sampled = replace(demand, curve=demand.curve[every - 1 :: every])
         got[name], want[name] = is_memory_intensive(sampled, UNCOUNTED), benchmark.memory_intensive
     assert got == want
 
@@ -188,17 +189,16 @@ MADE_UP_MERGE = Counters(llc_accesses_per_kilo_instruction=26.6 / 1.536, llc_hit
 
 def test_off_sm_model() -> None:
     """Eq. 1 and 2, worked out by hand: 2e9 x 1 access x 32 bytes x 24; 0.99 x 1000 + 0.01 x 200 x 0.5."""
-    assert off_sm(MADE_UP_LAVAMD, MADE_UP_GPU) == pytest.approx((1536.0, 991.0))
-    assert off_sm(MADE_UP_LAVAMD, MADE_UP_GPU, dram_efficiency=1.0) == pytest.approx(
-        (1536.0, 992.0)
-    )
+    found = off_sm(MADE_UP_LAVAMD, MADE_UP_GPU)
+    assert as_list(found) == pytest.approx([1536.0, 991.0])
+    found = off_sm(MADE_UP_LAVAMD, MADE_UP_GPU, dram_efficiency=1.0)
+    assert as_list(found) == pytest.approx([1536.0, 992.0])
 
 
 def test_network_bounds_the_supply() -> None:
     """DRAM that is faster than the network to it cannot be used up."""
-    assert off_sm(Counters(10, 0.0), MADE_UP_GPU._replace(dram_gb_per_s=5000)) == pytest.approx(
-        (15.36, 1000.0)
-    )
+    found = off_sm(Counters(10, 0.0), replace(MADE_UP_GPU, dram_gb_per_s=5000))
+    assert as_list(found) == pytest.approx([15.36, 1000.0])
 
 
 def test_dram_utilization_alone_misleads() -> None:
@@ -206,7 +206,7 @@ def test_dram_utilization_alone_misleads() -> None:
     memory-intensive; MERGE with 13.3 % DRAM utilization is not.
     """
     lavamd, merge = off_sm(MADE_UP_LAVAMD, MADE_UP_GPU), off_sm(MADE_UP_MERGE, MADE_UP_GPU)
-    utilization = [0.01 * min(lavamd) / 200, min(merge) / 200]
+    utilization = [0.01 * min(as_list(lavamd)) / 200, min(as_list(merge)) / 200]
     assert utilization == pytest.approx([0.04955, 0.133])
     assert is_memory_intensive(job("LAVAMD", counters=MADE_UP_LAVAMD), MADE_UP_GPU) is True
     assert is_memory_intensive(job("MERGE", counters=MADE_UP_MERGE), MADE_UP_GPU) is False
@@ -228,7 +228,7 @@ def test_curve_goes_before_counters() -> None:
     """What was measured counts; counters are asked where the curve cannot tell."""
     counted = job("", flat_from(100), MADE_UP_LAVAMD)
     assert is_memory_intensive(counted, MADE_UP_GPU) is False
-    assert is_memory_intensive(counted._replace(curve=counted.curve[:1]), MADE_UP_GPU) is True
+    assert is_memory_intensive(replace(counted, curve=counted.curve[:1]), MADE_UP_GPU) is True
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_curve_goes_before_counters() -> None:
 )
 def test_unknown_figure(figure: str) -> None:
     """Without any one of the GPU's figures, counters say nothing."""
-    gpu = MADE_UP_GPU._replace(**{figure: None})
+    gpu = replace(MADE_UP_GPU, **{figure: None})
     counted = job("", counters=MADE_UP_LAVAMD)
     assert (is_memory_intensive(counted, gpu), knee(counted, gpu)) == (None, None)
 
@@ -263,7 +263,7 @@ def test_knee(
     sentence: str, points: list[tuple[float, float]], sm_count: int | None, want: int
 ) -> None:
     """The knee is the smallest size within 5 % of the best throughput."""
-    assert knee(job("", points), UNCOUNTED._replace(sm_count=sm_count)) == Knee(
+    assert knee(job("", points), replace(UNCOUNTED, sm_count=sm_count)) == Knee(
         want, estimated=False
     ), sentence
 
@@ -525,7 +525,7 @@ def test_newcomer(
 
 def test_group_that_comes_one_by_one() -> None:
     """A group that is announced gets its best partition, in whatever order its jobs come."""
-    group = [FLAT, LINEAR, FLATTER, LINEAR._replace(name="other")]
+    group = [FLAT, LINEAR, FLATTER, replace(LINEAR, name="other")]
     best = dict(
         zip((one.name for one in group), partition(group, UNCOUNTED).sm_percentages, strict=True)
     )
@@ -570,9 +570,8 @@ def test_reasons() -> None:
 
 def test_prediction() -> None:
     """By hand: the flat job keeps 19/20 of its speed, the linear one 81 %."""
-    assert predict([FLAT, LINEAR], [19, 81]) == pytest.approx(
-        Prediction(0.95 + 0.81, (1 / 0.95 + 1 / 0.81) / 2)
-    )
+    found = predict([FLAT, LINEAR], [19, 81])
+    assert as_list(found) == pytest.approx([0.95 + 0.81, (1 / 0.95 + 1 / 0.81) / 2])
 
 
 def test_prediction_where_caps_overlap() -> None:
@@ -644,8 +643,9 @@ def test_order_of_a_group(group: list[Demand], gpu: Capacity, rng: object) -> No
 def test_unit_of_throughput(group: list[Demand], gpu: Capacity) -> None:
     """The unit of a curve makes no difference."""
     scaled = [
-        one._replace(
-            curve=tuple(point._replace(throughput=point.throughput * 1024) for point in one.curve)
+        replace(
+            one,
+            curve=tuple(replace(point, throughput=point.throughput * 1024) for point in one.curve),
         )
         for one in group
     ]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import BOUNDS, judge
 from gpulaunch.sharing.partition import partition
@@ -138,7 +139,7 @@ def test_the_order_of_the_file_makes_no_difference(queue, shuffler) -> None:
 def test_one_gpu_never_loses_by_sharing(queue) -> None:
     """On one GPU a plan is predicted to take no longer than one job after the other."""
     jobs, where = queue
-    plan = make_plan(jobs, where._replace(gpus=1))
+    plan = make_plan(jobs, replace(where, gpus=1))
     assert plan.gain.throughput >= 1 - 1e-6
     assert plan.sequential.time_s == pytest.approx(
         sum(job.duration_s * job.repetitions for job in jobs)
@@ -201,7 +202,7 @@ def test_low_goes_with_high_power() -> None:
     ]
     assert names(make_plan(queue, site())) == [["cool", "hot", "warm"]]
     throughput = [
-        each._replace(client=each.client._replace(objective=Objective("throughput")))
+        replace(each, client=replace(each.client, objective=Objective("throughput")))
         for each in queue
     ]
     assert names(make_plan(throughput, site("throughput"))) == [["cool", "hot"], ["warm"]]

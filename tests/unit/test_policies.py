@@ -26,6 +26,7 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern
+from gpulaunch.records import Record, as_dict, field_names, replace
 
 Gpus = tuple[int, ...]
 MICRO = 1_000_000
@@ -184,7 +185,10 @@ class Machine:
         return [eq_2([int(self.nvlinks[hop]) for hop in ring]) for ring in self.rings(sets)]
 
     def measured(self, sets: Sequence[Gpus]) -> list[int]:
-        known = {tuple(sorted(ring)): micro(figure) for ring, figure in self.topology.measured}
+        known = {
+            tuple(sorted(one.ring)): micro(one.all_reduce_gb_per_s)
+            for one in self.topology.measured
+        }
         kinds = [tuple(sorted(self.name[hop] for hop in ring)) for ring in self.rings(sets)]
         return [
             known.get(kind, cut) for kind, cut in zip(kinds, self.calibrated.cut(sets), strict=True)
@@ -193,20 +197,25 @@ class Machine:
     @cached_property
     def calibrated(self) -> "Machine":
         """With links of each class as fast as two GPUs were measured that it joins."""
-        known = {ring[0]: figure for ring, figure in self.topology.measured if len(ring) == 1}
+        known = {
+            one.ring[0]: one.all_reduce_gb_per_s
+            for one in self.topology.measured
+            if len(one.ring) == 1
+        }
         links = tuple(
-            link._replace(
+            replace(
+                link,
                 **{
                     "nvlink_planned_gb_per_s" if link.nvlink_count else "pcie_gb_per_s": known[
                         link.name
                     ]
-                }
+                },
             )
             if link.name in known
             else link
             for link in self.topology.links
         )
-        return Machine(self.topology._replace(links=links, measured=()))
+        return Machine(replace(self.topology, links=links, measured=()))
 
     def bandwidth(self, model: str, sets: Sequence[Gpus]) -> dict[Gpus, int]:
         key = model, tuple(sets)
@@ -296,7 +305,7 @@ class Ranked(NamedTuple):
     cost: int
 
 
-class Case(NamedTuple):
+class Case(Record):
     """One placement to be decided; GPUs are indices."""
 
     machine: Machine
@@ -310,7 +319,7 @@ class Case(NamedTuple):
     needs: Needs = Needs()
 
     def problem(self) -> PlacementProblem:
-        asked = self._asdict()
+        asked = as_dict(self)
         del asked["machine"], asked["policy"]
         return PlacementProblem(self.machine.topology, **asked)
 
@@ -506,7 +515,7 @@ def random_topology(rng: random.Random, count: int) -> Topology:
     return (
         topology
         if uneven
-        else topology._replace(measured=random_measurements(rng, Machine(topology)))
+        else replace(topology, measured=random_measurements(rng, Machine(topology)))
     )
 
 
@@ -555,19 +564,20 @@ def random_needs(rng: random.Random, case: Case) -> Needs:
         : rng.randrange(3)
     ]:
         if kind == "required":
-            needs = needs._replace(
-                required=frozenset(rng.sample(case.admitted, rng.randrange(1, case.count + 1)))
+            needs = replace(
+                needs,
+                required=frozenset(rng.sample(case.admitted, rng.randrange(1, case.count + 1))),
             )
         if kind == "within":
-            needs = needs._replace(within=tuple(groups))
+            needs = replace(needs, within=tuple(groups))
         if kind == "at_most":
-            needs = needs._replace(at_most=tuple((group, rng.randrange(4)) for group in groups))
+            needs = replace(needs, at_most=tuple((group, rng.randrange(4)) for group in groups))
         if kind == "nvlink":
-            needs = needs._replace(nvlink=True)
+            needs = replace(needs, nvlink=True)
         if kind == "least" and (ranked := case.ranked()):
             least = (rng.choice(ranked).effective or 0) / MICRO
-            needs = needs._replace(
-                least_gb_per_s=max(0.0, least + rng.choice((-0.5, 0.0, 0.0, 0.000001)))
+            needs = replace(
+                needs, least_gb_per_s=max(0.0, least + rng.choice((-0.5, 0.0, 0.0, 0.000001)))
             )
     return needs
 
@@ -580,7 +590,7 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
     count = min(rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 8)), len(admitted))
     pattern = random_pattern(rng, count)
     case = Case(machine, free, admitted, count, policy, model, rng.random() < 0.6, pattern)
-    return case._replace(needs=random_needs(rng, case))
+    return replace(case, needs=random_needs(rng, case))
 
 
 # ---------------------------------------------------------------------------------------------------- the tests
@@ -595,7 +605,7 @@ def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
     if found is None:
         return None
     scores = found.scores
-    exact = scores[: Scores._fields.index("fragmentation")]
+    exact = scores[: field_names(Scores).index("fragmentation")]
     figures = [None if figure is None else micro(figure) for figure in exact]
     return (found.gpus, *figures, round(scores.fragmentation, 9), scores.communication_cost)
 
@@ -647,8 +657,8 @@ def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(
 def test_candidates_are_counted() -> None:
     """A placement says how many sets there were, alike or not, with the required GPUs and within the groups."""
     for asked in random_cases("counted", "preserve", "cut", 400):
-        case = asked._replace(
-            needs=asked.needs._replace(at_most=(), nvlink=False, least_gb_per_s=0.0)
+        case = replace(
+            asked, needs=replace(asked.needs, at_most=(), nvlink=False, least_gb_per_s=0.0)
         )
         every = combinations(sorted(case.machine.at[gpu] for gpu in case.admitted), case.count)
         assert case.problem().candidates == sum(case.suits(gpus, None) for gpus in every), case
@@ -660,9 +670,9 @@ def test_cases_cover_what_they_should() -> None:
     for case in random_cases("covered", "preserve", "cut", 800):
         ranked, machine = case.ranked(), case.machine
         seen.add(f"{case.count} GPUs")
-        seen |= {name for name, value in case.needs._asdict().items() if value}
+        seen |= {name for name, value in as_dict(case.needs).items() if value}
         seen |= {
-            f"no {name}" for name, value in case.needs._asdict().items() if value and not ranked
+            f"no {name}" for name, value in as_dict(case.needs).items() if value and not ranked
         }
         seen.add("weights" if len({weight for *_, weight in case.pattern.given}) > 1 else "")
         seen.add("constrained" if len(case.admitted) < len(case.free) else "")

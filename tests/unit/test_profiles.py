@@ -22,6 +22,7 @@ from gpulaunch.profiles.document.override import overridden
 from gpulaunch.profiles.document.schema import profile_schema
 from gpulaunch.profiles.document.section import Part, Section
 from gpulaunch.profiles.profile import Profile, parse_profile
+from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.intensity import is_memory_intensive
 from gpulaunch.sharing.interference import judge
@@ -646,10 +647,10 @@ def test_intensity_speaks_last() -> None:
     """What somebody says of a job counts where neither its curve nor its counters tell."""
     said = Demand("job", 50, 50, 1 << 30, intensity="memory")
     assert is_memory_intensive(said, A100X) is True
-    assert is_memory_intensive(said._replace(intensity="compute"), A100X) is False
-    assert is_memory_intensive(said._replace(intensity=None), A100X) is None
+    assert is_memory_intensive(replace(said, intensity="compute"), A100X) is False
+    assert is_memory_intensive(replace(said, intensity=None), A100X) is None
     straight = (CurvePoint(50, 1.0), CurvePoint(100, 2.0))
-    assert is_memory_intensive(said._replace(curve=straight), A100X) is False
+    assert is_memory_intensive(replace(said, curve=straight), A100X) is False
 
 
 def test_memory_intensive_without_a_curve_keeps_an_even_share() -> None:
@@ -659,7 +660,7 @@ def test_memory_intensive_without_a_curve_keeps_an_even_share() -> None:
     )
     found = partition([memory, compute], A100X)
     assert found.sm_percentages == (50, 50)
-    assert partition([memory, memory._replace(name="other")], A100X).sm_percentages == (50, 50)
+    assert partition([memory, replace(memory, name="other")], A100X).sm_percentages == (50, 50)
     assert "no curve says how few SMs are enough, so an even share each: memory" in found.reason
 
 
@@ -692,7 +693,7 @@ def test_predicted_slowdown_is_called_so() -> None:
         Client(demands[1], Objective("energy")),
     )
     assert judge([one, other], A100X).reasons == ("predicted slowdown of a 50 % of at most 25 %",)
-    measured = one._replace(predicted=())
+    measured = replace(one, predicted=())
     assert judge([other, measured], A100X).reasons == (
         "measured slowdown of a 50 % of at most 25 %",
     )

@@ -19,6 +19,7 @@ from gpulaunch.leases.ticket import Ticket, parse_ticket
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.records import replace
 
 ALL = range(8)
 BOX = box()
@@ -84,7 +85,7 @@ def test_competing(
 
 LIMIT_S = 100.0
 PASSABLE = ticket(1, gpus=4, passable_until_s=LIMIT_S)
-CHOOSY = PASSABLE._replace(choosy=True)
+CHOOSY = replace(PASSABLE, choosy=True)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ CHOOSY = PASSABLE._replace(choosy=True)
         ("nor if the earlier one can start", [PASSABLE], 1, (0, 1, 2, 3), 0, 1),
         (
             "what is free counts where the earlier one may go",
-            [PASSABLE._replace(uuids=uuids((0, 1, 2, 3)))],
+            [replace(PASSABLE, uuids=uuids((0, 1, 2, 3)))],
             1,
             (3, 4, 5, 6, 7),
             0,
@@ -118,14 +119,14 @@ CHOOSY = PASSABLE._replace(choosy=True)
         ("nor after it", [PASSABLE], 1, (), 1e9, 1),
         (
             "all of them have to let it pass",
-            [ticket(1, gpus=8), PASSABLE._replace(number=2)],
+            [ticket(1, gpus=8), replace(PASSABLE, number=2)],
             1,
             (0,),
             0,
             1,
         ),
         ("in whatever order", [PASSABLE, ticket(2, gpus=8)], 1, (0,), 0, 2),
-        ("and if all do", [PASSABLE, PASSABLE._replace(number=2)], 1, (0,), 0, None),
+        ("and if all do", [PASSABLE, replace(PASSABLE, number=2)], 1, (0,), 0, None),
         ("a choosy one is passed although enough is free", [CHOOSY], 1, (0, 1, 2, 3), 0, None),
         ("by one of the same size", [CHOOSY], 4, (0, 1, 2, 3), 0, None),
         ("and by a larger one", [CHOOSY], 5, ALL, 0, None),
@@ -133,10 +134,10 @@ CHOOSY = PASSABLE._replace(choosy=True)
         ("just before its limit", [CHOOSY], 1, ALL, 99.999, None),
         ("at its limit it bars like any other", [CHOOSY], 1, ALL, LIMIT_S, 1),
         ("even what is smaller while it cannot start", [CHOOSY], 1, (0,), LIMIT_S, 1),
-        ("one without a limit bars at once", [CHOOSY._replace(passable_until_s=0.0)], 1, ALL, 0, 1),
+        ("one without a limit bars at once", [replace(CHOOSY, passable_until_s=0.0)], 1, ALL, 0, 1),
         (
             "an earlier one that is not choosy still bars",
-            [ticket(1, gpus=8), CHOOSY._replace(number=2)],
+            [ticket(1, gpus=8), replace(CHOOSY, number=2)],
             1,
             ALL,
             0,
@@ -177,7 +178,7 @@ def test_the_choosy_keep_their_order(
 # ---------------------------------------------------------------------------------------------- decisions
 
 BIG = ticket(1, gpus=8)
-WILLING = BIG._replace(passable_until_s=LIMIT_S)
+WILLING = replace(BIG, passable_until_s=LIMIT_S)
 BUSY = [lease("a", 0, 1, 2, 3, 4)]
 
 
@@ -274,7 +275,7 @@ BUSY = [lease("a", 0, 1, 2, 3, 4)]
             "willing and unwilling ones",
             asking(2),
             BUSY,
-            [ticket(1, gpus=6), WILLING._replace(number=2)],
+            [ticket(1, gpus=6), replace(WILLING, number=2)],
             0,
             (Wait, "2 GPUs requested: 3 of 8 are free, but 2 earlier requests for 14 GPUs wait", 1),
         ),

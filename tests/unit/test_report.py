@@ -16,6 +16,7 @@ from conftest import Launcher
 from gpulaunch.decide.placement.policies import POLICIES as KNOWN
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.read_launch import shown_machine
+from gpulaunch.records import replace
 from gpulaunch.show.replay_document import replays_document
 from gpulaunch.show.replay_rows import all_jobs, sensitive_jobs
 from gpulaunch.show.replay_rows import replayed as replayed_text
@@ -394,7 +395,7 @@ def test_colours_can_be_told_apart(eye, ground) -> None:
 def test_labels() -> None:
     """Runs are called by their policies, and by what else differs where two have the same."""
     one = paper()[0]
-    other = one._replace(rules=one.rules._replace(model="mapa"))
+    other = replace(one, rules=replace(one.rules, model="mapa"))
     assert [run.label for run in runs_of(paper())] == [
         "baseline",
         "topo-aware",
@@ -540,7 +541,7 @@ def test_many_jobs_on_many_machines() -> None:
     two = [one.stay.job for one in replay.jobs]
     stays = [
         Stay(
-            two[i % 2]._replace(id=i, arrival_s=0.0),
+            replace(two[i % 2], id=i, arrival_s=0.0),
             i // 3 % 1000,
             ((0,), (1, 2))[i % 2],
             30.0 * i,
@@ -551,10 +552,11 @@ def test_many_jobs_on_many_machines() -> None:
         for i in range(10_000)
     ]
     many = measure(shown_machine("power8-minsky", print).topology, stays, replay.rules, None)
-    busy = many._replace(
+    busy = replace(
+        many,
         jobs=tuple(
-            one._replace(stay=one.stay._replace(machine=one.stay.job.id % 5)) for one in many.jobs
-        )
+            replace(one, stay=replace(one.stay, machine=one.stay.job.id % 5)) for one in many.jobs
+        ),
     )
     page = report_files([busy])[INDEX]
     assert len(page) < 2_000_000

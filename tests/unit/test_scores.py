@@ -26,6 +26,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect, wired
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.profiles.pattern import PATTERNS, Edge
+from gpulaunch.records import replace
 
 Pair = tuple[int, int]
 
@@ -406,7 +407,7 @@ def test_cut_never_falls_when_a_link_gets_faster(seed: int) -> None:
 )
 def test_measured_links(sentence: str, topology: Topology, link: str, want: float) -> None:
     """Of a kind that was not measured the cut counts, over links that carry what their class was measured to carry."""
-    fabric = Fabric(topology._replace(measured=(Measured((link,), 14.0),)))
+    fabric = Fabric(replace(topology, measured=(Measured((link,), 14.0),)))
     assert measured(fabric, range(2)) == 14 * UNIT, sentence
     assert measured(fabric, range(3)) == want * UNIT, sentence
 

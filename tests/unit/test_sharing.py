@@ -27,6 +27,7 @@ from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity, least
 from gpulaunch.sharing.interference import Bounds
 
@@ -240,7 +241,7 @@ def test_a_job_of_one_gpu_depends_on_no_links() -> None:
 def test_gpus_of_another_groups_daemon() -> None:
     """A GPU that the daemon of another group has, though no job of it uses it any more, is not opened for sharing."""
     left = lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",))
-    asked = asking(LIGHT)._replace(constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
+    asked = replace(asking(LIGHT), constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
     decision = decide(asked, Situation(BOX, [left]))
     assert isinstance(decision, Grant)
     assert (decision.share_option, decision.exclusive_reason) == (
@@ -251,10 +252,10 @@ def test_gpus_of_another_groups_daemon() -> None:
 
 def test_unlike_gpus_in_one_group() -> None:
     """What a group of unlike GPUs offers is the least of each."""
-    asked = asking(LIGHT._replace(memory_bytes=10 * GIB), 2)
+    asked = asking(replace(LIGHT, memory_bytes=10 * GIB), 2)
     small = {**asked.sharing.capacities, "GPU-1": Capacity(15 * GIB, 48)}
-    asked = asked._replace(sharing=asked.sharing._replace(capacities=small))
-    there = shared("a", LIGHT._replace(memory_bytes=6 * GIB), 0, 1)
+    asked = replace(asked, sharing=replace(asked.sharing, capacities=small))
+    there = shared("a", replace(LIGHT, memory_bytes=6 * GIB), 0, 1)
     assert decided(asked, there, lease("b", 2, 3)) == (
         Wait,
         (
@@ -266,7 +267,7 @@ def test_unlike_gpus_in_one_group() -> None:
 
 def test_host_bandwidth_of_those_who_share() -> None:
     """Jobs that share a GPU move each its own in the memory of the socket; what runs inside one is part of it."""
-    gpus = tuple(gpu._replace(numa_node=0, host_gb_per_s=100.0) for gpu in BOX.gpus)
+    gpus = tuple(replace(gpu, numa_node=0, host_gb_per_s=100.0) for gpu in BOX.gpus)
     topology = Topology("box", gpus, BOX.links, "a test")
     asked = asking(LIGHT, wishes=Wishes(host_gb_per_s=40.0))
     one, two = (shared(name, LIGHT, 0, host_gb_per_s=40.0) for name in "ab")
@@ -280,16 +281,16 @@ def test_what_alone_means_for_links() -> None:
     dgx, _ = load_described_machine("dgx1-v100")
     uuids = {gpu.index: gpu.uuid for gpu in dgx.gpus}
     group = tuple(sorted((uuids[0], uuids[5])))
-    there = shared("a", LIGHT, 0)._replace(uuids=(uuids[0], uuids[5]))
-    there = there._replace(share=there.share._replace(group=group))
+    there = replace(shared("a", LIGHT, 0), uuids=(uuids[0], uuids[5]))
+    there = replace(there, share=replace(there.share, group=group))
     asked = asking(LIGHT, 2, topology=dgx, sensitive=True, policy="preserve")
     only = Constraint("--only 0,5,7", frozenset(uuids[i] for i in (0, 5, 7)))
-    assert decided(asked._replace(constraints=(only,)), there, topology=dgx) == ((0, 5), ("a",))
+    assert decided(replace(asked, constraints=(only,)), there, topology=dgx) == ((0, 5), ("a",))
 
 
 def test_too_much_for_one() -> None:
     """A job that is over a bound all by itself gets a GPU of its own."""
-    big = LIGHT._replace(memory_bytes=17 * GIB)
+    big = replace(LIGHT, memory_bytes=17 * GIB)
     decision = decide(asking(big), Situation(BOX))
     assert isinstance(decision, Grant)
     assert (decision.share_option, decision.exclusive_reason) == (
@@ -301,8 +302,8 @@ def test_too_much_for_one() -> None:
 def test_what_is_in_the_way() -> None:
     """GPUs that a constraint or a wish leaves out, that are in use outside, or stay apart from, are not joined."""
     there = shared("a", LIGHT, 1, name="noisy")
-    without = asking(LIGHT)._replace(
-        constraints=(Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"})),)
+    without = replace(
+        asking(LIGHT), constraints=(Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"})),)
     )
     assert decided(without, there) == ((0,), ())
     assert decided(
@@ -314,7 +315,7 @@ def test_what_is_in_the_way() -> None:
     )
     used = [OutsideUse("GPU-1", "pid 4, bob")]  # by a member of the group: its lease explains it
     assert decided(asking(LIGHT), there, outside=used) == ((1,), ("a",))
-    sockets = [gpu._replace(numa_node=gpu.index // 2) for gpu in BOX.gpus]
+    sockets = [replace(gpu, numa_node=gpu.index // 2) for gpu in BOX.gpus]
     topology = Topology("box", tuple(sockets), BOX.links, "a test")
     apart = asking(LIGHT, wishes=Wishes(apart_from=("noisy",)))
     assert decided(apart, there, topology=topology) == ((2,), ())
@@ -328,7 +329,7 @@ def test_links_matter_to_who_depends_on_them() -> None:
     def there(a: int, b: int, *, sensitive: bool = False) -> Lease:
         found = shared("a", LIGHT, a, b, sensitive=sensitive)
         group = tuple(sorted((uuids[a], uuids[b])))
-        return found._replace(uuids=(uuids[a], uuids[b]), share=found.share._replace(group=group))
+        return replace(found, uuids=(uuids[a], uuids[b]), share=replace(found.share, group=group))
 
     def asked(*, sensitive: bool) -> Request:
         return asking(LIGHT, 2, topology=dgx, sensitive=sensitive, policy="preserve")
@@ -381,7 +382,7 @@ def percentage(asked: Request, *leases: Lease) -> tuple[int, tuple[int, ...], in
 
 def test_how_much_a_job_gets() -> None:
     """The first gets what it can use, the next what is left, and what the command line says comes before all that."""
-    memory, compute = LIGHT._replace(curve=SATURATED), HALF._replace(curve=LINEAR)
+    memory, compute = replace(LIGHT, curve=SATURATED), replace(HALF, curve=LINEAR)
     small, _, left = percentage(asking(memory))
     assert (small <= 30, left) == (True, 100)
     rest, best, left = percentage(asking(compute), shared("a", memory, 0, percentage=small))
@@ -498,7 +499,7 @@ def sequence_of(*demands: Demand) -> Sequence[Lease]:
 
 def test_one_more_resident_never_opens_a_door() -> None:
     """A GPU that a request must not join stays so, whoever else is on it."""
-    demands = (LIGHT, HALF, HEAVY, LIGHT._replace(memory_bytes=15 * GIB))
+    demands = (LIGHT, HALF, HEAVY, replace(LIGHT, memory_bytes=15 * GIB))
     objectives = (Objective(), Objective("energy"), Objective("product"))
     full = [lease("full", 1, 2, 3)]
     refused = 0
@@ -539,13 +540,13 @@ def test_which_gpus_can_be_shared(
     sentence: str, gpu: dict, driver: int | None, want: Capacity | Unfit
 ) -> None:
     """A GPU can be shared if MPS bounds its clients, by architecture and driver; else it is said why not."""
-    assert capacity_of(BOX.gpus[0]._replace(**gpu), None, driver) == want, sentence
+    assert capacity_of(replace(BOX.gpus[0], **gpu), None, driver) == want, sentence
 
 
 def test_figures_of_a_known_model() -> None:
     """What a GPU offers beside its memory is what is known of its model; its capability too where NVML is silent."""
     dgx, _ = load_described_machine("dgx1-v100")
-    gpu = dgx.gpus[0]._replace(compute_capability=None)
+    gpu = replace(dgx.gpus[0], compute_capability=None)
     found = capacity_of(gpu, find_gpu_model(load_gpu_models(), gpu.model), 550)
     assert isinstance(found, Capacity)
     assert (found.sm_count, found.power_limit_w, found.most_clients) == (80, 300, 48)

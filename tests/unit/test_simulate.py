@@ -14,6 +14,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import Bounds
 from gpulaunch.simulate.cluster import Remembered
@@ -45,7 +46,7 @@ def test_a_few_jobs() -> None:
 def test_backfill() -> None:
     """With backfill a smaller job passes one that cannot start, but not one that has waited beyond the limit."""
     jobs = [job(0, 5, 0, 10), job(1, 4, 1, 5), job(2, 3, 2, 4), job(3, 3, 7, 2)]
-    assert log(checked(DGX, jobs, BASELINE._replace(passable_s=5.5))) == [
+    assert log(checked(DGX, jobs, replace(BASELINE, passable_s=5.5))) == [
         (0, (0, 1, 2, 3, 4), 0, 10),
         (2, (5, 6, 7), 2, 6),
         (1, (0, 1, 2, 3), 10, 15),
@@ -61,7 +62,7 @@ def test_who_ends_makes_room_for_who_comes_at_the_same_time() -> None:
 def test_tick() -> None:
     """A scheduler that looks every second starts what it sees at the next look, not in the one that sees an end."""
     jobs = [job(0, 8, 0.4, 1.2), job(1, 8, 0.5, 1.0)]
-    assert log(checked(DGX, jobs, BASELINE._replace(tick_s=1.0))) == [
+    assert log(checked(DGX, jobs, replace(BASELINE, tick_s=1.0))) == [
         (0, (*range(8),), 1, 3),
         (1, (*range(8),), 4, 5),
     ]
@@ -80,7 +81,7 @@ def test_it_decides_as_the_launcher_would(policy: str, passable_s: float, seed: 
 def plainly(topology, jobs: list[Job], rules: Rules) -> list[tuple]:
     """The same with nothing but a list of events and decide()."""
     jobs = [
-        j._replace(request=j.request._replace(policy=rules.policy, bandwidth_model=rules.model))
+        replace(j, request=replace(j.request, policy=rules.policy, bandwidth_model=rules.model))
         for j in jobs
     ]
     uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
@@ -97,7 +98,7 @@ def plainly(topology, jobs: list[Job], rules: Rules) -> list[tuple]:
                 (
                     one,
                     ticket_of(
-                        one._replace(arrival_s=round(one.arrival_s, 9)), admitted, rules.passable_s
+                        replace(one, arrival_s=round(one.arrival_s, 9)), admitted, rules.passable_s
                     ),
                 )
             )
@@ -122,12 +123,14 @@ def plainly(topology, jobs: list[Job], rules: Rules) -> list[tuple]:
 def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int) -> None:
     """So it is where some jobs have a least utility, and others none, and their neighbours slow them down."""
     jobs = [
-        one._replace(
+        replace(
+            one,
             arrival_s=one.arrival_s / 3,
-            request=one.request._replace(
-                utility=one.request.utility._replace(
-                    least=0.0 if one.id % 3 == 0 else one.request.utility.least
-                )
+            request=replace(
+                one.request,
+                utility=replace(
+                    one.request.utility, least=0.0 if one.id % 3 == 0 else one.request.utility.least
+                ),
             ),
         )
         for one in generated(seed=seed, count=40)
@@ -145,9 +148,9 @@ def test_who_is_not_choosy_passes_and_who_is_does_not() -> None:
     ]
     for number, least in ((1, 0.9), (3, 0.1)):
         request = jobs[number].request
-        wish = request.utility._replace(least=least)
-        jobs[number] = jobs[number]._replace(request=request._replace(utility=wish))
-    jobs[3] = jobs[3]._replace(arrival_s=10.0)
+        wish = replace(request.utility, least=least)
+        jobs[number] = replace(jobs[number], request=replace(request, utility=wish))
+    jobs[3] = replace(jobs[3], arrival_s=10.0)
     rules = Rules("topo_aware_p", "cut")
     assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
 
@@ -158,7 +161,7 @@ def utility_jobs(*rows: tuple[int, float, float, float, tuple[int, ...]]) -> lis
     for number, (gpus, arrival_s, duration_s, least, only) in enumerate(rows):
         uuids = tuple(MINSKY.gpus[gpu].uuid for gpu in only)
         one = job(number, gpus, arrival_s, duration_s, sensitive=True, only=uuids)
-        jobs.append(one._replace(request=one.request._replace(utility=UtilityTerms(least=least))))
+        jobs.append(replace(one, request=replace(one.request, utility=UtilityTerms(least=least))))
     return jobs
 
 
@@ -302,7 +305,7 @@ def test_the_share_of_its_time_that_a_job_says() -> None:
 def test_neighbours_slow_jobs_down_while_they_are_there() -> None:
     """A job goes on faster once its noisy neighbour has left; with `lasting` it stays as slow as it was."""
     quiet, noisy = (
-        job(0, 1, 0, 1).request._replace(profile=name, utility=UtilityTerms(slowdowns=slowdowns))
+        replace(job(0, 1, 0, 1).request, profile=name, utility=UtilityTerms(slowdowns=slowdowns))
         for name, slowdowns in (("quiet", {"noisy": (0.5, 0.0)}), ("noisy", {"quiet": (0.0, 0.5)}))
     )
     jobs = [Job(0, "quiet", quiet, 0.0, 10.0), Job(1, "noisy", noisy, 2.0, 3.0)]
@@ -311,7 +314,7 @@ def test_neighbours_slow_jobs_down_while_they_are_there() -> None:
         (0, (0,), 0, 11),
         (1, (1,), 2, 5),
     ]  # 2 + 3 / 1.5 of 10, then 6 more
-    assert log(checked(MINSKY, jobs, rules._replace(lasting=True))) == [
+    assert log(checked(MINSKY, jobs, replace(rules, lasting=True))) == [
         (0, (0,), 0, 15),
         (1, (1,), 2, 5),
     ]
@@ -323,7 +326,7 @@ def test_measured_split_slowdown() -> None:
     pair = job(2, 2, 1, 10, sensitive=True, split_slowdown=0.25)
     rules = Rules("baseline", "cut", time_models=("bandwidth",))
     assert log(checked(MINSKY, [*held, pair], rules))[2] == (2, (2, 3), 1, 11)
-    assert log(checked(MINSKY, [held[0], pair._replace(id=1)], rules))[1] == (1, (1, 2), 1, 13.5)
+    assert log(checked(MINSKY, [held[0], replace(pair, id=1)], rules))[1] == (1, (1, 2), 1, 13.5)
 
 
 def sharing_job(number: int, sm: float) -> Job:
@@ -333,7 +336,7 @@ def sharing_job(number: int, sm: float) -> Job:
     request = Request(
         1, PATTERNS["none"], bandwidth_sensitive=False, policy="preserve", bandwidth_model="cut"
     )
-    return Job(number, f"job{number}", request._replace(sharing=sharing), 0.0, 10.0)
+    return Job(number, f"job{number}", replace(request, sharing=sharing), 0.0, 10.0)
 
 
 def test_jobs_share_gpus_by_the_launchers_rules() -> None:
@@ -429,9 +432,9 @@ def test_measures_by_hand() -> None:
 def test_what_a_job_needs_is_judged_by_what_its_policy_goes_by() -> None:
     """A job that got the bandwidth it asked for, by the model that was asked, has not been failed."""
     asked = job(0, 3, 0, 5, sensitive=True, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 4, 5)))
-    wishes = asked.request.wishes._replace(least_gb_per_s=20.5)
+    wishes = replace(asked.request.wishes, least_gb_per_s=20.5)
     rules = Rules("preserve_paper", "mapa")
-    jobs = [asked._replace(request=asked.request._replace(wishes=wishes))]
+    jobs = [replace(asked, request=replace(asked.request, wishes=wishes))]
     assert measure(DGX, checked(DGX, jobs, rules), rules, None).violations == 0
 
 

@@ -23,6 +23,7 @@ from gpulaunch.machine.smi_text import (
     text_document,
 )
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
 
 LEGEND = """
 Legend:
@@ -628,7 +629,8 @@ def forms(draw: st.DrawFn) -> Form:
 def told(found: SmiMatrix, titles: int) -> SmiMatrix:
     """What is left of a matrix without the columns of the last titles."""
     count = len(found.gpus)
-    return found._replace(
+    return replace(
+        found,
         cpusets=found.cpusets if titles > 0 else (frozenset(),) * count,
         numa_nodes=found.numa_nodes if titles > 1 else (None,) * count,
     )

@@ -26,6 +26,7 @@ from gpulaunch.measure.traffic_graph import (
 )
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.pattern_union import union
+from gpulaunch.records import replace
 
 MACHINES = Path(__file__).parents[2] / "profiles" / "machines"
 WIRES = {
@@ -119,16 +120,18 @@ def test_noise_and_crooked_counters(job: tuple[list[int], Bytes], seed: int) -> 
     order, sent = job
     rng = random.Random(seed)
     gpus = [
-        gpu._replace(
+        replace(
+            gpu,
             links=tuple(
-                link._replace(
+                replace(
+                    link,
                     tx_bytes=int(link.tx_bytes * rng.uniform(0.99, 1))
                     + rng.randrange(NOISE_BYTES // 100),
                     rx_bytes=int(link.rx_bytes * rng.uniform(0.99, 1))
                     + rng.randrange(NOISE_BYTES // 100),
                 )
                 for link in gpu.links
-            )
+            ),
         )
         for gpu in counters(order, sent)
     ]
@@ -161,7 +164,7 @@ def test_one_end_is_enough() -> None:
     assert graph.totals_gb == (4.0, None)
     assert graph.known[0].endswith("counted 0 of them at both ends")
     assert "rank 1: the counters of NVLink 0 are missing or were reset" in graph.unknown
-    neither = traffic_graph([GpuTraffic(0, (lost._replace(peer=1),)), GpuTraffic(1, (lost,))], 1.0)
+    neither = traffic_graph([GpuTraffic(0, (replace(lost, peer=1),)), GpuTraffic(1, (lost,))], 1.0)
     assert (neither.edges, neither.pairs) == ((), ())
     assert "no end counted what ranks 0 and 1 exchanged" in neither.unknown
 
@@ -211,7 +214,7 @@ def test_nvswitch_hides_the_peer() -> None:
 
 def test_pcie_and_silence() -> None:
     """PCIe has totals only; where nothing went over NVLink that is said."""
-    gpus = [gpu._replace(pcie_tx_bytes=GB, pcie_rx_bytes=3 * GB) for gpu in counters([0, 1], {})]
+    gpus = [replace(gpu, pcie_tx_bytes=GB, pcie_rx_bytes=3 * GB) for gpu in counters([0, 1], {})]
     graph = traffic_graph(gpus, 4.0)
     assert graph.edges == ()
     assert graph.pcie_gb == (4.0, 4.0)

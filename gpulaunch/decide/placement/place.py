@@ -2,12 +2,12 @@
 # pure: decides on plain values
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.policies import POLICIES, Order
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName, Scores, slowest_decides
 from gpulaunch.decide.placement.traffic import Mapping
+from gpulaunch.records import Record
 
 MAPPING_EFFORT = 300
 """Beginnings that are tried for a better mapping of more ranks than the search for the best can
@@ -15,7 +15,7 @@ do: 10 ms or so.
 """
 
 
-class Candidate(NamedTuple):
+class Candidate(Record):
     """A set of GPUs with its best mapping.
 
     Attributes:
@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
     scores: Scores
 
 
-class Placement(NamedTuple):
+class Placement(Record):
     """The chosen GPUs.
 
     Attributes:

@@ -8,16 +8,17 @@ others make one set by an algorithm of their own, which then comes before all ot
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName
 from gpulaunch.decide.placement.utility import Weights
+from gpulaunch.records import Record
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
 
 
-class Order(NamedTuple):
+class Order(Record):
     """How a policy orders the candidates of a problem.
 
     Attributes:
@@ -195,7 +196,7 @@ def best_effort(problem: PlacementProblem) -> Order:
     return Order(("aggregate_bandwidth",), next(made, None))
 
 
-class Policy(NamedTuple):
+class Policy(Record):
     """A placement policy, with everything that is known of it.
 
     Attributes:

@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.candidates import Limits, how_many, is_allowed, mask_of, sets
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
@@ -13,11 +12,12 @@ from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
+from gpulaunch.records import Record, replace
 
 _SEEDS = 8
 
 
-class Needs(NamedTuple):
+class Needs(Record):
     """What a set must have besides its size. GPUs are indices.
 
     Attributes:
@@ -35,7 +35,7 @@ class Needs(NamedTuple):
     least_gb_per_s: float = 0.0
 
 
-class UtilitySetting(NamedTuple):
+class UtilitySetting(Record):
     """What the policies of topo-aware-sc17 go by besides.
 
     Attributes:
@@ -278,7 +278,7 @@ class PlacementProblem:
             pattern=self.pattern,
             sensitive=self.sensitive,
             model=self.model,
-            needs=self.needs._replace(least_gb_per_s=0.0),
+            needs=replace(self.needs, least_gb_per_s=0.0),
         )
         best = next(other.ranked(("effective_bandwidth",)), None)
         if best is None or not other.meets(best.figures):

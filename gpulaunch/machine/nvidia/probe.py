@@ -7,7 +7,7 @@ Probing a box of eight takes long enough to feel, so find_machine keeps the answ
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
@@ -15,11 +15,12 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml import Card, NvlinkEnd, PciAddress, Unanswered
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 
 T = TypeVar("T")
 
 
-class NvmlReading(NamedTuple):
+class NvmlReading(Record):
     """What NVML says of this machine's build.
 
     Attributes:
@@ -46,7 +47,7 @@ class NvmlReading(NamedTuple):
         return not self.problems and all(call.steady for call in self.unanswered)
 
 
-class Part(NamedTuple):
+class Part(Record):
     """A card as it was read.
 
     Attributes:
@@ -177,7 +178,7 @@ def _seen_through(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> Nv
         and everyone is not None
         and end.address not in everyone
     )
-    return end._replace(remote="switch") if hidden else end
+    return replace(end, remote="switch") if hidden else end
 
 
 def _up_and_down(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]]:
@@ -189,7 +190,8 @@ def _up_and_down(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]]:
 
 def _instance(card: Gpu, number: int, instance: Card) -> Gpu:
     profile, memory = instance.mig_profile(), instance.memory()
-    return card._replace(
+    return replace(
+        card,
         index=mig_index(card.index, number),
         uuid=instance.uuid(),
         model=f"{card.model} MIG {profile}",

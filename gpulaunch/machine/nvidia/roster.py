@@ -6,7 +6,9 @@ which says what is odd.
 """
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import Any
+
+from gpulaunch.records import Record
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
@@ -14,7 +16,7 @@ _TEXT_BYTES = 96
 _MIG_ENABLED = 1
 
 
-class Listed(NamedTuple):
+class Listed(Record):
     """A card that answers.
 
     Attributes:
@@ -27,7 +29,7 @@ class Listed(NamedTuple):
     instances: dict[str, list[str]] | None
 
 
-class Roster(NamedTuple):
+class Roster(Record):
     """What NVML lists.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
-from typing import NamedTuple
 
+from gpulaunch.records import Record, replace
 from gpulaunch.show.profile.view import Matrix, Plot, ProfileView, Row
 from gpulaunch.show.report.canvas import WIDTH, Axes, Sheet, styled
 from gpulaunch.show.terminal import figure
@@ -23,7 +23,7 @@ _CHARACTERS = 92  # of a line of text
 _DIGIT = 7  # px of a matrix's figures
 
 
-class _Line(NamedTuple):
+class _Line(Record):
     """A line of the picture.
 
     Attributes:
@@ -97,7 +97,7 @@ def _row_lines(rows: Iterable[Row], indent: int = 0) -> Iterator[_Line]:
         first, *others = wrap(row.text, room) or [""]
         lines = [_Line(label, first, row.share, indent, _PALE)]
         lines += [_Line(text=text) for text in others]
-        lines[-1] = lines[-1]._replace(drawing=row.drawing)
+        lines[-1] = replace(lines[-1], drawing=row.drawing)
         yield from lines
         if not row.drawing:
             yield from _row_lines(row.inner, indent + _INDENT)

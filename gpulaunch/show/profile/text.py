@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
 
+from gpulaunch.records import Record
 from gpulaunch.show.profile.view import NO_BREAK, Matrix, ProfileView, Row
 from gpulaunch.show.terminal import Fitted, Text, bar, figure
 from gpulaunch.show.topology.text import wrapped
@@ -15,7 +15,7 @@ _LEAST_TEXT = 16  # columns
 _GAP = 2
 
 
-class _Page(NamedTuple):
+class _Page(Record):
     """What the rows of a profile have to keep to.
 
     Attributes:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from math import floor, log10
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
@@ -19,6 +19,7 @@ from gpulaunch.files.size import format_size
 from gpulaunch.profiles.document.section import Curve, FiguresOf, Key, Number, Part, Section
 from gpulaunch.profiles.document.suspicion import suspicions
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record
 from gpulaunch.show.terminal import figure
 
 _MOST_RANKS = 32  # of which a matrix is drawn
@@ -52,7 +53,7 @@ _Beside = Mapping[str, Sequence[tuple[str, float]]]
 """Name of a number -> label and value of each other number that is shown beside it."""
 
 
-class Matrix(NamedTuple):
+class Matrix(Record):
     """What went between ranks.
 
     Attributes:
@@ -64,7 +65,7 @@ class Matrix(NamedTuple):
     weights: Mapping[tuple[int, int], float]
 
 
-class Plot(NamedTuple):
+class Plot(Record):
     """A line through points.
 
     Attributes:
@@ -80,7 +81,7 @@ class Plot(NamedTuple):
     y_label: str
 
 
-class Row(NamedTuple):
+class Row(Record):
     """What a profile says under one key, or in one section; its texts are safe for a terminal.
 
     Attributes:
@@ -98,7 +99,7 @@ class Row(NamedTuple):
     drawing: Matrix | Plot | None = None
 
 
-class ProfileView(NamedTuple):
+class ProfileView(Record):
     """All that is shown of a profile.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
+from gpulaunch.records import Record, replace
 from gpulaunch.show.report.series import Run
 from gpulaunch.simulate.measures import ReplayedJob
 
@@ -12,7 +12,7 @@ _ROWS_OF_MANY = 16  # the same where many panels stand one below the other
 _MOST_ROWS = 80  # GPUs of a machine
 
 
-class Grid(NamedTuple):
+class Grid(Record):
     """The rows of a timeline, the same for all runs.
 
     Attributes:
@@ -49,7 +49,7 @@ def grid_of(runs: Sequence[Run]) -> Grid:
     return Grid(min(machines, max(1, budget // len(gpus))), machines, gpus[:_MOST_ROWS], size)
 
 
-class Bar(NamedTuple):
+class Bar(Record):
     """A job on GPUs that stand one below the other.
 
     Attributes:
@@ -133,7 +133,7 @@ def _lanes(jobs: Iterable[ReplayedJob]) -> dict[int, tuple[int, int]]:
 
 def within(bars: Iterable[Bar], end_s: float) -> list[Bar]:
     """Those that begin before a time, cut off there."""
-    return [bar._replace(to_s=min(bar.to_s, end_s)) for bar in bars if bar.from_s < end_s]
+    return [replace(bar, to_s=min(bar.to_s, end_s)) for bar in bars if bar.from_s < end_s]
 
 
 def window_s(bars_of_runs: Sequence[Sequence[Bar]], longest_s: float, most: int) -> float:

@@ -4,12 +4,11 @@ Those of policies can be told apart with any of the usual colour blindnesses: th
 lightness, too.
 """
 
-from typing import NamedTuple
-
 from gpulaunch.decide.placement.policies import POLICIES as KNOWN
+from gpulaunch.records import Record
 
 
-class Colour(NamedTuple):
+class Colour(Record):
     """A colour.
 
     Attributes:

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
+from gpulaunch.records import Record
 from gpulaunch.show.report.colours import Colour, colours_of
 from gpulaunch.simulate.measures import Level, Quartiles, Replay, ReplayedJob, quartiles
 
@@ -12,7 +12,7 @@ _PANELS = 5  # numbers of GPUs that have a panel of their own
 _PARTS = 180  # of a line over time
 
 
-class Run(NamedTuple):
+class Run(Record):
     """A replay as it is shown.
 
     Attributes:
@@ -97,7 +97,7 @@ def of_gpus(count: int, which: Which) -> Which:
     return lambda one: len(one.stay.gpus) == count and which(one)
 
 
-class Box(NamedTuple):
+class Box(Record):
     """What a box plot shows of some jobs of one run.
 
     Attributes:
@@ -188,7 +188,7 @@ def stairs(points: Points) -> Points:
     ]
 
 
-class Span(NamedTuple):
+class Span(Record):
     """A mean over a part of a run.
 
     Attributes:

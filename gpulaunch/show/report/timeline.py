@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from math import ceil
-from typing import NamedTuple
 
 from gpulaunch.errors import printable
+from gpulaunch.records import Record
 from gpulaunch.show.report.bars import Bar, Grid, bars_of, close_window_s, grid_of, window_s, within
 from gpulaunch.show.report.canvas import WIDTH, Axes, Picture, Rectangle, Sheet
 from gpulaunch.show.report.colours import IDLE, ON_BAR, PALE, PAPER, SLOWED
@@ -22,7 +22,7 @@ _NAMED = 48  # px of a bar that has room for a name
 _SMALLEST = 9.0  # letters
 
 
-class Window(NamedTuple):
+class Window(Record):
     """What part of a timeline a picture shows.
 
     Attributes:
