@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.measure import nearest_profile as module
 from gpulaunch.measure.nearest_profile import BOUND, Figures, distance_between, nearest_profile
+from gpulaunch.records import replace
 
 # mps-sharing-2024 Table II: SM %, memory bandwidth %, MiB of 81,920 (None: a reservation), W of 300
 TABLE_2 = {
@@ -81,12 +82,12 @@ def test_what_contradicts(key: str) -> None:
     """Memory- and compute-intensive jobs, and shares of SMs and of time, cannot be compared; unknown fits both."""
     values = {"intensity": ("memory", "compute"), "utilization": ("share", "time-active")}[key]
     job, other = (
-        Figures(name, 50, 50)._replace(**{key: value})
+        replace(Figures(name, 50, 50), **{key: value})
         for name, value in zip("ab", values, strict=True)
     )
     assert distance_between(job, other) is None
-    assert distance_between(job, other._replace(**{key: None})) == 0
-    assert distance_between(job, other._replace(**{key: values[0]})) == 0
+    assert distance_between(job, replace(other, **{key: None})) == 0
+    assert distance_between(job, replace(other, **{key: values[0]})) == 0
 
 
 def test_missing_figures_are_left_out() -> None:

@@ -11,6 +11,7 @@ from gpulaunch.machine.described import described_topology
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
 from gpulaunch.show.topology.dot import topology_dot
 from gpulaunch.show.topology.legend import GpuState
 from gpulaunch.show.topology.svg import topology_svg
@@ -26,7 +27,7 @@ def machine(name: str, count: int, wire, *, split: int = 0, **facts) -> Topology
     for i in range(count):
         card = Gpu(i, f"GPU-{i}", facts.get("model", "A100"), 80 << 30, **facts.get("gpu", {}))
         mig = [(mig_index(i, n), Mig(i, card.uuid, n, "3g.40gb")) for n in range(2)]
-        gpus += [card._replace(index=index, mig=one) for index, one in mig] if i < split else [card]
+        gpus += [replace(card, index=index, mig=one) for index, one in mig] if i < split else [card]
     gpus.sort(key=lambda gpu: gpu.index)
     return Topology(name, tuple(gpus), wired(gpus, wire), facts.get("source", "made up"))
 
@@ -169,8 +170,8 @@ def test_instances_below_their_card():
 def test_models_that_differ():
     """GPUs of several models have it at the end of their row."""
     two = MACHINES["one-switch"].gpus[:2]
-    gpus = tuple(gpu._replace(numa_node=None) for gpu in two)
-    gpus = (gpus[0], gpus[1]._replace(model="Tesla T4", memory_bytes=15 << 30))
+    gpus = tuple(replace(gpu, numa_node=None) for gpu in two)
+    gpus = (gpus[0], replace(gpus[1], model="Tesla T4", memory_bytes=15 << 30))
     lines = text(Topology("mixed", gpus, wired(gpus, lambda *_: Wire("PIX")), "made up"))
     assert lines[0] == "mixed: 2 GPUs"
     assert [line.partition("?")[2].strip() for line in lines[2:4]] == [
