@@ -164,7 +164,7 @@ def test_answers_without_a_server(mps: Mps, command: str, answer: str) -> None:
     [
         ("get_server_list", "{pid}\n"),
         ("get_server_status {pid}", "INITIALIZING\n"),
-        ("start_server -uid 0", ""),
+        (f"start_server -uid {os.geteuid()}", ""),
         ("ps", "Server not found\n"),
         ("ps -p {pid}", "Server {pid} not found\n\n"),
         ("get_client_list {pid}", ""),
@@ -314,7 +314,7 @@ def test_server_that_fails(mps: Mps) -> None:
     """start_server says nothing of a server that does not start: only the log does."""
     (mps.bin / SERVER).write_text("#!/bin/sh\nexit 3\n")
     mps.start()
-    assert said(mps, "start_server -uid 0") == ""
+    assert said(mps, f"start_server -uid {os.geteuid()}") == ""
     log = mps.pipe() / "logs" / "control.log"
     until(lambda: " exited with status 3\n" in log.read_text())
     assert said(mps, "get_server_list") == ""
@@ -562,7 +562,8 @@ def test_refusals(fake_mps: FakeMps, client) -> None:
     fake_mps.tell(server_fails=True)
     pipe = fake_mps.pipe("other")
     fake_mps.start(pipe)
-    assert said(fake_mps, "start_server -uid 0", "get_server_list", pipe=pipe) == ""
+    start = f"start_server -uid {os.geteuid()}"
+    assert said(fake_mps, start, "get_server_list", pipe=pipe) == ""
     assert " exited with status 1\n" in (pipe / "logs" / "control.log").read_text()
     assert client(wait=False, **{PIPE: str(pipe)}).result() == (
         1,

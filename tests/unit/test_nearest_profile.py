@@ -126,4 +126,4 @@ def test_distance(a: Figures, b: Figures) -> None:
 
 def test_examples() -> None:
     """The examples in the docstrings are right."""
-    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0

@@ -1,0 +1,17 @@
+# What a contributor runs; CONTRIBUTING.md says more.
+python := .venv/bin/python
+
+.PHONY: setup check test
+
+setup:
+	python3 -m venv .venv
+	.venv/bin/pip install -q -e '.[test]'
+
+check:
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(python) -m mypy
+	$(python) -m pytest -q -n 2 tests/unit
+
+test:
+	$(python) -m pytest -n 2 --dist loadfile
