@@ -111,6 +111,11 @@ VGG = (*DGX, "--profile", "vgg16", "-n", "3")
 SHOW = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
 
 
+def complaint(line: str, hint: str | None = None) -> str:
+    """What gpulaunch prints of an error."""
+    return f"gpulaunch: error: {line}\n" + (f"gpulaunch: hint: {hint}\n" if hint else "")
+
+
 class Held:
     """A job that has its GPUs and runs until it is told to end.
 

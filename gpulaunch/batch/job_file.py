@@ -97,6 +97,8 @@ class Where(NamedTuple):
         """Return an error about one key of the job, or about all of it."""
         if self.document:
             where: Path = ("job", self.number, key) if key else ("job", self.number)
+            if not self.document.text:  # a program gave the jobs: there is no line to name
+                message = f"job {self.number}: {message}"
             return UsageError(self.document.error(FieldError(where, message)).message, hint)
         for own, column in _COLUMN_OF.items() if self.columns else ():
             message = message.replace(f"{own}:", f"{column}:", 1)
@@ -131,8 +133,24 @@ def load_jobs(path: str) -> JobFile:
         found = JobFile(tuple(_columns(path, text)), {}, {})
     else:
         found = _toml(parse_document(path, text))
+    return _checked_for_jobs(path, found)
+
+
+def read_jobs(data: Mapping[str, Any]) -> JobFile:
+    """Read jobs that a program gives instead of a file.
+
+    Args:
+        data: what the file would say in TOML, as tomllib reads it.
+
+    Raises:
+        UsageError: it is wrong; the message has the number of the job.
+    """
+    return _checked_for_jobs("trace", _toml(Document("trace", "", dict(data))))
+
+
+def _checked_for_jobs(origin: str, found: JobFile) -> JobFile:
     if not found.entries:
-        raise UsageError(f"{path}: there is no job in it", "docs/simulate.md has an example")
+        raise UsageError(f"{origin}: there is no job in it", "docs/simulate.md has an example")
     return found
 
 

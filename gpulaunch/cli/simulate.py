@@ -13,16 +13,14 @@ from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S, shown_machine
 from gpulaunch.launch.settings import SETTINGS, one_of
 from gpulaunch.machine.find import Machine
-from gpulaunch.papers.catalog import PAPERS
-from gpulaunch.papers.document import reproduction_document
 from gpulaunch.show.replay_document import replays_document
 from gpulaunch.simulate.engine import ImpossibleJobError, Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.read_simulation import generated_trace, read_trace
+from gpulaunch.simulate.read_simulation import read_trace
+from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace
 from gpulaunch.simulate.time_model import MODELS
 
-_BANDWIDTH_MODELS = ("cut", "mapa")  # what was measured of a machine is not in its description
 _MOST_MACHINES = 100_000
 _MOST_JOBS = 200_000
 
@@ -34,10 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.generate:
         print(generated_trace(options.generate, options.seed or 0, options.count), end="")
         return 0
-    if options.paper:
-        return _reproduce(options)
     if options.jobs is None:
-        raise UsageError("no jobs given", "--jobs FILE, --generate to make some, or --paper NAME")
+        raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
     replays, page = _replays(options, shown_machine(options.topology, warn))
     document = replays_document(replays)
     if options.json:
@@ -54,11 +50,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _check_together(options: Namespace) -> None:
     """Refuse what would have no effect beside something else."""
-    alone = {"generate": ("paper", "jobs", "report", "json"), "paper": ("jobs", "report")}
-    for name, others in alone.items():
-        for other in others:
-            if getattr(options, name) and getattr(options, other):
-                raise UsageError(f"--{other} has no effect with --{name}")
+    for other in ("jobs", "report", "json"):
+        if options.generate and getattr(options, other):
+            raise UsageError(f"--{other} has no effect with --generate")
     if options.backfill_limit is not None and options.queue != "backfill":
         raise UsageError("--backfill-limit has no effect without --queue backfill")
     if "fixed" in options.time_model and len(options.time_model) > 1:
@@ -104,12 +98,12 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--bandwidth-model",
-        choices=_BANDWIDTH_MODELS,
+        choices=SIMULATED_MODELS,
         help=_bandwidth_model_help(),
     )
     parser.add_argument(
         "--measure-by",
-        choices=_BANDWIDTH_MODELS,
+        choices=SIMULATED_MODELS,
         default="cut",
         help="what results are told in (default: cut)",
     )
@@ -130,12 +124,6 @@ def _parser() -> Parser:
     parser.add_argument(
         "--report", metavar="DIR", help="also write a page with pictures, index.html, into DIR"
     )
-    parser.add_argument(
-        "--paper",
-        metavar="NAME",
-        type=_paper,
-        help="instead repeat a figure of a paper: mapa-fig13, topo-fig8, ...",
-    )
     add_json(parser)
     return parser
 
@@ -148,24 +136,6 @@ def _bandwidth_model_help() -> str:
     ]
     defaults = [f"default: {POLICIES[DEFAULT_POLICY].bandwidth_model}", *others]
     return f"what policies go by ({'; '.join(defaults)})"
-
-
-def _paper(text: str) -> str:
-    if text not in PAPERS:
-        raise ArgumentTypeError(f"unknown figure {quoted(text)}: known are {', '.join(PAPERS)}")
-    return text
-
-
-def _reproduce(options: Namespace) -> int:
-    document = reproduction_document(PAPERS[options.paper]())
-    if options.json:
-        print_json(document)
-    else:
-        from gpulaunch.show.reproduction import reproduction_table
-        from gpulaunch.show.terminal import draw
-
-        draw(reproduction_table(document), sys.stdout)
-    return 0
 
 
 def _read(parse: Callable[[str], Any], *, each: bool = False) -> Callable[[str], Any]:

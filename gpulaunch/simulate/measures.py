@@ -15,7 +15,7 @@ _HOUR_S = 3600.0
 _SLO_ROUNDING = 1e-9
 
 
-class Measured(NamedTuple):
+class ReplayedJob(NamedTuple):
     """Measures of one job.
 
     Attributes:
@@ -38,6 +38,46 @@ class Measured(NamedTuple):
     nvlink_ring: bool | None
     slowdown: float
     violates: bool
+
+    @property
+    def id(self) -> int:
+        """Place of the job in the trace, from 0."""
+        return self.stay.job.id
+
+    @property
+    def name(self) -> str:
+        """What the job is called."""
+        return self.stay.job.name
+
+    @property
+    def arrival_s(self) -> float:
+        """When it came, from the beginning of the trace."""
+        return self.stay.job.arrival_s
+
+    @property
+    def machine(self) -> int:
+        """Number of the machine that it ran on, from 0."""
+        return self.stay.machine
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Indices of its GPUs, in rank order."""
+        return self.stay.gpus
+
+    @property
+    def started_s(self) -> float:
+        """When it started, from the beginning of the trace."""
+        return self.stay.started_s
+
+    @property
+    def ended_s(self) -> float:
+        """When it ended, from the beginning of the trace."""
+        return self.stay.ended_s
+
+    @property
+    def utility(self) -> float | None:
+        """Utility when it started, 0 to 1 (topo-aware-sc17 Eq. 2); None if it asked for none."""
+        return self.stay.utility
 
     @property
     def wait_s(self) -> float:
@@ -91,7 +131,7 @@ class Replay(NamedTuple):
     topology: str
     rules: Rules
     seed: int | None
-    jobs: tuple[Measured, ...]
+    jobs: tuple[ReplayedJob, ...]
     levels: tuple[Level, ...]
     gpus: int
 
@@ -169,14 +209,14 @@ def measure(
     return Replay(topology.name, rules, seed, jobs, tuple(_levels(stays, yardstick)), gpus)
 
 
-def _measured(stay: Stay, yardstick: Yardstick, own: Yardstick) -> Measured:
+def _measured(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJob:
     """Return the measures of one job; its needs are judged by the model that its policy went by."""
     request = stay.job.request
     scores = yardstick.scores(request.pattern, stay.gpus)
     best = yardstick.best(request.pattern, len(stay.gpus))
     ideal = best.aggregate_bandwidth if scores.aggregate_bandwidth is not None else None
     got = own.scores(request.pattern, stay.gpus).effective_bandwidth
-    return Measured(
+    return ReplayedJob(
         stay=stay,
         effective_bandwidth=scores.effective_bandwidth,
         aggregate_bandwidth=scores.aggregate_bandwidth,

@@ -8,15 +8,12 @@ from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.files.write import document_text
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import Surroundings, read_request
 from gpulaunch.launch.settings import Settings
-from gpulaunch.machine.catalog import load_paper
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.simulated_job import Job
 
 # Requests are read once for all runs, by a policy that uses everything a job says; each run then
@@ -26,11 +23,11 @@ _APART = ("min_utility",)  # what hardly two jobs have in common
 
 
 class Trace(NamedTuple):
-    """The jobs of a file.
+    """The jobs of a file or a program.
 
     Attributes:
-        jobs: in the order of the file.
-        wheres: where each of them stands.
+        jobs: in their order there.
+        wheres: where each of them stands, for messages.
     """
 
     jobs: tuple[Job, ...]
@@ -49,35 +46,29 @@ def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trac
         UsageError: the file is wrong, with path and line; or one of its jobs does not say how long
             it runs.
     """
-    file = load_jobs(path)
-    reader = _Reader(file, machine, warn)
+    return trace_of(load_jobs(path), machine, warn)
+
+
+def trace_of(file: JobFile, machine: Machine, warn: Callable[[str], None]) -> Trace:
+    """Read the jobs of a file whose form has been checked; see read_trace."""
+    reader = TraceReader(file.profiles, machine, warn)
     jobs = tuple(reader.read(number, entry) for number, entry in enumerate(file.entries))
     return Trace(jobs, tuple(entry.where for entry in file.entries))
 
 
-def generated_trace(kind: str, seed: int, count: int) -> str:
-    """Return a file of random jobs, with the profiles that they need.
+class TraceReader:
+    """Reader of jobs, which reads those that say the same once.
 
     Args:
-        kind: a key of GENERATORS.
-        seed: the same seed makes the same file.
-        count: how many jobs.
+        profiles: that the jobs bring along, by name.
+        machine: where they would be launched.
+        warn: where to say what is odd but no failure.
     """
-    jobs = list(GENERATORS[kind](seed, count))
-    needed = {job["profile"] for job in jobs if "profile" in job}
-    known = load_paper("topo-aware-sc17")["profile"] if needed else {}
-    document = {
-        "profile": {name: table for name, table in known.items() if name in needed},
-        "job": jobs,
-    }
-    return document_text({key: value for key, value in document.items() if value})
 
-
-class _Reader:
-    """Reads jobs; of those that say the same the first one is read."""
-
-    def __init__(self, file: JobFile, machine: Machine, warn: Callable[[str], None]) -> None:
-        self._profiles = file.profiles
+    def __init__(
+        self, profiles: Mapping[str, Profile], machine: Machine, warn: Callable[[str], None]
+    ) -> None:
+        self._profiles = profiles
         self._around = Surroundings(machine, None, None)
         self._warn = warn
         self._known: dict[object, tuple[Request, Profile]] = {}
@@ -89,7 +80,7 @@ class _Reader:
             number: its place in the file.
             entry: what the file says.
         """
-        request, profile = self._request(entry)
+        request, profile = self.request(entry)
         duration_s = entry.own.get("duration_s", profile.resources.duration_s)
         if not duration_s:
             said = (
@@ -110,7 +101,8 @@ class _Reader:
             split_slowdown=_fraction(entry, "split_slowdown_percentage", split),
         )
 
-    def _request(self, entry: Entry) -> tuple[Request, Profile]:
+    def request(self, entry: Entry) -> tuple[Request, Profile]:
+        """Read what one job asks of the machine, and its profile."""
         common = {key: value for key, value in entry.settings.items() if key not in _APART}
         said = tuple(sorted(common.items()))
         request, profile = self._read_once(said, entry, common)

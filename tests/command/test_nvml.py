@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from itertools import combinations
 
 import pytest
+from conftest import complaint
 
 pytest_plugins = ("fake_nvml",)
 
@@ -86,10 +87,6 @@ def links_of(matrix: str) -> list[tuple]:
 
 def states(launcher, *arguments) -> list[str]:
     return [gpu["state"] for gpu in document(launcher, "status", *arguments)["gpus"]]
-
-
-def complaint(line: str, hint: str | None = None) -> str:
-    return f"gpulaunch: error: {line}\n" + (f"gpulaunch: hint: {hint}\n" if hint else "")
 
 
 def outcome(run: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:

@@ -253,12 +253,6 @@ def test_mistakes_in_a_job_file(
             ("--jobs", "JOBS", "--time-model", "fixed,bandwidth"),
             "--time-model: fixed is none of the others",
         ),
-        (("--jobs", "JOBS", "--paper", "topo-fig8"), "--jobs has no effect with --paper"),
-        (
-            ("--generate", "uniform", "--paper", "topo-fig8"),
-            "--paper has no effect with --generate",
-        ),
-        (("--paper", "mapa-fig99"), "--paper: unknown figure 'mapa-fig99'"),
         (
             ("--jobs", "JOBS", "--backfill-limit", "soon"),
             "--backfill-limit: 'soon' is no length of time",

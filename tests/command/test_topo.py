@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pexpect
 import pytest
-from conftest import DGX, Launcher
+from conftest import DGX, Launcher, complaint
 from test_machines import FACTS
 
 TEXT = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-3\t0\nGPU1\tNV4\t X \t4-7\t1\n"
@@ -20,10 +20,6 @@ SUMMIT = ("--topology", "summit")
 def topo(launcher: Launcher, *options: str, **more: object) -> tuple[int, str, str]:
     done = launcher.run("topo", *options, **more)
     return done.returncode, done.stdout, done.stderr
-
-
-def complaint(line: str, hint: str | None = None) -> str:
-    return f"gpulaunch: error: {line}\n" + (f"gpulaunch: hint: {hint}\n" if hint else "")
 
 
 # Sources

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import pytest
 from conftest import DGX, Launcher, held, holders, wait_for_end
 from engine import IMAGE, Engine
+from test_docker import complaint
 from test_docker_faults import BUSY, FOREVER, FREE, RUN, Containers, await_true, marked, watcher_of
 
 from gpulaunch.machine.find import find_machine
@@ -96,14 +97,6 @@ def make(launcher: Containers, *options: str) -> None:
     """A container called job, by docker alone."""
     done = launcher.engine.docker("create", "--name", "job", "--init", *options, *FOREVER)
     assert done.returncode == 0, done.stderr
-
-
-def complaint(done: "subprocess.CompletedProcess[str] | Outcome") -> str:
-    """What gpulaunch says of an error: one line, and perhaps a hint."""
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("gpulaunch: hint: ")]
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("gpulaunch: error: "), done.stderr
-    return lines[0].removeprefix("gpulaunch: error: ")
 
 
 # ---------------------------------------------------------------------------------------------- labels

@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from conftest import Launcher, in_container
-from test_nvml import complaint, outcome
+from conftest import Launcher, complaint, in_container
+from test_nvml import outcome
 
 pytest_plugins = ("fake_nvml",)
 

@@ -1,26 +1,21 @@
 """The papers' figures: what the simulator gets is near what the paper, or its published code, got."""
 
 import json
+import subprocess
+import sys
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
+import mapa  # with those below: programs in examples/papers
 import pytest
-from conftest import Launcher
+from equation_2 import as_coded, simulator
+from mapa import PUBLISHED
+from reproduce import FIGURES
+from reproduction import Reproduction, markdown
+from topo_aware import figure_8, figure_10, generated, job_set, replayed, split_pairs
 
-from gpulaunch.papers import mapa
-from gpulaunch.papers.catalog import PAPERS
-from gpulaunch.papers.mapa import PUBLISHED
-from gpulaunch.papers.reproduction import Reproduction
-from gpulaunch.papers.topo_aware import (
-    figure_8,
-    figure_10,
-    generated,
-    job_set,
-    replayed,
-    split_pairs,
-)
-
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 TIMED = ("mapa-fig19", "topo-fig11")
 """Figures that hold times of the machine they were computed on."""
 
@@ -28,7 +23,7 @@ TIMED = ("mapa-fig19", "topo-fig11")
 @pytest.fixture(scope="module")
 def found() -> dict[str, Reproduction]:
     """Every figure that needs no clock."""
-    return {name: compute() for name, compute in PAPERS.items() if name not in TIMED}
+    return {name: compute() for name, compute in FIGURES.items() if name not in TIMED}
 
 
 def rows(
@@ -89,9 +84,9 @@ def test_job_sets() -> None:
         for number in range(3):
             jobs = mapa.job_set(f"{size}-jobs-{least}-to-{most}-gpus-{number}")
             assert len(jobs) == size
-            assert {job.request.gpus for job in jobs} == set(range(least, most + 1))
-            assert {job.duration_s for job in jobs} <= set(map(float, range(5, 25)))
-            assert {job.name for job in jobs if job.request.bandwidth_sensitive} == {
+            assert {job["gpus"] for job in jobs} == set(range(least, most + 1))
+            assert {job["duration_s"] for job in jobs} <= set(map(float, range(5, 25)))
+            assert {job["name"] for job in jobs if job["bandwidth_sensitive"]} == {
                 "alexnet",
                 "inception-v3",
                 "vgg16",
@@ -120,6 +115,14 @@ def test_equation_2_beside_the_cut(found: dict[str, Reproduction]) -> None:
     """How far Eq. 2 is from the cut model agrees with an earlier count by hand."""
     for theirs, ours in list(rows(found["mapa-fig12"], "by their best ring").values()):
         assert ours == pytest.approx(theirs, abs=0.25)
+
+
+def test_equation_2_is_the_mapa_model() -> None:
+    """Eq. 2 over the best ring, as written for the figures, is gpulaunch's model "mapa"."""
+    sets = [gpus for count in (3, 4, 5) for gpus in combinations(range(8), count)]
+    for gpus in sets:
+        want = simulator("dgx1-v100").scores(gpus, bandwidth_model="mapa").effective_bandwidth
+        assert as_coded("dgx1-v100", gpus) == pytest.approx(want, abs=1e-6)
 
 
 # ----------------------------------------------------------------------------------------------- topo-aware-sc17
@@ -165,7 +168,7 @@ def test_1000_jobs_on_100_machines() -> None:
 
 def test_published_sets() -> None:
     """The published sets have 6 and 100 jobs, with the same profiles by both measurements."""
-    assert [job.duration_s for job in job_set("six-jobs")] == [
+    assert [job.duration_s for job in job_set("six-jobs").jobs] == [
         69.165,
         109.435,
         112.365,
@@ -173,9 +176,11 @@ def test_published_sets() -> None:
         127.415,
         127.415,
     ]
-    assert len(job_set("100-jobs")) == 100
+    assert len(job_set("100-jobs").jobs) == 100
     full = job_set("six-jobs", "topo-aware-sc17-full")
-    assert [job.duration_s for job in full] == [job.duration_s for job in job_set("six-jobs")]
+    assert [job.duration_s for job in full.jobs] == [
+        job.duration_s for job in job_set("six-jobs").jobs
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- the document
@@ -183,23 +188,37 @@ def test_published_sets() -> None:
 
 def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction]) -> None:
     """docs/reproductions.md has every figure; those that hold no times of a machine have today's numbers."""
-    from gpulaunch.papers.document import reproduction_document
-    from gpulaunch.show.reproduction import markdown
-
-    text = (DOCS / "reproductions.md").read_text()
-    for name in PAPERS:
-        assert f"`gpulaunch simulate --paper {name}`" in text
+    text = (ROOT / "docs" / "reproductions.md").read_text()
+    for name in FIGURES:
+        assert f"`python examples/papers/reproduce.py {name}`" in text
     for name, reproduction in found.items():
-        assert markdown([reproduction_document(reproduction)]).strip() in text, name
+        assert markdown([reproduction]).strip() in text, name
 
 
-def test_the_command(launcher: Launcher) -> None:
-    """`gpulaunch simulate --paper NAME` prints paper, ours and ratio, as a table or as JSON."""
-    done = launcher.run("simulate", "--paper", "topo-fig8")
-    assert done.stdout.splitlines()[0].startswith("topo-aware-sc17 Figure 8: six jobs")
-    assert ["best-fit", "461.7", "440", "0.953"] in [
-        line.split() for line in done.stdout.splitlines()
-    ]
-    document = json.loads(launcher.run("simulate", "--paper", "mapa-fig16", "--json").stdout)
+def reproduce(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program as docs/reproductions.md says."""
+    command = [sys.executable, "examples/papers/reproduce.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_program() -> None:
+    """`reproduce.py NAME` prints paper, ours and ratio, as Markdown or as JSON."""
+    lines = reproduce("topo-fig8").stdout.splitlines()
+    assert lines[0].startswith("## topo-aware-sc17 Figure 8: six jobs")
+    assert "| best-fit | 461.7 | 440 | 0.953 |  |" in lines
+    document = json.loads(reproduce("mapa-fig16", "--json").stdout)
     assert document["name"] == "mapa-fig16"
     assert document["parts"][0]["rows"][0]["theirs"] == 3.0
+
+
+def test_mistakes_of_the_program() -> None:
+    """An unknown figure, none, and what has no effect are refused with status 2."""
+    for arguments, words in (
+        (("mapa-fig99",), "invalid choice: 'mapa-fig99'"),
+        ((), "either NAME"),
+        (("topo-fig8", "--all"), "either NAME"),
+        (("--all", "--json"), "either NAME"),
+    ):
+        done = reproduce(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert words in done.stderr

@@ -9,7 +9,7 @@ from gpulaunch.files import document
 from gpulaunch.files.document import compiled_path, compiled_text, read_document
 from gpulaunch.files.toml import parse_toml
 
-SHIPPED = sorted((Path(__file__).parent.parent.parent / "profiles").rglob("*.toml"))
+SHIPPED = sorted((Path(__file__).parents[2] / "profiles").rglob("*.toml"))
 
 
 @pytest.fixture

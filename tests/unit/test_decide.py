@@ -1,68 +1,20 @@
 """Decisions: a request, a topology and leases as plain values, and what comes out of them word for word."""
 
-from collections.abc import Iterable, Sequence
-from itertools import combinations
+from collections.abc import Sequence
 
 import pytest
+from values import box, lease, request, uuids
 
 from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
-from gpulaunch.decide.request import Constraint, Request
+from gpulaunch.decide.request import Constraint
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
-from gpulaunch.machine.link import Wire, connect
-from gpulaunch.machine.topology import Topology
-from gpulaunch.process.identity import Process
-from gpulaunch.profiles.pattern import PATTERNS
-
-
-def box(count: int = 8) -> Topology:
-    """GPUs that all meet alike."""
-    gpus = tuple(
-        Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(count)
-    )
-    return Topology(
-        "box", gpus, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2)), "a test"
-    )
-
-
-def uuids(indices: Iterable[int]) -> tuple[str, ...]:
-    return tuple(f"GPU-{index}" for index in indices)
-
-
-def request(gpus: int | None, *constraints: Constraint, policy: str = "baseline") -> Request:
-    return Request(
-        gpus,
-        pattern=PATTERNS["ring"],
-        bandwidth_sensitive=True,
-        policy=policy,
-        bandwidth_model="cut",
-        constraints=constraints,
-    )
 
 
 def only(*indices: int) -> Constraint:
     return Constraint(f"--only {','.join(map(str, indices))}", frozenset(uuids(indices)))
-
-
-def lease(name: str, *indices: int, within: Lease | None = None) -> Lease:
-    return Lease(
-        id=name,
-        user_id=1000,
-        table=None,
-        uuids=uuids(indices),
-        launcher=Process(100, 1),
-        job=Process(101, 2),
-        command=("train",),
-        profile=None,
-        assumed=(),
-        name=None,
-        started_at="2026-01-01T00:00:00Z",
-        ancestors=(within.id, *within.ancestors) if within else (),
-        boot_id="boot",
-    )
 
 
 def outside(**users: str) -> list[OutsideUse]:
@@ -272,7 +224,9 @@ def test_decision(
 ) -> None:
     """A request is granted, has to wait or is refused, with the reason in these words."""
     held = [lease(f"lease-{number}", *indices) for number, indices in enumerate(leases)]
-    decision = decide(request(gpus, *constraints), Situation(box(), held, outside(**in_use)))
+    decision = decide(
+        request(gpus, constraints=constraints), Situation(box(), held, outside(**in_use))
+    )
     assert outcome(decision) == want, sentence
 
 
@@ -409,7 +363,9 @@ def test_decision_within_a_lease(
 ) -> None:
     """A launch inside a lease takes its GPUs from that lease, less those of the leases taken from it before."""
     assert (
-        outcome(decide(request(gpus, *constraints), Situation(box(), leases, within=within)))
+        outcome(
+            decide(request(gpus, constraints=constraints), Situation(box(), leases, within=within))
+        )
         == want
     ), sentence
 
@@ -455,11 +411,10 @@ def test_preserved_bandwidth_counts_what_is_free() -> None:
     """What a grant preserves is counted over all GPUs that are free, those too that the request does not admit."""
     topology, _ = load_described_machine("dgx1-v100")
     taken = topology.gpus[4].uuid
+    both = frozenset({topology.gpus[0].uuid, topology.gpus[3].uuid})
     decision = decide(
-        request(
-            2, Constraint("--only 0,3", frozenset({topology.gpus[0].uuid, topology.gpus[3].uuid}))
-        ),
-        Situation(topology, [lease("other")._replace(uuids=(taken,))]),
+        request(2, constraints=[Constraint("--only 0,3", both)]),
+        Situation(topology, [lease("other", uuids=(taken,))]),
     )
     assert isinstance(decision, Grant)
     assert decision.placement.gpus == (0, 3)
@@ -476,7 +431,7 @@ def test_gpus_text(count: int, want: str) -> None:
 def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
     """What an insensitive job leaves is counted over the lease that it runs inside of: nobody there gets other GPUs."""
     topology, _ = load_described_machine("dgx1-v100")
-    outer = lease("outer")._replace(uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
+    outer = lease("outer", uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
     asked = request(2, policy="preserve")._replace(bandwidth_sensitive=False)
     decision = decide(asked, Situation(topology, [outer], within=outer))
     assert isinstance(decision, Grant)

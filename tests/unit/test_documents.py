@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from values import complaint, lease
 
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import MAX_FILE_BYTES
@@ -59,15 +60,6 @@ def profile_file(directory: Path, text: str | bytes) -> str:
     path = directory / "job.toml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return str(path)
-
-
-def complaint(load: Any, path: str) -> str:
-    """What is said about the file, after its path."""
-    with pytest.raises(UsageError) as problem:
-        load(path)
-    assert problem.value.exit_status == 2
-    assert problem.value.message.startswith(f"{path}:")
-    return problem.value.message.removeprefix(f"{path}:")
 
 
 def test_profile(tmp_path: Path) -> None:
@@ -1145,23 +1137,9 @@ def test_all_that_is_shipped() -> None:
 # ---------------------------------------------------------------------------------------------- leases
 
 
-def lease(**changes: object) -> Lease:
-    full = Lease(
-        id="ab12",
-        user_id=1000,
-        table=TableKey("dgx1-v100", "0badc0de", "/profiles/dgx1-v100.toml"),
-        uuids=("GPU-3", "GPU-0"),
-        launcher=Process(4000, 123456),
-        job=Process(4001, 123460),
-        command=("python", "train.py", ""),
-        profile="vgg16",
-        assumed=("pattern",),
-        name="my job",
-        started_at="2026-01-02T03:04:05Z",
-        ancestors=("cd34", "ef56"),
-        boot_id="7a1c",
-    )
-    return full._replace(**changes)
+def full(**changes: object) -> Lease:
+    """A lease in which everything is set that may be."""
+    return lease("ab12", 3, 0, **({"ancestors": ("cd34", "ef56")} | changes))
 
 
 def written(record: Lease) -> Any:
@@ -1172,23 +1150,23 @@ def written(record: Lease) -> Any:
 @pytest.mark.parametrize(
     ("sentence", "record"),
     [
-        ("everything set", lease()),
+        ("everything set", full()),
         (
             "nothing set that need not be",
-            lease(table=None, profile=None, assumed=(), name=None, ancestors=()),
+            full(table=None, profile=None, assumed=(), name=None, ancestors=()),
         ),
-        ("bytes that no text has", lease(command=("cat", "na\udcefve", "\udcff"), name="\udc80")),
+        ("bytes that no text has", full(command=("cat", "na\udcefve", "\udcff"), name="\udc80")),
         (
             "control characters and other scripts",
-            lease(command=("echo", "\x1b[2J\x00\n", "größe", "🚀")),
+            full(command=("echo", "\x1b[2J\x00\n", "größe", "🚀")),
         ),
-        ("a container of some engine", lease(engine="NXUF", container="1f2e")),
+        ("a container of some engine", full(engine="NXUF", container="1f2e")),
         (
             "wishes about who is next to it",
-            lease(host_gb_per_s=12.5, apart_from=("vgg16", "my job")),
+            full(host_gb_per_s=12.5, apart_from=("vgg16", "my job")),
         ),
-        ("no start times", lease(launcher=Process(1, 0), job=Process(2, 0))),
-        ("another user", lease(user_id=0)),
+        ("no start times", full(launcher=Process(1, 0), job=Process(2, 0))),
+        ("another user", full(user_id=0)),
     ],
 )
 def test_lease_round_trip(sentence: str, record: Lease) -> None:
@@ -1198,7 +1176,7 @@ def test_lease_round_trip(sentence: str, record: Lease) -> None:
 
 def test_user_is_not_in_the_record() -> None:
     """Who has the lease is not written down: the file's owner tells."""
-    document = written(lease())
+    document = written(full())
     assert "user_id" not in document
     assert document["version"] == 1
     assert parse_lease(document, 77).user_id == 77
@@ -1218,7 +1196,7 @@ def test_user_is_not_in_the_record() -> None:
 )
 def test_long_commands_are_cut(command: tuple[str, ...]) -> None:
     """A record keeps the beginning of a long command and says that there was more."""
-    kept = parse_lease(written(lease(command=command)), 1000).command
+    kept = parse_lease(written(full(command=command)), 1000).command
     assert sum(map(len, kept)) <= MAX_COMMAND_CHARACTERS + len("...")
     assert len(kept) <= MAX_COMMAND_CHARACTERS + 2
     assert kept[:-1] == command[: len(kept) - 1]
@@ -1229,7 +1207,7 @@ def test_long_commands_are_cut(command: tuple[str, ...]) -> None:
 def test_commands_within_the_limit_are_kept() -> None:
     """A command that just fits is written whole."""
     for command in (("x" * MAX_COMMAND_CHARACTERS,), ("x" * (MAX_COMMAND_CHARACTERS - 4), "abc")):
-        assert parse_lease(written(lease(command=command)), 1000).command == command
+        assert parse_lease(written(full(command=command)), 1000).command == command
 
 
 KEYS = ["version", "id", "uuids", "launcher", "job", "command", "assumed", "started_at", "boot_id"]
@@ -1238,7 +1216,7 @@ KEYS = ["version", "id", "uuids", "launcher", "job", "command", "assumed", "star
 @pytest.mark.parametrize("key", KEYS)
 def test_lease_without_a_key(key: str) -> None:
     """A record that lacks a key, or has null for it, is not understood."""
-    document = written(lease())
+    document = written(full())
     with pytest.raises(FieldError):
         parse_lease(document | {key: None}, 1000)
     del document[key]
@@ -1306,22 +1284,22 @@ def test_lease_without_a_key(key: str) -> None:
 def test_lease_with_a_wrong_value(sentence: str, change: dict[str, object], want: str) -> None:
     """A record with a value of the wrong kind is not understood, and the key is named."""
     with pytest.raises(FieldError) as problem:
-        parse_lease(written(lease()) | change, 1000)
+        parse_lease(written(full()) | change, 1000)
     assert problem.value.message == want, sentence
     assert problem.value.path == (next(iter(change)),)
 
 
 def test_lease_of_an_earlier_version() -> None:
     """A record from before there were wishes about who is next to it is understood: it has none."""
-    document = written(lease(host_gb_per_s=12.5, apart_from=("vgg16",)))
+    document = written(full(host_gb_per_s=12.5, apart_from=("vgg16",)))
     del document["host_gb_per_s"], document["apart_from"]
-    assert parse_lease(document, 1000) == lease()
+    assert parse_lease(document, 1000) == full()
 
 
 def test_lease_with_an_unknown_key() -> None:
     """A record with a key that this version does not know is not understood."""
     with pytest.raises(FieldError) as problem:
-        parse_lease(written(lease()) | {"shared": True}, 1000)
+        parse_lease(written(full()) | {"shared": True}, 1000)
     assert problem.value.message.startswith("unknown key 'shared': nearest is 'share'")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import networkx as nx
 import pytest
+from values import complaint, machine
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.document import read_document
@@ -20,10 +21,6 @@ from gpulaunch.machine.topology import Topology
 
 ROOT = Path(__file__).parents[2]
 GPU_FILES = sorted((ROOT / "profiles" / "gpus").glob("*.toml"))
-
-
-def machine(name: str) -> Topology:
-    return load_described_machine(name)[0]
 
 
 # -------------------------------------------------------------------------------------- shipped machines
@@ -478,14 +475,10 @@ instances = [3]
 """
 
 
-def complaint(path: Path, text: str) -> str:
+def refusal(path: Path, text: str) -> str:
     """What is said about a machine file of this text, after its path."""
     path.write_text(text)
-    with pytest.raises(UsageError) as problem:
-        load_described_machine(str(path))
-    assert problem.value.exit_status == 2
-    assert problem.value.message.startswith(f"{path}:")
-    return problem.value.message.removeprefix(f"{path}:")
+    return complaint(load_described_machine, str(path))
 
 
 def test_machine_with_instances(tmp_path: Path) -> None:
@@ -640,7 +633,7 @@ def test_mistakes_in_a_machine(
 ) -> None:
     """A mistake in a value for each GPU or in a MIG instance is named with path, line and what was found."""
     assert MACHINE.count(old) == 1, sentence
-    assert complaint(tmp_path / "box.toml", MACHINE.replace(old, new)) == want, sentence
+    assert refusal(tmp_path / "box.toml", MACHINE.replace(old, new)) == want, sentence
 
 
 def test_one_card_in_two_entries(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 
 import pytest
+from values import lease, request
 
 from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
 from gpulaunch.decide.needs import expected_slowdown, gpus_to_avoid, needs_of
@@ -21,40 +22,23 @@ from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
-from gpulaunch.process.identity import Process
-from gpulaunch.profiles.pattern import PATTERNS
 
 DGX1, MINSKY, CLUSTER, PCIE8 = (
     load_described_machine(name)[0]
     for name in ("dgx1-v100", "power8-minsky", "minsky-cluster", "pcie-8gpu-workstation")
 )
-PLAIN = Request(
-    2, PATTERNS["ring"], bandwidth_sensitive=True, policy="preserve", bandwidth_model="cut"
-)
+PLAIN = request(2, policy="preserve")
 
 
 def asking(gpus: int | None = 2, **wishes: object) -> Request:
     return PLAIN._replace(gpus=gpus, wishes=Wishes(**wishes))
 
 
-def lease(machine: Topology, gpus: Sequence[int], **changes: object) -> Lease:
+def held(machine: Topology, gpus: Sequence[int], **fields: object) -> Lease:
+    """A lease of GPUs of a named machine."""
     uuid = {gpu.index: gpu.uuid for gpu in machine.gpus}
-    full = Lease(
-        id="a" + "x".join(map(str, gpus)),
-        user_id=1000,
-        table=None,
-        uuids=tuple(uuid[gpu] for gpu in gpus),
-        launcher=Process(100, 1),
-        job=Process(101, 2),
-        command=("train",),
-        profile=None,
-        assumed=(),
-        name=None,
-        started_at="2026-01-01T00:00:00Z",
-        ancestors=(),
-        boot_id="boot",
-    )
-    return full._replace(**changes)
+    named = {"id_": "a" + "x".join(map(str, gpus)), "uuids": tuple(uuid[gpu] for gpu in gpus)}
+    return lease(**(named | fields))
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
@@ -66,7 +50,7 @@ def outcome(decision: Decision) -> tuple[object, ...]:
 
 def answer(request: Request, machine: Topology, *busy: Sequence[int]) -> tuple[object, ...]:
     """What is decided while others have these GPUs."""
-    return outcome(decide(request, Situation(machine, [lease(machine, gpus) for gpus in busy])))
+    return outcome(decide(request, Situation(machine, [held(machine, gpus) for gpus in busy])))
 
 
 def beside(request: Request, machine: Topology, *leases: Lease) -> tuple[object, ...]:
@@ -226,7 +210,7 @@ def test_least_bandwidth_of_one_gpu() -> None:
 def test_least_bandwidth_by_every_policy(policy: str) -> None:
     """Whatever the policy would have taken, it takes nothing under the least bandwidth."""
     got = decide(
-        asking(2, least_gb_per_s=40.0)._replace(policy=policy), Situation(DGX1, [lease(DGX1, (0,))])
+        asking(2, least_gb_per_s=40.0)._replace(policy=policy), Situation(DGX1, [held(DGX1, (0,))])
     )
     assert isinstance(got, Grant)
     assert got.placement.scores.effective_bandwidth == 40.0
@@ -290,18 +274,18 @@ def test_apart(
 ) -> None:
     """A job stays out of the socket of one that it is to stay apart from, whichever of the two says so."""
     request = asking(gpus, apart_from=("noisy",))._replace(name="me", profile="mine")
-    assert beside(request, DGX1, lease(DGX1, (0,), **theirs)) == want, sentence
+    assert beside(request, DGX1, held(DGX1, (0,), **theirs)) == want, sentence
 
 
 def test_apart_from_jobs_without_a_name() -> None:
     """Two jobs without name and profile have nothing in common."""
-    assert gpus_to_avoid(PLAIN, DGX1, [lease(DGX1, (0,), apart_from=("noisy",))]) == set()
-    assert gpus_to_avoid(asking(apart_from=("noisy",)), DGX1, [lease(DGX1, (0,))]) == set()
+    assert gpus_to_avoid(PLAIN, DGX1, [held(DGX1, (0,), apart_from=("noisy",))]) == set()
+    assert gpus_to_avoid(asking(apart_from=("noisy",)), DGX1, [held(DGX1, (0,))]) == set()
 
 
 def test_apart_on_several_machines() -> None:
     """Of several machines the whole one is kept free of it, not its socket alone."""
-    noisy = lease(CLUSTER, (0,), name="noisy")
+    noisy = held(CLUSTER, (0,), name="noisy")
     assert beside(asking(2, apart_from=("noisy",)), CLUSTER, noisy) == (Grant, [4, 5])
     assert beside(asking(2), CLUSTER, noisy) == (Grant, [2, 3])
 
@@ -340,13 +324,13 @@ def test_host_memory(
     sentence: str, gpus: int, asked: float, theirs: dict[int, float], want: tuple[object, ...]
 ) -> None:
     """What the jobs of a socket move in its memory together is no more than it carries (topo-aware-sc17 4.3)."""
-    leases = [lease(MINSKY, (gpu,), host_gb_per_s=moved) for gpu, moved in theirs.items()]
+    leases = [held(MINSKY, (gpu,), host_gb_per_s=moved) for gpu, moved in theirs.items()]
     assert beside(asking(gpus, host_gb_per_s=asked), MINSKY, *leases) == want, sentence
 
 
 def test_host_memory_of_each_gpu() -> None:
     """A job moves what it says for each of its GPUs."""
-    leases = [lease(CLUSTER, (0, 1), host_gb_per_s=40.0)]
+    leases = [held(CLUSTER, (0, 1), host_gb_per_s=40.0)]
     assert needs_of(asking(1, host_gb_per_s=20.0), CLUSTER, CLUSTER.gpus, 1, leases).at_most[
         :2
     ] == (
@@ -454,7 +438,7 @@ def test_least_utility() -> None:
 def test_least_utility_beside_others() -> None:
     """Slowdowns beside others are seen, and an empty socket is preferred to waiting; then the socket begun last."""
     request = patient(0.5, 1, noisy=(0.4, 0.3))
-    one, other = (lease(MINSKY, (gpu,), profile="noisy") for gpu in (0, 2))
+    one, other = (held(MINSKY, (gpu,), profile="noisy") for gpu in (0, 2))
     assert beside(request, MINSKY, one) == (Grant, [2])
     want = "1 GPU requested with a utility of 0.5: the best found, 3, has 0.29"
     assert beside(request, MINSKY, one, other) == (Wait, want)
@@ -464,7 +448,7 @@ def test_least_utility_beside_others() -> None:
 def test_expected_slowdown() -> None:
     """A GPU's figure is the mean of what its socket's jobs would suffer and the worst that this one would."""
     request = patient(0.5, 1, noisy=(0.4, 0.3), quiet=(0.1, 0.03))
-    leases = [lease(MINSKY, (0,), profile="noisy"), lease(MINSKY, (1,), profile="quiet")]
+    leases = [held(MINSKY, (0,), profile="noisy"), held(MINSKY, (1,), profile="quiet")]
     got = expected_slowdown(request, MINSKY, leases)
     assert got == {gpu: pytest.approx((0.4 + 0.3 + 0.03) / 3) for gpu in (0, 1)}
 
@@ -497,21 +481,21 @@ def inside(request: Request, parent: Lease, *others: Lease) -> tuple[object, ...
 
 def test_host_memory_inside_a_lease() -> None:
     """What a lease moves in host memory is what the jobs inside it move, so it is not counted against them."""
-    parent = lease(MINSKY, (0, 1), host_gb_per_s=57.6)
+    parent = held(MINSKY, (0, 1), host_gb_per_s=57.6)
     assert inside(asking(2, host_gb_per_s=57.6), parent) == (Grant, [0, 1])
 
 
 def test_host_memory_of_nested_leases() -> None:
     """What a job inside a lease moves is part of what that lease moves, and counts once."""
-    parent = lease(MINSKY, (0,), host_gb_per_s=57.6)
-    child = lease(MINSKY, (0,), id="child", ancestors=(parent.id,), host_gb_per_s=57.6)
-    others = lease(MINSKY, (2, 3))
+    parent = held(MINSKY, (0,), host_gb_per_s=57.6)
+    child = held(MINSKY, (0,), id_="child", ancestors=(parent.id,), host_gb_per_s=57.6)
+    others = held(MINSKY, (2, 3))
     assert beside(asking(1, host_gb_per_s=57.6), MINSKY, parent, child, others) == (Grant, [1])
 
 
 def test_apart_inside_a_lease() -> None:
     """A job inside a lease is next to that one by its own will."""
-    parent = lease(MINSKY, (0, 1), profile="mine", apart_from=("mine",))
+    parent = held(MINSKY, (0, 1), profile="mine", apart_from=("mine",))
     assert inside(asking(1)._replace(profile="mine"), parent) == (Grant, [0])
 
 
@@ -598,7 +582,7 @@ def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
     while len(free) > max(count, 6) or rng.random() < 0.3:
         gpus = rng.sample(free, min(len(free), rng.randint(1, 3)))
         free = [gpu for gpu in free if gpu not in gpus]
-        leases.append(lease(machine, gpus, host_gb_per_s=rng.choice([0.0, 20.0, 35.0])))
+        leases.append(held(machine, gpus, host_gb_per_s=rng.choice([0.0, 20.0, 35.0])))
     required = [str(rng.choice(machine.gpus).index)]
     wishes = {
         "required": admit_only(machine, required, f"--require {required[0]}")
@@ -665,7 +649,7 @@ def test_what_was_tried_shows_something() -> None:
 
 def test_nothing_wished() -> None:
     """A request without wishes needs nothing on one machine."""
-    assert needs_of(PLAIN, DGX1, DGX1.gpus, 2, [lease(DGX1, (0,), host_gb_per_s=5.0)]) == Needs()
+    assert needs_of(PLAIN, DGX1, DGX1.gpus, 2, [held(DGX1, (0,), host_gb_per_s=5.0)]) == Needs()
     assert not PLAIN.is_choosy
 
 
@@ -675,7 +659,7 @@ def test_a_preference_for_one_machine_gives_way() -> None:
     assert answer(asking(2, required=required), CLUSTER) == (Grant, [0, 4])
     together = answer(asking(2, required=required, single_node=True), CLUSTER)
     assert together[0] is Refuse
-    busy = [lease(CLUSTER, (first,), host_gb_per_s=100.0) for first in range(0, 20, 2)]
+    busy = [held(CLUSTER, (first,), host_gb_per_s=100.0) for first in range(0, 20, 2)]
     assert beside(asking(3, host_gb_per_s=70.0), CLUSTER, *busy)[0] is Wait
-    some = [lease(CLUSTER, (first,), host_gb_per_s=100.0) for first in range(0, 20, 4)]
+    some = [held(CLUSTER, (first,), host_gb_per_s=100.0) for first in range(0, 20, 4)]
     assert beside(asking(2, host_gb_per_s=70.0), CLUSTER, *some) == (Grant, [2, 6])

@@ -3,10 +3,10 @@
 import json
 import random
 from collections.abc import Callable, Sequence
-from itertools import combinations
 from typing import Any
 
 import pytest
+from values import box, lease, request, ticket, uuids
 
 from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, admitted_gpus, decide
 from gpulaunch.decide.request import Constraint, Request
@@ -17,72 +17,18 @@ from gpulaunch.leases.queue import barring, competing
 from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS
 from gpulaunch.leases.ticket import Ticket, parse_ticket
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import Wire, connect
-from gpulaunch.machine.table_key import TableKey
-from gpulaunch.machine.topology import Topology
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS
 
-GPUS = tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in range(8))
-BOX = Topology(
-    "box", GPUS, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(GPUS, 2)), "a test"
-)
 ALL = range(8)
+BOX = box()
 
 
-def uuids(indices: Sequence[int]) -> tuple[str, ...]:
-    return tuple(f"GPU-{index}" for index in indices)
-
-
-def request(gpus: int | None, only: Sequence[int] = ALL) -> Request:
+def asking(gpus: int | None, only: Sequence[int] = ALL) -> Request:
     constraints = [] if only == ALL else [Constraint("--only", frozenset(uuids(only)))]
-    return Request(
-        gpus,
-        pattern=PATTERNS["none"],
-        bandwidth_sensitive=False,
-        policy="baseline",
-        bandwidth_model="cut",
-        constraints=constraints,
+    return request(
+        gpus, pattern=PATTERNS["none"], bandwidth_sensitive=False, constraints=constraints
     )
-
-
-def lease(name: str, indices: Sequence[int], within: Lease | None = None) -> Lease:
-    return Lease(
-        id=name,
-        user_id=1000,
-        table=None,
-        uuids=uuids(indices),
-        launcher=Process(100, 1),
-        job=Process(101, 2),
-        command=("train",),
-        profile=None,
-        assumed=(),
-        name=None,
-        started_at="2026-01-01T00:00:00Z",
-        ancestors=(within.id, *within.ancestors) if within else (),
-        boot_id="boot",
-    )
-
-
-def ticket(number: int, gpus: int = 1, only: Sequence[int] = ALL, **changes: object) -> Ticket:
-    full = Ticket(
-        id=f"t{number}",
-        number=number,
-        user_id=1000,
-        table=TableKey("box", "0badc0de", "/profiles/box.toml"),
-        within=None,
-        uuids=uuids(only),
-        gpus=gpus,
-        passable_until_s=0.0,
-        launcher=Process(4000, 123456),
-        command=("python", "train.py", ""),
-        profile="vgg16",
-        name="my job",
-        since="2026-01-02T03:04:05Z",
-        boot_id="7a1c",
-    )
-    return full._replace(**changes)
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
@@ -132,7 +78,7 @@ def test_competing(
     sentence: str, tickets: list[Ticket], within: str | None, only: Sequence[int], want: list[int]
 ) -> None:
     """Tickets compete that want some of the same GPUs of the same lease, or outside all leases, in their order."""
-    inside = lease(within, ALL) if within else None
+    inside = lease(within, *ALL) if within else None
     assert [found.number for found in competing(tickets, inside, uuids(only))] == want, sentence
 
 
@@ -232,16 +178,16 @@ def test_the_choosy_keep_their_order(
 
 BIG = ticket(1, gpus=8)
 WILLING = BIG._replace(passable_until_s=LIMIT_S)
-BUSY = [lease("a", (0, 1, 2, 3, 4))]
+BUSY = [lease("a", 0, 1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize(
     ("sentence", "asked", "leases", "ahead", "clock_s", "want"),
     [
-        ("an empty queue", request(1), [], [], 0, (Grant, (0,))),
+        ("an empty queue", asking(1), [], [], 0, (Grant, (0,))),
         (
             "one earlier request",
-            request(2),
+            asking(2),
             BUSY,
             [BIG],
             0,
@@ -249,15 +195,15 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "one for one GPU, of which one is free",
-            request(1),
-            [lease("a", range(7))],
+            asking(1),
+            [lease("a", *range(7))],
             [ticket(4)],
             0,
             (Wait, "1 GPU requested: 1 of 8 is free, but an earlier request for 1 GPU waits", 4),
         ),
         (
             "several",
-            request(2),
+            asking(2),
             BUSY,
             [BIG, ticket(2, gpus=4)],
             0,
@@ -265,7 +211,7 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "among the GPUs that would do",
-            request(1, (5, 6)),
+            asking(1, (5, 6)),
             BUSY,
             [BIG, ticket(2), ticket(3, only=(6,))],
             0,
@@ -277,7 +223,7 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "first come, first served even if all is free",
-            request(1),
+            asking(1),
             [],
             [ticket(1)],
             0,
@@ -285,7 +231,7 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "where GPUs are missing, that is the reason",
-            request(4),
+            asking(4),
             BUSY,
             [BIG],
             0,
@@ -293,16 +239,16 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "and nobody bars it who could be passed",
-            request(4),
+            asking(4),
             BUSY,
             [WILLING],
             0,
             (Wait, "4 GPUs requested: 3 of 8 are free, 5 are leased"),
         ),
-        ("a smaller one passes", request(2), BUSY, [WILLING], 0, (Grant, (5, 6))),
+        ("a smaller one passes", asking(2), BUSY, [WILLING], 0, (Grant, (5, 6))),
         (
             "but not after the limit",
-            request(2),
+            asking(2),
             BUSY,
             [WILLING],
             LIMIT_S,
@@ -310,7 +256,7 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "nor where the earlier one can start",
-            request(2),
+            asking(2),
             [],
             [WILLING],
             0,
@@ -318,7 +264,7 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "every GPU is not fewer than 8",
-            request(None),
+            asking(None),
             [],
             [WILLING],
             0,
@@ -326,7 +272,7 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "willing and unwilling ones",
-            request(2),
+            asking(2),
             BUSY,
             [ticket(1, gpus=6), WILLING._replace(number=2)],
             0,
@@ -334,7 +280,7 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "GPUs that nobody else wants",
-            request(2, (5, 6)),
+            asking(2, (5, 6)),
             BUSY,
             [ticket(1, gpus=5, only=range(5))],
             0,
@@ -342,7 +288,7 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "requests inside a lease",
-            request(2),
+            asking(2),
             BUSY,
             [ticket(1, 4, (0, 1, 2, 3), within="a")],
             0,
@@ -350,7 +296,7 @@ BUSY = [lease("a", (0, 1, 2, 3, 4))]
         ),
         (
             "what can never be, queue or not",
-            request(9),
+            asking(9),
             BUSY,
             [BIG],
             0,
@@ -374,13 +320,13 @@ def test_decision_with_a_queue(
 
 def test_decision_within_a_lease_with_a_queue() -> None:
     """Inside a lease only those bar that wait inside the same lease, whoever waits outside."""
-    parent = lease("a", (0, 1, 2))
+    parent = lease("a", 0, 1, 2)
     outside_it = ticket(1, gpus=8)
     inside_it = ticket(2, 2, (0, 1, 2), within="a")
     in_another = ticket(3, 2, (0, 1, 2), within="b")
 
     def got(*ahead: Ticket) -> tuple[object, ...]:
-        return outcome(decide(request(1), Situation(BOX, [parent], within=parent, ahead=ahead)))
+        return outcome(decide(asking(1), Situation(BOX, [parent], within=parent, ahead=ahead)))
 
     assert got(outside_it, in_another) == (Grant, (0,))
     reason = "1 GPU requested: 3 of 3 are free, but an earlier request for 2 GPUs waits"
@@ -390,7 +336,7 @@ def test_decision_within_a_lease_with_a_queue() -> None:
 def test_use_outside_keeps_an_earlier_request_from_starting() -> None:
     """What others use is not free, so a willing earlier request that would need it is passed."""
     used = [OutsideUse("GPU-7", "pid 1, bob")]
-    assert outcome(decide(request(1), Situation(BOX, outside=used, ahead=[WILLING]))) == (
+    assert outcome(decide(asking(1), Situation(BOX, outside=used, ahead=[WILLING]))) == (
         Grant,
         (0,),
     )
@@ -424,7 +370,7 @@ class Crowd:
         chance = self.chance
         self.arrived += 1
         only = ALL if chance.random() < 0.6 else sorted(chance.sample(ALL, chance.randint(1, 6)))
-        asked = request(chance.choice([None, *range(1, len(only) + 1)]), only)
+        asked = asking(chance.choice([None, *range(1, len(only) + 1)]), only)
         limit_s = (
             self.clock_s + chance.uniform(1, 40) if chance.random() < self.backfill_share else 0.0
         )
@@ -457,7 +403,7 @@ class Crowd:
                     assert isinstance(decision, Wait)
                     continue
                 taken = {uuid for lease in leases for uuid in lease.uuids}
-                free = {gpu.uuid for gpu in GPUS} - taken
+                free = {gpu.uuid for gpu in BOX.gpus} - taken
                 gpus = uuids(decision.placement.gpus)
                 assert len(gpus) == one.gpus
                 assert set(gpus) <= free & set(one.uuids), (
@@ -467,11 +413,11 @@ class Crowd:
                 self.queue.remove(one)
                 self.started[one.number] = self.clock_s
                 until_s = self.clock_s + self.chance.uniform(1, 20)
-                self.running.append((until_s, lease(one.id, decision.placement.gpus)))
+                self.running.append((until_s, lease(one.id, *decision.placement.gpus)))
                 found = True
 
     def free(self) -> set[str]:
-        return {gpu.uuid for gpu in GPUS} - {
+        return {gpu.uuid for gpu in BOX.gpus} - {
             uuid for _, lease in self.running for uuid in lease.uuids
         }
 
@@ -536,16 +482,16 @@ def test_a_stream_of_small_requests_ends_at_the_limit() -> None:
     """
 
     def waited_s(limit_s: float) -> float | None:
-        running: list[tuple[float, Lease]] = [(3.0, lease("first", (0,)))]
+        running: list[tuple[float, Lease]] = [(3.0, lease("first", 0))]
         big = ticket(1, gpus=8, passable_until_s=limit_s)
         for clock in range(1, 200):
             running = [(until_s, one) for until_s, one in running if until_s > clock]
             leases = [one for _, one in running]
-            if isinstance(decide(request(8), Situation(BOX, leases, clock_s=clock)), Grant):
+            if isinstance(decide(asking(8), Situation(BOX, leases, clock_s=clock)), Grant):
                 return clock
-            small = decide(request(1), Situation(BOX, leases, ahead=[big], clock_s=clock))
+            small = decide(asking(1), Situation(BOX, leases, ahead=[big], clock_s=clock))
             if isinstance(small, Grant):
-                running.append((clock + 5.0, lease(f"s{clock}", small.placement.gpus)))
+                running.append((clock + 5.0, lease(f"s{clock}", *small.placement.gpus)))
         return None
 
     assert waited_s(limit_s=50.0) == 54  # the last of them started at 49 and runs for 5 s
@@ -554,9 +500,9 @@ def test_a_stream_of_small_requests_ends_at_the_limit() -> None:
 
 def test_the_queue_is_about_the_gpus_that_would_do() -> None:
     """A ticket's GPUs are those that its request admits, within the lease that it runs inside of."""
-    parent = lease("a", (1, 2, 3))
-    assert [gpu.index for gpu in admitted_gpus(request(1, (2, 3, 4)), BOX)] == [2, 3, 4]
-    assert [gpu.index for gpu in admitted_gpus(request(1, (2, 3, 4)), BOX, parent)] == [2, 3]
+    parent = lease("a", 1, 2, 3)
+    assert [gpu.index for gpu in admitted_gpus(asking(1, (2, 3, 4)), BOX)] == [2, 3, 4]
+    assert [gpu.index for gpu in admitted_gpus(asking(1, (2, 3, 4)), BOX, parent)] == [2, 3]
 
 
 # ---------------------------------------------------------------------------------------------- tickets as records
@@ -746,7 +692,7 @@ def test_what_is_no_ticket_at_all(document: object) -> None:
 def test_a_lease_is_no_ticket() -> None:
     """The record of a lease under a ticket's name is not understood."""
     with pytest.raises(FieldError):
-        parse_ticket(json.loads(json.dumps(lease("a", (0,)).to_document())), 1000)
+        parse_ticket(json.loads(json.dumps(lease("a", 0).to_document())), 1000)
 
 
 # ---------------------------------------------------------------------------------------------- lengths of time

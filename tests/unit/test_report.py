@@ -49,7 +49,8 @@ from gpulaunch.show.report.series import (
 )
 from gpulaunch.simulate.engine import Rules, Stay, simulate
 from gpulaunch.simulate.measures import Replay, measure, quartiles
-from gpulaunch.simulate.read_simulation import generated_trace, read_trace
+from gpulaunch.simulate.read_simulation import read_trace
+from gpulaunch.simulate.simulator import generated_trace
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '<script>alert(1)</script> "\'&amp; $\\frac$ ]]> #1f2933 id="x" \x1b[31m\x07'

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from values import box, lease, request, ticket
 
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
 from gpulaunch.decide.explain import explain
@@ -17,25 +18,22 @@ from gpulaunch.launch.read_sharing import capacity_of, read_sharing
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.share import Client, Objective, Share
-from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.catalog import load_described_machine, load_gpu_models
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine
-from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.gpu import Mig
 from gpulaunch.machine.gpu_model import find_gpu_model
-from gpulaunch.machine.link import Wire, connect
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
-from gpulaunch.process.identity import Process
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
-from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.sharing.capacity import Capacity, least
 from gpulaunch.sharing.interference import Bounds
 
 GIB = 1 << 30
 NO_MEMORY = Unfit("how much memory it has is unknown")
 VOLTA_ON = Unfit("compute capability 6.1: MPS bounds SMs and memory from 7.0 on")
+BOX = box(4)
 THROUGHPUT, NO_WISHES = Objective(), Wishes()
 ALICE, BOB = 1000, 1001
 LIGHT, HALF, HEAVY = (
@@ -43,17 +41,7 @@ LIGHT, HALF, HEAVY = (
 )
 
 
-def box(count: int = 4) -> Topology:
-    """GPUs that all meet alike."""
-    gpus = tuple(
-        Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=16 * GIB) for i in range(count)
-    )
-    return Topology(
-        "box", gpus, tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2)), "a test"
-    )
-
-
-def request(
+def asking(
     demand: Demand | None,
     gpus: int | None = 1,
     *,
@@ -69,7 +57,7 @@ def request(
     unfit = unfit or {}
     fit = {
         gpu.uuid: Capacity(gpu.memory_bytes, 48)
-        for gpu in (topology or box()).gpus
+        for gpu in (topology or BOX).gpus
         if gpu.uuid not in unfit
     }
     values = {
@@ -79,31 +67,13 @@ def request(
         "bounds": Bounds(),
         **sharing,
     }
-    return Request(
+    return request(
         gpus,
-        pattern=PATTERNS["ring"],
         bandwidth_sensitive=sensitive,
         policy=policy,
-        bandwidth_model="cut",
         wishes=wishes,
         sharing=demand
         and Sharing(Client(demand, objective), capacities=fit, unfit=unfit, **values),
-    )
-
-
-def lease(lease_id: str, *indices: int, **fields: Any) -> Lease:
-    """Of alice, for her alone."""
-    return Lease(
-        id=lease_id,
-        table=None,
-        uuids=tuple(f"GPU-{index}" for index in indices),
-        launcher=Process(100, 1),
-        job=Process(101, 2),
-        command=("train",),
-        assumed=(),
-        started_at="2026-01-01T00:00:00Z",
-        boot_id="boot",
-        **{"user_id": ALICE, "profile": None, "name": None, "ancestors": (), **fields},
     )
 
 
@@ -132,91 +102,91 @@ def outcome(decision: Decision) -> tuple[object, ...]:
 def decided(
     asked: Request, *leases: Lease, topology: Topology | None = None, **situation: Any
 ) -> tuple[object, ...]:
-    return outcome(decide(asked, Situation(topology or box(), leases, **situation)))
+    return outcome(decide(asked, Situation(topology or BOX, leases, **situation)))
 
 
 @pytest.mark.parametrize(
     ("sentence", "asked", "leases", "want"),
     [
-        ("the first one opens a free GPU", request(LIGHT), [], ((0,), ())),
-        ("the next one joins it", request(LIGHT), [shared("a", HALF, 1)], ((1,), ("a",))),
-        ("who does not share gets a free one", request(None), [shared("a", HALF, 0)], ((1,), None)),
+        ("the first one opens a free GPU", asking(LIGHT), [], ((0,), ())),
+        ("the next one joins it", asking(LIGHT), [shared("a", HALF, 1)], ((1,), ("a",))),
+        ("who does not share gets a free one", asking(None), [shared("a", HALF, 0)], ((1,), None)),
         (
             "a GPU of a job that does not share is not joined",
-            request(LIGHT),
+            asking(LIGHT),
             [lease("a", 0)],
             ((1,), ()),
         ),
         (
             "nor one of another user's",
-            request(LIGHT),
+            asking(LIGHT),
             [shared("a", LIGHT, 0, user_id=BOB)],
             ((1,), ()),
         ),
         (
             "what is too much together stays apart",
-            request(HEAVY),
+            asking(HEAVY),
             [shared("a", HALF, 0)],
             ((1,), ()),
         ),
         (
             "of several the least used",
-            request(LIGHT),
+            asking(LIGHT),
             [shared("a", HALF, 0), shared("b", LIGHT, 2)],
             ((2,), ("b",)),
         ),
         (
             "of equals the lowest",
-            request(LIGHT),
+            asking(LIGHT),
             [shared("b", LIGHT, 2), shared("a", LIGHT, 1)],
             ((1,), ("a",)),
         ),
         (
             "two of two GPUs meet on both",
-            request(LIGHT, 2),
+            asking(LIGHT, 2),
             [shared("a", HALF, 2, 1)],
             ((1, 2), ("a",)),
         ),
         (
             "one of two GPUs is not joined by one of one",
-            request(LIGHT),
+            asking(LIGHT),
             [shared("a", HALF, 0, 1)],
             ((2,), ()),
         ),
-        ("nor one of one by one of two", request(LIGHT, 2), [shared("a", HALF, 0)], ((1, 2), ())),
+        ("nor one of one by one of two", asking(LIGHT, 2), [shared("a", HALF, 0)], ((1, 2), ())),
         (
             "nor two of one each by one of two",
-            request(LIGHT, 2),
+            asking(LIGHT, 2),
             [shared("a", HALF, 0), shared("b", HALF, 1)],
             ((2, 3), ()),
         ),
         (
             "two is all that throughput wants",
-            request(LIGHT),
+            asking(LIGHT),
             [shared("a", LIGHT, 0), shared("b", HALF, 0)],
             ((1,), ()),
         ),
         (
             "three if all are small",
-            request(LIGHT),
+            asking(LIGHT),
             [shared("a", LIGHT, 0), shared("b", LIGHT, 0)],
             ((0,), ("a", "b")),
         ),
         (
             "a launch inside a member is part of it",
-            request(LIGHT),
+            asking(LIGHT),
             [shared("a", HALF, 0), shared("b", HALF, 0, ancestors=("a",))],
             ((0,), ("a",)),
         ),
         (
             "one that has outlived it counts for itself",
-            request(HALF),
+            asking(HALF),
             [shared("b", HALF, 0, ancestors=("a",))],
             ((0,), ("b",)),
         ),
         (
             "what a launch inside a member left of its GPUs may be another's",
-            request(LIGHT, 2),
+            asking(LIGHT, 2),
             [lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",)), lease("c", 1)],
             ((2, 3), ()),
         ),
@@ -237,17 +207,17 @@ def test_nobody_to_join_and_nothing_free() -> None:
         "1 GPU requested: 0 of 4 are free, 4 are leased; of those to share: "
         "GPU 0: average SM utilization 145 % of at most 100 %; GPU 1: average SM utilization 190 % of at most 100 %"
     )
-    assert decided(request(HEAVY), *leases) == (Wait, want)
+    assert decided(asking(HEAVY), *leases) == (Wait, want)
     bounds = Bounds(sm_percentage=145)
-    assert decided(request(HEAVY, bounds=bounds), *leases) == ((0,), ("a",))
+    assert decided(asking(HEAVY, bounds=bounds), *leases) == ((0,), ("a",))
 
 
 def test_gpus_that_cannot_be_shared() -> None:
     """A GPU that cannot be shared is the job's own, with the reason; one that can, and is in use, is joined."""
-    old = request(LIGHT, unfit={"GPU-0": "compute capability 6.0"})
+    old = asking(LIGHT, unfit={"GPU-0": "compute capability 6.0"})
     assert decided(old) == ((1,), ())  # those that can come first
     others = [lease("a", 1, 2, 3)]
-    decision = decide(old, Situation(box(), others))
+    decision = decide(old, Situation(BOX, others))
     assert isinstance(decision, Grant)
     assert (decision.placement.gpus, decision.share_option, decision.exclusive_reason) == (
         (0,),
@@ -255,14 +225,14 @@ def test_gpus_that_cannot_be_shared() -> None:
         "compute capability 6.0",
     )
     assert decided(old, shared("a", LIGHT, 1)) == ((1,), ("a",))
-    assert decided(request(LIGHT, 4, unfit={"GPU-3": "MIG"})) == ((0, 1, 2, 3), None)
+    assert decided(asking(LIGHT, 4, unfit={"GPU-3": "MIG"})) == ((0, 1, 2, 3), None)
 
 
 def test_a_job_of_one_gpu_depends_on_no_links() -> None:
     """A profile may say that a job depends on links; on one GPU there are none, so that its like may come."""
-    asked = request(LIGHT, sensitive=True)
+    asked = asking(LIGHT, sensitive=True)
     assert decided(asked, shared("a", LIGHT, 0, sensitive=True)) == ((0,), ("a",))
-    alone = decide(asked, Situation(box()))
+    alone = decide(asked, Situation(BOX))
     assert isinstance(alone, Grant)
     assert share_of(asked, alone.share_option).bandwidth_sensitive is False
 
@@ -270,8 +240,8 @@ def test_a_job_of_one_gpu_depends_on_no_links() -> None:
 def test_gpus_of_another_groups_daemon() -> None:
     """A GPU that the daemon of another group has, though no job of it uses it any more, is not opened for sharing."""
     left = lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",))
-    asked = request(LIGHT)._replace(constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
-    decision = decide(asked, Situation(box(), [left]))
+    asked = asking(LIGHT)._replace(constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
+    decision = decide(asked, Situation(BOX, [left]))
     assert isinstance(decision, Grant)
     assert (decision.share_option, decision.exclusive_reason) == (
         None,
@@ -281,7 +251,7 @@ def test_gpus_of_another_groups_daemon() -> None:
 
 def test_unlike_gpus_in_one_group() -> None:
     """What a group of unlike GPUs offers is the least of each."""
-    asked = request(LIGHT._replace(memory_bytes=10 * GIB), 2)
+    asked = asking(LIGHT._replace(memory_bytes=10 * GIB), 2)
     small = {**asked.sharing.capacities, "GPU-1": Capacity(15 * GIB, 48)}
     asked = asked._replace(sharing=asked.sharing._replace(capacities=small))
     there = shared("a", LIGHT._replace(memory_bytes=6 * GIB), 0, 1)
@@ -296,9 +266,9 @@ def test_unlike_gpus_in_one_group() -> None:
 
 def test_host_bandwidth_of_those_who_share() -> None:
     """Jobs that share a GPU move each its own in the memory of the socket; what runs inside one is part of it."""
-    gpus = tuple(gpu._replace(numa_node=0, host_gb_per_s=100.0) for gpu in box().gpus)
-    topology = Topology("box", gpus, box().links, "a test")
-    asked = request(LIGHT, wishes=Wishes(host_gb_per_s=40.0))
+    gpus = tuple(gpu._replace(numa_node=0, host_gb_per_s=100.0) for gpu in BOX.gpus)
+    topology = Topology("box", gpus, BOX.links, "a test")
+    asked = asking(LIGHT, wishes=Wishes(host_gb_per_s=40.0))
     one, two = (shared(name, LIGHT, 0, host_gb_per_s=40.0) for name in "ab")
     inside = shared("c", LIGHT, 0, host_gb_per_s=30.0, ancestors=("a",))
     assert decided(asked, one, inside, topology=topology) == ((0,), ("a",))
@@ -312,7 +282,7 @@ def test_what_alone_means_for_links() -> None:
     group = tuple(sorted((uuids[0], uuids[5])))
     there = shared("a", LIGHT, 0)._replace(uuids=(uuids[0], uuids[5]))
     there = there._replace(share=there.share._replace(group=group))
-    asked = request(LIGHT, 2, topology=dgx, sensitive=True, policy="preserve")
+    asked = asking(LIGHT, 2, topology=dgx, sensitive=True, policy="preserve")
     only = Constraint("--only 0,5,7", frozenset(uuids[i] for i in (0, 5, 7)))
     assert decided(asked._replace(constraints=(only,)), there, topology=dgx) == ((0, 5), ("a",))
 
@@ -320,7 +290,7 @@ def test_what_alone_means_for_links() -> None:
 def test_too_much_for_one() -> None:
     """A job that is over a bound all by itself gets a GPU of its own."""
     big = LIGHT._replace(memory_bytes=17 * GIB)
-    decision = decide(request(big), Situation(box()))
+    decision = decide(asking(big), Situation(BOX))
     assert isinstance(decision, Grant)
     assert (decision.share_option, decision.exclusive_reason) == (
         None,
@@ -331,22 +301,22 @@ def test_too_much_for_one() -> None:
 def test_what_is_in_the_way() -> None:
     """GPUs that a constraint or a wish leaves out, that are in use outside, or stay apart from, are not joined."""
     there = shared("a", LIGHT, 1, name="noisy")
-    without = request(LIGHT)._replace(
+    without = asking(LIGHT)._replace(
         constraints=(Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"})),)
     )
     assert decided(without, there) == ((0,), ())
     assert decided(
-        request(LIGHT, wishes=Wishes(required=Constraint("--require 2", frozenset({"GPU-2"})))),
+        asking(LIGHT, wishes=Wishes(required=Constraint("--require 2", frozenset({"GPU-2"})))),
         there,
     ) == (
         (2,),
         (),
     )
     used = [OutsideUse("GPU-1", "pid 4, bob")]  # by a member of the group: its lease explains it
-    assert decided(request(LIGHT), there, outside=used) == ((1,), ("a",))
-    sockets = [gpu._replace(numa_node=gpu.index // 2) for gpu in box().gpus]
-    topology = Topology("box", tuple(sockets), box().links, "a test")
-    apart = request(LIGHT, wishes=Wishes(apart_from=("noisy",)))
+    assert decided(asking(LIGHT), there, outside=used) == ((1,), ("a",))
+    sockets = [gpu._replace(numa_node=gpu.index // 2) for gpu in BOX.gpus]
+    topology = Topology("box", tuple(sockets), BOX.links, "a test")
+    apart = asking(LIGHT, wishes=Wishes(apart_from=("noisy",)))
     assert decided(apart, there, topology=topology) == ((2,), ())
 
 
@@ -361,7 +331,7 @@ def test_links_matter_to_who_depends_on_them() -> None:
         return found._replace(uuids=(uuids[a], uuids[b]), share=found.share._replace(group=group))
 
     def asked(*, sensitive: bool) -> Request:
-        return request(LIGHT, 2, topology=dgx, sensitive=sensitive, policy="preserve")
+        return asking(LIGHT, 2, topology=dgx, sensitive=sensitive, policy="preserve")
 
     assert decided(asked(sensitive=False), there(0, 5), topology=dgx) == ((0, 5), ("a",))
     assert decided(asked(sensitive=True), there(0, 5), topology=dgx) != ((0, 5), ("a",))
@@ -369,40 +339,28 @@ def test_links_matter_to_who_depends_on_them() -> None:
     alone = decided(asked(sensitive=True), there(0, 3, sensitive=True), topology=dgx)
     assert alone[1] == ()
     assert not {0, 3} & set(alone[0])
-    others = lease("b")._replace(uuids=tuple(uuids[i] for i in range(8) if i not in (0, 5)))
+    others = lease("b", uuids=tuple(uuids[i] for i in range(8) if i not in (0, 5)))
     assert decided(asked(sensitive=True), there(0, 5), others, topology=dgx) == ((0, 5), ("a",))
-
-
-def ticket(number: int, gpus: int, *, passable: bool) -> Ticket:
-    return Ticket(
-        id=f"t{number}",
-        number=number,
-        user_id=BOB,
-        table=None,
-        within=None,
-        uuids=tuple(gpu.uuid for gpu in box().gpus),
-        gpus=gpus,
-        passable_until_s=100.0 if passable else 0.0,
-        launcher=Process(1, 1),
-        command=("wait",),
-        profile=None,
-        name=None,
-        since="2026-01-01T00:00:00Z",
-        boot_id="boot",
-    )
 
 
 def test_first_in_first_out() -> None:
     """Who waits for a GPU is not kept from it by others who come to share it, unless it lets smaller ones pass."""
     there = [shared("a", LIGHT, 0), lease("b", 1, 2)]
-    barred = decide(request(LIGHT), Situation(box(), there, ahead=[ticket(1, 4, passable=False)]))
+    barred = decide(
+        asking(LIGHT), Situation(BOX, there, ahead=[ticket(1, 4, range(4), user_id=BOB)])
+    )
     want = "1 GPU requested: 1 of 4 is free, but an earlier request for 4 GPUs waits"
     assert outcome(barred) == (
         Wait,
         f"{want}; of those to share: GPU 0: earlier requests wait for it",
     )
-    passing = Situation(box(), there, ahead=[ticket(1, 4, passable=True)], clock_s=50.0)
-    assert outcome(decide(request(LIGHT), passing)) == ((0,), ("a",))
+    passing = Situation(
+        BOX,
+        there,
+        ahead=[ticket(1, 4, range(4), user_id=BOB, passable_until_s=100.0)],
+        clock_s=50.0,
+    )
+    assert outcome(decide(asking(LIGHT), passing)) == ((0,), ("a",))
 
 
 SATURATED = tuple(CurvePoint(p, t) for p, t in ((10, 5.0), (20, 9.0), (30, 10.0), (100, 10.0)))
@@ -411,7 +369,7 @@ LINEAR = tuple(CurvePoint(p, float(p)) for p in (25, 50, 75, 100))
 
 def percentage(asked: Request, *leases: Lease) -> tuple[int, tuple[int, ...], int]:
     """What the job gets, what would be best for all, and what those that are there leave."""
-    decision = decide(asked, Situation(box(), leases))
+    decision = decide(asked, Situation(BOX, leases))
     assert isinstance(decision, Grant)
     allotment = decision.share_option.allotment
     return (
@@ -424,36 +382,34 @@ def percentage(asked: Request, *leases: Lease) -> tuple[int, tuple[int, ...], in
 def test_how_much_a_job_gets() -> None:
     """The first gets what it can use, the next what is left, and what the command line says comes before all that."""
     memory, compute = LIGHT._replace(curve=SATURATED), HALF._replace(curve=LINEAR)
-    small, _, left = percentage(request(memory))
+    small, _, left = percentage(asking(memory))
     assert (small <= 30, left) == (True, 100)
-    rest, best, left = percentage(request(compute), shared("a", memory, 0, percentage=small))
+    rest, best, left = percentage(asking(compute), shared("a", memory, 0, percentage=small))
     assert (rest, best[0] <= 30, left) == (100 - small, True, 100 - small)
-    assert percentage(request(compute))[0] == 100
-    assert percentage(request(compute, announced=(memory,)))[0] == rest
+    assert percentage(asking(compute))[0] == 100
+    assert percentage(asking(compute, announced=(memory,)))[0] == rest
     assert (
-        percentage(request(compute, announced=(memory,)), shared("a", memory, 0, percentage=small))[
+        percentage(asking(compute, announced=(memory,)), shared("a", memory, 0, percentage=small))[
             0
         ]
         == rest
     )
-    assert percentage(request(compute, sm_percentage=7))[0] == 7
+    assert percentage(asking(compute, sm_percentage=7))[0] == 7
 
 
 def test_explained() -> None:
     """The explanation has every group with its verdict, the one that is joined among them, or what is opened."""
     leases = [shared("a", HALF, 0), shared("b", HEAVY, 1)]
-    situation = Situation(box(), leases)
-    decision = decide(request(LIGHT), situation)
-    found = explain(request(LIGHT), situation, decision, 5, str)
+    situation = Situation(BOX, leases)
+    decision = decide(asking(LIGHT), situation)
+    found = explain(asking(LIGHT), situation, decision, 5, str)
     assert [(gpus, one.refusal) for one, gpus in found.sharing] == [
         ("GPU 0", None),
         ("GPU 1", "average SM utilization 105 % of at most 100 %"),
     ]
     assert found.sharing[0][0] == decision.share_option
     assert [one.gpu.index for one in found.excluded] == [1]
-    alone = explain(
-        request(LIGHT), Situation(box()), decide(request(LIGHT), Situation(box())), 5, str
-    )
+    alone = explain(asking(LIGHT), Situation(BOX), decide(asking(LIGHT), Situation(BOX)), 5, str)
     assert [
         (gpus, one.residents, one.verdict.sums.sm_percentage) for one, gpus in alone.sharing
     ] == [("GPU 0", (), 10)]
@@ -472,7 +428,7 @@ def test_a_record_of_a_share_is_read_as_it_was_written() -> None:
         Share(("GPU-0", "GPU-1"), 100, False, Client(LIGHT)),
         None,
     ):
-        want = lease("a1", 0)._replace(share=share)
+        want = lease("a1", 0, share=share)
         assert parse_lease(json.loads(json.dumps(want.to_document())), ALICE) == want
 
 
@@ -517,9 +473,7 @@ def test_a_record_without_a_share_says_nothing_of_it() -> None:
 def test_a_record_that_cannot_be_understood(path: str, value: object, want: str) -> None:
     """A live record with a share that nobody can understand is complained of, and never guessed at."""
     document = json.loads(
-        json.dumps(
-            lease("a1", 0)._replace(share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document()
-        )
+        json.dumps(lease("a1", 0, share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document())
     )
     place = document["share"]
     *above, key = path.split(".")
@@ -549,7 +503,7 @@ def test_one_more_resident_never_opens_a_door() -> None:
     full = [lease("full", 1, 2, 3)]
     refused = 0
     for asked in (
-        request(demand, objective=objective) for demand in demands for objective in objectives
+        asking(demand, objective=objective) for demand in demands for objective in objectives
     ):
         for there in (group for n in (1, 2) for group in combinations(demands * 2, n)):
             if decided(asked, *sequence_of(*there), *full)[0] == Wait:
@@ -585,7 +539,7 @@ def test_which_gpus_can_be_shared(
     sentence: str, gpu: dict, driver: int | None, want: Capacity | Unfit
 ) -> None:
     """A GPU can be shared if MPS bounds its clients, by architecture and driver; else it is said why not."""
-    assert capacity_of(box().gpus[0]._replace(**gpu), None, driver) == want, sentence
+    assert capacity_of(BOX.gpus[0]._replace(**gpu), None, driver) == want, sentence
 
 
 def test_figures_of_a_known_model() -> None:

@@ -4,14 +4,14 @@ import random
 from itertools import pairwise
 
 import pytest
-from simulating import Conservation, checked, job, jobs_of, log, machine
+from simulating import Conservation, checked, generated, job, jobs_of, log
+from values import machine
 
 from gpulaunch.decide.decide import Grant, Situation, admitted_gpus, decide
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request, Sharing, UtilityTerms
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.share import Client, Objective
-from gpulaunch.papers.topo_aware import generated
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.sharing.capacity import capacity_by

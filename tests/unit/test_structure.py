@@ -29,7 +29,6 @@ ROOMS = [  # from the floor up: a file imports from its own room and from those 
     "measure",
     "batch",
     "simulate",
-    "papers",
     "show",
     "doctor",
     "cli",
@@ -164,14 +163,10 @@ def test_deciding_is_pure(path: Path) -> None:
     """A marked file and what it imports use no I/O, clock, environment or unseeded randomness."""
     allowed = {"random"} if str(path.relative_to(PACKAGE)) in SEEDED else set()
     assert {name.partition(".")[0] for name in imports(path)} & IMPURE - allowed == set()
-    used = {
-        file
-        for file, name in NAMES.items()
-        if any(one == name or one.startswith(name + ".") for one in ours(path))
-    }
-    assert {
-        file for file in used if not is_pure(file) and file.name not in ("errors.py", "__init__.py")
-    } == set()
+    wanted = ours(path)
+    for file, name in NAMES.items():
+        if name in wanted or any(one.startswith(name + ".") for one in wanted):
+            assert is_pure(file) or file.name in ("errors.py", "__init__.py"), name
 
 
 def test_decide_is_marked() -> None:
@@ -181,11 +176,11 @@ def test_decide_is_marked() -> None:
 
 
 def test_policies_are_known_by_one_file() -> None:
-    """Only policies.py, and papers that replay named policies, have the name of a policy as a value."""
+    """Only policies.py has the name of a policy as a value."""
     names = {shown for name in POLICIES for shown in (name, name.replace("_", "-"))}
     found = set()
     for path in FILES:
-        if path.name == "policies.py" or "papers" in path.parts:
+        if path.name == "policies.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and node.value in names:

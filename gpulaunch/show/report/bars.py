@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpulaunch.show.report.series import Run
-from gpulaunch.simulate.measures import Measured
+from gpulaunch.simulate.measures import ReplayedJob
 
 _ROWS = 32  # GPUs of a panel, if these are no more than one machine's
 _ROWS_OF_MANY = 16  # the same where many panels stand one below the other
@@ -62,7 +62,7 @@ class Bar(NamedTuple):
         to_s: where it ends.
     """
 
-    one: Measured
+    one: ReplayedJob
     row: int
     rows: int
     lane: int
@@ -79,7 +79,7 @@ def bars_of(run: Run, grid: Grid) -> list[Bar]:
         grid: the rows that there are; what is on other GPUs is left out.
     """
     place = {gpu: i for i, gpu in enumerate(grid.gpus)}
-    on_row: dict[int, list[Measured]] = defaultdict(list)
+    on_row: dict[int, list[ReplayedJob]] = defaultdict(list)
     for one in run.replay.jobs:
         for gpu in one.stay.gpus if one.stay.machine < grid.machines else ():
             if gpu in place:
@@ -97,7 +97,7 @@ def bars_of(run: Run, grid: Grid) -> list[Bar]:
     return sorted(bars, key=lambda bar: (bar.from_s, bar.row, bar.lane))
 
 
-def _rows_of(one: Measured, grid: Grid, place: dict[int, int]) -> list[int]:
+def _rows_of(one: ReplayedJob, grid: Grid, place: dict[int, int]) -> list[int]:
     if one.stay.machine >= grid.machines:
         return []
     return sorted(
@@ -116,7 +116,7 @@ def _groups(rows: Sequence[int], shared: set[int]) -> list[list[int]]:
     return groups
 
 
-def _lanes(jobs: Iterable[Measured]) -> dict[int, tuple[int, int]]:
+def _lanes(jobs: Iterable[ReplayedJob]) -> dict[int, tuple[int, int]]:
     """Of jobs on one GPU, by id: its lane, and how many lanes there are as long as any of those beside it runs."""
     found: dict[int, tuple[int, int]] = {}
     together: list[tuple[int, int]] = []  # ids and lanes of those that overlap, one with the next

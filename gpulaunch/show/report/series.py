@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gpulaunch.show.report.colours import Colour, colours_of
-from gpulaunch.simulate.measures import Level, Measured, Quartiles, Replay, quartiles
+from gpulaunch.simulate.measures import Level, Quartiles, Replay, ReplayedJob, quartiles
 
 _PANELS = 5  # numbers of GPUs that have a panel of their own
 _PARTS = 180  # of a line over time
@@ -53,41 +53,41 @@ def runs_of(replays: Sequence[Replay]) -> list[Run]:
     ]
 
 
-Measure = Callable[[Measured], float | None]
-Which = Callable[[Measured], bool]
+Measure = Callable[[ReplayedJob], float | None]
+Which = Callable[[ReplayedJob], bool]
 
 
-def bandwidth(one: Measured) -> float | None:
+def bandwidth(one: ReplayedJob) -> float | None:
     """Effective bandwidth, GB/s."""
     return one.effective_bandwidth or 0.0
 
 
-def slowdown(one: Measured) -> float | None:
+def slowdown(one: ReplayedJob) -> float | None:
     """Run time by that alone on the best GPUs."""
     return one.slowdown
 
 
-def wait_s(one: Measured) -> float | None:
+def wait_s(one: ReplayedJob) -> float | None:
     """From arrival to start."""
     return one.wait_s
 
 
-def quality(one: Measured) -> float | None:
+def quality(one: ReplayedJob) -> float | None:
     """Aggregate bandwidth as a share of the best."""
     return one.quality
 
 
-def sensitive(one: Measured) -> bool:
+def sensitive(one: ReplayedJob) -> bool:
     """Whether its speed depends on its links."""
     return one.sensitive
 
 
-def insensitive(one: Measured) -> bool:
+def insensitive(one: ReplayedJob) -> bool:
     """Whether it does not."""
     return not one.sensitive
 
 
-def connected(one: Measured) -> bool:
+def connected(one: ReplayedJob) -> bool:
     """Whether its GPUs have anything to tell each other."""
     return one.quality is not None
 

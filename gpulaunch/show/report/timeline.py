@@ -11,7 +11,7 @@ from gpulaunch.show.report.colours import IDLE, ON_BAR, PALE, PAPER, SLOWED
 from gpulaunch.show.report.scales import set_scale, time_text, time_unit
 from gpulaunch.show.report.series import Run
 from gpulaunch.show.topology.layout import cut, fits
-from gpulaunch.simulate.measures import Measured
+from gpulaunch.simulate.measures import ReplayedJob
 
 _LEFT = 104  # px for the names of GPUs
 _RIGHT = 6
@@ -150,7 +150,7 @@ def _write_name(axes: Axes, bar: Bar, unit_s: float, size: tuple[float, float]) 
         )
 
 
-def _told(one: Measured) -> str:
+def _told(one: ReplayedJob) -> str:
     """A job in words."""
     stay, job = one.stay, one.stay.job
     gpus = ",".join(map(str, stay.gpus))

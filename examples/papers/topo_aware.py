@@ -1,22 +1,24 @@
 """The experiments of topo-aware-sc17, with the profiles and job sets of its published code."""
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+import tomllib
+from functools import cache
+from pathlib import Path
 from statistics import fmean
 from time import perf_counter
+from typing import Any
 
-from gpulaunch.decide.request import Request, UtilityTerms
-from gpulaunch.machine.catalog import load_described_machine, load_paper
-from gpulaunch.machine.topology import Topology
-from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
-from gpulaunch.profiles.pattern import PATTERNS
-from gpulaunch.profiles.profile import Profile, parse_profile
-from gpulaunch.simulate.engine import Rules, simulate
-from gpulaunch.simulate.generate import poisson_batches
-from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.simulated_job import Job
-from gpulaunch.simulate.yardstick import Yardstick
+from equation_2 import simulator
+from reproduction import Comparison, Reproduction, Row, label
+
+import gpulaunch
+
+HERE = Path(__file__).parent
+PROFILES = {
+    "topo-aware-sc17": HERE.parent.parent / "profiles" / "generators" / "poisson.toml",
+    "topo-aware-sc17-full": HERE / "topo-aware-sc17-full.toml",
+}
+"""Measured profiles. The first file is shipped with gpulaunch, whose generator draws from it."""
 
 TICK_S = 1.1
 """Period of the published simulator."""
@@ -30,93 +32,67 @@ _JOB = re.compile(
 )
 
 
-@lru_cache(maxsize=1)
-def _topology() -> Topology:
-    return load_described_machine(_MACHINE)[0]
+@cache
+def _profiles(paper: str) -> dict[str, dict[str, Any]]:
+    profiles: dict[str, dict[str, Any]] = tomllib.loads(PROFILES[paper].read_text())["profile"]
+    return profiles
 
 
-@lru_cache(maxsize=2)
-def profiles(paper: str) -> Mapping[str, Profile]:
-    """The measured profiles of profiles/papers/PAPER.toml."""
-    return {
-        name: parse_profile({"name": name, **table})
-        for name, table in load_paper(paper)["profile"].items()
-    }
-
-
-def job_set(name: str, paper: str = "topo-aware-sc17") -> list[Job]:
-    """A published job set.
+def job_set(name: str, paper: str = "topo-aware-sc17") -> gpulaunch.Trace:
+    """Read a published job set.
 
     Args:
-        name: a key of `sets` in profiles/papers/topo-aware-sc17.toml.
-        paper: where the profiles come from.
+        name: a key of `sets` in topo-aware-sc17.toml.
+        paper: a key of PROFILES.
     """
     jobs = []
-    for number, word in enumerate(load_paper("topo-aware-sc17")["sets"][name].split()):
-        said = _JOB.fullmatch(word)
-        assert said, word  # noqa: S101  the file comes with gpulaunch
-        profile = f"{_NETWORK[said['network']]}-b{said['batch']}-n{said['gpus']}"
+    text = tomllib.loads((HERE / "topo-aware-sc17.toml").read_text())["sets"][name]
+    for said in _JOB.finditer(text):
+        network = _NETWORK[said["network"]]
         jobs.append(
-            _job(number, profiles(paper), profile, float(said["arrival"]), float(said["least"]))
+            {
+                "name": f"{network}-b{said['batch']}",
+                "profile": f"{network}-b{said['batch']}-n{said['gpus']}",
+                "arrival_s": float(said["arrival"]),
+                "min_utility": float(said["least"]),
+            }
         )
-    return jobs
+    return _trace(jobs, _profiles(paper))
 
 
-def generated(seed: int, count: int) -> list[Job]:
-    """Jobs of the published generator's distributions."""
-    known, rows = profiles("topo-aware-sc17"), poisson_batches(seed, count)
-    return [
-        _job(n, known, row["profile"], row["arrival_s"], row["min_utility"])
-        for n, row in enumerate(rows)
-    ]
-
-
-def _job(
-    number: int, known: Mapping[str, Profile], name: str, arrival_s: float, least: float
-) -> Job:
-    profile = known[name]
-    request = _request(known, name)
-    return Job(
-        id=number,
-        name=name.rpartition("-")[0],
-        request=request._replace(utility=request.utility._replace(least=least)),
-        arrival_s=arrival_s,
-        duration_s=profile.resources.duration_s or 0.0,
-        split_slowdown=profile.split_slowdown or 0.0,
+def generated(seed: int, count: int) -> gpulaunch.Trace:
+    """Read jobs of the published generator's distributions."""
+    return _trace(
+        gpulaunch.generate_trace("poisson", seed, count)["job"], _profiles("topo-aware-sc17")
     )
 
 
-def _request(known: Mapping[str, Profile], name: str) -> Request:
-    profile = known[name]
-    own = profile.slowdowns
-    slowdowns = {
-        other: (own.get(other, 0.0), known[other].slowdowns.get(name, 0.0)) for other in known
-    }
-    return Request(
-        gpus=profile.gpus,
-        pattern=PATTERNS[profile.communication.pattern or "all_to_all"],
-        bandwidth_sensitive=bool(profile.communication.bandwidth_sensitive),
-        policy="topo_aware_p",
-        bandwidth_model="cut",
-        utility=UtilityTerms(
-            slowdowns={other: pair for other, pair in slowdowns.items() if any(pair)}
-        ),
-        profile=name,
+def _trace(jobs: list[dict[str, Any]], profiles: dict[str, dict[str, Any]]) -> gpulaunch.Trace:
+    for job in jobs:
+        # where nobody measured a job with its GPUs on two sockets, that costs it nothing
+        measured = profiles[job["profile"]]["communication"].get("split_slowdown_percentage", 0.0)
+        job["split_slowdown_percentage"] = measured
+    return simulator(_MACHINE).read_trace({"profile": profiles, "job": jobs})
+
+
+def replayed(
+    trace: gpulaunch.Trace, policy: str, machines: int = 1, tick_s: float = 0.0
+) -> gpulaunch.Replay:
+    """Replay jobs as the published simulator does.
+
+    A job stays as slow as the worst company that it has had makes it. Each replay has a simulator
+    of its own: the time that it takes must not depend on what was decided before.
+    """
+    return gpulaunch.Simulator(_MACHINE).replay(
+        trace, policy, machines=machines, time_models=_TIMES, lasting=True, tick_s=tick_s
     )
 
 
-def replayed(jobs: Sequence[Job], policy: str, machines: int = 1, tick_s: float = 0.0) -> Replay:
-    """Jobs as the published simulator has them run: as long as the worst company that they have had makes them."""
-    rules = Rules(policy, "cut", machines=machines, time_models=_TIMES, lasting=True, tick_s=tick_s)
-    return measure(_topology(), simulate(_topology(), jobs, rules), rules, None)
+def _last_end(replay: gpulaunch.Replay) -> float:
+    return max(one.ended_s for one in replay.jobs)
 
 
-def _last_end(replay: Replay) -> float:
-    return max(one.stay.ended_s for one in replay.jobs)
-
-
-# -------------------------------------------------------------------------------------------------
-# the experiments
+# -------------------------------------------------------------------------------- the experiments
 
 
 def figure_8() -> Reproduction:
@@ -192,20 +168,17 @@ def figure_8() -> Reproduction:
         (
             (
                 "The published job set has other networks than the paper's Table 1 (A,A,G,A,A,A "
-                "for "
-                "A,G,A,A,A,C); with Table 1's and the published profiles no schedule gets beyond "
-                "1.10x, so the "
-                "set is used as published."
+                "for A,G,A,A,A,C); with Table 1's and the published profiles no schedule gets "
+                "beyond 1.10x, so the set is used as published."
             ),
             (
                 "A scheduler that looks every 1.1 s, as the published simulator does, and starts "
-                "nobody in the "
-                "look that sees an end; without that tick all are done sooner (last table)."
+                "nobody in the look that sees an end; without that tick all are done sooner (last "
+                "table)."
             ),
             (
                 "Interference is collocated / solo - 1, and below 2 % noise; as printed and as "
-                "coded that term is "
-                "upside down."
+                "coded that term is upside down."
             ),
         ),
     )
@@ -221,16 +194,16 @@ def _timeline() -> Comparison:
         (139.7, 267.3),
         (225.5, 353.1),
     )
-    stays = sorted(
-        (one.stay for one in replayed(job_set("six-jobs"), "topo_aware_p", tick_s=TICK_S).jobs),
-        key=lambda stay: stay.job.id,
-    )
+    by_id = {
+        job.id: job for job in replayed(job_set("six-jobs"), "topo_aware_p", tick_s=TICK_S).jobs
+    }
     rows = []
-    for stay, (start, end) in zip(stays, known, strict=True):
-        gpus = "GPU " + ",".join(map(str, stay.gpus))
+    for number, (start, end) in enumerate(known):
+        job = by_id[number]
+        gpus = "GPU " + ",".join(map(str, job.gpus))
         rows += [
-            Row(f"J{stay.job.id} starts", start, stay.started_s, gpus),
-            Row(f"J{stay.job.id} ends", end, stay.ended_s),
+            Row(f"J{number} starts", start, job.started_s, gpus),
+            Row(f"J{number} ends", end, job.ended_s),
         ]
     return Comparison(
         "timeline of topo-aware-p, s", "published code, its interference term mended", tuple(rows)
@@ -279,17 +252,13 @@ def figure_10() -> Reproduction:
         (
             (
                 "The paper has curves, and says of them that -P violates nobody's SLO and that "
-                "both topology-"
-                "aware policies wait less than the greedy ones; the numbers beside ours are of its "
-                "published "
-                "simulator with its gate on machine 0 mended."
+                "both topology-aware policies wait less than the greedy ones; the numbers beside "
+                "ours are of its published simulator with its gate on machine 0 mended."
             ),
             (
                 "There the queue lets later jobs pass in every policy; here best-fit, fcfs and "
-                "topo-aware are "
-                "first in, first out, so their waits are longer. Under -P others pass whoever "
-                "waits for "
-                "utility, as in Algorithm 1."
+                "topo-aware are first in, first out, so their waits are longer. Under -P others "
+                "pass whoever waits for utility, as in Algorithm 1."
             ),
             (
                 "Times are of the last end since 0. The slowdown is against the job alone on one "
@@ -299,17 +268,17 @@ def figure_10() -> Reproduction:
     )
 
 
-def split_pairs(replay: Replay) -> int:
-    """How many jobs of two GPUs have them on two sockets."""
-    yardstick = Yardstick(_topology(), "cut")
-    return sum(
-        len(one.stay.gpus) == 2 and yardstick.are_split(one.stay.gpus) for one in replay.jobs
-    )
+def split_pairs(replay: gpulaunch.Replay) -> int:
+    """Return how many jobs of two GPUs have them on two sockets."""
+    node = {gpu.index: gpu.numa_node for gpu in simulator(_MACHINE).topology.gpus}
+    pairs = [job.gpus for job in replay.jobs if len(job.gpus) == 2]
+    return sum(node[one] != node[other] for one, other in pairs)
 
 
 def figure_11() -> Reproduction:
     """Figure 11: 10,000 jobs on 1,000 machines."""
-    jobs = generated(seed=1, count=10_000)
+    count = 10_000
+    jobs = generated(seed=1, count=count)
     costs = {"best_fit": 0.44, "fcfs": 0.45, "topo_aware": 3.0, "topo_aware_p": 3.0}
     time_rows, other_rows = [], []
     for policy, theirs in costs.items():
@@ -317,7 +286,7 @@ def figure_11() -> Reproduction:
         replay = replayed(jobs, policy, machines=1_000)
         seconds = perf_counter() - began
         time_rows += [
-            Row(f"{label(policy)}: s for each job", theirs, seconds / len(jobs)),
+            Row(f"{label(policy)}: s for each job", theirs, seconds / count),
             Row(f"{label(policy)}: s for the whole run", None, seconds),
         ]
         other_rows += [
@@ -340,15 +309,12 @@ def figure_11() -> Reproduction:
         (
             (
                 "Jobs are drawn anew from the published generator's distributions (seed 1). They "
-                "keep 1,000 "
-                "machines 1 % busy, so nobody waits; the paper's curves, in which jobs do, must "
-                "come from "
-                "another load, which it does not give."
+                "keep 1,000 machines 1 % busy, so nobody waits; the paper's curves, in which jobs "
+                "do, must come from another load, which it does not give."
             ),
             (
                 "The paper times the evaluation of one placement; ours is the whole simulation "
-                "divided by its "
-                "jobs. Times are of this machine and of this run."
+                "divided by its jobs. Times are of this machine and of this run."
             ),
         ),
     )

@@ -5,27 +5,26 @@ from itertools import combinations
 from math import sqrt
 from statistics import fmean
 from time import perf_counter
+from typing import Any
 
-from gpulaunch.decide.decide import Situation, decide
-from gpulaunch.decide.placement.effective import cut, mapa_equation, ring_counts
-from gpulaunch.decide.placement.fabric import UNIT, Fabric
-from gpulaunch.decide.request import Request
-from gpulaunch.papers.mapa import as_coded, fabric_of, machine_of
-from gpulaunch.papers.reproduction import Comparison, Reproduction, Row
-from gpulaunch.profiles.pattern import PATTERNS
-from gpulaunch.simulate.simulated_job import Job
-from gpulaunch.simulate.time_model import ENOUGH_GB_PER_S, TimeModel
-from gpulaunch.simulate.yardstick import Yardstick
+from equation_2 import as_coded, best_ring, equation_2, simulator
+from reproduction import Comparison, Reproduction, Row
+
+DGX1 = "dgx1-v100"
+
+
+def _cut(gpus: Sequence[int]) -> float:
+    """Return the bandwidth in GB/s of GPUs of a DGX-1 V100 by gpulaunch's own model."""
+    return simulator(DGX1).scores(gpus, bandwidth_model="cut").effective_bandwidth or 0.0
 
 
 def figure_11() -> Reproduction:
     """Figure 11: aggregate bandwidth does not tell how fast a set is."""
-    fabric = fabric_of("dgx1-v100")
     sets = [gpus for count in (2, 3, 4, 5) for gpus in combinations(range(8), count)]
-    effective = [as_coded(machine_of("dgx1-v100"), gpus) for gpus in sets]
-    narrowest = [cut(fabric, gpus) / UNIT for gpus in sets]
-    aggregate = [_aggregate(fabric, gpus) for gpus in sets]
-    wrong = _reversed(aggregate, narrowest)
+    effective = [as_coded(DGX1, gpus) for gpus in sets]
+    narrowest = [_cut(gpus) for gpus in sets]
+    aggregate = [best_ring(DGX1, frozenset(gpus)).aggregate_bandwidth for gpus in sets]
+    wrong = _share_reversed(aggregate, narrowest)
     rows = (
         Row("rank correlation of AggBW with Eq. 2", None, _rank_correlation(aggregate, effective)),
         Row(
@@ -38,34 +37,24 @@ def figure_11() -> Reproduction:
     )
     return Reproduction(
         "mapa-fig11",
-        "mapa-sc21 Figure 11: aggregate against effective bandwidth, all sets of 2-5 GPUs of a "
-        "DGX-1 V100",
+        (
+            "mapa-sc21 Figure 11: aggregate against effective bandwidth, all sets of 2-5 GPUs of a "
+            "DGX-1 V100"
+        ),
         (Comparison("over all 182 sets", "paper", rows),),
         (
             (
                 "The paper measured run times and all-reduce bandwidths and gives them as scatter "
-                "plots, "
-                "without numbers in the text but one: a set with 170 GB/s of AggBW is much slower "
-                "than one with"
-                " 150. Nothing was measured here: what stands beside AggBW is Eq. 2 and the cut "
-                "model, so (c), "
-                "run time against bandwidth, is not reproduced."
+                "plots, without numbers in the text but one: a set with 170 GB/s of AggBW is much "
+                "slower than one with 150. Nothing was measured here: what stands beside AggBW is "
+                "Eq. 2 and the cut model, so (c), run time against bandwidth, is not reproduced."
             ),
         ),
     )
 
 
-def _aggregate(fabric: Fabric, gpus: Sequence[int]) -> float:
-    weight = [kind.weight / UNIT for kind in fabric.kinds]
-    x, y, z = ring_counts(fabric, gpus)
-    by_count = {2: 0.0, 1: 0.0, 0: 0.0}
-    for kind, w in zip(fabric.kinds, weight, strict=True):
-        by_count[min(kind.count, 2)] = max(by_count[min(kind.count, 2)], w)
-    return x * by_count[2] + y * by_count[1] + z * by_count[0]
-
-
 def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's, ties at their mean rank."""
+    """Return Spearman's rank correlation, ties at their mean rank."""
     a, b = _ranks(one), _ranks(other)
     mean = fmean(a)
     product = sum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
@@ -79,22 +68,24 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [first[value] + (count[value] - 1) / 2 for value in values]
 
 
-def _reversed(one: Sequence[float], other: Sequence[float]) -> float:
+def _share_reversed(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the share of pairs of sets of which two measures say the opposite."""
     pairs = list(combinations(zip(one, other, strict=True), 2))
     return sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for a, b in pairs) / len(pairs)
 
 
 def figure_12() -> Reproduction:
     """Figure 12: how far Eq. 2 is off."""
-    fabric = fabric_of("dgx1-v100")
     reference = {2: 1.5, 3: 7.0, 4: 8.6, 5: 8.3}
     rows = []
     for count, theirs in reference.items():
         kinds = {
-            (*ring_counts(fabric, gpus), cut(fabric, gpus))
-            for gpus in combinations(range(8), count)
+            (best_ring(DGX1, frozenset(gpus)), _cut(gpus)) for gpus in combinations(range(8), count)
         }
-        gaps = [mapa_equation(x, y, z) - narrowest / UNIT for x, y, z, narrowest in sorted(kinds)]
+        gaps = [
+            equation_2(ring.doubles, ring.singles, ring.pcie) - narrowest
+            for ring, narrowest in sorted(kinds)
+        ]
         rms = sqrt(fmean(gap**2 for gap in gaps))
         rows.append(Row(f"root mean square of Eq. 2 less the cut, {count} GPUs, GB/s", theirs, rms))
     paper = (
@@ -121,10 +112,8 @@ def figure_12() -> Reproduction:
         (
             (
                 "The 31 measurements are not public, so Eq. 2's error cannot be computed. What is "
-                "shown is how "
-                "far it is from the cut model, which has no fitted constant; docs/bandwidth.md "
-                "holds that one "
-                "against published all-reduces."
+                "shown is how far it is from the cut model, which has no fitted constant; "
+                "docs/bandwidth.md holds that one against published all-reduces."
             ),
         ),
     )
@@ -132,21 +121,15 @@ def figure_12() -> Reproduction:
 
 def figure_16() -> Reproduction:
     """Figure 16: run time over effective bandwidth, as the time model has it."""
-    model = TimeModel(("bandwidth",), Yardstick(machine_of("dgx1-v100"), "cut"))
-
-    def slower(gpus: tuple[int, ...], *, sensitive: bool = True) -> float:
-        request = Request(len(gpus), PATTERNS["ring"], sensitive, "preserve", "cut")
-        return 1 + model.slowdown_of_links(Job(0, "vgg16", request, 0.0, 1.0), gpus)
-
     rows = (
         Row(
             "VGG-16, two GPUs: PCIe against double NVLink",
             3.0,
-            slower((0, 5)),
+            _slowdown([0, 5]),
             "12 against 40 GB/s by the cut model",
         ),
-        Row("single NVLink against double", None, slower((0, 1)), "20 against 40 GB/s"),
-        Row("insensitive job: PCIe against double NVLink", 1.0, slower((0, 5), sensitive=False)),
+        Row("single NVLink against double", None, _slowdown([0, 1]), "20 against 40 GB/s"),
+        Row("insensitive job: PCIe against double NVLink", 1.0, _slowdown([0, 5], sensitive=False)),
     )
     return Reproduction(
         "mapa-fig16",
@@ -155,17 +138,26 @@ def figure_16() -> Reproduction:
         (
             (
                 "Nothing is measured here: this is the simulator's time model (--time-model "
-                "bandwidth), whose "
-                "one constant is taken from Figure 2b, 'up to 3x' for VGG-16, over the links' "
-                "nominal 50 and 12"
-                " GB/s. For the other sensitive networks it is an estimate, too large for most."
+                "bandwidth), whose one constant is taken from Figure 2b, 'up to 3x' for VGG-16, "
+                "over the links' nominal 50 and 12 GB/s. For the other sensitive networks it is an "
+                "estimate, too large for most."
             ),
-            (
-                f"Past {ENOUGH_GB_PER_S:g} GB/s the model sees no gain, as the paper says of its "
-                "Figure 16."
-            ),
+            "Past 50 GB/s the model sees no gain, as the paper says of its Figure 16.",
         ),
     )
+
+
+def _slowdown(gpus: list[int], *, sensitive: bool = True) -> float:
+    """Return how many times as long as on the best GPUs a job takes on these."""
+    job = {
+        "gpus": len(gpus),
+        "only": gpus,
+        "pattern": "ring",
+        "bandwidth_sensitive": sensitive,
+        "duration_s": 1.0,
+    }
+    trace = simulator(DGX1).read_trace({"job": [job]})
+    return simulator(DGX1).replay(trace, time_models=["bandwidth"]).jobs[0].slowdown
 
 
 def figure_19() -> Reproduction:
@@ -189,20 +181,9 @@ def figure_19() -> Reproduction:
         ("cube-mesh-16", 10),
     ):
         for count in range(2, most + 1):
-            request = Request(
-                count,
-                PATTERNS["ring"],
-                bandwidth_sensitive=True,
-                policy="preserve",
-                bandwidth_model="cut",
-            )
-            rows.append(
-                Row(
-                    f"{machine}, {count} GPUs, ms",
-                    published.get((machine, count)),
-                    _milliseconds(machine, request),
-                )
-            )
+            job = {"gpus": count, "pattern": "ring", "bandwidth_sensitive": True}
+            ours = _milliseconds(machine, job)
+            rows.append(Row(f"{machine}, {count} GPUs, ms", published.get((machine, count)), ours))
     return Reproduction(
         "mapa-fig19",
         "mapa-sc21 Figure 19: time of one decision of preserve on an idle machine",
@@ -210,18 +191,17 @@ def figure_19() -> Reproduction:
         (
             (
                 "Times are of this machine and of this run; the published code's were taken on "
-                "another. The "
-                "paper says 'milliseconds', growing from 9 GPUs on 16."
+                "another. The paper says 'milliseconds', growing from 9 GPUs on 16."
             ),
         ),
     )
 
 
-def _milliseconds(machine: str, request: Request) -> float:
-    """The fastest of three decisions."""
+def _milliseconds(machine: str, job: dict[str, Any]) -> float:
+    """Return the time of the fastest of three decisions."""
     times = []
     for _ in range(3):
         began = perf_counter()
-        decide(request, Situation(machine_of(machine)))
+        simulator(machine).place(job, "preserve")
         times.append(perf_counter() - began)
     return 1000 * min(times)

@@ -1,23 +1,16 @@
 """The experiments of mapa-sc21 that can be repeated without its machine."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from statistics import fmean, stdev
+import tomllib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import fmean, quantiles, stdev
+from typing import Any
 
-from gpulaunch.decide.placement.effective import mapa_equation, ring_counts
-from gpulaunch.decide.placement.fabric import Fabric
-from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.request import Request
-from gpulaunch.machine.catalog import load_described_machine, load_paper
-from gpulaunch.machine.topology import Topology
-from gpulaunch.papers.reproduction import Comparison, Reproduction, Row, label
-from gpulaunch.profiles.pattern import PATTERNS
-from gpulaunch.simulate.cluster import Remembered
-from gpulaunch.simulate.engine import Rules, simulate
-from gpulaunch.simulate.generate import NETWORKS, uniform_mix
-from gpulaunch.simulate.measures import Measured, Quartiles, Replay, measure, quartiles
-from gpulaunch.simulate.simulated_job import Job
-from gpulaunch.simulate.time_model import COMMUNICATION_SHARE, ENOUGH_GB_PER_S
+from equation_2 import as_coded, simulator
+from reproduction import Comparison, Reproduction, Row, label
+
+import gpulaunch
 
 RANDOM_SETS = 40
 _QUANTILES = ("min", "25 %", "50 %", "75 %", "max")
@@ -43,117 +36,97 @@ PUBLISHED = {
         "preserve_paper": (18.2, 31.3, 53.6, 58.9, 78.6),
     },
 }
-"""Eq.
+"""Eq. 2 of sensitive jobs in the published simulator, over three sets of 100 jobs, GB/s.
 
-2 of sensitive jobs, GB/s: least, quartiles, largest; three sets of 100 jobs in the published
-simulator.
+Least, quartiles and largest, by machine and policy.
 """
 
 _CODE_DIFFERS = (
     (
         "The published simulator is not first in, first out, lets no sensitive job start on sets "
-        "of 12.34 GB/s "
-        "or less, and evaluates Eq. 2 in the order of the ring that flatters it most; ours does "
-        "none of that. "
-        "Its topo-aware policy takes the lowest ids of one socket; ours is the recursive "
-        "bipartition of topo-"
-        "aware-sc17."
+        "of 12.34 GB/s or less, and evaluates Eq. 2 in the order of the ring that flatters it "
+        "most; ours does none of that. Its topo-aware policy takes the lowest ids of one socket; "
+        "ours is the recursive bipartition of topo-aware-sc17."
     ),
 )
 
-
-@lru_cache(maxsize=4)
-def machine_of(name: str) -> Topology:
-    """A described machine."""
-    return load_described_machine(name)[0]
+SENSITIVE_NETWORKS = ("alexnet", "inception-v3", "vgg16", "resnet50")
+"""Networks that profit from fast links (mapa-sc21 2.3, Figures 5 and 6)."""
 
 
-@lru_cache(maxsize=4)
-def _remembered(machine: str) -> Remembered:
-    return Remembered(machine_of(machine))
+@cache
+def _paper() -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parent / "mapa-sc21.toml").read_text())
 
 
-def _jobs(rows: Iterable[tuple[int, str, float]]) -> list[Job]:
-    found = []
-    for number, (gpus, network, duration_s) in enumerate(rows):
-        sensitive = NETWORKS[network] and gpus > 1
-        request = Request(gpus, PATTERNS["ring"], sensitive, "preserve", "cut")
-        found.append(Job(number, network, request, 0.0, duration_s))
-    return found
+def job_set(name: str) -> list[dict[str, Any]]:
+    """Return one of the six sets of mapa-sc21.toml: jobs that are all there at once."""
+    jobs = []
+    for word in _paper()["sets"][name].split():
+        network = _paper()["networks"][word[1]]
+        jobs.append(
+            {
+                "name": network,
+                "gpus": int(word[0]),
+                "pattern": "ring",
+                "bandwidth_sensitive": network in SENSITIVE_NETWORKS,
+                "duration_s": float(word[2:]),
+            }
+        )
+    return jobs
 
 
-def job_set(name: str) -> list[Job]:
-    """One of the six sets of profiles/papers/mapa-sc21.toml: all there at once."""
-    paper = load_paper("mapa-sc21")
-    words = paper["sets"][name].split()
-    return _jobs((int(word[0]), paper["networks"][word[1]], float(word[2:])) for word in words)
+def random_set(seed: int) -> list[dict[str, Any]]:
+    """Return 300 jobs of 1-5 GPUs, uniform over the six networks."""
+    jobs: list[dict[str, Any]] = gpulaunch.generate_trace("uniform", seed)["job"]
+    return jobs
 
 
-def random_set(seed: int) -> list[Job]:
-    """300 jobs of 1-5 GPUs, uniform over the six networks."""
-    return _jobs((row["gpus"], row["name"], row["duration_s"]) for row in uniform_mix(seed))
+@cache
+def _trace(machine: str, jobs: str | int) -> gpulaunch.Trace:
+    """Read the jobs of a set, by its name, or of a random one, by its seed."""
+    found = random_set(jobs) if isinstance(jobs, int) else job_set(jobs)
+    for job in found:
+        # a single GPU has no links: there is nothing that the job could be sensitive to
+        job["bandwidth_sensitive"] = job["bandwidth_sensitive"] and job["gpus"] > 1
+    return simulator(machine).read_trace({"job": found})
+
+
+@cache
+def _replay(
+    machine: str, policy: str, jobs: str | int, time_models: tuple[str, ...]
+) -> gpulaunch.Replay:
+    return simulator(machine).replay(_trace(machine, jobs), policy, time_models=time_models)
 
 
 def _replays(
-    machine: str,
-    policy: str,
-    sets: Iterable[Sequence[Job]],
-    times: tuple[str, ...] = (),
-    yardstick: str = "cut",
-) -> list[Replay]:
-    topology, remembered = machine_of(machine), _remembered(machine)
-    model = POLICIES[policy].bandwidth_model
-    rules = Rules(policy, model, time_models=times, yardstick=yardstick)
+    machine: str, policy: str, sets: Iterable[str | int], time_models: tuple[str, ...] = ()
+) -> list[gpulaunch.Replay]:
+    return [_replay(machine, policy, jobs, time_models) for jobs in sets]
+
+
+def _coded(replays: Iterable[gpulaunch.Replay], *, sensitive: bool) -> list[float]:
+    """Return Eq. 2 of all jobs of replays, or of the bandwidth-sensitive ones."""
     return [
-        measure(
-            topology,
-            simulate(topology, jobs, rules, remembered=remembered),
-            rules,
-            None,
-            remembered,
-        )
-        for jobs in sets
+        as_coded(replay.topology, job.gpus)
+        for replay in replays
+        for job in replay.jobs
+        if job.sensitive or not sensitive
     ]
 
 
-def as_coded(topology: Topology, gpus: Sequence[int]) -> float:
-    """Eq. 2 at the best ring, GB/s; the link of two GPUs counts twice, as in the published code."""
-    if len(gpus) == 1:
-        return mapa_equation(0, 0, 0)
-    fabric = fabric_of(topology.name)
-    x, y, z = ring_counts(fabric, [fabric.position[gpu] for gpu in gpus])
-    times = 2 if len(gpus) == 2 else 1
-    return mapa_equation(times * x, times * y, times * z)
-
-
-@lru_cache(maxsize=4)
-def fabric_of(machine: str) -> Fabric:
-    """Its links."""
-    return Fabric(machine_of(machine))
-
-
-def _coded(replays: Iterable[Replay], jobs: Callable[[Measured], bool]) -> list[float]:
-    found = [(replay.topology, one) for replay in replays for one in replay.jobs if jobs(one)]
-    return [as_coded(machine_of(machine), one.stay.gpus) for machine, one in found]
-
-
-def _sensitive(one: Measured) -> bool:
-    return one.sensitive
-
-
-def _sets(size: int) -> list[list[Job]]:
+def _sets(size: int) -> list[str]:
     kind = {100: "100-jobs-2-to-5-gpus", 300: "300-jobs-1-to-5-gpus"}[size]
-    return [job_set(f"{kind}-{number}") for number in range(3)]
+    return [f"{kind}-{number}" for number in range(3)]
 
 
-def _spread(values: Iterable[float]) -> Quartiles:
-    found = quartiles(values)
-    assert found is not None  # noqa: S101  every set has such jobs
-    return found
+def _spread(values: Iterable[float]) -> tuple[float, ...]:
+    """Return the least, the quartiles and the largest of some values."""
+    found = sorted(values)
+    return (found[0], *quantiles(found, n=4, method="inclusive"), found[-1])
 
 
-# -------------------------------------------------------------------------------------------------
-# the experiments
+# -------------------------------------------------------------------------------- the experiments
 
 
 def figure_4() -> Reproduction:
@@ -162,7 +135,7 @@ def figure_4() -> Reproduction:
         1 - one.quality
         for replay in _replays("dgx1-v100", "baseline", _sets(100))
         for one in replay.jobs
-        if len(one.stay.gpus) == 3 and one.quality is not None
+        if len(one.gpus) == 3 and one.quality is not None
     )
 
     def share(least: float) -> float:
@@ -179,8 +152,7 @@ def figure_4() -> Reproduction:
         (
             (
                 "The authors' 100 jobs and their run times are not public; ours are three sets of "
-                "their "
-                "generator, with run times uniform over 5-24 cycles (estimated to be alike)."
+                "their generator, with run times uniform over 5-24 cycles (estimated to be alike)."
             ),
             (
                 "The paper's figures are read from the text (2.2); the curve itself is lost in the "
@@ -195,7 +167,7 @@ def _set_rows(machine: str) -> list[Comparison]:
     for size in (100, 300):
         rows = []
         for policy in _POLICIES:
-            found = _spread(_coded(_replays(machine, policy, _sets(size)), _sensitive))
+            found = _spread(_coded(_replays(machine, policy, _sets(size)), sensitive=True))
             known = PUBLISHED[machine].get(policy) if size == 100 else None
             theirs = known or (None,) * len(found)
             rows += [
@@ -216,8 +188,8 @@ def _quirk_free() -> Comparison:
         "preserve": (None, None, None),
     }
     for policy, (mean, of_cut, share) in theirs.items():
-        replays = _replays("dgx1-v100", policy, map(random_set, range(RANDOM_SETS)))
-        means = [fmean(_coded([replay], _sensitive)) for replay in replays]
+        replays = _replays("dgx1-v100", policy, range(RANDOM_SETS))
+        means = [fmean(_coded([replay], sensitive=True)) for replay in replays]
         sensitive = [one for replay in replays for one in replay.jobs if one.sensitive]
         cuts = fmean(one.effective_bandwidth or 0.0 for one in sensitive)
         without = 100 * sum(not one.nvlink_ring for one in sensitive) / len(sensitive)
@@ -246,9 +218,8 @@ def figure_13() -> Reproduction:
         ("greedy", "50 %", 57.85),
         ("preserve_paper", "50 %", 57.85),
     ):
-        found = _spread(_coded(_replays("dgx1-v100", policy, _sets(300)), lambda _: True))._asdict()
-        field = {"25 %": "low", "50 %": "median"}[quantile]
-        said.append(Row(f"{label(policy)} {quantile}", value, found[field]))
+        found = _spread(_coded(_replays("dgx1-v100", policy, _sets(300)), sensitive=False))
+        said.append(Row(f"{label(policy)} {quantile}", value, found[_QUANTILES.index(quantile)]))
     return Reproduction(
         "mapa-fig13",
         "mapa-sc21 Figure 13: effective bandwidth by policy, DGX-1 V100",
@@ -260,10 +231,8 @@ def figure_13() -> Reproduction:
         (
             (
                 "Jobs of one GPU have Eq. 2 at (0,0,0), 12.34 GB/s, and count among all jobs as in "
-                "the paper; "
-                "whether that is the 25th percentile depends on whether they are a quarter of the "
-                "jobs: in ours"
-                " they are a fifth."
+                "the paper; whether that is the 25th percentile depends on whether they are a "
+                "quarter of the jobs: in ours they are a fifth."
             ),
             "Two GPUs: their one link counts twice, as in the published code.",
             *_CODE_DIFFERS,
@@ -282,8 +251,7 @@ def figure_18() -> Reproduction:
             "cube-mesh-16 is the intended one: the published code overwrites some of its links.",
             (
                 "The paper gives no numbers in its text but relations: that the least of preserve "
-                "is at the "
-                "25th percentile of the others on both machines."
+                "is at the 25th percentile of the others on both machines."
             ),
         ),
     )
@@ -297,15 +265,14 @@ def table_3() -> Reproduction:
         "preserve_paper": (1.006, 1.057, 1.119, 1.124, 1.352, 1.12),
         "preserve": (1.006, 1.057, 1.119, 1.124, 1.352, 1.12),
     }
-    sets = [random_set(seed) for seed in range(RANDOM_SETS)]
     found = {
-        policy: _replays("dgx1-v100", policy, sets, ("bandwidth",))
+        policy: _replays("dgx1-v100", policy, range(RANDOM_SETS), ("bandwidth",))
         for policy in ("baseline", *paper)
     }
     rows, sensitive_rows = [], []
     for policy, theirs in paper.items():
-        ours = _against(found["baseline"], found[policy], lambda _: True)
-        of_sensitive = _against(found["baseline"], found[policy], _sensitive)
+        ours = _against(found["baseline"], found[policy], sensitive=False)
+        of_sensitive = _against(found["baseline"], found[policy], sensitive=True)
         spans = [
             base.makespan_s / own.makespan_s
             for base, own in zip(found["baseline"], found[policy], strict=True)
@@ -321,12 +288,14 @@ def table_3() -> Reproduction:
         ]
     return Reproduction(
         "mapa-table3",
-        "mapa-sc21 Table 3: execution time at each quantile, and throughput, baseline = 1, DGX-1 "
-        "V100",
+        (
+            "mapa-sc21 Table 3: execution time at each quantile, and throughput, baseline = 1, "
+            "DGX-1 V100"
+        ),
         (
             Comparison(
-                f"all jobs: mean of {RANDOM_SETS} random sets of 300 jobs, run times that follow "
-                "the bandwidth",
+                f"all jobs: mean of {RANDOM_SETS} random sets of 300 jobs, "
+                "run times that follow the bandwidth",
                 "paper",
                 tuple(rows),
             ),
@@ -339,12 +308,9 @@ def table_3() -> Reproduction:
         (
             (
                 "The paper ran 300 jobs on hardware; its job file and run times are not public. "
-                "Ours are "
-                "uniform over 5-24 (estimated), and sensitive jobs all slow down as VGG-16 does "
-                "over PCIe (3x, "
-                f"Figure 2b; estimated for the others): share {COMMUNICATION_SHARE} of their time "
-                "at "
-                f"{ENOUGH_GB_PER_S:g} GB/s or more."
+                "Ours are uniform over 5-24 (estimated), and sensitive jobs all slow down as "
+                "VGG-16 does over PCIe (3x, Figure 2b; estimated for the others): share 0.63 of "
+                "their time at 50 GB/s or more."
             ),
             (
                 "Ratios are of quantiles. The paper's table and its text disagree with each "
@@ -359,13 +325,14 @@ def table_3() -> Reproduction:
 
 
 def _against(
-    base: Sequence[Replay], own: Sequence[Replay], jobs: Callable[[Measured], bool]
+    base: Sequence[gpulaunch.Replay], own: Sequence[gpulaunch.Replay], *, sensitive: bool
 ) -> list[float]:
-    """How much shorter run times are at each quantile, mean over the sets."""
+    """Return how much shorter run times are at each quantile, mean over the sets."""
     ratios = []
     for one, other in zip(base, own, strict=True):
-        spreads = [
-            _spread(job.run_s for job in replay.jobs if jobs(job)) for replay in (one, other)
-        ]
-        ratios.append([a / b for a, b in zip(*spreads, strict=True)])
+        slower, faster = (
+            _spread(job.run_s for job in replay.jobs if job.sensitive or not sensitive)
+            for replay in (one, other)
+        )
+        ratios.append([a / b for a, b in zip(slower, faster, strict=True)])
     return [fmean(column) for column in zip(*ratios, strict=True)]
