@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.choose import choose, pose_problem
 from gpulaunch.decide.needs import gpus_to_avoid
@@ -16,13 +16,14 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareOption, ShareSituation
     from gpulaunch.machine.driver import OutsideUse
 
 
-class Situation(NamedTuple):
+class Situation(Record):
     """The machine as a request meets it.
 
     Attributes:
@@ -49,7 +50,7 @@ class Situation(NamedTuple):
         return [lease for lease in self.leases if lease.id not in own]
 
 
-class Grant(NamedTuple):
+class Grant(Record):
     """Yes: these GPUs.
 
     Attributes:
@@ -68,7 +69,7 @@ class Grant(NamedTuple):
     exclusive_reason: str | None = None
 
 
-class Wait(NamedTuple):
+class Wait(Record):
     """Not now: too few of the GPUs that would do are free, or earlier requests come first.
 
     Attributes:
@@ -80,7 +81,7 @@ class Wait(NamedTuple):
     barred_by: Ticket | None = None
 
 
-class Refuse(NamedTuple):
+class Refuse(Record):
     """Never, on this machine with these constraints."""
 
     reason: str
@@ -136,13 +137,13 @@ def decide(request: Request, situation: Situation) -> Decision:
     if isinstance(decision, Grant):
         return _open_group(request, situation, decision)
     if isinstance(decision, Wait) and shared.reason:
-        decision = decision._replace(
-            reason=f"{decision.reason}; of those to share: {shared.reason}"
+        decision = replace(
+            decision, reason=f"{decision.reason}; of those to share: {shared.reason}"
         )
     return decision
 
 
-class _State(NamedTuple):
+class _State(Record):
     """The GPUs in reach at the moment.
 
     Attributes:
@@ -271,7 +272,7 @@ def assess_share_groups(request: Request, situation: Situation) -> "list[tuple[S
     groups = []
     for option, found in assess_options(request, meets, request.gpus or len(admitted)):
         refusal = found.reason if isinstance(found, Unfit) else None
-        groups.append((option._replace(refusal=refusal), gpu_names_of(topology, option)))
+        groups.append((replace(option, refusal=refusal), gpu_names_of(topology, option)))
     return groups
 
 
@@ -282,8 +283,8 @@ def _open_group(request: Request, situation: Situation, grant: Grant) -> Grant:
     uuids = [gpu.uuid for gpu in situation.topology.gpus if gpu.index in grant.placement.gpus]
     option = new_group(request, uuids, situation.neighbours)
     if option.refusal:
-        return grant._replace(exclusive_reason=option.refusal)
-    return grant._replace(share_option=option)
+        return replace(grant, exclusive_reason=option.refusal)
+    return replace(grant, share_option=option)
 
 
 def _job_text(lease: Lease) -> str:
@@ -297,7 +298,7 @@ def _refuse_if_hopeless(
     if not request.is_choosy:
         return None
     if not POLICIES[request.policy].waits_for_utility:
-        request = request._replace(policy=CHEAPEST_POLICY)  # any set that fits will do
+        request = replace(request, policy=CHEAPEST_POLICY)  # any set that fits will do
     problem = pose_problem(request, topology, topology.gpus, admitted, count, ())
     found = choose(request, problem, topology.name)
     return Refuse(found.reason) if isinstance(found, Unfit) else None

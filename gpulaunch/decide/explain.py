@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import (
     Decision,
@@ -23,6 +23,7 @@ from gpulaunch.decide.request import Request, UtilityTerms, Wishes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
+from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareOption
@@ -31,7 +32,7 @@ _FEWER = 16
 """Smaller numbers of GPUs that are tried as alternatives."""
 
 
-class Excluded(NamedTuple):
+class Excluded(Record):
     """A GPU that could not be chosen.
 
     Attributes:
@@ -43,7 +44,7 @@ class Excluded(NamedTuple):
     why: str
 
 
-class Alternative(NamedTuple):
+class Alternative(Record):
     """A request that would be granted now.
 
     Attributes:
@@ -57,7 +58,7 @@ class Alternative(NamedTuple):
     effective_bandwidth: float | None
 
 
-class Explanation(NamedTuple):
+class Explanation(Record):
     """All that there is to say about a decision.
 
     Attributes:
@@ -269,7 +270,7 @@ def find_alternatives(request: Request, situation: Situation, most: int) -> list
     links_matter = request.wishes.nvlink or request.wishes.least_gb_per_s
     fewer = range(min(asked - 1, most), 1 if links_matter else 0, -1)
     for count in fewer[:_FEWER] if not request.pattern.ranks else ():
-        decision = decide(request._replace(gpus=count), situation)
+        decision = decide(replace(request, gpus=count), situation)
         if isinstance(decision, Grant):
             return [*found, _alternative_of(f"ask for {gpus_text(count)}", decision)]
     return found
@@ -285,16 +286,16 @@ def _relaxed_requests(request: Request) -> Iterator[tuple[str, Request]]:
     nothing = Wishes()
     for field, option in _OPTIONS.items():
         if getattr(wishes, field) != getattr(nothing, field):
-            without = wishes._replace(**{field: getattr(nothing, field)})
-            yield f"drop {option}", request._replace(wishes=without)
+            without = replace(wishes, **{field: getattr(nothing, field)})
+            yield f"drop {option}", replace(request, wishes=without)
     if POLICIES[request.policy].waits_for_utility and request.utility.least:
         yield (
             "drop --min-utility",
-            request._replace(utility=request.utility._replace(least=UtilityTerms().least)),
+            replace(request, utility=replace(request.utility, least=UtilityTerms().least)),
         )
     for constraint in request.constraints:
         others = tuple(other for other in request.constraints if other is not constraint)
-        yield f"drop {constraint.text}", request._replace(constraints=others)
+        yield f"drop {constraint.text}", replace(request, constraints=others)
 
 
 _OPTIONS = {

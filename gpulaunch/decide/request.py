@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights
@@ -12,6 +12,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
+from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Client
@@ -23,7 +24,7 @@ _WIDEST_RANGE = 1024
 _MAX_DIGITS = 20  # of an index or a range
 
 
-class Constraint(NamedTuple):
+class Constraint(Record):
     """The GPUs that one option admits.
 
     Attributes:
@@ -35,7 +36,7 @@ class Constraint(NamedTuple):
     uuids: frozenset[str]
 
 
-class Wishes(NamedTuple):
+class Wishes(Record):
     """What a job wants its GPUs to be together, besides each for itself.
 
     Attributes:
@@ -60,7 +61,7 @@ class Wishes(NamedTuple):
     host_gb_per_s: float = 0.0
 
 
-class UtilityTerms(NamedTuple):
+class UtilityTerms(Record):
     """What a job tells the policies that go by utility (topo-aware-sc17).
 
     Attributes:
@@ -75,7 +76,7 @@ class UtilityTerms(NamedTuple):
     slowdowns: Mapping[str, tuple[float, float]] = {}
 
 
-class Unfit(NamedTuple):
+class Unfit(Record):
     """The answer that something will not do.
 
     Attributes:
@@ -85,7 +86,7 @@ class Unfit(NamedTuple):
     reason: str
 
 
-class Sharing(NamedTuple):
+class Sharing(Record):
     """What a job brings along that shares its GPUs with others of the same user.
 
     Attributes:
@@ -107,7 +108,7 @@ class Sharing(NamedTuple):
     unfit: Mapping[str, str]
 
 
-class Request(NamedTuple):
+class Request(Record):
     """One job's request, complete: every default has been filled in.
 
     Attributes:

@@ -2,7 +2,6 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from gpulaunch.decide.choose import choose, pose_problem
 from gpulaunch.decide.placement.place import Placement
@@ -14,12 +13,13 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity, least
 from gpulaunch.sharing.interference import Verdict, judge, preference
 from gpulaunch.sharing.partition import Allotment, Prediction, allot_newcomer, predict
 
 
-class ShareOption(NamedTuple):
+class ShareOption(Record):
     """GPUs that a job could share, and what becomes of them if it does.
 
     Attributes:
@@ -39,7 +39,7 @@ class ShareOption(NamedTuple):
     prediction: Prediction | None
 
 
-class SharedPlacement(NamedTuple):
+class SharedPlacement(Record):
     """The GPUs of a share group, mapped to the ranks of a job that joins it.
 
     Attributes:
@@ -53,7 +53,7 @@ class SharedPlacement(NamedTuple):
     problem: PlacementProblem
 
 
-class ShareSituation(NamedTuple):
+class ShareSituation(Record):
     """The machine as a request that shares meets it.
 
     Attributes:
@@ -212,7 +212,8 @@ def new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -
     # A launch inside a job may outlive it, and holds some of its GPUs; the MPS daemon, which serves
     # all GPUs of the group, stays with it.
     if any(lease.share and not set(uuids).isdisjoint(lease.share.group) for lease in leases):
-        return option._replace(
+        return replace(
+            option,
             refusal="the MPS daemon of another share group has it still",
             allotment=None,
             prediction=None,
@@ -239,7 +240,7 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
         allotment = _allot(sharing, shares, capacity)
         prediction = _predict(sharing, shares, allotment)
         notes = _notes_on_announced(sharing, shares, clients, capacity)
-        verdict = verdict._replace(notes=(*verdict.notes, *notes))
+        verdict = replace(verdict, notes=(*verdict.notes, *notes))
     return ShareOption(
         tuple(sorted(group)), tuple(residents), verdict, refusal, allotment, prediction
     )
@@ -296,8 +297,8 @@ def _allot(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> All
     asked = sharing.sm_percentage
     if asked is None:
         return allotment
-    return allotment._replace(
-        sm_percentage=asked, overlaps=asked > allotment.left, reason="as asked for"
+    return replace(
+        allotment, sm_percentage=asked, overlaps=asked > allotment.left, reason="as asked for"
     )
 
 

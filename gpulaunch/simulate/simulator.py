@@ -19,6 +19,7 @@ from gpulaunch.launch.read_launch import shown_machine
 from gpulaunch.launch.settings import one_of
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.profiles.pattern_file import load_pattern
+from gpulaunch.records import replace
 from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
@@ -198,8 +199,8 @@ class Simulator:
         name = _policy(policy)
         entry = read_jobs({"job": [job]}).entries[0]
         request, _ = TraceReader({}, self._machine, _log.warning).request(entry)
-        request = request._replace(
-            policy=name, bandwidth_model=_bandwidth_model(bandwidth_model, name)
+        request = replace(
+            request, policy=name, bandwidth_model=_bandwidth_model(bandwidth_model, name)
         )
         outside = tuple(
             OutsideUse(gpu.uuid, "given as busy")

@@ -22,6 +22,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
 
 DGX1, MINSKY, CLUSTER, PCIE8 = (
     load_described_machine(name)[0]
@@ -31,7 +32,7 @@ PLAIN = request(2, policy="preserve")
 
 
 def asking(gpus: int | None = 2, **wishes: object) -> Request:
-    return PLAIN._replace(gpus=gpus, wishes=Wishes(**wishes))
+    return replace(PLAIN, gpus=gpus, wishes=Wishes(**wishes))
 
 
 def held(machine: Topology, gpus: Sequence[int], **fields: object) -> Lease:
@@ -210,7 +211,7 @@ def test_least_bandwidth_of_one_gpu() -> None:
 def test_least_bandwidth_by_every_policy(policy: str) -> None:
     """Whatever the policy would have taken, it takes nothing under the least bandwidth."""
     got = decide(
-        asking(2, least_gb_per_s=40.0)._replace(policy=policy), Situation(DGX1, [held(DGX1, (0,))])
+        replace(asking(2, least_gb_per_s=40.0), policy=policy), Situation(DGX1, [held(DGX1, (0,))])
     )
     assert isinstance(got, Grant)
     assert got.placement.scores.effective_bandwidth == 40.0
@@ -273,7 +274,7 @@ def test_apart(
     sentence: str, gpus: int, theirs: dict[str, object], want: tuple[object, ...]
 ) -> None:
     """A job stays out of the socket of one that it is to stay apart from, whichever of the two says so."""
-    request = asking(gpus, apart_from=("noisy",))._replace(name="me", profile="mine")
+    request = replace(asking(gpus, apart_from=("noisy",)), name="me", profile="mine")
     assert beside(request, DGX1, held(DGX1, (0,), **theirs)) == want, sentence
 
 
@@ -404,7 +405,7 @@ def test_several_machines(
 )
 def test_one_machine_by_every_policy(policy: str) -> None:
     """Whatever the policy, and however little a job cares for links, it is in one machine if it fits into one."""
-    request = asking(4)._replace(policy=policy, bandwidth_sensitive=False)
+    request = replace(asking(4), policy=policy, bandwidth_sensitive=False)
     assert answer(request, CLUSTER, (0, 1), (4,), (8,), (12,)) == (Grant, [16, 17, 18, 19])
 
 
@@ -420,8 +421,8 @@ def test_single_node_on_one_machine() -> None:
 
 
 def patient(least: float, gpus: int = 2, **slowdowns: tuple[float, float]) -> Request:
-    return asking(gpus)._replace(
-        policy="topo_aware_p", utility=UtilityTerms(least=least, slowdowns=slowdowns)
+    return replace(
+        asking(gpus), policy="topo_aware_p", utility=UtilityTerms(least=least, slowdowns=slowdowns)
     )
 
 
@@ -430,7 +431,7 @@ def test_least_utility() -> None:
     busy = (0, 2)
     want = "2 GPUs requested with a utility of 0.5: the best found, 1,3, has 0.18"
     assert answer(patient(0.5), MINSKY, busy) == (Wait, want)
-    assert answer(patient(0.5)._replace(policy="topo_aware"), MINSKY, busy) == (Grant, [1, 3])
+    assert answer(replace(patient(0.5), policy="topo_aware"), MINSKY, busy) == (Grant, [1, 3])
     assert answer(patient(0.1), MINSKY, busy) == (Grant, [1, 3])
     assert answer(patient(0.5), MINSKY, (0,)) == (Grant, [2, 3])
 
@@ -455,7 +456,7 @@ def test_expected_slowdown() -> None:
 
 def test_least_utility_that_never_comes() -> None:
     """Who asks for more utility than the idle machine has is refused, since no end of another job would help."""
-    across = patient(0.5)._replace(constraints=(admit_only(MINSKY, ["0", "2"], "--only 0,2"),))
+    across = replace(patient(0.5), constraints=(admit_only(MINSKY, ["0", "2"], "--only 0,2"),))
     assert answer(across, MINSKY) == (
         Refuse,
         "2 GPUs requested with a utility of 0.5: the best found on the idle machine, 0,2, has 0.18",
@@ -465,8 +466,8 @@ def test_least_utility_that_never_comes() -> None:
 def test_least_utility_of_required_gpus() -> None:
     """GPUs that the policy would not have chosen, but has to take, need the least utility as well."""
     required = admit_only(MINSKY, ["1", "2"], "--require 1,2")
-    assert answer(patient(0.5)._replace(wishes=Wishes(required=required)), MINSKY)[0] is not Grant
-    assert answer(patient(0.1)._replace(wishes=Wishes(required=required)), MINSKY) == (
+    assert answer(replace(patient(0.5), wishes=Wishes(required=required)), MINSKY)[0] is not Grant
+    assert answer(replace(patient(0.1), wishes=Wishes(required=required)), MINSKY) == (
         Grant,
         [1, 2],
     )
@@ -496,7 +497,7 @@ def test_host_memory_of_nested_leases() -> None:
 def test_apart_inside_a_lease() -> None:
     """A job inside a lease is next to that one by its own will."""
     parent = held(MINSKY, (0, 1), profile="mine", apart_from=("mine",))
-    assert inside(asking(1)._replace(profile="mine"), parent) == (Grant, [0])
+    assert inside(replace(asking(1), profile="mine"), parent) == (Grant, [0])
 
 
 # ---------------------------------------------------------------------------------------- what can never be
@@ -596,14 +597,16 @@ def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
     together = rng.choice([None, None, "single_node", "one_per_node"])
     if together:
         wishes[together] = True
-    request = asking(count, **wishes)._replace(
-        policy=rng.choice(["preserve", "baseline", "best_fit", "topo_aware"])
+    request = replace(
+        asking(count, **wishes),
+        policy=rng.choice(["preserve", "baseline", "best_fit", "topo_aware"]),
     )
     if rng.random() < 0.3:
-        request = request._replace(
+        request = replace(
+            request,
             constraints=(
                 admit_all_but(machine, [str(rng.choice(machine.gpus).index)], "--exclude"),
-            )
+            ),
         )
     return request, machine, leases
 

@@ -2,18 +2,18 @@
 # pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.policies import POLICIES, Order
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName, Scores, slowest_decides
 from gpulaunch.decide.placement.traffic import Mapping
+from gpulaunch.records import Record
 
 MAPPING_EFFORT = 300
 """Partial mappings that are tried to better the winner's beyond the exact search: 10 ms or so."""
 
 
-class Candidate(NamedTuple):
+class Candidate(Record):
     """A set of GPUs with its best mapping.
 
     Attributes:
@@ -25,7 +25,7 @@ class Candidate(NamedTuple):
     scores: Scores
 
 
-class Placement(NamedTuple):
+class Placement(Record):
     """The chosen GPUs.
 
     Attributes:

@@ -9,17 +9,18 @@ others choose one set by an algorithm of their own, which then comes before all 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName
 from gpulaunch.decide.placement.utility import Weights
+from gpulaunch.records import Record
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
 """A figure by which a policy compares machines of a cluster."""
 
 
-class Order(NamedTuple):
+class Order(Record):
     """The order in which a policy takes the candidates of a problem.
 
     Attributes:
@@ -203,7 +204,7 @@ def best_effort(problem: PlacementProblem) -> Order:
     return Order(("aggregate_bandwidth",), chosen)
 
 
-class Policy(NamedTuple):
+class Policy(Record):
     """A placement policy, with everything that is known of it.
 
     Attributes:

@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.candidates import (
     Limits,
@@ -19,12 +18,13 @@ from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
+from gpulaunch.records import Record, replace
 
 _SEEDS = 8
 """GPUs that the hill climb starts from, in each group."""
 
 
-class Needs(NamedTuple):
+class Needs(Record):
     """What a set must have besides its size; GPUs are indices.
 
     Attributes:
@@ -42,7 +42,7 @@ class Needs(NamedTuple):
     least_gb_per_s: float = 0.0
 
 
-class UtilitySetting(NamedTuple):
+class UtilitySetting(Record):
     """What the policies that go by utility need besides (topo-aware-sc17).
 
     Attributes:
@@ -282,7 +282,7 @@ class PlacementProblem:
             pattern=self.pattern,
             sensitive=self.sensitive,
             model=self.model,
-            needs=self.needs._replace(least_gb_per_s=0.0),
+            needs=replace(self.needs, least_gb_per_s=0.0),
         )
         best = next(other.ranked(("effective_bandwidth",)), None)
         if best is None or not other.meets(best.figures):

@@ -8,15 +8,15 @@ with nothing left to weigh is the next best.
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.scores import Score, Weigh
+from gpulaunch.records import Record
 
 MOST_TRIES = 2_000_000
 """Exchanges that are tried, times the cube of the set's size: the cost of weighing a set."""
 
 
-class Ranked(NamedTuple):
+class Ranked(Record):
     """A candidate in its place.
 
     Attributes:

@@ -7,7 +7,6 @@ Source: topo-aware-sc17, Algorithms 2 and 3.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.bipartition import bipartition
 from gpulaunch.decide.placement.utility import (
@@ -21,6 +20,7 @@ from gpulaunch.decide.placement.utility import (
     worst_slowdown,
 )
 from gpulaunch.errors import UsageError
+from gpulaunch.records import Record
 
 Gpus = tuple[int, ...]
 Edges = Sequence[tuple[int, int, float]]
@@ -251,7 +251,7 @@ class _JobOnMachine:
         return self._begun_at.get(gpu, 0)
 
 
-class _MachinePart(NamedTuple):
+class _MachinePart(Record):
     """A part of the machine, and the two parts below it; none below a single GPU.
 
     Attributes:
@@ -328,7 +328,7 @@ def _neighbours(gpus: Gpus, others: Sequence[int]) -> Iterator[Gpus]:
             yield (*gpus[:j], gpu, *gpus[j + 1 : i], gpus[j], *gpus[i + 1 :])
 
 
-class _Deal(NamedTuple):
+class _Deal(Record):
     """Tasks being dealt out to two halves.
 
     Attributes:
