@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.decide.needs import begun_beside, expected_slowdown, needs_of, unmet
+from gpulaunch.decide.needs import expected_slowdown, explain_unmet, latest_starts, needs_of
 from gpulaunch.decide.placement.place import Placement, place
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.problem import PlacementProblem, UtilitySetting
@@ -26,13 +26,13 @@ def pose_problem(
     """Return the placement problem that a request poses on a machine where jobs run.
 
     Args:
-        request: What is asked.
-        topology: The machine.
+        request: what is asked.
+        topology: the machine.
         free: GPUs that nobody uses.
-        choosable: Those of them that the request may get.
-        count: The number of GPUs that it needs.
-        leases: Leases of other jobs.
-        scope: All GPUs in reach, busy or not; None for those of the machine.
+        choosable: those of them that the request may get.
+        count: the number of GPUs that it needs.
+        leases: leases of other jobs.
+        scope: all GPUs in reach, busy or not; None for those of the machine.
     """
     return PlacementProblem(
         topology,
@@ -52,7 +52,7 @@ def _utility_setting(
     request: Request, topology: Topology, leases: Sequence[Lease]
 ) -> UtilitySetting:
     slowdown = expected_slowdown(request, topology, leases)
-    begun = begun_beside(topology, leases) if POLICIES[request.policy].goes_by_utility else {}
+    begun = latest_starts(topology, leases) if POLICIES[request.policy].goes_by_utility else {}
     return UtilitySetting(request.utility.weights, slowdown, request.utility.least, begun)
 
 
@@ -62,13 +62,13 @@ def choose(
     """Return the best placement by the request's policy, or why none will do.
 
     Args:
-        request: What is asked.
-        problem: Its placement problem.
-        machine: The machine's name, for the reason, if the problem is about the idle machine.
+        request: what is asked.
+        problem: its placement problem.
+        machine: the machine's name, for the reason, if the problem is about the idle machine.
     """
     placement = place(problem, request.policy)
     if placement is None:
-        return Unfit(unmet(request, problem.count, problem, machine))
+        return Unfit(explain_unmet(request, problem.count, problem, machine))
     least = request.utility.least
     waits = POLICIES[request.policy].waits_for_utility
     if not waits or placement.utility is None or placement.utility >= least:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.choose import choose, pose_problem
-from gpulaunch.decide.needs import kept_apart
+from gpulaunch.decide.needs import gpus_to_avoid
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES
 from gpulaunch.decide.placement.problem import PlacementProblem
@@ -27,13 +27,13 @@ class Situation(Record):
     """The machine as a request meets it.
 
     Attributes:
-        topology: The machine.
-        leases: All live leases of this machine's table.
-        outside: Use of GPUs that no lease explains.
-        within: The live lease that this launch runs inside of, or None; its GPUs are then the whole
+        topology: the machine.
+        leases: all live leases of this machine's table.
+        outside: use of GPUs that no lease explains.
+        within: the live lease that this launch runs inside of, or None; its GPUs are then the whole
             machine.
-        ahead: Earlier requests in the queue, of whatever GPUs, in their order.
-        clock_s: Seconds since boot, for how long those may be passed.
+        ahead: earlier requests in the queue, of whatever GPUs, in their order.
+        clock_s: seconds since boot, for how long those may be passed.
     """
 
     topology: Topology
@@ -54,11 +54,11 @@ class Grant(Record):
     """Yes: these GPUs.
 
     Attributes:
-        reason: Why these.
-        placement: The GPUs with their scores.
-        problem: The placement problem that they solve.
-        share_option: The share group that they are, or become; None if the job has them to itself.
-        exclusive_reason: Why a job that would share has them to itself; None if it shares, or would
+        reason: why these.
+        placement: the GPUs with their scores.
+        problem: the placement problem that they solve.
+        share_option: the share group that they are, or become; None if the job has them to itself.
+        exclusive_reason: why a job that would share has them to itself; None if it shares, or would
             not.
     """
 
@@ -73,8 +73,8 @@ class Wait(Record):
     """Not now: too few of the GPUs that would do are free, or earlier requests come first.
 
     Attributes:
-        reason: What is missing.
-        barred_by: The last of the earlier requests that this one may not pass, or None.
+        reason: what is missing.
+        barred_by: the last of the earlier requests that this one may not pass, or None.
     """
 
     reason: str
@@ -96,9 +96,9 @@ def admitted_gpus(request: Request, topology: Topology, within: Lease | None = N
     A MIG instance, a slice of a card, is for requests that no whole GPU would satisfy.
 
     Args:
-        request: What is asked.
-        topology: The machine.
-        within: The lease that this launch runs inside of; only its GPUs are admitted.
+        request: what is asked.
+        topology: the machine.
+        within: the lease that this launch runs inside of; only its GPUs are admitted.
     """
     found = []
     for gpu in topology.gpus:
@@ -112,8 +112,8 @@ def decide(request: Request, situation: Situation) -> Decision:
     """Decide whether the request can start now, and on which GPUs.
 
     Args:
-        request: What is asked.
-        situation: What it meets.
+        request: what is asked.
+        situation: what it meets.
     """
     topology, within = situation.topology, situation.within
     admitted = admitted_gpus(request, topology, within)
@@ -147,10 +147,10 @@ class _State(Record):
     """The GPUs in reach at the moment.
 
     Attributes:
-        scope: All of them.
-        used: Who uses which of them without a lease, by UUID.
+        scope: all of them.
+        used: who uses which of them without a lease, by UUID.
         apart: UUIDs of those beside a job that the request stays apart from.
-        free: Those that nobody uses.
+        free: those that nobody uses.
     """
 
     scope: Sequence[Gpu]
@@ -162,7 +162,7 @@ class _State(Record):
 def _state_of(request: Request, situation: Situation, scope: Sequence[Gpu]) -> _State:
     leased = leased_uuids(situation.topology, situation.leases, situation.within)
     used = used_outside(situation, leased)
-    apart = kept_apart(request, situation.topology, situation.neighbours)
+    apart = gpus_to_avoid(request, situation.topology, situation.neighbours)
     free = [gpu for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used]
     return _State(scope, used, apart, free)
 
@@ -260,8 +260,8 @@ def assess_share_groups(request: Request, situation: Situation) -> "list[tuple[S
     """Return each share group that a request could join, the best first, with its GPUs' names.
 
     Args:
-        request: One that shares.
-        situation: What it meets.
+        request: one that shares.
+        situation: what it meets.
     """
     from gpulaunch.decide.share_options import assess_options, gpu_names_of
 
@@ -312,9 +312,9 @@ def leased_uuids(
     A card that was leased before it was split into MIG instances is held with all of these.
 
     Args:
-        topology: The machine.
-        leases: All live leases.
-        within: The lease that this launch runs inside of; then others are those inside it.
+        topology: the machine.
+        leases: all live leases.
+        within: the lease that this launch runs inside of; then others are those inside it.
     """
     own = (within.id, *within.ancestors) if within else ()
     leased: set[str] = set()

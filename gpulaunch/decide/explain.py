@@ -15,7 +15,7 @@ from gpulaunch.decide.decide import (
     leased_uuids,
     used_outside,
 )
-from gpulaunch.decide.needs import kept_apart, to_avoid
+from gpulaunch.decide.needs import gpus_to_avoid, leases_to_avoid
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import POLICIES
@@ -28,15 +28,16 @@ from gpulaunch.records import Record, replace
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareOption
 
-_FEWER = 16  # so many smaller counts are tried
+_FEWER = 16
+"""Smaller numbers of GPUs that are tried as alternatives."""
 
 
 class Excluded(Record):
-    """A GPU that was not to be chosen.
+    """A GPU that could not be chosen.
 
     Attributes:
-        gpu: which.
-        why: such as "leased by alice: train (c3d9528f5152)" or "--exclude 3".
+        gpu: the GPU.
+        why: the reason, such as "leased by alice: train (c3d9528f5152)" or "--exclude 3".
     """
 
     gpu: Gpu
@@ -49,7 +50,7 @@ class Alternative(Record):
     Attributes:
         instead: what to change, such as "drop --min-bandwidth".
         gpus: what it would get, by index in rank order.
-        effective_bandwidth: of those, GB/s; None if there is none.
+        effective_bandwidth: effective bandwidth of those, GB/s; None if there is none.
     """
 
     instead: str
@@ -58,16 +59,16 @@ class Alternative(Record):
 
 
 class Explanation(Record):
-    """What there is to say about a decision.
+    """All that there is to say about a decision.
 
     Attributes:
         excluded: GPUs that could not be chosen, each with its reason.
-        candidates: the best ones side by side, the winner first; empty unless granted.
+        candidates: the best candidates side by side, the winner first; empty unless granted.
         reason: what made the winner win, or why there is none.
-        alternatives: the nearest things that would work; empty if granted.
+        alternatives: the nearest requests that would work; empty if granted.
         if_idle: what the idle machine would give, if that is faster than what is granted.
-        sharing: what becomes of each share group if the job comes to it, and what its GPUs are
-            called; last of GPUs that it opens. Empty if it does not share.
+        sharing: each share group as an option for the job, with the names of its GPUs; last the
+            group that it opens. Empty if it does not share.
     """
 
     excluded: list[Excluded]
@@ -91,31 +92,40 @@ def explain(
         request: what was asked.
         situation: what it met.
         decision: the answer.
-        limit: how many candidates to list.
-        user_name: login name of a user id.
+        limit: number of candidates to list.
+        user_name: returns the login name of a user id.
     """
-    left_out = excluded(request, situation, user_name)
-    shared = _shared(request, situation, decision) if request.sharing else []
+    left_out = list_excluded(request, situation, user_name)
+    shared = _list_share_groups(request, situation, decision) if request.sharing else []
     if not isinstance(decision, Grant):
         most = len(situation.topology.gpus) - len(left_out)
         return Explanation(
-            left_out, [], decision.reason, alternatives(request, situation, most), sharing=shared
+            left_out,
+            [],
+            decision.reason,
+            find_alternatives(request, situation, most),
+            sharing=shared,
         )
     if decision.share_option and decision.share_option.residents:
         left_out = [one for one in left_out if one.gpu.uuid not in decision.share_option.group]
     ranked = list(islice(ranking(decision.problem, request.policy), max(limit, 2)))
-    reason = _reason(request, decision, ranked)
+    reason = _explain_winner(request, decision, ranked)
     if decision.problem.scorer.mapper.gave_up:
         reason += "; there were too many mappings to try them all"
     return Explanation(
-        left_out, ranked[:limit], reason, [], _if_idle(request, situation, decision), shared
+        left_out,
+        ranked[:limit],
+        reason,
+        [],
+        _find_better_if_idle(request, situation, decision),
+        shared,
     )
 
 
-def _shared(
+def _list_share_groups(
     request: Request, situation: Situation, decision: Decision
 ) -> "list[tuple[ShareOption, str]]":
-    """The share groups that there are, and last what is opened."""
+    """Return the share groups that there are, and last the one that the grant opens."""
     found = assess_share_groups(request, situation)
     opens = decision.share_option if isinstance(decision, Grant) else None
     if opens and not opens.residents:
@@ -124,8 +134,10 @@ def _shared(
     return found
 
 
-def _if_idle(request: Request, situation: Situation, grant: Grant) -> Alternative | None:
-    """What a job that cares for links would get for waiting until nobody else is there."""
+def _find_better_if_idle(
+    request: Request, situation: Situation, grant: Grant
+) -> Alternative | None:
+    """Return what a job that cares for links would get on the idle machine, if that is faster."""
     found = grant.placement.scores.effective_bandwidth
     if found is None or not grant.problem.sensitive:
         return None
@@ -133,21 +145,30 @@ def _if_idle(request: Request, situation: Situation, grant: Grant) -> Alternativ
     best = idle.placement.scores.effective_bandwidth if isinstance(idle, Grant) else None
     if not isinstance(idle, Grant) or best is None or best <= found:
         return None
-    return _alternative(f"--min-bandwidth {best:.4g} --wait", idle)
+    return _alternative_of(f"--min-bandwidth {best:.4g} --wait", idle)
 
 
-def excluded(
+def list_excluded(
     request: Request, situation: Situation, user_name: Callable[[int], str]
 ) -> list[Excluded]:
-    """Every GPU of the machine that this request cannot get now, with the first reason that there is."""
+    """Return every GPU of the machine that this request cannot get now, with the first reason.
+
+    Args:
+        request: what was asked.
+        situation: what it met.
+        user_name: returns the login name of a user id.
+    """
     topology, within = situation.topology, situation.within
     leased = leased_uuids(topology, situation.leases, within)
     holder = {uuid: lease for lease in situation.leases for uuid in lease.uuids}
     used = used_outside(situation, leased)
-    apart = kept_apart(request, topology, situation.neighbours)
+    apart = gpus_to_avoid(request, topology, situation.neighbours)
     admitted = {gpu.uuid for gpu in admitted_gpus(request, topology, within)}
 
-    def why(gpu: Gpu) -> str:
+    avoided = leases_to_avoid(request, situation.neighbours)
+    beside = ", ".join(_job_text(lease, user_name) for lease in avoided)
+
+    def find_reason(gpu: Gpu) -> str:
         if within and gpu.uuid not in within.uuids:
             return f"not of lease {within.id}"
         for constraint in request.constraints:
@@ -157,96 +178,69 @@ def excluded(
             return "a MIG instance, and whole GPUs would do"
         if gpu.uuid in leased:
             lease = holder.get(gpu.uuid) or (holder.get(gpu.mig.card_uuid) if gpu.mig else None)
-            return f"leased by {_whose(lease, user_name)}" if lease else "leased"
+            return f"leased by {_job_text(lease, user_name)}" if lease else "leased"
         if gpu.uuid in used:
             return f"in use outside gpulaunch: {used[gpu.uuid]}"
-        return (
-            f"beside {', '.join(_whose(lease, user_name) for lease in avoided)}"
-            if gpu.uuid in apart
-            else ""
-        )
+        return f"beside {beside}" if gpu.uuid in apart else ""
 
-    avoided = to_avoid(request, situation.neighbours)
-    return [Excluded(gpu, reason) for gpu in topology.gpus if (reason := why(gpu))]
+    every = [Excluded(gpu, find_reason(gpu)) for gpu in topology.gpus]
+    return [excluded for excluded in every if excluded.why]
 
 
-def _whose(lease: Lease, user_name: Callable[[int], str]) -> str:
+def _job_text(lease: Lease, user_name: Callable[[int], str]) -> str:
     job = lease.name or lease.profile
-    return (
-        f"{user_name(lease.user_id)}: {job} ({lease.id})"
-        if job
-        else f"{user_name(lease.user_id)} ({lease.id})"
-    )
+    owner = user_name(lease.user_id)
+    return f"{owner}: {job} ({lease.id})" if job else f"{owner} ({lease.id})"
 
 
 # ---------------------------------------------------------------------- what made the winner win
 
 
-def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
+def _explain_winner(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
     winner = grant.problem.format_set(ranked[0].gpus)
     if grant.share_option and grant.share_option.residents:
         return f"{winner} is {grant.reason}"
     if grant.placement.candidates == 1:
         group = " in one NUMA node" if request.wishes.one_numa_node else " in one machine"
-        return (
-            f"{winner} is the only set of free GPUs that "
-            f"fits{group if grant.problem.needs.within else ''}"
-        )
+        where = group if grant.problem.needs.within else ""
+        return f"{winner} is the only set of free GPUs that fits{where}"
     if grant.placement.chosen_by_policy:
         utility = grant.placement.utility
         useful = "" if utility is None else f", of utility {utility:.2f} to the job"
-        return (
-            f"{winner} is what policy {request.policy.replace('_', '-')} makes{useful}; it "
-            "compares no candidates"
-        )
+        policy = request.policy.replace("_", "-")
+        return f"{winner} is what policy {policy} makes{useful}; it compares no candidates"
     if not grant.placement.by:
         return f"{winner} has the lowest indices, which is all that this policy looks at"
-    return (
-        _without_rival(grant, winner)
-        if len(ranked) == 1
-        else _against(grant, winner, ranked[0], ranked[1])
-    )
+    if len(ranked) == 1:
+        return _explain_lone_winner(grant, winner)
+    return _compare_with(grant, winner, ranked[0], ranked[1])
 
 
-def _against(grant: Grant, winner: str, first: Candidate, second: Candidate) -> str:
-    """The first score in which the winner beats the runner-up."""
+def _compare_with(grant: Grant, winner: str, first: Candidate, second: Candidate) -> str:
+    """Return the first score in which the winner beats the runner-up, in words."""
     problem, by = grant.problem, grant.placement.by
     tied: list[str] = []
     figures = [problem.scores_by(problem.mask(candidate.gpus), by) for candidate in (first, second)]
     for name, mine, other in zip(by, *figures, strict=True):
         after = f", after a tie in {', '.join(tied)}" if tied else ""
         if mine > other and name == "fragmentation":
-            return (
-                f"{winner} leaves less of its sockets free{after}: {-mine / UNIT:.3g} against "
-                f"{-other / UNIT:.3g}"
-            )
+            figures_text = f"{-mine / UNIT:.3g} against {-other / UNIT:.3g}"
+            return f"{winner} leaves less of its sockets free{after}: {figures_text}"
         if mine > other:
-            return (
-                f"{winner} has the most {_word(name)}: {mine / UNIT:.4g} GB/s against "
-                f"{other / UNIT:.4g}{after}"
-            )
+            figures_text = f"{mine / UNIT:.4g} GB/s against {other / UNIT:.4g}"
+            return f"{winner} has the most {_word(name)}: {figures_text}{after}"
         tied.append(_word(name))
-    return (
-        f"{winner} ties with {problem.format_set(second.gpus)} in {', '.join(tied)}, and has lower "
-        "indices"
-    )
+    rival = problem.format_set(second.gpus)
+    return f"{winner} ties with {rival} in {', '.join(tied)}, and has lower indices"
 
 
-def _without_rival(grant: Grant, winner: str) -> str:
+def _explain_lone_winner(grant: Grant, winner: str) -> str:
+    candidates = f"{grant.placement.candidates} candidates"
     if grant.problem.too_many:
-        return (
-            f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} "
-            "candidates are too many"
-        )
+        return f"{winner} is what no exchange of two GPUs improves: {candidates} are too many"
     if grant.problem.musts or grant.problem.needs.at_most:
-        return (
-            f"of {grant.placement.candidates} candidates {winner} alone has what the job needs, or "
-            "sets just like it"
-        )
-    return (
-        f"all {grant.placement.candidates} candidates are alike, and {winner} has the lowest "
-        "indices"
-    )
+        return f"of {candidates} {winner} alone has what the job needs, or sets just like it"
+    return f"all {candidates} are alike, and {winner} has the lowest indices"
 
 
 def _word(name: str) -> str:
@@ -256,37 +250,38 @@ def _word(name: str) -> str:
 # ---------------------------------------------------------------------- what would work instead
 
 
-def alternatives(request: Request, situation: Situation, most: int) -> list[Alternative]:
-    """Each wish or constraint whose absence alone would do, then fewer GPUs; each is a request that is granted now.
+def find_alternatives(request: Request, situation: Situation, most: int) -> list[Alternative]:
+    """Return requests like this one that would be granted now.
+
+    Each wish or constraint is dropped alone; then fewer GPUs are asked for.
 
     Args:
         request: what was not granted.
         situation: what it met.
-        most: so many GPUs could be chosen, each for itself.
+        most: number of GPUs that could be chosen singly.
     """
     found = []
-    for instead, lesser in _lesser(request):
+    for instead, lesser in _relaxed_requests(request):
         decision = decide(lesser, situation)
         if isinstance(decision, Grant):
-            found.append(_alternative(instead, decision))
+            found.append(_alternative_of(instead, decision))
     asked = request.gpus or len(admitted_gpus(request, situation.topology, situation.within))
-    links_matter = (
-        request.wishes.nvlink or request.wishes.least_gb_per_s
-    )  # of a single GPU they do not
+    # A single GPU has no links, so it would only seem to meet wishes about them.
+    links_matter = request.wishes.nvlink or request.wishes.least_gb_per_s
     fewer = range(min(asked - 1, most), 1 if links_matter else 0, -1)
     for count in fewer[:_FEWER] if not request.pattern.ranks else ():
         decision = decide(replace(request, gpus=count), situation)
         if isinstance(decision, Grant):
-            return [*found, _alternative(f"ask for {gpus_text(count)}", decision)]
+            return [*found, _alternative_of(f"ask for {gpus_text(count)}", decision)]
     return found
 
 
-def _alternative(instead: str, grant: Grant) -> Alternative:
+def _alternative_of(instead: str, grant: Grant) -> Alternative:
     return Alternative(instead, grant.placement.gpus, grant.placement.scores.effective_bandwidth)
 
 
-def _lesser(request: Request) -> Iterator[tuple[str, Request]]:
-    """The request without one of the things that narrow it, for each of them."""
+def _relaxed_requests(request: Request) -> Iterator[tuple[str, Request]]:
+    """Yield the request without each of the things that narrow it, and what was dropped."""
     wishes = request.wishes
     nothing = Wishes()
     for field, option in _OPTIONS.items():
@@ -313,3 +308,4 @@ _OPTIONS = {
     "apart_from": "--apart-from",
     "host_gb_per_s": "--host-bandwidth",
 }
+"""Options by the field of Wishes that they set."""

@@ -1,4 +1,4 @@
-"""What a request's wishes mean on a machine where jobs run: groups, bounds, and who to stay away from."""
+"""What a request's wishes mean on a machine where jobs run: groups, bounds, jobs to avoid."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.sharing.slowdown import interference
 
-_ROUNDING = 1e-9  # three times a third fits
+_ROUNDING = 1e-9
+"""Three times a third must fit."""
 
 
 def needs_of(
@@ -22,7 +23,7 @@ def needs_of(
     count: int,
     leases: Sequence[Lease],
 ) -> Needs:
-    """What a set of GPUs must have for this request.
+    """Return what a set of GPUs must have for this request.
 
     In several machines a job that fits into one of them stays in one, unless its tasks are to be
     spread (topo-aware-sc17 4.4).
@@ -31,25 +32,25 @@ def needs_of(
         request: what is asked.
         topology: the machine, or several.
         choosable: GPUs that may be taken.
-        count: how many will be.
-        leases: all live ones.
+        count: number of GPUs that will be taken.
+        leases: all live leases.
     """
     wishes = request.wishes
     asked = wishes.required.uuids if wishes.required else ()
     required = frozenset(gpu.index for gpu in topology.gpus if gpu.uuid in asked)
-    at_most = [*_host_bounds(request, topology, leases)]
+    at_most = _host_bounds(request, topology, leases)
     if wishes.one_per_node:
-        at_most += [(nodes, 1) for nodes in _groups(topology, numa=False)]
+        at_most += [(nodes, 1) for nodes in _group_gpus(topology, numa=False)]
     return Needs(
         required=required,
-        within=_within(request, topology, choosable, count, required, at_most),
+        within=_groups_to_stay_in(request, topology, choosable, count, required, at_most),
         at_most=tuple(at_most),
         nvlink=wishes.nvlink,
         least_gb_per_s=wishes.least_gb_per_s,
     )
 
 
-def _within(
+def _groups_to_stay_in(
     request: Request,
     topology: Topology,
     choosable: Sequence[Gpu],
@@ -57,25 +58,30 @@ def _within(
     required: frozenset[int],
     at_most: Sequence[tuple[frozenset[int], int]],
 ) -> tuple[frozenset[int], ...]:
+    """Return the groups of GPUs that the request must not cross; empty if it may."""
     wishes = request.wishes
     if wishes.one_numa_node:
-        return _groups(topology, numa=True)
-    nodes = _groups(topology, numa=False)
+        return _group_gpus(topology, numa=True)
+    nodes = _group_gpus(topology, numa=False)
     if len(nodes) == 1 or wishes.one_per_node:
         return ()
     indices = {gpu.index for gpu in choosable}
-    fits = any(required <= node and _room(node & indices, at_most) >= count for node in nodes)
+    fits = any(required <= node and _count_room(node & indices, at_most) >= count for node in nodes)
     return nodes if wishes.single_node or fits else ()
 
 
-def _room(gpus: frozenset[int], at_most: Sequence[tuple[frozenset[int], int]]) -> int:
-    """How many of some GPUs may be taken."""
-    bound = [min(len(gpus & group), most) for group, most in at_most]
-    return sum(bound) + sum(not any(gpu in group for group, _ in at_most) for gpu in gpus)
+def _count_room(gpus: frozenset[int], at_most: Sequence[tuple[frozenset[int], int]]) -> int:
+    """Return how many of some GPUs may be taken."""
+    room = 0
+    unbounded = gpus
+    for group, most in at_most:
+        room += min(len(gpus & group), most)
+        unbounded -= group
+    return room + len(unbounded)
 
 
-def _groups(topology: Topology, *, numa: bool) -> tuple[frozenset[int], ...]:
-    """The GPUs of each machine, or next to each NUMA node of one."""
+def _group_gpus(topology: Topology, *, numa: bool) -> tuple[frozenset[int], ...]:
+    """Return the GPUs of each machine, or of each NUMA node."""
     groups: dict[tuple[int, int | None], set[int]] = {}
     for gpu in topology.gpus:
         if not numa or gpu.numa_node is not None:
@@ -86,17 +92,20 @@ def _groups(topology: Topology, *, numa: bool) -> tuple[frozenset[int], ...]:
 def _host_bounds(
     request: Request, topology: Topology, leases: Sequence[Lease]
 ) -> list[tuple[frozenset[int], int]]:
-    """How many more GPUs each NUMA node's memory can serve (topo-aware-sc17 4.3: t_bw <= p_bw)."""
+    """Return how many more GPUs the memory of each NUMA node can serve.
+
+    Source: topo-aware-sc17 4.3: t_bw <= p_bw.
+    """
     asked = request.wishes.host_gb_per_s
     if not asked:
         return []
     taken = {
-        gpu.index: _moved([lease for lease in leases if gpu.uuid in lease.uuids])
+        gpu.index: _host_bandwidth_taken([lease for lease in leases if gpu.uuid in lease.uuids])
         for gpu in topology.gpus
     }
     carries = {gpu.index: gpu.host_gb_per_s for gpu in topology.gpus}
     bounds = []
-    for group in _groups(topology, numa=True):
+    for group in _group_gpus(topology, numa=True):
         memory = max(carries[gpu] for gpu in group)
         if memory:
             left = memory - sum(taken[gpu] for gpu in group)
@@ -104,40 +113,43 @@ def _host_bounds(
     return bounds
 
 
-def _moved(leases: Sequence[Lease]) -> float:
-    """What the jobs on one GPU move; what runs inside a lease is part of what that lease moves."""
-    outermost = [
-        lease for lease in leases if not any(other.id in lease.ancestors for other in leases)
-    ]
-    families = [
-        [lease, *(inner for inner in leases if lease.id in inner.ancestors)] for lease in outermost
-    ]
-    return sum(max(lease.host_gb_per_s for lease in family) for family in families)
+def _host_bandwidth_taken(leases: Sequence[Lease]) -> float:
+    """Return what the jobs on one GPU move in host memory, GB/s.
 
-
-def kept_apart(request: Request, topology: Topology, leases: Sequence[Lease]) -> set[str]:
-    """GPUs where a job runs beside that this one is to stay apart from, or that is to stay apart from this one.
-
-    Beside is: on the same socket, or in the same machine if there are several.
+    What runs inside a lease is part of what that lease moves.
     """
-    others = to_avoid(request, leases)
+    total = 0.0
+    for lease in leases:
+        if any(other.id in lease.ancestors for other in leases):
+            continue
+        family = [lease, *(inner for inner in leases if lease.id in inner.ancestors)]
+        total += max(member.host_gb_per_s for member in family)
+    return total
+
+
+def gpus_to_avoid(request: Request, topology: Topology, leases: Sequence[Lease]) -> set[str]:
+    """Return the UUIDs of GPUs beside jobs to stay apart from.
+
+    Beside is on the same socket, or in the same machine if there are several.
+    """
+    others = leases_to_avoid(request, leases)
     if not others:
         return set()
     taken = set(chain.from_iterable(lease.uuids for lease in others))
-    several = len(_groups(topology, numa=False)) > 1
+    several = len(_group_gpus(topology, numa=False)) > 1
     places = {_place(gpu, several=several) for gpu in topology.gpus if gpu.uuid in taken}
     return {gpu.uuid for gpu in topology.gpus if _place(gpu, several=several) in places}
 
 
-def to_avoid(request: Request, leases: Sequence[Lease]) -> list[Lease]:
-    """The leases of jobs that this one is to stay apart from, and of those that are to stay apart from it."""
+def leases_to_avoid(request: Request, leases: Sequence[Lease]) -> list[Lease]:
+    """Return the leases that this job keeps apart from, or that keep apart from it."""
     own = {request.name, request.profile} - {None}
-    return [
-        lease
-        for lease in leases
-        if {lease.name, lease.profile}.intersection(request.wishes.apart_from)
-        or own.intersection(lease.apart_from)
-    ]
+    found = []
+    for lease in leases:
+        theirs = {lease.name, lease.profile}
+        if theirs.intersection(request.wishes.apart_from) or own.intersection(lease.apart_from):
+            found.append(lease)
+    return found
 
 
 def _place(gpu: Gpu, *, several: bool) -> tuple[int, int | None]:
@@ -147,9 +159,9 @@ def _place(gpu: Gpu, *, several: bool) -> tuple[int, int | None]:
 def expected_slowdown(
     request: Request, topology: Topology, leases: Sequence[Lease]
 ) -> dict[int, float]:
-    """For each GPU the mean slowdown of the jobs on its socket and of this one, if it came there.
+    """Return the mean slowdown that each GPU would bring to the jobs on its socket and to this one.
 
-    Source: topo-aware-sc17 Eq. 4; see utility.interference.
+    Source: topo-aware-sc17 Eq. 4; see slowdown.interference.
     """
     slowdowns = request.utility.slowdowns
     if not slowdowns:
@@ -159,69 +171,73 @@ def expected_slowdown(
     for lease in leases:
         for socket in {socket_of[uuid] for uuid in lease.uuids if uuid in socket_of}:
             met.setdefault(socket, []).append(slowdowns.get(lease.profile or "", (0.0, 0.0)))
-    return {
-        gpu.index: interference([max(own for own, _ in pairs), *(theirs for _, theirs in pairs)])
-        for gpu in topology.gpus
-        if (pairs := met.get((gpu.node, gpu.numa_node)))
-    }
+    expected = {}
+    for gpu in topology.gpus:
+        pairs = met.get((gpu.node, gpu.numa_node))
+        if pairs:
+            own = max(own for own, _ in pairs)
+            expected[gpu.index] = interference([own, *(theirs for _, theirs in pairs)])
+    return expected
 
 
-def begun_beside(topology: Topology, leases: Sequence[Lease]) -> dict[int, int]:
-    """For each GPU on whose socket jobs run, the place of the last of them in the order in which all began, from 1.
+def latest_starts(topology: Topology, leases: Sequence[Lease]) -> dict[int, int]:
+    """Return for each GPU on a used socket which job began last there.
+
+    Jobs are counted from 1, in the order in which they began.
 
     Args:
         topology: the machine.
-        leases: of all jobs, the one that began first first.
+        leases: leases of all jobs, in the order in which they began.
     """
     socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
-    last = {
-        socket_of[uuid]: n
-        for n, lease in enumerate(leases, 1)
-        for uuid in lease.uuids
-        if uuid in socket_of
-    }
-    return {
-        gpu.index: last[socket_of[gpu.uuid]] for gpu in topology.gpus if socket_of[gpu.uuid] in last
-    }
+    latest: dict[tuple[int, int | None], int] = {}
+    for number, lease in enumerate(leases, 1):
+        for uuid in lease.uuids:
+            if uuid in socket_of:
+                latest[socket_of[uuid]] = number
+    starts = {}
+    for gpu in topology.gpus:
+        if socket_of[gpu.uuid] in latest:
+            starts[gpu.index] = latest[socket_of[gpu.uuid]]
+    return starts
 
 
-def unmet(request: Request, count: int, problem: PlacementProblem, machine: str | None) -> str:
-    """Why no set of enough GPUs is what the job needs.
+def explain_unmet(
+    request: Request, count: int, problem: PlacementProblem, machine: str | None
+) -> str:
+    """Return why no set of enough GPUs is what the job needs.
 
     Args:
         request: what is asked.
-        count: how many GPUs.
-        problem: what there was to choose from.
-        machine: its name, if it was all idle; None if it is what is free now.
+        count: number of GPUs.
+        problem: the placement problem that has no solution.
+        machine: the machine's name, if the problem is about the idle machine; None if it is about
+            the GPUs that are free now.
     """
     asked = f"{gpus_text(count)} requested"
-    among = (
-        f"{len(problem.admitted)} free"
-        if machine is None
-        else f"{len(problem.admitted)} that {machine} has"
-    )
+    where = "free" if machine is None else f"that {machine} has"
+    among = f"{len(problem.admitted)} {where}"
     wishes = request.wishes
     missing = sorted(problem.needs.required.difference(problem.admitted))
     if wishes.required and missing:
         verb = "is" if len(missing) == 1 else "are"
         state = "free" if machine is None else "admitted"
-        return f"{asked} with {wishes.required.text}: {problem.format_ranks(missing)} {verb} not {state}"
-    so = _together(request)
+        named = problem.format_ranks(missing)
+        return f"{asked} with {wishes.required.text}: {named} {verb} not {state}"
+    so = _wishes_text(request)
     if wishes.least_gb_per_s:
-        best = problem.best_effective()
+        best = problem.best_effective_bandwidth()
         if best is not None:
             least = f"{wishes.least_gb_per_s:g} GB/s at least"
-            return (
-                f"{asked}{so}{',' if so else ''} with {least}: the best of the {among} reach "
-                f"{best:.4g}"
-            )
-    return f"{asked}{so}: " + (
-        f"none of the {among} is" if count == 1 else f"no {count} of the {among} are"
-    )
+            comma = "," if so else ""
+            return f"{asked}{so}{comma} with {least}: the best of the {among} reach {best:.4g}"
+    if count == 1:
+        return f"{asked}{so}: none of the {among} is"
+    return f"{asked}{so}: no {count} of the {among} are"
 
 
-def _together(request: Request) -> str:
-    """What the chosen GPUs must be, in words."""
+def _wishes_text(request: Request) -> str:
+    """Return what the chosen GPUs must be, in words."""
     wishes = request.wishes
     words = [
         f"with {wishes.required.text}" if wishes.required else "",
@@ -231,4 +247,5 @@ def _together(request: Request) -> str:
         "each in a machine of its own" if wishes.one_per_node else "",
         f"with {wishes.host_gb_per_s:g} GB/s of host memory each" if wishes.host_gb_per_s else "",
     ]
-    return "".join(f"{' ' if i == 0 else ', '}{word}" for i, word in enumerate(filter(None, words)))
+    said = ", ".join(filter(None, words))
+    return f" {said}" if said else ""

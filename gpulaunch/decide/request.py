@@ -1,4 +1,4 @@
-"""What is asked of the machine."""
+"""A job's request: what it asks of the machine, with every default filled in."""
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ class Constraint(Record):
 
     Attributes:
         text: the option as it was written, for messages.
-        uuids: what it admits.
+        uuids: UUIDs of the GPUs that it admits.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Constraint(Record):
 
 
 class Wishes(Record):
-    """What the GPUs must be together, besides each for itself.
+    """What a job wants its GPUs to be together, besides each for itself.
 
     Attributes:
         required: GPUs that must be among them; None for any.
@@ -46,8 +46,8 @@ class Wishes(Record):
         one_numa_node: they must be next to the same CPUs.
         single_node: they must be in one machine.
         one_per_node: each must be in a machine of its own.
-        apart_from: names of jobs, or of their profiles, whose sockets, or machines if there are
-            several, to avoid.
+        apart_from: names of jobs, or of their profiles, whose sockets to avoid; with several
+            machines, whose machines.
         host_gb_per_s: what the process of each GPU moves in its socket's memory.
     """
 
@@ -62,13 +62,13 @@ class Wishes(Record):
 
 
 class UtilityTerms(Record):
-    """What the policies of topo-aware-sc17 ask besides.
+    """What a job tells the policies that go by utility (topo-aware-sc17).
 
     Attributes:
         least: under this utility, 0 to 1, a policy that waits for utility lets the job wait.
-        weights: of communication, interference and fragmentation.
-        slowdowns: by a job's profile: how much slower this job is beside it, and it beside this
-            one; 0.1 is 10 %.
+        weights: weights of communication, interference and fragmentation.
+        slowdowns: by the other job's profile: how much slower this job is beside it, and it beside
+            this one; 0.1 is 10 %.
     """
 
     least: float = 0.0
@@ -87,17 +87,16 @@ class Unfit(Record):
 
 
 class Sharing(Record):
-    """What a job wants that is to share its GPUs with others of the same user.
+    """What a job brings along that shares its GPUs with others of the same user.
 
     Attributes:
-        client: what it uses and aims at.
-        bounds: of what may come together on a GPU.
-        sm_percentage: share of SMs that it is to have whatever would be best, 1-100; None for what
-            is best.
-        announced: others that are going to share with it, for which room is left.
-        user_id: whose job it is.
-        capacities: by UUID, of the GPUs that can be shared.
-        unfit: by UUID, why the others cannot.
+        client: what it uses of a GPU, and its objective.
+        bounds: how much may come together on a GPU.
+        sm_percentage: share of SMs that the user asks for, 1-100; None for what is best.
+        announced: demands of jobs that are still to come, for which room is left.
+        user_id: the user whose job it is.
+        capacities: what each GPU that can be shared offers, by UUID.
+        unfit: why each of the other GPUs cannot be shared, by UUID.
     """
 
     client: "Client"
@@ -110,22 +109,22 @@ class Sharing(Record):
 
 
 class Request(Record):
-    """One job's wishes, complete: every default has been filled in.
+    """One job's request, complete: every default has been filled in.
 
     Attributes:
-        gpus: how many, at least 1; None for every GPU that the constraints admit.
-        pattern: who talks to whom.
-        bandwidth_sensitive: whether faster links make the job faster.
+        gpus: number of GPUs, at least 1; None for every GPU that the constraints admit.
+        pattern: which ranks talk to which.
+        bandwidth_sensitive: faster links make the job faster.
         policy: name of the placement policy.
         bandwidth_model: name of the effective-bandwidth model.
         constraints: each narrows the choice of GPUs.
-        wishes: what the chosen ones must be together.
-        utility: what the policies of topo-aware-sc17 ask besides.
+        wishes: what the chosen GPUs must be together.
+        utility: what policies that go by utility ask besides.
         profile: name of the profile, or None.
-        name: that the user gave the job, or None.
-        assumed: what of the above neither the user nor a profile said.
-        sharing: None if the GPUs are to be its own.
-        exclusive_reason: why they are, although the user wanted to share; None if he did not.
+        name: the name that the user gave the job, or None.
+        assumed: fields above that neither the user nor a profile set.
+        sharing: what it brings along if it shares; None if it wants GPUs to itself.
+        exclusive_reason: why a job whose user wants to share gets GPUs to itself; None otherwise.
     """
 
     gpus: int | None
@@ -144,32 +143,34 @@ class Request(Record):
 
     @property
     def is_choosy(self) -> bool:
-        """Whether it may wait although enough GPUs are free that would do, each for itself."""
+        """Whether it may have to wait although enough GPUs that would do singly are free."""
         waits_for_utility = POLICIES[self.policy].waits_for_utility and self.utility.least > 0
         return self.wishes != Wishes() or waits_for_utility
 
 
-def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:
-    """The GPUs that the user names by index or a range of them, "card:instance", UUID or a clear beginning of one.
+def select_gpus(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:
+    """Return the GPUs that the user names.
+
+    A name is an index or a range of them, "card:instance", a UUID or an unambiguous beginning of
+    one.
 
     Args:
-        topology: where to look.
+        topology: the machine.
         names: one name each.
-        option: as the user wrote it, for the message.
+        option: the option as the user wrote it, for the message.
 
     Raises:
         UsageError: a name fits no GPU, or several.
     """
-    return tuple(
-        gpu
-        for name in names
-        for single in _each_of(name.strip())
-        for gpu in _named(topology, single, option)
-    )
+    found: list[Gpu] = []
+    for name in names:
+        for single in _expand_range(name.strip()):
+            found += _find_gpus(topology, single, option)
+    return tuple(found)
 
 
-def _each_of(name: str) -> list[str]:
-    """The indices of a range such as "4-6"; of anything else itself."""
+def _expand_range(name: str) -> list[str]:
+    """Return the indices of a range such as "4-6"; a list of the name itself if it is none."""
     first, dash, last = name.partition("-")
     numbers = len(name) < _MAX_DIGITS and first.isdecimal() and last.isdecimal()
     if dash and numbers and int(first) <= int(last) < int(first) + _WIDEST_RANGE:
@@ -177,14 +178,14 @@ def _each_of(name: str) -> list[str]:
     return [name]
 
 
-def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
-    """The GPU of this name, or all instances of the card of this name if that is in MIG mode."""
+def _find_gpus(topology: Topology, name: str, option: str) -> list[Gpu]:
+    """Return the GPU of this name, or all MIG instances of the card of this name."""
     name = str(int(name)) if name.isdecimal() and len(name) < _MAX_DIGITS else name
-    of_card = [
+    instances = [
         gpu for gpu in topology.gpus if gpu.mig and name in (str(gpu.mig.card), gpu.mig.card_uuid)
     ]
-    if of_card:
-        return of_card
+    if instances:
+        return instances
     found = [gpu for gpu in topology.gpus if name in (gpu.name, gpu.uuid, str(gpu.index))]
     if not found and not name.isdecimal():
         found = [gpu for gpu in topology.gpus if name and gpu.uuid.startswith(name)]
@@ -197,27 +198,27 @@ def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
     )
 
 
-def only(topology: Topology, names: Iterable[str], option: str) -> Constraint:
-    """Admit the named GPUs alone."""
-    return Constraint(option, frozenset(gpu.uuid for gpu in select(topology, names, option)))
+def admit_only(topology: Topology, names: Iterable[str], option: str) -> Constraint:
+    """Return the constraint that admits the named GPUs alone."""
+    return Constraint(option, frozenset(gpu.uuid for gpu in select_gpus(topology, names, option)))
 
 
-def exclude(topology: Topology, names: Iterable[str], option: str) -> Constraint:
-    """Admit all but the named GPUs."""
-    excluded = select(topology, names, option)
+def admit_all_but(topology: Topology, names: Iterable[str], option: str) -> Constraint:
+    """Return the constraint that admits all but the named GPUs."""
+    excluded = select_gpus(topology, names, option)
     return Constraint(option, frozenset(gpu.uuid for gpu in topology.gpus if gpu not in excluded))
 
 
 def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
-    """Refuse what no GPUs of this machine could ever be together.
+    """Refuse wishes that no GPUs of this machine could ever meet.
 
     Args:
-        wishes: of the request.
+        wishes: wishes of the request.
         topology: the machine.
-        count: how many GPUs; None for every one.
+        count: number of GPUs; None for every one.
 
     Raises:
-        UsageError: two wishes exclude each other, or nobody knows what one of them asks about.
+        UsageError: two wishes exclude each other, or the machine does not tell what one asks about.
     """
     if wishes.single_node and wishes.one_per_node and count != 1:
         raise UsageError(
@@ -245,11 +246,11 @@ def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
         )
 
 
-def memory(topology: Topology, memory_bytes: int, option: str) -> Constraint:
-    """Admit GPUs with at least so much memory.
+def admit_memory(topology: Topology, memory_bytes: int, option: str) -> Constraint:
+    """Return the constraint that admits GPUs with at least this much memory.
 
     Raises:
-        UsageError: nobody knows how much they have.
+        UsageError: nobody knows how much memory they have.
     """
     if not any(gpu.memory_bytes for gpu in topology.gpus):
         raise UsageError(f"{option}: how much memory the GPUs of {topology.name} have is not known")
@@ -258,16 +259,16 @@ def memory(topology: Topology, memory_bytes: int, option: str) -> Constraint:
     )
 
 
-def model(topology: Topology, text: str, option: str) -> Constraint:
-    """Admit GPUs whose product name contains the text, in upper or lower case."""
+def admit_model(topology: Topology, text: str, option: str) -> Constraint:
+    """Return the constraint that admits GPUs whose product name contains a text, in any case."""
     return Constraint(
         option,
         frozenset(gpu.uuid for gpu in topology.gpus if text.casefold() in gpu.model.casefold()),
     )
 
 
-def visible(topology: Topology, value: str) -> Constraint:
-    """Admit what the driver's variable, such as CUDA_VISIBLE_DEVICES, leaves visible where it is set already.
+def admit_visible(topology: Topology, value: str) -> Constraint:
+    """Return the constraint of a CUDA_VISIBLE_DEVICES, or another driver's variable, that is set.
 
     CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and
     the rest.
@@ -275,7 +276,7 @@ def visible(topology: Topology, value: str) -> Constraint:
     uuids = []
     for name in value.split(","):
         try:
-            uuids += [gpu.uuid for gpu in _named(topology, name.strip(), "")]
+            uuids += [gpu.uuid for gpu in _find_gpus(topology, name.strip(), "")]
         except UsageError:
             break
     variable = DRIVERS[topology.driver].visible_variable

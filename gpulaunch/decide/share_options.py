@@ -24,10 +24,10 @@ class ShareOption(Record):
 
     Attributes:
         group: UUIDs of the GPUs, ascending.
-        residents: Leases of the jobs that share them already; empty for a new group.
-        verdict: What the interference rule says of residents and newcomer together.
-        refusal: Why the job must not share them; None if it may.
-        allotment: What the job gets of each GPU; None if it must not share them.
+        residents: leases of the jobs that share them already; empty for a new group.
+        verdict: what the interference rule says of residents and newcomer together.
+        refusal: why the job must not share them; None if it may.
+        allotment: what the job gets of each GPU; None if it must not share them.
         prediction: STP and ANTT of all of them, by their curves; None where one has no curve.
     """
 
@@ -43,9 +43,9 @@ class SharedPlacement(Record):
     """The GPUs of a share group, mapped to the ranks of a job that joins it.
 
     Attributes:
-        option: The group.
-        placement: Its GPUs in rank order, with their scores.
-        problem: The placement problem with these GPUs alone to choose from.
+        option: the group.
+        placement: its GPUs in rank order, with their scores.
+        problem: the placement problem with these GPUs alone to choose from.
     """
 
     option: ShareOption
@@ -57,12 +57,12 @@ class ShareSituation(Record):
     """The machine as a request that shares meets it.
 
     Attributes:
-        topology: The machine.
-        leases: Leases of other jobs.
+        topology: the machine.
+        leases: leases of other jobs.
         admitted: GPUs that the request admits, busy or not.
         free: GPUs that nobody uses.
         outside: UUIDs of the GPUs in use outside gpulaunch.
-        is_barred: Returns whether earlier requests have a right to the GPUs with these UUIDs.
+        is_barred: returns whether earlier requests have a right to the GPUs with these UUIDs.
     """
 
     topology: Topology
@@ -80,9 +80,9 @@ def best_option(request: Request, situation: ShareSituation, count: int) -> Shar
     links is not sent to worse ones than it would get alone.
 
     Args:
-        request: One that shares.
-        situation: What it meets.
-        count: The number of GPUs that it needs.
+        request: one that shares.
+        situation: what it meets.
+        count: the number of GPUs that it needs.
     """
     refusals = []
     for option, found in assess_options(request, situation, count):
@@ -98,9 +98,9 @@ def assess_options(
     """Yield each share group, the best to join first, with the placement there or why it is none.
 
     Args:
-        request: One that shares.
-        situation: What it meets.
-        count: The number of GPUs that it needs.
+        request: one that shares.
+        situation: what it meets.
+        count: the number of GPUs that it needs.
     """
     for option in options_for(request, situation, count):
         yield option, _place_in_group(request, situation, option, count)
@@ -110,9 +110,9 @@ def options_for(request: Request, situation: ShareSituation, count: int) -> list
     """Return the share groups of exactly `count` admitted GPUs, the best to join first.
 
     Args:
-        request: One that shares.
-        situation: What it meets.
-        count: The number of GPUs that it needs.
+        request: one that shares.
+        situation: what it meets.
+        count: the number of GPUs that it needs.
     """
     admitted = {gpu.uuid for gpu in situation.admitted}
     options = []
@@ -204,9 +204,9 @@ def new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -
     """Return the share group that free GPUs become if the request is the first to share them.
 
     Args:
-        request: One that shares.
-        uuids: The GPUs.
-        leases: Leases of other jobs.
+        request: one that shares.
+        uuids: the GPUs.
+        leases: leases of other jobs.
     """
     option = assess_group(request, uuids, ())
     # A launch inside a job may outlive it, and holds some of its GPUs; the MPS daemon, which serves
@@ -225,9 +225,9 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
     """Return what becomes of some GPUs if a job comes to share them.
 
     Args:
-        request: One that shares.
+        request: one that shares.
         group: UUIDs of the GPUs.
-        residents: Leases of the jobs that share them already.
+        residents: leases of the jobs that share them already.
     """
     sharing = _sharing(request)
     shares = _shares_of(residents)
@@ -274,8 +274,8 @@ def share_of(request: Request, option: ShareOption) -> Share:
     """Return the share that the lease of a job records when it takes an option.
 
     Args:
-        request: One that shares.
-        option: One without a refusal.
+        request: one that shares.
+        option: one without a refusal.
     """
     assert option.allotment is not None  # noqa: S101  a refused option is never taken
     return Share(

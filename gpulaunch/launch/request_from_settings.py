@@ -86,7 +86,7 @@ def _wishes(
             None, ""
         )  # a profile is for many machines, and hardly any says what its memory carries
     wishes = requests.Wishes(
-        required=requests.only(topology, required.value, required.origin)
+        required=requests.admit_only(topology, required.value, required.origin)
         if required.value
         else None,
         nvlink=count != 1 and bool(settings.get("nvlink").value),
@@ -124,16 +124,16 @@ def _constraints(
         if text == "profile":
             whose = f"profile {profile.name}'s" if profile.name else "--set's"
             text = f"{whose} {format_size(memory.value)} of memory"
-        found.append(requests.memory(topology, memory.value, text))
+        found.append(requests.admit_memory(topology, memory.value, text))
     builders: dict[str, Any] = {
-        "gpu_model": requests.model,
-        "only": requests.only,
-        "exclude": requests.exclude,
+        "gpu_model": requests.admit_model,
+        "only": requests.admit_only,
+        "exclude": requests.admit_all_but,
     }
     for name, build in builders.items():
         setting = settings.get(name)
         if setting.value:
             found.append(build(topology, setting.value, setting.origin))
     if visible is not None:
-        found.append(requests.visible(topology, visible))
+        found.append(requests.admit_visible(topology, visible))
     return found

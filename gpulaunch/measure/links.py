@@ -5,7 +5,7 @@ from typing import Any
 
 from gpulaunch.api import allocate
 from gpulaunch.decide.decide import leased_uuids
-from gpulaunch.decide.request import visible
+from gpulaunch.decide.request import admit_visible
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.launch.read_launch import read_shown
 from gpulaunch.machine.description import machine_document
@@ -62,7 +62,7 @@ def measure(
         if not gpu.mig and (shown.within is None or gpu.uuid in shown.within.uuids)
     ]
     if shown.visible is not None:
-        scope = [gpu for gpu in scope if gpu.uuid in visible(machine, shown.visible).uuids]
+        scope = [gpu for gpu in scope if gpu.uuid in admit_visible(machine, shown.visible).uuids]
     if len(scope) < 2:
         raise UsageError(
             f"2 GPUs are needed to measure a link: there {'is' if len(scope) == 1 else 'are'} "

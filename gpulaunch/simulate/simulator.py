@@ -10,7 +10,7 @@ from gpulaunch.decide.decide import Grant, Situation, Wait, decide
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.scores import Scores
-from gpulaunch.decide.request import select
+from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
@@ -204,7 +204,7 @@ class Simulator:
         )
         outside = tuple(
             OutsideUse(gpu.uuid, "given as busy")
-            for gpu in select(self.topology, map(str, busy), "busy")
+            for gpu in select_gpus(self.topology, map(str, busy), "busy")
         )
         decision = decide(request, Situation(self.topology, outside=outside))
         if isinstance(decision, Grant):
@@ -232,7 +232,7 @@ class Simulator:
             >>> gpulaunch.Simulator("dgx1-v100").scores([0, 2, 3]).aggregate_bandwidth
             125.0
         """
-        found = tuple(gpu.index for gpu in select(self.topology, map(str, gpus), "gpus"))
+        found = tuple(gpu.index for gpu in select_gpus(self.topology, map(str, gpus), "gpus"))
         if not found or len(set(found)) < len(found):
             raise UsageError(f"gpus: {list(gpus)} are not one GPU or several different ones")
         model = _bandwidth_model(bandwidth_model, "")

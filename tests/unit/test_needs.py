@@ -8,9 +8,16 @@ import pytest
 from values import lease, request
 
 from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
-from gpulaunch.decide.needs import expected_slowdown, kept_apart, needs_of
+from gpulaunch.decide.needs import expected_slowdown, gpus_to_avoid, needs_of
 from gpulaunch.decide.placement.problem import Needs
-from gpulaunch.decide.request import Request, UtilityTerms, Wishes, check_wishes, exclude, only
+from gpulaunch.decide.request import (
+    Request,
+    UtilityTerms,
+    Wishes,
+    admit_all_but,
+    admit_only,
+    check_wishes,
+)
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
@@ -215,8 +222,11 @@ def test_least_bandwidth_by_every_policy(policy: str) -> None:
 
 def test_required() -> None:
     """A required GPU is among the chosen ones, with those that suit it best."""
-    assert answer(asking(2, required=only(DGX1, ["6"], "--require 6")), DGX1) == (Grant, [5, 6])
-    assert answer(asking(2, required=only(DGX1, ["6", "1"], "--require 6,1")), DGX1) == (
+    assert answer(asking(2, required=admit_only(DGX1, ["6"], "--require 6")), DGX1) == (
+        Grant,
+        [5, 6],
+    )
+    assert answer(asking(2, required=admit_only(DGX1, ["6", "1"], "--require 6,1")), DGX1) == (
         Grant,
         [1, 6],
     )
@@ -224,14 +234,14 @@ def test_required() -> None:
 
 def test_required_and_busy() -> None:
     """While somebody has a required GPU the job waits, however many others are free."""
-    kind, reason = answer(asking(2, required=only(DGX1, ["6"], "--require 6")), DGX1, (6,))
+    kind, reason = answer(asking(2, required=admit_only(DGX1, ["6"], "--require 6")), DGX1, (6,))
     assert kind is Wait
     assert "--require 6" in str(reason)
 
 
 def test_required_that_cannot_be_together() -> None:
     """Required GPUs of two sockets are never in one NUMA node."""
-    request = asking(2, required=only(DGX1, ["6", "1"], "--require 6,1"), one_numa_node=True)
+    request = asking(2, required=admit_only(DGX1, ["6", "1"], "--require 6,1"), one_numa_node=True)
     kind, reason = answer(request, DGX1)
     assert kind is Refuse
     assert "--require 6,1" in str(reason)
@@ -270,8 +280,8 @@ def test_apart(
 
 def test_apart_from_jobs_without_a_name() -> None:
     """Two jobs without name and profile have nothing in common."""
-    assert kept_apart(PLAIN, DGX1, [held(DGX1, (0,), apart_from=("noisy",))]) == set()
-    assert kept_apart(asking(apart_from=("noisy",)), DGX1, [held(DGX1, (0,))]) == set()
+    assert gpus_to_avoid(PLAIN, DGX1, [held(DGX1, (0,), apart_from=("noisy",))]) == set()
+    assert gpus_to_avoid(asking(apart_from=("noisy",)), DGX1, [held(DGX1, (0,))]) == set()
 
 
 def test_apart_on_several_machines() -> None:
@@ -446,7 +456,7 @@ def test_expected_slowdown() -> None:
 
 def test_least_utility_that_never_comes() -> None:
     """Who asks for more utility than the idle machine has is refused, since no end of another job would help."""
-    across = replace(patient(0.5), constraints=(only(MINSKY, ["0", "2"], "--only 0,2"),))
+    across = replace(patient(0.5), constraints=(admit_only(MINSKY, ["0", "2"], "--only 0,2"),))
     assert answer(across, MINSKY) == (
         Refuse,
         "2 GPUs requested with a utility of 0.5: the best found on the idle machine, 0,2, has 0.18",
@@ -455,7 +465,7 @@ def test_least_utility_that_never_comes() -> None:
 
 def test_least_utility_of_required_gpus() -> None:
     """GPUs that the policy would not have chosen, but has to take, need the least utility as well."""
-    required = only(MINSKY, ["1", "2"], "--require 1,2")
+    required = admit_only(MINSKY, ["1", "2"], "--require 1,2")
     assert answer(replace(patient(0.5), wishes=Wishes(required=required)), MINSKY)[0] is not Grant
     assert answer(replace(patient(0.1), wishes=Wishes(required=required)), MINSKY) == (
         Grant,
@@ -576,7 +586,7 @@ def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
         leases.append(held(machine, gpus, host_gb_per_s=rng.choice([0.0, 20.0, 35.0])))
     required = [str(rng.choice(machine.gpus).index)]
     wishes = {
-        "required": only(machine, required, f"--require {required[0]}")
+        "required": admit_only(machine, required, f"--require {required[0]}")
         if rng.random() < 0.3
         else None,
         "nvlink": rng.random() < 0.3,
@@ -594,7 +604,9 @@ def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
     if rng.random() < 0.3:
         request = replace(
             request,
-            constraints=(exclude(machine, [str(rng.choice(machine.gpus).index)], "--exclude"),),
+            constraints=(
+                admit_all_but(machine, [str(rng.choice(machine.gpus).index)], "--exclude"),
+            ),
         )
     return request, machine, leases
 
@@ -646,7 +658,7 @@ def test_nothing_wished() -> None:
 
 def test_a_preference_for_one_machine_gives_way() -> None:
     """That a job stays in one machine is no need: what is required of it in two machines it gets."""
-    required = only(CLUSTER, ["0", "4"], "--require 0,4")
+    required = admit_only(CLUSTER, ["0", "4"], "--require 0,4")
     assert answer(asking(2, required=required), CLUSTER) == (Grant, [0, 4])
     together = answer(asking(2, required=required, single_node=True), CLUSTER)
     assert together[0] is Refuse

@@ -20,7 +20,7 @@ from gpulaunch.decide.placement.utility import (
     communication_range,
     fragmentation,
     job_utility,
-    relative,
+    normalize,
     utility,
     weights_of,
     worst_slowdown,
@@ -241,7 +241,7 @@ def test_communication_range(name):
 
 def test_where_a_cost_lies():
     """A cost is set between the least and the largest; where there is no choice it is 0."""
-    assert [relative(*case) for case in ((1, 1, 5), (2, 1, 5), (9, 1, 5), (3, 3, 3))] == [
+    assert [normalize(*case) for case in ((1, 1, 5), (2, 1, 5), (9, 1, 5), (3, 3, 3))] == [
         0.0,
         0.25,
         1.0,

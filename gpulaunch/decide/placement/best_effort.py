@@ -1,7 +1,7 @@
-"""The best-effort policy of Kubernetes' GPU device plugin: all free GPUs in sets of the size that is asked."""
+"""The best-effort policy of Kubernetes' GPU device plugin: all free GPUs in sets of one size."""
 # pure: decides on plain values
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import combinations
 
@@ -11,7 +11,7 @@ from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.topology import Topology
 
 MOST_GPUS = 16
-"""Of more than that the partitions are too many."""
+"""Number of free GPUs beyond which the partitions are too many."""
 
 _PATH_POINTS: dict[PathType, int] = {
     "NET": 0,
@@ -29,7 +29,9 @@ _Division = tuple[int, tuple[tuple[int, ...], ...]]
 
 
 def points(link: Link, *, same_card: bool = False) -> int:
-    """How well two GPUs are linked, in the plugin's points: by PCIe path, and 100 for each NVLink.
+    """Return how well two GPUs are linked, in the plugin's points.
+
+    They go by PCIe path, and are 100 for each NVLink.
 
     Departure: NVLinks into an NVSwitch count, which the plugin does not see.
 
@@ -43,24 +45,24 @@ def points(link: Link, *, same_card: bool = False) -> int:
 def best_of_partition(
     topology: Topology, available: Sequence[int], size: int, required: frozenset[int] = frozenset()
 ) -> tuple[int, ...]:
-    """The best set out of the partition with the most points; of equals the first in order of indices.
+    """Return the best set out of the partition with the most points.
 
     All available GPUs are divided into sets of `size` and one of what is left over. Of partitions
     with a set that holds all required GPUs the one with the largest sum of points over all pairs
-    within sets is taken, and of that the set with the most points that holds them. A single GPU is
-    the first available one, or the required one.
+    within sets is taken, and of that the set with the most points that holds them; of equals the
+    first in order of indices. A single GPU is the first available one, or the required one.
 
     Args:
         topology: the machine.
-        available: indices.
-        size: how many are wanted, 1 to len(available).
+        available: indices of the GPUs that may be taken.
+        size: number of GPUs, 1 to len(available).
         required: GPUs that the set must hold, at most `size` of the available ones.
-
-    Departure: what is left over is one set. The plugin pads with empty places and lets them fall
-        anywhere, so that it may return fewer GPUs than were asked.
 
     Raises:
         FailedError: more than MOST_GPUS are available, and not all linked alike.
+
+    Departure: what is left over is one set. The plugin pads with empty places and lets them fall
+        anywhere, so that it may return fewer GPUs than were asked.
 
     Source: go-gpuallocator besteffort_policy.go.
     """
@@ -74,24 +76,34 @@ def best_of_partition(
     if size == 1:
         return tuple(wanted) or (gpus[0],)
     if len({score[pair] for pair in combinations(gpus, 2)}) == 1:
-        return tuple(
-            sorted([*wanted, *[gpu for gpu in gpus if gpu not in required][: size - len(wanted)]])
-        )
+        others = [gpu for gpu in gpus if gpu not in required]
+        return tuple(sorted([*wanted, *others[: size - len(wanted)]]))
     if len(gpus) > MOST_GPUS:
         raise FailedError(
             f"{len(gpus)} GPUs are free: policy best-effort can partition at most {MOST_GPUS}",
             "narrow the choice with --only, or take another --policy",
         )
-    worth = cache(lambda group: sum(score[pair] for pair in combinations(group, 2)))
+    return _best_of_partition(gpus, size, required, score)
+
+
+def _best_of_partition(
+    gpus: Sequence[int],
+    size: int,
+    required: frozenset[int],
+    score: Mapping[tuple[int, int], int],
+) -> tuple[int, ...]:
+    @cache
+    def worth(group: tuple[int, ...]) -> int:
+        return sum(score[pair] for pair in combinations(group, 2))
 
     @cache
     def divided(left: tuple[int, ...]) -> _Division:
-        """The partition of these with the most points; of equals the first."""
+        """Return the partition of these with the most points; of equals the first."""
         if not left:
             return 0, ()
         best: _Division = (-1, ())
-        for others in combinations(left[1:], size - 1):
-            group = (left[0], *others)
+        for companions in combinations(left[1:], size - 1):
+            group = (left[0], *companions)
             if len(required.intersection(group)) in (0, len(required)):
                 total, groups = divided(tuple(gpu for gpu in left if gpu not in group))
                 if total >= 0:
@@ -99,7 +111,8 @@ def best_of_partition(
         return best
 
     divisions = []
-    for rest in combinations([gpu for gpu in gpus if gpu not in required], len(gpus) % size):
+    others = [gpu for gpu in gpus if gpu not in required]
+    for rest in combinations(others, len(gpus) % size):
         total, groups = divided(tuple(gpu for gpu in gpus if gpu not in rest))
         divisions.append((total + worth(rest), groups))
     groups = max(divisions, key=_total)[1]

@@ -4,8 +4,9 @@
 from collections.abc import Callable, Sequence
 
 _STARTS = 128
-"""Vertices times first splits that are tried: all 8 vertices of a small machine begin one, one
-of 128 does.
+"""First splits that are tried, times the number of vertices.
+
+All 8 vertices of a small machine begin one, one of 128 does.
 """
 
 Rows = list[list[float]]
@@ -15,7 +16,7 @@ Rows = list[list[float]]
 def bipartition(
     vertices: Sequence[int], closeness: Callable[[int, int], float]
 ) -> tuple[list[int], list[int]]:
-    """Two halves of the vertices with little closeness between them.
+    """Return two halves of the vertices with little closeness between them.
 
     Moves one vertex at a time to the other side, the one with the largest gain first, also where it
     is a loss, each at most once; keeps the moves up to the best point on the way, and does so again
@@ -24,11 +25,11 @@ def bipartition(
 
     Args:
         vertices: no two alike.
-        closeness: of two vertices, the lower first: weight of the edge between them, 0 or more.
+        closeness: returns the weight of the edge between two vertices, the lower first; 0 or more.
 
     Returns:
-        Both halves, ascending; the one with the lowest vertex first. Of a single vertex the second
-        is empty.
+        Both halves, ascending; the one with the lowest vertex first. The second is empty if there
+            is a single vertex.
 
     Cost: quadratic in the number of vertices for every pass, of which two or three do, and every
         start.
@@ -42,10 +43,10 @@ def bipartition(
     order = sorted(vertices)
     n = len(order)
     rows = [[closeness(min(a, b), max(a, b)) if a != b else 0.0 for b in order] for a in order]
-    if n < 3 or _uniform(rows):
+    if n < 3 or _is_uniform(rows):
         return order[: (n + 1) // 2], order[(n + 1) // 2 :]
-    cuts = [_improved(rows, _grown(rows, start)) for start in range(0, n, -(-n * n // _STARTS))]
-    best = min(range(len(cuts)), key=lambda i: (round(_cut(rows, cuts[i]), 9), i))
+    cuts = [_improve(rows, _grow_half(rows, start)) for start in range(0, n, -(-n * n // _STARTS))]
+    best = min(range(len(cuts)), key=lambda i: (round(_weigh_cut(rows, cuts[i]), 9), i))
     first = cuts[best][0]
     sides: tuple[list[int], list[int]] = ([], [])
     for vertex, side in zip(order, cuts[best], strict=True):
@@ -53,12 +54,15 @@ def bipartition(
     return sides
 
 
-def _uniform(rows: Rows) -> bool:
+def _is_uniform(rows: Rows) -> bool:
     return len({value for i, row in enumerate(rows) for value in row[:i]}) == 1
 
 
-def _grown(rows: Rows, start: int) -> list[bool]:
-    """Half of the vertices, gathered around one: next comes whatever is closer to them than to the rest."""
+def _grow_half(rows: Rows, start: int) -> list[bool]:
+    """Return half of the vertices, gathered around one.
+
+    Next comes whatever is closer to them than to the rest.
+    """
     inside = [False] * len(rows)
     pull = [-sum(row) for row in rows]
     vertex = start
@@ -70,15 +74,15 @@ def _grown(rows: Rows, start: int) -> list[bool]:
     return inside
 
 
-def _improved(rows: Rows, sides: list[bool]) -> list[bool]:
-    """Passes until one gains nothing."""
-    while moved := _pass(rows, sides):
+def _improve(rows: Rows, sides: list[bool]) -> list[bool]:
+    """Run passes until one gains nothing."""
+    while moved := _find_moves(rows, sides):
         sides = [side != (vertex in moved) for vertex, side in enumerate(sides)]
     return sides
 
 
-def _pass(rows: Rows, sides: list[bool]) -> set[int]:
-    """The moves of one pass up to the best point; none if no point is better than the start."""
+def _find_moves(rows: Rows, sides: list[bool]) -> set[int]:
+    """Return the moves of one pass up to the best point; none if it is the start."""
     n = len(rows)
     now = list(sides)
     gains = [
@@ -88,9 +92,8 @@ def _pass(rows: Rows, sides: list[bool]) -> set[int]:
     moves: list[int] = []
     total, best, kept = 0.0, 1e-9, 0
     for _ in range(n):
-        larger = (
-            2 * sum(now) > n if 2 * sum(now) != n else None
-        )  # the side that must give; either, if they are even
+        # The larger side must give; either, if they are even.
+        larger = 2 * sum(now) > n if 2 * sum(now) != n else None
         vertex = max(
             (v for v in free if larger is None or now[v] == larger),
             key=lambda v: (gains[v], -v),
@@ -112,7 +115,7 @@ def _pass(rows: Rows, sides: list[bool]) -> set[int]:
     return set(moves[:kept])
 
 
-def _cut(rows: Rows, sides: list[bool]) -> float:
+def _weigh_cut(rows: Rows, sides: list[bool]) -> float:
     return sum(
         w for i, row in enumerate(rows) for j, w in enumerate(row[:i]) if sides[i] != sides[j]
     )

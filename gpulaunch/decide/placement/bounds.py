@@ -1,4 +1,4 @@
-"""What a set's links, counted by kind, allow at most: bounds of its scores, in 1e-6 GB/s.
+"""Bounds of a set's scores by its links, counted by kind, in 1e-6 GB/s.
 
 In every function `counts` is the number of links of each kind, among the GPUs of a set or from one
 of them.
@@ -22,7 +22,7 @@ class CutBounds:
 
     Args:
         fabric: the links.
-        size: GPUs of a set, at least 2.
+        size: number of GPUs in a set, at least 2.
     """
 
     def __init__(self, fabric: Fabric, size: int) -> None:
@@ -39,7 +39,7 @@ class CutBounds:
         self._nvls = round(max(fabric.nvls) * 2 * (size - 1) / (size + 1))
 
     def most(self, counts: Sequence[int]) -> int:
-        """At least the effective bandwidth of a set.
+        """Return at least the effective bandwidth of a set.
 
         With NVLinks enough to connect it no cut is wider than what its GPUs have on average, in
         whole links; a ring or a tree over whatever is faster for each two GPUs is as fast as the
@@ -52,10 +52,10 @@ class CutBounds:
         return max(narrowest + self._switched, joined, self._nvls)
 
     def most_joined(self, counts: Sequence[int]) -> int:
-        """At least what a set carries that no cut of NVLinks bounds: the widest links that join all its parts.
+        """Return at least what a set carries that no cut of NVLinks bounds.
 
-        With NVLinks too few to connect it so many parts must be joined over PCIe, and the last of
-        those links decides.
+        That is the widest links that join all its parts. With NVLinks too few to connect it so many
+        parts must be joined over PCIe, and the last of those links decides.
         """
         wires = self._wires(counts)
         if wires < self._size - 1:
@@ -66,12 +66,12 @@ class CutBounds:
         return sum([counts[place] for place in self._wired])
 
     def links_of_gpu(self, counts: Sequence[int]) -> int:
-        """What direct NVLinks carry together: no cut is wider than those of one GPU."""
+        """Return what direct NVLinks carry together: no cut is wider than those of one GPU."""
         return sum([counts[place] * planned for place, planned in self._direct])
 
 
 def most_mapa(fabric: Fabric, edges: int, counts: Sequence[int]) -> int:
-    """At least Eq. 2 of any ring with so many edges over these links."""
+    """Return at least Eq. 2 of any ring with so many edges over these links."""
     doubles = singles = slow = 0
     for count, kind in zip(counts, fabric.kinds, strict=True):
         if kind.count > 1:
@@ -113,7 +113,7 @@ class TrafficBounds:
         ]
 
     def most_total(self, counts: Sequence[int]) -> int:
-        """At least the total of any mapping: the heaviest edges on the best links."""
+        """Return at least the total of any mapping: the heaviest edges on the best links."""
         if self._equal:
             return self.most_of(counts, len(self._shares))
         worths = _first(self._worth, counts, len(self._shares))
@@ -122,7 +122,7 @@ class TrafficBounds:
         )
 
     def most_of(self, counts: Sequence[int], edges: int) -> int:
-        """The most that so many edges could add to a total."""
+        """Return the most that so many edges could add to a total."""
         total = 0
         for place, worth in self._worth:
             taken = min(edges, counts[place])
@@ -131,7 +131,10 @@ class TrafficBounds:
         return total
 
     def most_slowest(self, counts: Sequence[int]) -> int:
-        """At least the speed of the slowest edge of any mapping: the heaviest edges on the fastest links."""
+        """Return at least the speed of the slowest edge of any mapping.
+
+        That has the heaviest edges on the fastest links.
+        """
         speeds = _first(self._speed, counts, len(self._shares))
         return min(
             (round(speed / share) for speed, share in zip(speeds, self._shares, strict=False)),
@@ -139,14 +142,17 @@ class TrafficBounds:
         )
 
     def speeds(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """For each kind of rank how fast its slowest edge is at most, on a GPU with these links; 0 if too few."""
+        """Return for each kind of rank the most that its slowest edge reaches on a GPU.
+
+        Args:
+            counts: links of the GPU by kind; where they are too few for a kind of rank, it gets 0.
+        """
         links = _first(self._speed, counts, max(map(len, self._profiles)))
-        return tuple(
-            min([round(speed / share) for speed, share in zip(links, shares, strict=False)])
-            if len(shares) <= len(links)
-            else 0
-            for shares in self._profiles
-        )
+        found = []
+        for shares in self._profiles:
+            speeds = [round(speed / share) for speed, share in zip(links, shares, strict=False)]
+            found.append(min(speeds) if len(shares) <= len(links) else 0)
+        return tuple(found)
 
 
 def _widest_first(figures: Iterable[tuple[int, int]]) -> Order:
@@ -154,7 +160,7 @@ def _widest_first(figures: Iterable[tuple[int, int]]) -> Order:
 
 
 def _nth(order: Order, counts: Sequence[int], number: int) -> int:
-    """The figure of the number-th best link; 0 if there are not so many."""
+    """Return the figure of the number-th best link; 0 if there are not so many."""
     for place, figure in order:
         number -= counts[place]
         if number <= 0:
@@ -163,5 +169,5 @@ def _nth(order: Order, counts: Sequence[int], number: int) -> int:
 
 
 def _first(order: Order, counts: Sequence[int], number: int) -> list[int]:
-    """The figures of the best links."""
+    """Return the figures of the best links."""
     return [figure for place, figure in order for _ in range(counts[place])][:number]

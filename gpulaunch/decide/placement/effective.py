@@ -1,6 +1,6 @@
-"""How fast the collectives of a set of GPUs can be: the effective bandwidth of mapa-sc21 3.4, by three models.
+"""Effective bandwidth of a set of GPUs: how fast its collectives can be, by three models.
 
-Here GPUs are positions in a Fabric, and bandwidths whole numbers of 1e-6 GB/s.
+GPUs are positions in a Fabric, and bandwidths whole numbers of 1e-6 GB/s. Source: mapa-sc21 3.4.
 """
 # pure: decides on plain values
 
@@ -14,13 +14,19 @@ from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.profiles.pattern import PATTERNS
 
 THETA = (
-    16.396, 4.536, 1.556, -20.694, -9.467, 7.615, -7.973, 12.733, -4.195, -8.413, 62.851, 27.418, -5.114, -46.973,
+    16.396, 4.536, 1.556, -20.694, -9.467, 7.615, -7.973,
+    12.733, -4.195, -8.413, 62.851, 27.418, -5.114, -46.973,
 )  # fmt: skip
 """Coefficients of Eq. 2 (mapa-sc21 Table 2), fitted to rings of 2-5 GPUs on a DGX-1 V100."""
 
 
 def mapa_equation(x: int, y: int, z: int) -> float:
-    """Predicted effective bandwidth in GB/s of a ring with x double NVLinks, y single NVLinks and z PCIe edges.
+    """Return the predicted effective bandwidth of a ring, GB/s.
+
+    Args:
+        x: number of double NVLinks.
+        y: number of single NVLinks.
+        z: number of PCIe edges.
 
     Source: mapa-sc21 Eq. 2 with Table 2. It has no intercept and is not monotone.
 
@@ -32,7 +38,7 @@ def mapa_equation(x: int, y: int, z: int) -> float:
 
 
 def mapa_terms(x: int, y: int, z: int) -> tuple[float, ...]:
-    """What the coefficients of Eq. 2 are multiplied with, in their order."""
+    """Return what the coefficients of Eq. 2 are multiplied with, in their order."""
     return (
         x, y, z,
         1 / (x + 1), 1 / (y + 1), 1 / (z + 1),
@@ -43,9 +49,9 @@ def mapa_terms(x: int, y: int, z: int) -> tuple[float, ...]:
 
 
 def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
-    """The fastest all-reduce that the links of at least two GPUs allow: a ring, or NVSwitch's own.
+    """Return the fastest all-reduce that the links of at least two GPUs allow.
 
-    docs/bandwidth.md holds it against published measurements.
+    It is a ring, or NVSwitch's own. docs/bandwidth.md holds it against published measurements.
 
     Cost: cubic in the number of GPUs.
     """
@@ -56,23 +62,22 @@ def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 
 def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
-    """Bus bandwidth of an all-reduce computed in the NVSwitch that joins the GPUs (NVLink SHARP); 0 if one cannot.
+    """Return the bus bandwidth of an all-reduce computed in the NVSwitch that joins the GPUs.
 
-    Each of n GPUs sends all its data up once, and the n-th part of the sum that is its to spread: 1
-    + 1/n times the data, where a ring sends 2(n-1)/n times. So it pays from five GPUs of Hopper on,
-    and from six of Blackwell.
+    That is NVLink SHARP; 0 if the switch cannot. Each of n GPUs sends all its data up once, and the
+    n-th part of the sum that is its to spread: 1 + 1/n times the data, where a ring sends 2(n-1)/n
+    times. So it pays from five GPUs of Hopper on, and from six of Blackwell.
 
     Source: the count of nccl issue 2140; with it one efficiency fits 5 to 8 GPUs of H200, and 6 to
-        8 of B200
-    (docs/bandwidth.md). NCCL plans without the 1/n (src/graph/tuning.cc), by which four GPUs would
-    gain, and do not.
+        8 of B200 (docs/bandwidth.md). NCCL plans without the 1/n (src/graph/tuning.cc), by which
+        four GPUs would gain, and do not.
     """
     n = len(gpus)
     return round(min(fabric.nvls[gpu] for gpu in gpus) * 2 * (n - 1) / (n + 1))
 
 
 def ring_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
-    """Bus bandwidth of a ring all-reduce of at least two GPUs: their narrowest cut.
+    """Return the bus bandwidth of a ring all-reduce of at least two GPUs: their narrowest cut.
 
     GPUs that NVLink connects, through each other or through NVSwitch: the minimum cut of that
     graph, with the figures that NCCL plans with. Otherwise the ring must leave NVLink, and the best
@@ -85,25 +90,21 @@ def ring_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 
 def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
-    """The same of GPUs that NVLink connects."""
+    """Return ring_bandwidth of GPUs that NVLink connects."""
     joined = _widest_join(fabric, [[gpu] for gpu in gpus])
     kinds, kind, into_switch = fabric.kinds, fabric.kind, fabric.into_switch
-    rows = tuple(
-        (
-            *(kinds[kind[a][b]].planned if kinds[kind[a][b]].direct else 0 for b in gpus),
-            into_switch[a],
-        )
-        for a in gpus
-    )
-    if (
-        not any(into_switch[a] for a in gpus) and min(map(sum, rows)) <= joined
-    ):  # no cut is wider than one GPU's links
+    rows = []
+    for a in gpus:
+        links = [kinds[kind[a][b]] for b in gpus]
+        rows.append((*(link.planned if link.direct else 0 for link in links), into_switch[a]))
+    # No cut is wider than the links of one GPU.
+    if not any(into_switch[a] for a in gpus) and min(map(sum, rows)) <= joined:
         return joined
-    return max(_minimum_cut(rows), joined)
+    return max(_minimum_cut(tuple(rows)), joined)
 
 
 def nvlink_parts(fabric: Fabric, gpus: Sequence[int]) -> list[list[int]]:
-    """The GPUs, split into parts that NVLink connects."""
+    """Split GPUs into parts that NVLink connects."""
     kinds, kind = fabric.kinds, fabric.kind
     parts: list[list[int]] = []
     left = list(gpus)
@@ -120,7 +121,7 @@ def nvlink_parts(fabric: Fabric, gpus: Sequence[int]) -> list[list[int]]:
 
 
 def _widest_join(fabric: Fabric, parts: list[list[int]]) -> int:
-    """Narrowest edge of a widest spanning tree over the parts (Prim)."""
+    """Return the narrowest edge of a widest spanning tree over the parts (Prim)."""
     kinds, kind = fabric.kinds, fabric.kind
     reach = dict.fromkeys(range(1, len(parts)), 0)
     added, narrowest = 0, 1 << 62
@@ -135,7 +136,7 @@ def _widest_join(fabric: Fabric, parts: list[list[int]]) -> int:
 
 @lru_cache(maxsize=4096)
 def _minimum_cut(rows: tuple[tuple[int, ...], ...]) -> int:
-    """Global minimum cut with GPUs on both sides (Stoer and Wagner 1997).
+    """Return the global minimum cut with GPUs on both sides (Stoer and Wagner 1997).
 
     Args:
         rows: for each GPU its bandwidth to every GPU, then to the switch. Every search starts at
@@ -169,10 +170,10 @@ def _minimum_cut(rows: tuple[tuple[int, ...], ...]) -> int:
 
 
 def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
-    """How many double NVLinks (or more), single NVLinks and PCIe paths the best ring of at least two GPUs has.
+    """Return how many double NVLinks, single NVLinks and PCIe paths the best ring of a set has.
 
-    That is the ring with the largest sum of w; of equals the one with the most double links, then
-    the most single ones.
+    The best ring of at least two GPUs has the largest sum of w; of equals it has the most double
+    links (or more than double), then the most single ones.
     """
     mapper = _ring_mapper(fabric, len(gpus))
     _, total = mapper.figures(sorted(gpus), slowest_first=False)
@@ -186,7 +187,7 @@ _COUNTS = _MANY * _MANY
 
 @lru_cache(maxsize=8)
 def _ring_mapper(fabric: Fabric, ranks: int) -> Mapper:
-    """A ring whose total is the sum of w, then the number of double links, then that of single ones."""
+    """Return a mapper of rings by the sum of w, then the double links, then the single ones."""
     worth = [
         kind.weight * _COUNTS + (_MANY if kind.count > 1 else kind.count) for kind in fabric.kinds
     ]
@@ -194,21 +195,23 @@ def _ring_mapper(fabric: Fabric, ranks: int) -> Mapper:
 
 
 def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
-    """Names of the links of the best ring of at least two GPUs, slowest last: what kind of set they are."""
+    """Return the names of the links of the best ring of at least two GPUs, slowest last.
+
+    They tell what kind of set it is.
+    """
     kind = fabric.kind
     links = tuple(kind[a][b] for a, b in combinations(gpus, 2))
     if links not in fabric.rings:
         ring = _ring_mapper(fabric, len(gpus)).best(gpus).gpus
         hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
-        steps = sorted(
-            (fabric.kinds[kind[a][b]] for a, b in hops), key=lambda link: (-link.weight, link.name)
-        )
+        steps = [fabric.kinds[kind[a][b]] for a, b in hops]
+        steps.sort(key=lambda link: (-link.weight, link.name))
         fabric.rings[links] = tuple(link.name for link in steps)
     return fabric.rings[links]
 
 
 def mapa(fabric: Fabric, gpus: Sequence[int]) -> int:
-    """Effective bandwidth by Eq. 2 over the edges of the set's best ring, at least two GPUs.
+    """Return the effective bandwidth by Eq. 2 over the edges of the best ring of at least two GPUs.
 
     The best ring is the one with the largest aggregate bandwidth, which is sounder than the order
     that flatters Eq. 2 most. Two or more NVLinks count as double. Outside a DGX-1 V100 this is an
@@ -220,10 +223,10 @@ def mapa(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 
 def measured(fabric: Fabric, gpus: Sequence[int]) -> int:
-    """Effective bandwidth of at least two GPUs as `gpulaunch topo --measure` found it on this machine.
+    """Return the effective bandwidth of at least two GPUs as measured on this machine.
 
-    Of a set of a kind that was measured the median of its kind, of any other the cut over links
-    that carry what their class was measured to carry.
+    `gpulaunch topo --measure` measures kinds of sets. It is the median of the set's kind; of a kind
+    that was not measured, the cut over links that carry what their class was measured to carry.
 
     Source: mapa-sc21 3.4 defines the effective bandwidth so.
     """
@@ -236,3 +239,4 @@ BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], int]] = {
     "mapa": mapa,
     "measured": measured,
 }
+"""Effective-bandwidth models by name."""

@@ -1,4 +1,4 @@
-"""The links of a topology laid out for placement: by position instead of index, by kind instead of one by one."""
+"""The links of a topology laid out for placement: by position instead of index, by kind."""
 # pure: decides on plain values
 
 from functools import cached_property
@@ -12,21 +12,19 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, field_names, replace
 
 UNIT = 1_000_000
-"""Bandwidths are compared as whole numbers of 1e-6 GB/s, so that the order of a sum makes no
-difference.
-"""
+"""Bandwidths are compared as whole numbers of 1e-6 GB/s: the order of a sum makes no difference."""
 
 
 class Kind(Record):
-    """What all links of one kind are to placement; bandwidths in 1e-6 GB/s per direction.
+    """One kind of links as placement sees it; bandwidths in 1e-6 GB/s per direction.
 
     Attributes:
         weight: nominal bandwidth of the best direct connection: w of mapa-sc21 3.2.
         planned: what NCCL plans with over NVLink, direct or through a switch; 0 without NVLink.
         hop: what one step of a ring carries here: the faster of NVLink and PCIe.
-        count: NVLinks.
+        count: number of NVLinks.
         direct: whether those lead from GPU to GPU, not into a switch.
-        name: of the class of links, such as "NV2 50".
+        name: name of the class of links, such as "NV2 50".
     """
 
     weight: int
@@ -47,14 +45,14 @@ class Fabric:
     than the NVLink beside it, it makes no difference.
 
     Attributes:
-        topology: what is laid out.
+        topology: the topology that is laid out.
         gpus: index of the GPU at each position.
-        position: the inverse.
+        position: position of the GPU with each index.
         kinds: all kinds of links; the last is that of a GPU to itself, which carries nothing.
         kind: for each two positions the place in `kinds` of their link.
         into_switch: planned bandwidth of each GPU's NVLinks into a switch, 1e-6 GB/s; 0 without.
-        nvls: the same while the switch computes the sum; 0 where it cannot.
-        rings: what was found of best rings: kinds of all links of a set -> names of its ring's.
+        nvls: as into_switch, while the switch computes the sum; 0 where it cannot.
+        rings: best rings that were found: kinds of all links of a set -> names of its ring's.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -103,11 +101,14 @@ class Fabric:
 
     @cached_property
     def socket_size(self) -> list[int]:
-        """How many GPUs each socket has."""
+        """Number of GPUs that each socket has."""
         return [len(socket.gpus) for socket in self.tree.sockets]
 
     def distance(self, a: int, b: int) -> int:
-        """Length of the shortest path of two positions in the machine's levels (topo-aware-sc17 4.1.2)."""
+        """Return the length of the shortest path of two positions in the machine's levels.
+
+        Source: topo-aware-sc17 4.1.2.
+        """
         return length(self.tree, self.gpus[a], self.gpus[b])
 
     @cached_property
@@ -117,7 +118,7 @@ class Fabric:
 
     @cached_property
     def calibrated(self) -> "Fabric":
-        """The same with the measured bandwidth of each class of links in place of the planned one."""
+        """This fabric with the measured bandwidth of each class of links, not the planned one."""
         return Fabric(
             replace(
                 self.topology, links=tuple(map(self._as_measured, self.topology.links)), measured=()
@@ -136,7 +137,10 @@ class Fabric:
 
 
 def _kind(link: Link, *, usable: bool) -> Kind:
-    """The kind of a link; one of a MIG instance is of no use, since no two of those work together."""
+    """Return the kind of a link.
+
+    A link of a MIG instance is of no use, since no two of those work together.
+    """
     planned = link.nvlink_planned_gb_per_s if link.nvlink_count else 0.0
     return Kind(
         weight=round(link.bandwidth_gb_per_s * UNIT) if usable else 0,

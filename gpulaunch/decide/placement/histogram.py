@@ -1,4 +1,4 @@
-"""How many links of each kind a set of GPUs has: what bounds all its scores, and is itself quick to know.
+"""How many links of each kind a set of GPUs has: quick to know, and a bound of all its scores.
 
 The counts of a set are packed into one number, some bits for each kind, so that adding numbers adds
 all counts. On a machine of few kinds of links thousands of sets have but hundreds of different
@@ -13,7 +13,7 @@ from operator import getitem, mul
 from typing import TypeVar
 
 MOST_IN_TABLE = 16
-"""Up to so many GPUs the histograms of all sets are tabulated: 65,536 in 6 ms."""
+"""Number of GPUs up to which the histograms of all sets are tabulated: 65,536 in 6 ms."""
 
 _CHUNK = 8
 _LOW = (1 << _CHUNK) - 1
@@ -25,9 +25,9 @@ class Histogram:
     """Histograms of the sets of some GPUs; a mask has bit n-1-i for the i-th of n.
 
     Args:
-        kind: of the link of each two.
-        kinds: how many there are.
-        table: tabulate all sets at once, if they are not too many.
+        kind: kind of the link of each two GPUs.
+        kinds: number of kinds.
+        table: whether to tabulate all sets at once, if they are not too many.
     """
 
     def __init__(self, kind: Sequence[Sequence[int]], kinds: int, *, table: bool) -> None:
@@ -39,7 +39,7 @@ class Histogram:
         self._rows = [[one[number] for number in row] for row in self._kind]
         self._full = (1 << self._size) - 1
         self._packed: dict[int, int] | list[int] = (
-            _tabulated(self._rows) if table and self._size <= MOST_IN_TABLE else {}
+            _tabulate(self._rows) if table and self._size <= MOST_IN_TABLE else {}
         )
         self._known: dict[tuple[str, int], object] = {}
         self._unpacked: dict[int, list[int]] = {}
@@ -47,7 +47,7 @@ class Histogram:
         self._all = sum(self._from_each)  # twice: each link has two ends
 
     def packed(self, mask: int) -> int:
-        """The histogram of a set's links."""
+        """Return the histogram of a set's links."""
         if isinstance(self._packed, list):
             return self._packed[mask]
         if mask not in self._packed:
@@ -55,8 +55,8 @@ class Histogram:
             self._packed[mask] = sum(self._rows[a][b] for a, b in combinations(bits, 2))
         return self._packed[mask]
 
-    def of_each(self, mask: int) -> list[int]:
-        """For each GPU of a set the histogram of its own links to the others."""
+    def for_each(self, mask: int) -> list[int]:
+        """Return for each GPU of a set the histogram of its own links to the others."""
         if not isinstance(self._packed, list):
             bits = _bits(mask)
             return [sum([self._rows[i][other] for other in bits if other != i]) for i in bits]
@@ -75,12 +75,12 @@ class Histogram:
         ]
 
     def derived(self, name: str, packed: int, make: Callable[[list[int]], T]) -> T:
-        """What follows from a histogram, made once.
+        """Return what follows from a histogram, made once.
 
         Args:
-            name: of what is made.
+            name: name of what is made.
             packed: the histogram.
-            make: from the number of links of each kind.
+            make: makes it from the number of links of each kind.
         """
         key = (name, packed)
         found = self._known.get(key)
@@ -89,7 +89,7 @@ class Histogram:
         return found  # type: ignore[return-value]  # what was made under this name
 
     def _packed_rest(self, mask: int) -> int:
-        """The histogram of the links among all GPUs that are not in the set."""
+        """Return the histogram of the links among all GPUs that are not in the set."""
         return self._all // 2 - sum(self._from_each[i] for i in _bits(mask)) + self.packed(mask)
 
     def _counts(self, packed: int) -> list[int]:
@@ -102,14 +102,17 @@ class Histogram:
         return counts
 
     def sums(self, figures: Sequence[int]) -> tuple[Callable[[int], int], Callable[[int], int]]:
-        """Two functions of a mask: the sum of figures over the links of the set, and over those of all other GPUs.
+        """Return two functions of a mask that add up figures of links.
 
         Args:
-            figures: for each kind of link.
+            figures: a figure for each kind of link.
+
+        Returns:
+            The sum over the links of the set, and the sum over those of all other GPUs.
         """
         full = self._full
         if isinstance(self._packed, list):
-            table = _tabulated([[figures[number] for number in row] for row in self._kind])
+            table = _tabulate([[figures[number] for number in row] for row in self._kind])
             return table.__getitem__, lambda mask: table[full ^ mask]
         name = f"sum of {figures}"
 
@@ -127,8 +130,11 @@ class Histogram:
         return self._full
 
 
-def _tabulated(rows: Sequence[Sequence[int]]) -> list[int]:
-    """For each mask the sum over its pairs, by doubling: with GPU i come its links to every set of the ones before."""
+def _tabulate(rows: Sequence[Sequence[int]]) -> list[int]:
+    """Return for each mask the sum over its pairs.
+
+    By doubling: with GPU i come its links to every set of the ones before.
+    """
     table = [0]
     for i, row in enumerate(rows):
         table += [known + more for known, more in zip(table, _subset_sums(row[:i]), strict=True)]
@@ -136,7 +142,7 @@ def _tabulated(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _subset_sums(values: Sequence[int]) -> list[int]:
-    """For each mask the sum of its values."""
+    """Return for each mask the sum of its values."""
     sums = [0]
     for value in values:
         sums += [known + value for known in sums]

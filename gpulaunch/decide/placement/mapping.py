@@ -9,18 +9,15 @@ from gpulaunch.decide.placement.rank_search import RankSearch
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 
 EXACT_RANKS = 8
-"""Up to so many ranks the best mapping is found; beyond that, a mapping that no swap and no
-reversal improves.
-"""
+"""Number of ranks up to which the best mapping is found; beyond, one that no exchange improves."""
 
 EFFORT = 300_000
-"""So many beginnings of mappings are tried for one decision, in about 3 s; from then on good
-mappings have to do.
-"""
+"""Partial mappings that one decision tries, in about 3 s, before good mappings have to do."""
 
 MOST_EDGES_COUNTED = 2_000_000
-"""So many edges are counted, a pattern's for every swap or reversal, to improve one mapping of
-many ranks: 0.2 s.
+"""Edges that are counted to improve one mapping of many ranks, in 0.2 s.
+
+Every swap or reversal that is tried counts those of the pattern.
 """
 
 T = TypeVar("T")
@@ -46,12 +43,13 @@ class Mapper:
         return self._left < 0
 
     def best(self, gpus: Sequence[int], *, slowest_first: bool = False, effort: int = 0) -> Mapping:
-        """The best mapping to a set of GPUs; of equals the one with the lowest positions, rank by rank.
+        """Return the best mapping to a set of GPUs; of equals the one with the lowest positions.
 
         Args:
             gpus: positions, ascending; as many as there are ranks.
             slowest_first: compare the slowest edge before the total, not after it.
-            effort: beyond EXACT_RANKS so many beginnings are tried to better what swaps led to.
+            effort: partial mappings that are tried, beyond EXACT_RANKS, to better what swaps led
+                to.
 
         Source: mapa-sc21 3.3, which leaves the choice among isomorphic matches to Eq. 1.
         """
@@ -62,21 +60,23 @@ class Mapper:
             return self.traffic.figures(gpus)
         if len(gpus) <= EXACT_RANKS:
             slowest, total = self.figures(gpus, slowest_first=slowest_first)
-            found = (
-                None
-                if self.gave_up
-                else self._search(gpus, slowest, lambda search: search.first(total))
-            )
+            found: list[int] | None = None
+            if not self.gave_up:
+                found = self._search(gpus, slowest, lambda search: search.first_mapping(total))
             if found and not self.gave_up:
                 return self.traffic.figures(found)
         near = self.near_best(gpus, slowest_first=slowest_first)
-        return self._bettered(gpus, near, effort, slowest_first=slowest_first) if effort else near
+        return (
+            self._improve_by_search(gpus, near, effort, slowest_first=slowest_first)
+            if effort
+            else near
+        )
 
     def figures(self, gpus: Sequence[int], *, slowest_first: bool) -> tuple[int, int]:
-        """Slowest edge and total of the best mapping to a set; see best."""
+        """Return slowest edge and total of the best mapping to a set; see best."""
         if len(gpus) > EXACT_RANKS:
             return self.near_best(gpus, slowest_first=slowest_first).figures
-        _, links = _arranged(self._kind, gpus)
+        _, links = _canonical_order(self._kind, gpus)
         key = (slowest_first, *links)  # sets whose links are alike have the same figures
         if key not in self._known:
             found = None if self.gave_up else self._figures(gpus, slowest_first=slowest_first)
@@ -86,9 +86,9 @@ class Mapper:
     def _figures(self, gpus: Sequence[int], *, slowest_first: bool) -> tuple[int, int] | None:
         if slowest_first:
             slowest = self._fastest_floor(gpus, 0)
-            total = self._search(gpus, slowest, lambda search: search.best(), connected=True)
+            total = self._search(gpus, slowest, lambda search: search.best_total(), connected=True)
         else:
-            total = self._search(gpus, 0, lambda search: search.best(), connected=True)
+            total = self._search(gpus, 0, lambda search: search.best_total(), connected=True)
             slowest = self._fastest_floor(gpus, total)
         return None if self.gave_up else (slowest, total)
 
@@ -100,7 +100,7 @@ class Mapper:
         *,
         connected: bool = False,
     ) -> T:
-        """What an exact search says, which may give up."""
+        """Return the answer of an exact search, which may give up."""
         search = RankSearch(
             self.traffic.connected if connected else self.traffic, gpus, floor, self._left
         )
@@ -109,15 +109,13 @@ class Mapper:
         return answer
 
     def _fastest_floor(self, gpus: Sequence[int], total: int) -> int:
-        """The fastest slowest edge of all mappings to a set whose total is not less than that given."""
+        """Return the fastest slowest edge of all mappings to a set with at least this total."""
         if not self.traffic.speed:
             return 0
         kinds = {self._kind[a][b] for a, b in combinations(gpus, 2)}
         floors = sorted({speeds[kind] for speeds in self.traffic.speed for kind in kinds})
-        low, high = (
-            0,
-            len(floors),
-        )  # floors[low] is reached, floors[high] is not: the lowest is by any mapping
+        # floors[low] is reached, floors[high] is not; any mapping reaches the lowest.
+        low, high = 0, len(floors)
         while high - low > 1 and not self.gave_up:
             middle = (low + high) // 2
             floor = floors[middle]
@@ -128,38 +126,47 @@ class Mapper:
         return floors[low]
 
     def near_best(self, gpus: Sequence[int], *, slowest_first: bool) -> Mapping:
-        """A mapping that no swap of two GPUs and no reversal of a stretch improves; see best."""
+        """Return a mapping that no swap of two GPUs and no reversal of a stretch improves."""
         kind = self._kind
         if len({kind[a][b] for a, b in combinations(gpus, 2)}) == 1:
             return self.traffic.figures(gpus)
-        order, links = _arranged(kind, gpus)
+        order, links = _canonical_order(kind, gpus)
         key = (slowest_first, *links)
         if key not in self._orders:
-            self._orders[key] = _improved(
+            self._orders[key] = _improve_by_swaps(
                 self.traffic, [gpus[i] for i in order], slowest_first=slowest_first
             )
         return self.traffic.figures([gpus[order[i]] for i in self._orders[key]])
 
-    def _bettered(
+    def _improve_by_search(
         self, gpus: Sequence[int], start: Mapping, effort: int, *, slowest_first: bool
     ) -> Mapping:
-        """The best that a search which gives up can add to a mapping."""
+        """Return the best mapping that a search of limited effort can make of a good one."""
         traffic, found = self.traffic, start
         while True:
             better = None
             if slowest_first and traffic.speed:
-                better = RankSearch(traffic.connected, gpus, found.slowest + 1, effort).better(0)
+                better = RankSearch(
+                    traffic.connected, gpus, found.slowest + 1, effort
+                ).better_mapping(0)
             if better is None:
                 floor = found.slowest if slowest_first else 0
-                better = RankSearch(traffic.connected, gpus, floor, effort).better(found.total + 1)
+                better = RankSearch(traffic.connected, gpus, floor, effort).better_mapping(
+                    found.total + 1
+                )
             if better is None:
                 return found
             by_rank = dict(zip(traffic.connected_order, better, strict=True))
             found = traffic.figures([by_rank[rank] for rank in range(traffic.ranks)])
 
 
-def _arranged(kind: Sequence[Sequence[int]], gpus: Sequence[int]) -> tuple[list[int], list[int]]:
-    """An order of a set, and the kinds of its links in it, that sets with the same links mostly share."""
+def _canonical_order(
+    kind: Sequence[Sequence[int]], gpus: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return an order of a set, and the kinds of its links in it.
+
+    Sets with the same links mostly share it.
+    """
     rows = [[kind[a][b] for b in gpus] for a in gpus]
     profiles = [sorted(row) for row in rows]
     number = {profile: i for i, profile in enumerate(sorted(set(map(tuple, profiles))))}
@@ -169,16 +176,21 @@ def _arranged(kind: Sequence[Sequence[int]], gpus: Sequence[int]) -> tuple[list[
     ]
     order: list[int] = []
     left = set(range(len(gpus)))
+
+    def sort_key(gpu: int) -> tuple[list[int], list[int], int]:
+        return [rows[gpu][other] for other in order], profiles[gpu], gpu
+
     while left:
-        order.append(
-            min(left, key=lambda gpu: ([rows[gpu][other] for other in order], profiles[gpu], gpu))
-        )
+        order.append(min(left, key=sort_key))
         left.remove(order[-1])
     return order, [rows[order[b]][order[a]] for b in range(len(order)) for a in range(b)]
 
 
-def _improved(traffic: Traffic, gpus: Sequence[int], *, slowest_first: bool) -> list[int]:
-    """The places of ranks in a set where no swap or reversal improves them, from ranks that are placed one by one."""
+def _improve_by_swaps(traffic: Traffic, gpus: Sequence[int], *, slowest_first: bool) -> list[int]:
+    """Return places of ranks in a set that no swap or reversal improves.
+
+    Ranks are placed one by one first.
+    """
     kind = [[traffic.fabric.kind[a][b] for b in gpus] for a in gpus]
     place = {gpu: i for i, gpu in enumerate(gpus)}
     edges, gain, speed = traffic.edges, traffic.gain, traffic.speed
@@ -189,7 +201,7 @@ def _improved(traffic: Traffic, gpus: Sequence[int], *, slowest_first: bool) -> 
         slowest = min([speed[share][link] for share, link in links]) if speed else 0
         return (slowest, total) if slowest_first else (total, slowest)
 
-    order = [place[gpu] for gpu in _grown(traffic, gpus)]
+    order = [place[gpu] for gpu in _place_greedily(traffic, gpus)]
     order = max(order, list(range(len(gpus))), key=merit)
     best = merit(order)
     tries = MOST_EDGES_COUNTED // len(edges)
@@ -208,19 +220,17 @@ def _improved(traffic: Traffic, gpus: Sequence[int], *, slowest_first: bool) -> 
     return order
 
 
-def _grown(traffic: Traffic, gpus: Sequence[int]) -> list[int]:
-    """Each rank on the GPU that adds most, the lowest of equals."""
+def _place_greedily(traffic: Traffic, gpus: Sequence[int]) -> list[int]:
+    """Return for each rank the GPU that adds most, the lowest of equals."""
     kind = traffic.fabric.kind
     order: list[int] = []
     left = list(gpus)
     for earlier in traffic.earlier:
-        best = max(
-            left,
-            key=lambda gpu: (
-                sum(traffic.gain[share][kind[gpu][order[other]]] for other, share in earlier),
-                -gpu,
-            ),
-        )
+        gains = {}
+        for gpu in left:
+            links = [(share, kind[gpu][order[other]]) for other, share in earlier]
+            gains[gpu] = sum(traffic.gain[share][link] for share, link in links), -gpu
+        best = max(left, key=gains.__getitem__)
         order.append(best)
         left.remove(best)
     return order

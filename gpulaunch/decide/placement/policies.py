@@ -1,13 +1,14 @@
-"""How to choose: each policy is one function from a problem to an order of its candidates.
+"""Placement policies: each is one function from a problem to an order of its candidates.
 
 Most policies name the scores that decide: the first is maximised, the next one breaks its ties, and
-so on; what is still equal then is decided by the lowest indices, so nothing is left to chance. The
-others make one set by an algorithm of their own, which then comes before all others.
+so on. What is still equal then is decided by the lowest indices, so nothing is left to chance. The
+others choose one set by an algorithm of their own, which then comes before all others.
 """
 # pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Literal
 
 from gpulaunch.decide.placement.problem import PlacementProblem
@@ -16,18 +17,18 @@ from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.records import Record
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
+"""A figure by which a policy compares machines of a cluster."""
 
 
 class Order(Record):
-    """How a policy orders the candidates of a problem.
+    """The order in which a policy takes the candidates of a problem.
 
     Attributes:
-        by: the scores that decide, in order of weight.
-        chosen_set: the set that the policy made itself, GPUs by index in rank order or not; None if it
-            only compares.
+        by: the scores that decide, the first one first.
+        chosen_set: the GPUs that the policy chose by itself, by index; None if it only compares.
         in_rank_order: whether `chosen_set` is in rank order.
-        utility: how useful GPUs are to the job, by index in rank order, 0 to 1; None if the policy
-            knows none.
+        utility: returns how useful GPUs are to the job, by index in rank order, 0 to 1; None if the
+            policy knows no utility.
     """
 
     by: tuple[ScoreName, ...]
@@ -37,55 +38,54 @@ class Order(Record):
 
 
 def baseline(problem: PlacementProblem) -> Order:  # noqa: ARG001
-    """The lowest indices, as docker run --gpus N takes them: no score (mapa-sc21 4)."""
+    """Take the lowest indices, as docker run --gpus N does: no score (mapa-sc21 4)."""
     return Order(())
 
 
 def fcfs(problem: PlacementProblem) -> Order:
-    """The first GPUs that are free, socket after socket (topo-aware-sc17 5.2)."""
-    return Order(
-        (), next((_filled(problem, problem.sockets(group)) for group in problem.groups), None)
-    )
-
-
-def best_fit(problem: PlacementProblem) -> Order:
-    """Bin packing: the socket with the fewest free GPUs first, then the next (topo-aware-sc17 5.2).
-
-    Where the job must stay in a group, such as a machine of several, likewise in the one with the
-    fewest.
-    """
-    groups = sorted(problem.groups, key=problem.free_beside)
-    filled = (
-        _filled(problem, sorted(problem.sockets(group), key=problem.free_beside))
-        for group in groups
-    )
+    """Take the first GPUs that are free, socket after socket (topo-aware-sc17 5.2)."""
+    filled = (_fill(problem, problem.split_by_socket(group)) for group in problem.groups)
     return Order((), next(filled, None))
 
 
-def _filled(problem: PlacementProblem, sockets: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(gpu for socket in sockets for gpu in socket)[: problem.count]
+def best_fit(problem: PlacementProblem) -> Order:
+    """Pack bins: the socket with the fewest free GPUs first, then the next (topo-aware-sc17 5.2).
+
+    Where the job must stay in a group, such as one machine of several, the group with the fewest
+    free GPUs comes first, too.
+    """
+    if not problem.groups:
+        return Order(())
+    fullest = min(problem.groups, key=problem.count_free_beside)
+    sockets = sorted(problem.split_by_socket(fullest), key=problem.count_free_beside)
+    return Order((), _fill(problem, sockets))
+
+
+def _fill(problem: PlacementProblem, sockets: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(chain.from_iterable(sockets))[: problem.count]
 
 
 def greedy(problem: PlacementProblem) -> Order:  # noqa: ARG001
-    """Aggregate bandwidth; nothing is kept for others (mapa-sc21 4)."""
+    """Maximise aggregate bandwidth; keep nothing for others (mapa-sc21 4)."""
     return Order(("aggregate_bandwidth",))
 
 
 def preserve(problem: PlacementProblem) -> Order:
-    """Sensitive jobs: effective, lasting, aggregate bandwidth. Insensitive ones: lasting, aggregate.
+    """Give bandwidth to sensitive jobs, and keep it from insensitive ones.
 
-    The rule of mapa-sc21 Algorithm 1, sensitive jobs get bandwidth and insensitive ones leave it,
-    with two departures. What is left counts not only now, among free GPUs, but also once those that
-    run have left: else insensitive jobs lie across sockets, and nobody after them gets a whole one.
-    Ties are chosen instead of left to the order of enumeration: what no link tells apart fills a
-    socket that others have begun. docs/bake-off.md has what that is worth.
+    Sensitive jobs compare effective, lasting, aggregate bandwidth; insensitive ones lasting and
+    aggregate. This is the rule of mapa-sc21 Algorithm 1 with two departures. What is left counts
+    not only now, among free GPUs, but also once those that run have left: else insensitive jobs lie
+    across sockets, and nobody after them gets a whole one. Ties are chosen instead of left to the
+    order of enumeration: what no link tells apart fills a socket that others have begun.
+    docs/bake-off.md has what that is worth.
     """
     after: tuple[ScoreName, ...] = ("lasting_bandwidth", "aggregate_bandwidth", "fragmentation")
     return Order(("effective_bandwidth", *after) if problem.sensitive else after)
 
 
 def preserve_paper(problem: PlacementProblem) -> Order:
-    """mapa-sc21 Algorithm 1 as it is printed: one score, and of equals the first that enumeration meets.
+    """Follow mapa-sc21 Algorithm 1 as printed: one score, and the first of equals.
 
     Its comparisons are strict, and it enumerates in order of indices. The set that it starts with,
     {}, must count as worse than any: read literally it would refuse sets below Eq. 2 at (0,0,0),
@@ -95,41 +95,40 @@ def preserve_paper(problem: PlacementProblem) -> Order:
 
 
 def topo_aware(problem: PlacementProblem) -> Order:
-    """Recursive bipartition of machine and job, by communication, interference and fragmentation (topo-aware-sc17 4).
+    """Cut machine and job in two, again and again, by three costs (topo-aware-sc17 4).
 
-    docs/decisions/topo-aware.md says what of the paper is read differently, and why.
+    The costs are communication, interference and fragmentation. docs/decisions/topo-aware.md says
+    what of the paper is read differently, and why.
     """
-    return _bipartitioned(problem, problem.utility.weights)
+    return _bipartition(problem, problem.utility.weights)
 
 
 def topo_aware_p(problem: PlacementProblem) -> Order:
-    """The same, of which decide() puts off what is of too little use to the job (topo-aware-sc17 Algorithm 1).
+    """Choose as topo_aware, but for the job where the system's best is of too little use to it.
 
-    Where the set that is best for the whole system is of too little use, the one that is best for
-    the job is taken: else a job might wait for ever for what is there.
+    decide() puts off what is still of too little use (topo-aware-sc17 Algorithm 1). Without the set
+    that is best for the job, a job might wait for ever for what is there.
     """
     weights = problem.utility.weights
-    order = _bipartitioned(problem, weights)
-    if (
-        order.chosen_set is None
-        or order.utility is None
-        or order.utility(order.chosen_set) >= problem.utility.least
-    ):
+    order = _bipartition(problem, weights)
+    if order.chosen_set is None or order.utility is None:
+        return order
+    utility = order.utility(order.chosen_set)
+    if utility >= problem.utility.least:
         return order
     own = Weights(
         weights.communication + weights.fragmentation / 2,
         weights.interference + weights.fragmentation / 2,
         0,
     )
-    other = _bipartitioned(problem, own)
-    return (
-        other
-        if other.chosen_set and order.utility(other.chosen_set) > order.utility(order.chosen_set)
-        else order
-    )
+    other = _bipartition(problem, own)
+    if other.chosen_set and order.utility(other.chosen_set) > utility:
+        return other
+    return order
 
 
-def _bipartitioned(problem: PlacementProblem, weights: Weights) -> Order:
+def _bipartition(problem: PlacementProblem, weights: Weights) -> Order:
+    """Return the order whose chosen set comes from recursive bipartition."""
     from gpulaunch.decide.placement.topo_aware import place_tasks
 
     slowdown, begun = problem.utility.slowdown, problem.utility.begun
@@ -138,42 +137,50 @@ def _bipartitioned(problem: PlacementProblem, weights: Weights) -> Order:
     def useful(gpus: tuple[int, ...]) -> float:
         return utility_of(problem, gpus)
 
-    made = [
-        place_tasks(
-            edges, problem.count, group, *_tree_of(problem, group), slowdown, weights, begun
-        )
-        for group in problem.groups
-    ]
-    best = max(made, key=useful, default=None)
+    sets = []
+    for group in problem.groups:
+        tree = _tree_around(problem, group)
+        sets.append(place_tasks(edges, problem.count, group, *tree, slowdown, weights, begun))
+    best = max(sets, key=useful, default=None)
     return Order(("effective_bandwidth", "fragmentation"), best, in_rank_order=True, utility=useful)
 
 
 def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
-    """How useful GPUs are to the job of a problem, by index in rank order, 0 to 1 (topo-aware-sc17 Eq. 2)."""
+    """Return how useful GPUs are to the job of a problem, 0 to 1.
+
+    Args:
+        problem: the placement problem.
+        gpus: GPUs by index, in rank order.
+
+    Source: topo-aware-sc17 Eq. 2.
+    """
     from gpulaunch.decide.placement.topo_aware import placement_costs
     from gpulaunch.decide.placement.utility import job_utility
 
     edges = problem.pattern.edges(problem.count)
-    costs = placement_costs(edges, gpus, *_tree_of(problem, gpus), problem.utility.slowdown)
+    costs = placement_costs(edges, gpus, *_tree_around(problem, gpus), problem.utility.slowdown)
     return job_utility(costs, problem.utility.weights)
 
 
-def _tree_of(
+def _tree_around(
     problem: PlacementProblem, gpus: Sequence[int]
 ) -> tuple[Callable[[int, int], int], dict[int, int], dict[int, int], dict[int, int]]:
-    """Of the machines of these GPUs: distances, the socket of each GPU, GPUs of each in all, and free ones."""
+    """Return the tree of the machines of some GPUs.
+
+    Returns:
+        The distance of two GPUs, the socket of each GPU, and by socket the number of all and of
+            free GPUs.
+    """
     fabric = problem.fabric
     node = {gpu.index: gpu.node for gpu in problem.topology.gpus}
     nodes = {node[gpu] for gpu in gpus}
-    socket_of = {
-        gpu: socket
-        for gpu, socket in zip(fabric.gpus, fabric.socket, strict=True)
-        if node[gpu] in nodes
-    }
+    sockets = zip(fabric.gpus, fabric.socket, strict=True)
+    socket_of = {gpu: socket for gpu, socket in sockets if node[gpu] in nodes}
     totals = dict(Counter(socket_of.values()))
-    frees = dict.fromkeys(totals, 0) | Counter(
-        socket_of[gpu] for gpu in problem.free if gpu in socket_of
-    )
+    frees = dict.fromkeys(totals, 0)
+    for gpu in problem.free:
+        if gpu in socket_of:
+            frees[socket_of[gpu]] += 1
 
     def distance(a: int, b: int) -> int:
         return fabric.distance(fabric.position[a], fabric.position[b])
@@ -182,33 +189,35 @@ def _tree_of(
 
 
 def best_effort(problem: PlacementProblem) -> Order:
-    """What the Kubernetes device plugin does: the best set of the best partition of all free GPUs into such sets.
+    """Choose as the Kubernetes device plugin: the best set of the best partition of all free GPUs.
 
     Source: NVIDIA go-gpuallocator, besteffort_policy.go; see best_of_partition for the departures.
     """
     from gpulaunch.decide.placement.best_effort import best_of_partition
 
-    groups = (group for group in problem.groups if problem.needs.required.issubset(group))
-    made = (
-        best_of_partition(problem.topology, group, problem.count, problem.needs.required)
-        for group in groups
-    )
-    return Order(("aggregate_bandwidth",), next(made, None))
+    required = problem.needs.required
+    chosen = None
+    for group in problem.groups:
+        if required.issubset(group):
+            chosen = best_of_partition(problem.topology, group, problem.count, required)
+            break
+    return Order(("aggregate_bandwidth",), chosen)
 
 
 class Policy(Record):
     """A placement policy, with everything that is known of it.
 
     Attributes:
-        order: Returns the order in which the policy takes the candidates of a problem.
-        colour: The policy's colour in pictures, as #rrggbb; it reads on light and on dark ground.
-        help: What the policy compares or makes, for lists of policies.
-        source: Where the policy comes from, for lists of policies.
-        bandwidth_model: The bandwidth model that it goes by unless the user names one.
-        goes_by_utility: It weighs the utility to the job: neighbours matter, and their order.
-        waits_for_utility: A job waits for GPUs of the least utility that was asked for.
-        compares_machines_by: What it compares machines of a cluster by, the first figure first;
-            () takes the first machine that fits, None the scores that decided on the machine.
+        order: returns the order in which the policy takes the candidates of a problem.
+        colour: the policy's colour in pictures, as #rrggbb; it reads on light and on dark ground.
+        help: what the policy compares or makes, for lists of policies.
+        source: where the policy comes from, for lists of policies.
+        bandwidth_model: the bandwidth model that it goes by unless the user names one.
+        goes_by_utility: it weighs the utility to the job, so that neighbours matter, and which
+            began last.
+        waits_for_utility: a job waits for GPUs of the least utility that was asked for.
+        compares_machines_by: what it compares machines of a cluster by, the first figure first; ()
+            takes the first machine that fits, None the scores that decided on the machine.
     """
 
     order: Callable[[PlacementProblem], Order]
@@ -295,7 +304,7 @@ POLICIES: dict[str, Policy] = {
 """The policies by name. tests/test_report.py checks that everybody can tell their colours apart."""
 
 DEFAULT_POLICY = "preserve"
-"""The policy of a launch that names none; its first choice for a sensitive job are fast links."""
+"""The policy of a launch that names none; for a sensitive job it prefers fast links."""
 
 CHEAPEST_POLICY = "baseline"
 """The policy that decides quickest, for questions that every policy answers alike."""

@@ -4,10 +4,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from gpulaunch.decide.placement.candidates import Limits, how_many, is_allowed, mask_of, sets
+from gpulaunch.decide.placement.candidates import (
+    Limits,
+    count_sets,
+    enumerate_sets,
+    is_allowed,
+    mask_of,
+)
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.scores import ScoreName, Scorer
-from gpulaunch.decide.placement.search import Ranked, climbed, ranked
+from gpulaunch.decide.placement.search import Ranked, climb, ranked
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
@@ -15,15 +21,16 @@ from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record, replace
 
 _SEEDS = 8
+"""GPUs that the hill climb starts from, in each group."""
 
 
 class Needs(Record):
-    """What a set must have besides its size. GPUs are indices.
+    """What a set must have besides its size; GPUs are indices.
 
     Attributes:
         required: GPUs that must be in it.
-        within: it must lie in one of these groups; empty for anywhere.
-        at_most: of a group it may have only so many.
+        within: groups of which it must lie in one; empty for anywhere.
+        at_most: groups of which it may have only so many GPUs.
         nvlink: NVLink must connect it.
         least_gb_per_s: least effective bandwidth; 0 for any.
     """
@@ -36,15 +43,15 @@ class Needs(Record):
 
 
 class UtilitySetting(Record):
-    """What the policies of topo-aware-sc17 go by besides.
+    """What the policies that go by utility need besides (topo-aware-sc17).
 
     Attributes:
-        weights: of communication, interference and fragmentation.
-        slowdown: by index what a GPU's neighbours and this job would suffer, 0.1 is 10 %; none
-            where it is missing.
+        weights: weights of communication, interference and fragmentation.
+        slowdown: by index, what a GPU's neighbours and this job would suffer, 0.1 is 10 %; missing
+            is none.
         least: under this utility the job would wait.
         begun: by index, how late the last job on the GPU's socket began, as a place in the order of
-            all; 0 where it is missing.
+            all; missing is 0.
     """
 
     weights: Weights = Weights()
@@ -54,19 +61,19 @@ class UtilitySetting(Record):
 
 
 class PlacementProblem:
-    """One placement to be decided.
+    """One placement to be decided: the machine, the GPUs to choose from and what the job needs.
 
     Args:
         topology: the machine.
         free: indices of all GPUs that are free; what is preserved is counted over these.
         admitted: those of them that the request admits.
-        count: how many GPUs, 1 to len(admitted).
-        pattern: who talks to whom.
+        count: number of GPUs, 1 to len(admitted).
+        pattern: which ranks talk to which.
         sensitive: whether the job's speed depends on its links; without traffic between GPUs it
             does not.
         model: name of the effective-bandwidth model.
-        needs: what a set must have besides.
-        utility: what the policies of topo-aware-sc17 go by.
+        needs: what a set must have besides its size.
+        utility: what policies that go by utility need.
         scope: indices of all GPUs in reach, busy or not; None for those of the machine.
     """
 
@@ -101,35 +108,35 @@ class PlacementProblem:
         return Fabric(self.topology)
 
     def format_ranks(self, gpus: Sequence[int]) -> str:
-        """GPUs by index as people name them, in their order: "3,0,1"."""
+        """Return GPUs by index as people name them, in their order: "3,0,1"."""
         names = {gpu.index: gpu.name for gpu in self.topology.gpus}
         return ",".join(names[gpu] for gpu in gpus)
 
     def format_set(self, gpus: Sequence[int]) -> str:
-        """The same without an order: "0-1,3"."""
+        """Return GPUs by index as people name them, without an order: "0-1,3"."""
         return gpu_names(gpu for gpu in self.topology.gpus if gpu.index in gpus)
 
     @cached_property
     def groups(self) -> list[tuple[int, ...]]:
-        """Where a policy that makes one set itself may take it: the admitted GPUs of each group that has enough."""
+        """The admitted GPUs of each group that a set may lie in and that has enough of them."""
         if not self.needs.within:
             return [self.admitted]
-        groups = [
-            tuple(gpu for gpu in self.admitted if gpu in group)
-            for group in self.needs.within
-            if self.needs.required <= group
-        ]
-        return [group for group in groups if len(group) >= self.count]
+        groups = []
+        for group in self.needs.within:
+            gpus = tuple(gpu for gpu in self.admitted if gpu in group)
+            if self.needs.required <= group and len(gpus) >= self.count:
+                groups.append(gpus)
+        return groups
 
-    def sockets(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
-        """GPUs by index, socket after socket."""
+    def split_by_socket(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return GPUs by index, one tuple for each socket, in the order of sockets."""
         found: dict[int, list[int]] = {}
         for gpu in gpus:
             found.setdefault(self.fabric.socket[self.fabric.position[gpu]], []).append(gpu)
         return [tuple(found[number]) for number in sorted(found)]
 
-    def free_beside(self, gpus: Sequence[int]) -> int:
-        """How many GPUs are free on the sockets of these."""
+    def count_free_beside(self, gpus: Sequence[int]) -> int:
+        """Return how many GPUs are free on the sockets of these."""
         socket, position = self.fabric.socket, self.fabric.position
         touched = {socket[position[gpu]] for gpu in gpus}
         return sum(socket[position[gpu]] in touched for gpu in self.free)
@@ -148,8 +155,8 @@ class PlacementProblem:
 
     @cached_property
     def candidates(self) -> int:
-        """How many sets there are to choose from, alike or not."""
-        return how_many(self._limits, self.count)
+        """The number of sets to choose from, alike or not."""
+        return count_sets(self._limits, self.count)
 
     @cached_property
     def _sets(self) -> list[int] | None:
@@ -157,12 +164,10 @@ class PlacementProblem:
             return []
         fabric = self.fabric
         positions = [fabric.position[gpu] for gpu in self.free]
-        others = [
-            position for position in range(len(fabric.gpus)) if position not in set(positions)
-        ]
+        others = sorted(set(range(len(fabric.gpus))).difference(positions))
         kind = [[fabric.kind[a][b] for b in (*positions, *others)] for a in positions]
         domain = [(fabric.socket[a], fabric.socket_size[fabric.socket[a]]) for a in positions]
-        return sets(kind, domain, self.count, self._limits)
+        return enumerate_sets(kind, domain, self.count, self._limits)
 
     @property
     def too_many(self) -> bool:
@@ -171,34 +176,32 @@ class PlacementProblem:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """What weighs the candidates."""
+        """Weighs the candidates."""
         positions = [self.fabric.position[gpu] for gpu in self.free]
         many = 8 * len(self._sets or ()) * self.count > 1 << len(self.free)
-        scope = [
-            self.fabric.position[gpu]
-            for gpu in self.fabric.gpus
-            if self._scope is None or gpu in self._scope
-        ]
+        scope = list(range(len(self.fabric.gpus)))
+        if self._scope is not None:
+            scope = [self.fabric.position[gpu] for gpu in self.fabric.gpus if gpu in self._scope]
         return Scorer(
             self.fabric, positions, self.count, self.pattern, self.model, scope, many=many
         )
 
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[Ranked]:
-        """The candidates, best first, of those that are alike one; where they are too many, a single good one.
+        """Return the candidates, the best first, one of those that are alike.
 
-        What the job needs comes before all else: a candidate has it if the scores of ranked() say
-        so.
+        Where they are too many to compare, there is a single good one. What the job needs comes
+        before all scores: candidates that lack it come last, see meets().
 
         Args:
-            by: the scores that decide, in order of weight; the lowest indices decide last.
+            by: the scores that decide, the first one first; the lowest indices decide last.
         """
         order = (*self.musts, *by)
         minimum = round(self.needs.least_gb_per_s * UNIT)
         scores = [self.scorer.score(name, order, minimum) for name in order]
         if self._sets is None:
-            seeds = [mask for mask in self._seeds() if self._is_allowed(mask)]
+            seeds = [mask for mask in self._make_seeds() if self._is_allowed(mask)]
             bits = [mask_of([place], len(self.free)) for place in sorted(self._limits.admitted)]
-            return iter([climbed(seeds, bits, scores, self._is_allowed)] if seeds else [])
+            return iter([climb(seeds, bits, scores, self._is_allowed)] if seeds else [])
         return ranked(self._sets, scores, known=len(self.musts))
 
     @cached_property
@@ -211,65 +214,66 @@ class PlacementProblem:
     def _is_allowed(self, mask: int) -> bool:
         return is_allowed(mask, len(self.free), self._limits)
 
-    def _seeds(self) -> list[int]:
-        """Sets to begin with where there are too many: the lowest GPUs, and what grows by links from some of them."""
-        groups = [sorted(group.intersection(self.admitted)) for group in self.needs.within] or [
-            list(self.admitted)
-        ]
-        grown = [
-            self._grown(group, first)
-            for group in groups
-            for first in (None, *group[:: max(1, len(group) // _SEEDS)])
-        ]
-        return [self.mask(gpus) for gpus in grown if len(gpus) == self.count]
+    def _make_seeds(self) -> list[int]:
+        """Return sets for the hill climb to start from.
 
-    def _grown(self, group: Sequence[int], first: int | None) -> list[int]:
-        """GPUs of a group, of which as many as may be are near the first and each other; None: the lowest."""
+        They are the lowest GPUs of each group, and what grows by links around some of its GPUs.
+        """
+        groups = [sorted(group.intersection(self.admitted)) for group in self.needs.within]
+        seeds = []
+        for group in groups or [list(self.admitted)]:
+            for first in (None, *group[:: max(1, len(group) // _SEEDS)]):
+                gpus = self._grow_seed(group, first)
+                if len(gpus) == self.count:
+                    seeds.append(self.mask(gpus))
+        return seeds
+
+    def _grow_seed(self, group: Sequence[int], first: int | None) -> list[int]:
+        """Return GPUs of a group, near the first one and each other; the lowest if that is None."""
         kind, kinds, position = self.fabric.kind, self.fabric.kinds, self.fabric.position
         grown = sorted(self.needs.required if first is None else self.needs.required | {first})
         while len(grown) < self.count:
-            full = [
-                held for held, most in self.needs.at_most if len(held.intersection(grown)) >= most
-            ]
-            left = [
-                gpu for gpu in group if gpu not in grown and not any(gpu in held for held in full)
-            ]
+            barred = set(grown)
+            for held, most in self.needs.at_most:
+                if len(held.intersection(grown)) >= most:
+                    barred |= held
+            left = [gpu for gpu in group if gpu not in barred]
             if not left:
                 break
             rows = [kind[position[gpu]] for gpu in grown] if first is not None else []
-            grown.append(
-                max(
-                    left,
-                    key=lambda gpu: (sum(kinds[row[position[gpu]]].weight for row in rows), -gpu),
-                )
-            )
+            links = {gpu: sum(kinds[row[position[gpu]]].weight for row in rows) for gpu in left}
+            grown.append(max(left, key=lambda gpu: (links[gpu], -gpu)))
         return grown
 
     def mask(self, gpus: Sequence[int]) -> int:
-        """GPUs by index as a mask."""
+        """Return GPUs by index as a mask."""
         return mask_of([self.free.index(gpu) for gpu in gpus], len(self.free))
 
     def allows(self, gpus: Sequence[int]) -> bool:
-        """Whether a set of GPUs by index has what the job needs."""
+        """Return whether a set of GPUs by index has what the job needs."""
         mask = self.mask(gpus)
-        required = self.needs.required.issubset(
-            gpus
-        )  # also such as are not free, of which the limits know nothing
-        return required and self._is_allowed(mask) and self.meets(self.scores_by(mask, self.musts))
+        # The limits know nothing of required GPUs that are not free.
+        if not self.needs.required.issubset(gpus) or not self._is_allowed(mask):
+            return False
+        return self.meets(self.scores_by(mask, self.musts))
 
     def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
-        """The scores of a set in full."""
+        """Return the exact scores of a set, by name."""
         minimum = round(self.needs.least_gb_per_s * UNIT)
         scores = [self.scorer.score(name, (*self.musts, *by), minimum) for name in by]
         return tuple((score.bound, *score.stages)[-1](mask) for score in scores)
 
     def meets(self, figures: Sequence[int]) -> bool:
-        """Whether the first of a candidate's scores say that it has what the job needs."""
+        """Return whether a candidate has what the job needs, by the first of its scores."""
         least = {"nvlink": 1, "adequate_bandwidth": round(self.needs.least_gb_per_s * UNIT)}
         return all(figure >= least[name] for name, figure in zip(self.musts, figures, strict=False))
 
-    def best_effective(self) -> float | None:
-        """The largest effective bandwidth of the sets that meet all other needs, GB/s; None without such a set."""
+    def best_effective_bandwidth(self) -> float | None:
+        """Return the largest effective bandwidth of sets that meet all other needs, GB/s.
+
+        Returns:
+            None if no set meets them.
+        """
         other = PlacementProblem(
             self.topology,
             free=self.free,

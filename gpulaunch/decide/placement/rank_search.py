@@ -1,8 +1,8 @@
 """An exact search over the mappings of ranks to the GPUs of one set, by branch and bound.
 
-Ranks are placed one after the other, and a beginning is given up as soon as even the best links for
-all that is left would not beat what was found. Of ranks that are alike to the pattern, and of GPUs
-that are alike to the links, only one order is tried.
+Ranks are placed one after the other, and a partial mapping is given up as soon as even the best
+links for all that is left would not beat what was found. Of ranks that are alike to the pattern,
+and of GPUs that are alike to the links, only one order is tried.
 """
 # pure: decides on plain values
 
@@ -16,13 +16,13 @@ class RankSearch:
     """The mappings to one set; inside, GPUs are places in it.
 
     Args:
-        traffic: of as many ranks as there are GPUs.
+        traffic: pattern of as many ranks as there are GPUs.
         gpus: positions in the fabric.
         floor: edges may not be slower, 1e-6 GB/s.
-        effort: how many beginnings to try at most; about 10 us each.
+        effort: partial mappings to try at most; about 10 us each.
 
     Attributes:
-        left: what is left of that; negative if the search gave up.
+        left: what is left of the effort; negative if the search gave up.
     """
 
     def __init__(self, traffic: Traffic, gpus: Sequence[int], floor: int, effort: int) -> None:
@@ -41,30 +41,30 @@ class RankSearch:
             ]
             self._degree = [sum(row) - row[gpu] for gpu, row in enumerate(self._fast[-1])]
         self._lower_twins = [
-            sum(1 << other for other in range(gpu) if _alike(kind, gpu, other))
+            sum(1 << other for other in range(gpu) if _are_alike(kind, gpu, other))
             for gpu in range(self._count)
         ]
         self._rows: dict[tuple[int, int, tuple[int, ...]], int] = {}
         self._sums: dict[tuple[int, int], int] = {}
         self._order = [0] * self._count
 
-    def best(self) -> int:
-        """The largest total that was found; -1 if every mapping has an edge that is too slow."""
+    def best_total(self) -> int:
+        """Return the largest total found; -1 if every mapping has an edge that is too slow."""
         self._run(least=0, enough=self._most(0, 0), eager=True)
         return self._found
 
     def reaches(self, total: int) -> bool:
-        """Whether a mapping of at least so much was found."""
+        """Return whether a mapping of at least this total was found."""
         self._run(least=total, enough=total, eager=True)
         return self._found >= total
 
-    def first(self, total: int) -> list[int] | None:
-        """The first mapping by positions that has at least this total; None if none was found."""
+    def first_mapping(self, total: int) -> list[int] | None:
+        """Return the first mapping by positions with at least this total; None without one."""
         self._run(least=total, enough=total, eager=False)
         return self._gpus_by_rank() if self._found >= total else None
 
-    def better(self, total: int) -> list[int] | None:
-        """The best mapping of at least this total that was found, or None."""
+    def better_mapping(self, total: int) -> list[int] | None:
+        """Return the best mapping of at least this total that was found, or None."""
         self._run(least=total, enough=self._most(0, 0), eager=True)
         return self._gpus_by_rank() if self._found >= total else None
 
@@ -76,7 +76,7 @@ class RankSearch:
 
         Args:
             least: totals below are of no interest.
-            enough: where to stop.
+            enough: total at which to stop.
             eager: try first what adds most, not what comes first.
         """
         self._found = least - 1
@@ -103,14 +103,15 @@ class RankSearch:
                 return
 
     def _most(self, rank: int, used: int) -> int:
-        """The most that the open edges could add: over the best links left from each GPU, and the best pairs left.
+        """Return the most that the open edges could add.
 
-        Heavier edges get better links.
+        They get the best links left from each GPU, and the best pairs left; heavier edges get
+        better links.
         """
         ends, among = self._traffic.open[rank]
         most = self._sums.get((rank, used))
         if most is None:
-            free = self._free(used)
+            free = self._free_gpus(used)
             links = [self._gain[0][a][b] for a, b in combinations(free, 2)]
             most = self._sums[rank, used] = self._best_sum(links, among)
         for end, shares in ends:
@@ -120,13 +121,13 @@ class RankSearch:
             if found is None:
                 row = self._gain[0][gpu]
                 found = self._rows[key] = self._best_sum(
-                    [row[other] for other in self._free(used)], shares
+                    [row[other] for other in self._free_gpus(used)], shares
                 )
             most += found
         return most
 
     def _best_sum(self, gains: list[int], shares: tuple[int, ...]) -> int:
-        """The most that edges of these shares, heaviest first, could add over some links."""
+        """Return the most that edges of these shares, heaviest first, could add over some links."""
         gains.sort(reverse=True)
         if not shares or not shares[-1]:  # all edges weigh the same
             return sum(gains[: len(shares)])
@@ -135,19 +136,20 @@ class RankSearch:
             [int(gain * weights[share]) + 1 for gain, share in zip(gains, shares, strict=False)]
         )
 
-    def _free(self, used: int) -> list[int]:
+    def _free_gpus(self, used: int) -> list[int]:
         return [gpu for gpu in range(self._count) if not used >> gpu & 1]
 
     def _steps(self, rank: int, used: int) -> list[tuple[int, int]]:
-        """What placing this rank adds on each GPU where that is allowed; the GPU is negative, so that lower is more.
+        """Return what placing this rank adds on each GPU where that is allowed.
 
-        Of ranks that are alike the later ones get higher GPUs, so enough of those must be left.
+        The GPU is negative, so that lower is more. Of ranks that are alike the later ones get
+        higher GPUs, so enough of those must be left.
         """
         traffic, order, fast = self._traffic, self._order, self._fast
         earlier, degree = traffic.earlier[rank], traffic.degree[rank]
         twin = traffic.twin[rank]
         first = order[twin] + 1 if twin >= 0 else 0
-        free = self._free(used)
+        free = self._free_gpus(used)
         if rank == 0 and traffic.turns:
             free = free[: 1 + traffic.later_twins[0]]
         steps = []
@@ -162,6 +164,6 @@ class RankSearch:
         return steps
 
 
-def _alike(kind: list[list[int]], a: int, b: int) -> bool:
-    """Whether two places have the same links to all others."""
+def _are_alike(kind: list[list[int]], a: int, b: int) -> bool:
+    """Return whether two places have the same links to all others."""
     return all(kind[a][k] == kind[b][k] for k in range(len(kind)) if k not in (a, b))

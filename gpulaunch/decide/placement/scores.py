@@ -1,4 +1,4 @@
-"""How good is a candidate: every score by name, as a bound that is quick and a value that is exact.
+"""Scores of a candidate by name, each as a bound that is quick and a value that is exact.
 
 Inside, all scores are whole numbers of which more is better: bandwidths in 1e-6 GB/s, fragmentation
 negative.
@@ -32,6 +32,7 @@ ScoreName = Literal[
     "fragmentation",
 ]
 Weigh = Callable[[int], int]
+"""A figure of a set, given its mask."""
 
 _NO_BOUND = 1 << 62
 
@@ -40,10 +41,10 @@ class Scores(Record):
     """All scores of one candidate with its best mapping; None where a score does not exist.
 
     Attributes:
-        aggregate_bandwidth: sum of w over the edges that the pattern uses, each for what it weighs
+        aggregate_bandwidth: sum of w over the edges that the pattern uses, each times its weight
             relative to the heaviest, GB/s (mapa-sc21 Eq. 1).
-        effective_bandwidth: what the job gets, GB/s (mapa-sc21 3.4): of collectives by the
-            bandwidth model, of any other pattern the slowest edge relative to its weight.
+        effective_bandwidth: what the job gets, GB/s (mapa-sc21 3.4): for collectives by the
+            bandwidth model, for any other pattern the slowest edge relative to its weight.
         preserved_bandwidth: sum of w over all pairs of GPUs that stay free, GB/s (mapa-sc21 Eq. 3).
         lasting_bandwidth: preserved bandwidth, and what would be preserved once all others have
             left: the sum of w over all pairs of the other GPUs in reach, of the machine or the
@@ -81,8 +82,8 @@ class Scorer:
     Args:
         fabric: the machine.
         free: positions of the GPUs that are free; masks are of these.
-        count: GPUs in a candidate.
-        pattern: of the job.
+        count: number of GPUs in a candidate.
+        pattern: pattern of the job.
         model: name of the effective-bandwidth model.
         scope: positions of all GPUs in reach, free or not.
         many: whether many candidates are to be weighed.
@@ -112,14 +113,14 @@ class Scorer:
         self._cuts: dict[int, int] = {}
 
     def positions(self, mask: int) -> list[int]:
-        """The GPUs of a candidate in the fabric, ascending."""
+        """Return the GPUs of a candidate as positions in the fabric, ascending."""
         if mask not in self._positions:
             self._positions[mask] = [self.free[place] for place in places_of(mask, len(self.free))]
         return self._positions[mask]
 
     @cached_property
     def traffic(self) -> Traffic:
-        """The pattern over the links; an edge of no collective is as fast as two GPUs are by the model."""
+        """The pattern over the links; no collective's edge is faster than two GPUs by the model."""
         kinds = range(len(self.fabric.kinds) - 1)
         speeds = None if self.collective else [*map(self._pair_speed, kinds), 0]
         return Traffic(self.fabric, self.edges, speeds)
@@ -130,26 +131,22 @@ class Scorer:
         return Mapper(self.traffic)
 
     def _pair_speed(self, kind: int) -> int:
-        pair = next(
-            (
-                (a, b)
-                for a, b in combinations(range(len(self.fabric.gpus)), 2)
-                if self.fabric.kind[a][b] == kind
-            ),
-            None,
-        )
-        return BANDWIDTH_MODELS[self._model](self.fabric, pair) if pair else 0
+        """Return how fast two GPUs are that such a link joins, by the model; 0 without any."""
+        for a, b in combinations(range(len(self.fabric.gpus)), 2):
+            if self.fabric.kind[a][b] == kind:
+                return BANDWIDTH_MODELS[self._model](self.fabric, (a, b))
+        return 0
 
     # ------------------------------------------------------------------ scores to compare
     # candidates by
 
     def score(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Score:
-        """A score by name.
+        """Return a score by name.
 
         Args:
-            name: of the score.
+            name: name of the score.
             by: all scores that are compared, in order: the mapping is the best one by these.
-            minimum: what is adequate, 1e-6 GB/s.
+            minimum: bandwidth that is adequate, 1e-6 GB/s.
         """
         plain = {
             "nvlink": Score(
@@ -166,18 +163,21 @@ class Scorer:
             return plain[name]
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
-            return self._aggregate(slowest_first=slowest_first)
-        effective = self._effective(slowest_first=slowest_first)
+            return self._aggregate_score(slowest_first=slowest_first)
+        effective = self._effective_score(slowest_first=slowest_first)
         if name == "effective_bandwidth":
             return effective
         return Score(
-            _at_most(minimum, effective.bound),
-            tuple(_at_most(minimum, stage) for stage in effective.stages),
+            _cap(minimum, effective.bound),
+            tuple(_cap(minimum, stage) for stage in effective.stages),
         )
 
     @cached_property
     def _weights(self) -> tuple[Weigh, Weigh]:
-        """The sum of w over all pairs of a candidate, and of the GPUs that it leaves free (mapa-sc21 Eq. 3)."""
+        """Sum of w over all pairs of a candidate, and of the GPUs that it leaves free.
+
+        Source: mapa-sc21 Eq. 3.
+        """
         return self._histogram.sums([kind.weight for kind in self.fabric.kinds])
 
     @cached_property
@@ -196,17 +196,16 @@ class Scorer:
         lost = sum([links[gpu] for gpu in self.positions(mask)]) - among(mask)
         return preserved(mask) + self._all_links - lost
 
-    def _aggregate(self, *, slowest_first: bool) -> Score:
-        if (
-            not self.edges or self.traffic.alike
-        ):  # without edges every pair counts, so that such jobs stay compact, too
+    def _aggregate_score(self, *, slowest_first: bool) -> Score:
+        # Without edges every pair counts, so that such jobs stay compact, too.
+        if not self.edges or self.traffic.alike:
             return Score(self._weights[0])
         return Score(
             self._most_total,
             (self._most_total_by_degree, lambda mask: self._total(mask, slowest_first)),
         )
 
-    def _effective(self, *, slowest_first: bool) -> Score:
+    def _effective_score(self, *, slowest_first: bool) -> Score:
         if not self.edges:
             return Score(lambda _: 0)
         if not self.collective:
@@ -230,14 +229,14 @@ class Scorer:
         return self._histogram.derived("cut", self._histogram.packed(mask), self._cut_bounds.most)
 
     def _most_cut_by_gpu(self, mask: int) -> int:
-        """No cut is wider than the links of the GPU with the fewest."""
+        """Bound the cut by the links of the GPU with the fewest: no cut is wider."""
         derived = self._histogram.derived
         most = self._most_cut(mask)
         if any(self.fabric.into_switch):
             return most
         bounds = self._cut_bounds
         narrowest = min(
-            [derived("links", row, bounds.links_of_gpu) for row in self._histogram.of_each(mask)]
+            [derived("links", row, bounds.links_of_gpu) for row in self._histogram.for_each(mask)]
         )
         return min(
             most,
@@ -265,15 +264,15 @@ class Scorer:
         )
 
     def _most_total_by_degree(self, mask: int) -> int:
-        """The rank with the most edges sits somewhere, and has the links there; the others have the best of all."""
-        degree, bounds, derived = (
-            max(self.traffic.degree),
-            self._traffic_bounds,
-            self._histogram.derived,
-        )
+        """Bound the total by the rank with the most edges.
+
+        It sits somewhere, and has the links there; the others have the best of all.
+        """
+        degree = max(self.traffic.degree)
+        bounds, derived = self._traffic_bounds, self._histogram.derived
         if degree < self.count - 1:  # with so many other edges it bounds no better
             return self._most_total(mask)
-        rows = self._histogram.of_each(mask)
+        rows = self._histogram.for_each(mask)
         own = max(
             derived("row", row, lambda counts: bounds.most_of(counts, degree)) for row in rows
         )
@@ -294,7 +293,7 @@ class Scorer:
         )
 
     def _most_slowest_by_gpu(self, mask: int) -> int:
-        """Every rank sits on some GPU, and every GPU has some rank."""
+        """Bound the slowest edge: every rank sits on some GPU, and every GPU has some rank."""
         speeds = self._speeds(mask)
         return min(self._most_slowest(mask), _slowest_rank(speeds), *map(max, speeds))
 
@@ -304,9 +303,9 @@ class Scorer:
         return _slowest_rank(self._speeds(self._histogram.every))
 
     def _speeds(self, mask: int) -> list[tuple[int, ...]]:
-        """Of each GPU how fast each kind of rank would be on it."""
+        """Return for each GPU how fast each kind of rank would be on it."""
         derived, speeds = self._histogram.derived, self._traffic_bounds.speeds
-        return [derived("speeds", row, speeds) for row in self._histogram.of_each(mask)]
+        return [derived("speeds", row, speeds) for row in self._histogram.for_each(mask)]
 
     def _slowest(self, mask: int, slowest_first: bool) -> int:
         return self.mapper.figures(self.positions(mask), slowest_first=slowest_first)[0]
@@ -314,7 +313,7 @@ class Scorer:
     # ------------------------------------------------------------------ figures to report
 
     def fragmentation(self, mask: int) -> float:
-        """Of a candidate; see utility.fragmentation."""
+        """Return the fragmentation of a candidate; see utility.fragmentation."""
         sockets = [self.fabric.socket[gpu] for gpu in self.positions(mask)]
         return fragmentation(self._free_by_socket, self._total_by_socket, sockets)
 
@@ -327,7 +326,7 @@ class Scorer:
         return dict(enumerate(self.fabric.socket_size))
 
     def scores(self, mask: int, mapping: Mapping) -> Scores:
-        """All scores of a candidate with a mapping of it."""
+        """Return all scores of a candidate with a mapping of it."""
         gpus = self.positions(mask)
         effective = None
         if self.edges:
@@ -343,16 +342,16 @@ class Scorer:
 
 
 def _slowest_rank(speeds: list[tuple[int, ...]]) -> int:
-    """Of what every kind of rank could reach on the best GPU for it the least."""
+    """Return the least that a kind of rank could reach on the best GPU for it."""
     found: list[int] = [max(rank) for rank in zip(*speeds, strict=True)]
     return min(found)
 
 
 def slowest_decides(by: Sequence[ScoreName]) -> bool:
-    """Whether of a set's mappings the one with the fastest slowest edge is better, not the one with the largest sum."""
+    """Return whether the best mapping has the fastest slowest edge, not the largest sum."""
     of_mapping = ("adequate_bandwidth", "effective_bandwidth", "aggregate_bandwidth")
     return next((name for name in by if name in of_mapping), None) != "aggregate_bandwidth"
 
 
-def _at_most(minimum: int, weigh: Weigh) -> Weigh:
+def _cap(minimum: int, weigh: Weigh) -> Weigh:
     return lambda mask: min(minimum, weigh(mask))

@@ -1,8 +1,8 @@
 """The candidates in order, the best first, without weighing all of them in full.
 
-Every candidate waits under what its scores could be at most. Whoever comes first by that is weighed
-a little better, and waits again if it is worse than it seemed; who comes first with nothing left to
-weigh is the next best.
+Every candidate waits under the most that its scores could be. The first one in that order is
+weighed a little better, and waits again if it is worse than it seemed; a candidate that comes first
+with nothing left to weigh is the next best.
 """
 # pure: decides on plain values
 
@@ -13,10 +13,7 @@ from gpulaunch.decide.placement.scores import Score, Weigh
 from gpulaunch.records import Record
 
 MOST_TRIES = 2_000_000
-"""Times the cube of the set's size: so many exchanges are tried.
-
-What it costs to weigh a set grows like that.
-"""
+"""Exchanges that are tried, times the cube of the set's size: the cost of weighing a set."""
 
 
 class Ranked(Record):
@@ -33,20 +30,18 @@ class Ranked(Record):
 
 
 def ranked(masks: Sequence[int], scores: Sequence[Score], known: int = 0) -> Iterator[Ranked]:
-    """Candidates by their first score, then the second, and so on, then the lowest indices.
+    """Yield candidates by their first score, then the second, and so on, then the lowest indices.
 
     Args:
         masks: sets, of which the larger number has the lower indices.
-        scores: in order of weight.
-        known: so many of the first figures are to be exact in any case.
+        scores: the scores, the first one first.
+        known: number of first figures that are to be exact in any case.
     """
     stages: list[tuple[int, Weigh]] = [
         (i, stage) for i, score in enumerate(scores) for stage in score.stages
     ]
-    exact = [
-        *(place for place, _ in stages),
-        len(scores),
-    ]  # so many figures are, after so many stages
+    # exact[n]: figures that are exact after n stages
+    exact = [*(place for place, _ in stages), len(scores)]
     columns = [[-score.bound(mask) for mask in masks] for score in scores]
     waiting = [(*entry, 0) for entry in zip(*columns, (-mask for mask in masks), strict=True)]
     heapify(waiting)
@@ -64,21 +59,21 @@ def ranked(masks: Sequence[int], scores: Sequence[Score], known: int = 0) -> Ite
             heapreplace(waiting, (*figures, mask, done + 1))
 
 
-def climbed(
+def climb(
     start: Sequence[int],
     swaps: Sequence[int],
     scores: Sequence[Score],
     allowed: Callable[[int], bool],
 ) -> Ranked:
-    """The best of the sets that a chain of better and better single swaps leads to.
+    """Return the best of the sets that a chain of better and better single exchanges leads to.
 
     Args:
         start: sets to begin with, at least one.
         swaps: bits of the GPUs that may be swapped in and out.
-        scores: in order of weight.
-        allowed: whether a set may be chosen.
+        scores: the scores, the first one first.
+        allowed: returns whether a set may be chosen.
     """
-    best = max((_weighed(mask, scores) for mask in start), key=_order)
+    best = max((_weigh(mask, scores) for mask in start), key=_sort_key)
     tries = max(MOST_TRIES // best.mask.bit_count() ** 3, len(swaps))
     improved = True
     while improved and tries > 0:
@@ -87,18 +82,18 @@ def climbed(
             for into in [bit for bit in swaps if not best.mask & bit]:
                 if tries > 0 and best.mask & out and allowed(best.mask ^ out ^ into):
                     tries -= 1
-                    other = _weighed(best.mask ^ out ^ into, scores, best.figures)
-                    if _order(other) > _order(best):
+                    other = _weigh(best.mask ^ out ^ into, scores, best.figures)
+                    if _sort_key(other) > _sort_key(best):
                         best, improved = other, True
     return best
 
 
-def _order(candidate: Ranked) -> tuple[tuple[int, ...], int]:
+def _sort_key(candidate: Ranked) -> tuple[tuple[int, ...], int]:
     return candidate.figures, candidate.mask
 
 
-def _weighed(mask: int, scores: Sequence[Score], least: tuple[int, ...] = ()) -> Ranked:
-    """A set with its scores, as far as is needed to see that it is not as good as the least."""
+def _weigh(mask: int, scores: Sequence[Score], least: tuple[int, ...] = ()) -> Ranked:
+    """Return a set with its scores, as far as is needed to see that it is worse than the least."""
     figures: list[int] = []
     for i, score in enumerate(scores):
         for weigh in (score.bound, *score.stages):

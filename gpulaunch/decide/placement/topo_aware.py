@@ -1,7 +1,11 @@
-"""Dual recursive bipartitioning: machine and job are cut in two together (topo-aware-sc17, Algorithms 2 and 3)."""
+"""Dual recursive bipartitioning: machine and job are cut in two together.
+
+Source: topo-aware-sc17, Algorithms 2 and 3.
+"""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 
 from gpulaunch.decide.placement.bipartition import bipartition
@@ -11,7 +15,7 @@ from gpulaunch.decide.placement.utility import (
     Weights,
     communication_range,
     fragmentation,
-    relative,
+    normalize,
     utility,
     worst_slowdown,
 )
@@ -22,12 +26,13 @@ Gpus = tuple[int, ...]
 Edges = Sequence[tuple[int, int, float]]
 
 _SAME_SOCKET = 0.01
-"""Closeness besides the inverse of the distance; it decides where all are equally far, as behind
-an NVSwitch.
+"""Closeness of two GPUs of a socket besides the inverse of their distance.
+
+It decides where all are equally far, as behind an NVSwitch.
 """
 
 _EXCHANGES = 1_000
-"""Up to so many exchanges are tried at a time in the end: 8 of 128 GPUs have 988."""
+"""Possible exchanges beyond which none is tried: 8 of 128 GPUs have 988."""
 
 
 def place_tasks(
@@ -42,7 +47,8 @@ def place_tasks(
     weights: Weights,
     begun: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[int, ...]:
-    """The GPU of each rank: a good one for the job's utility to the system, not always the best.
+    """Return the GPU of each rank: a good one for the job's utility to the system, not always the
+    best.
 
     The machine is cut in two halves, the tasks are dealt out to them one by one, each to the half
     where it is of more use, and so on within the halves. This is done for the machine, and for
@@ -54,24 +60,25 @@ def place_tasks(
     Args:
         edges: two different ranks, and how much they say to each other, 0 or more; only the
             proportions matter.
-        ranks: how many GPUs are wanted, 1 or more.
+        ranks: number of GPUs, 1 or more.
         free: the GPUs that may be chosen, at least `ranks`.
-        distance: of two GPUs, the lower index first; 1 or more, the same in both directions.
+        distance: returns the distance of two GPUs, the lower index first; 1 or more, the same in
+            both directions.
         socket_of: socket of every GPU of the machine, free or not. The machine is cut as it is
             built, whatever is free.
-        total_by_socket: all GPUs of each socket.
-        free_by_socket: the free ones, also those that this job may not choose.
-        slowdown: of a task on each GPU, as interference() means it: 0.1 is 10 % slower; missing is
-            0.
-        weights: of the costs.
-        begun: of a GPU, how late the last job on its socket began, as a place in the order of all;
+        total_by_socket: number of all GPUs of each socket.
+        free_by_socket: number of free GPUs of each socket, also those that this job may not choose.
+        slowdown: slowdown of a task on each GPU, as interference() means it: 0.1 is 10 % slower;
+            missing is 0.
+        weights: weights of the costs.
+        begun: for a GPU, how late the last job on its socket began, as a place in the order of all;
             missing is 0.
 
     Returns:
         The GPUs in rank order, no two alike.
 
     Raises:
-        UsageError: an edge that is none, or more ranks than GPUs that may be chosen.
+        UsageError: an edge is none, or there are more ranks than GPUs that may be chosen.
 
     Cost: up to 5 ms on 16 GPUs, up to 150 ms on 64 or 128, most of it for what depends on the
         machine alone.
@@ -79,9 +86,9 @@ def place_tasks(
     Source: topo-aware-sc17 4.4. docs/decisions/topo-aware.md lists the departures, and how far from
         the best it gets.
     """
-    _check(edges, ranks, free)
+    _check_job(edges, ranks, free)
     worst = worst_slowdown(slowdown.get(gpu, 0.0) for gpu in free)
-    setting = _Setting(
+    job = _JobOnMachine(
         edges,
         ranks,
         distance,
@@ -93,12 +100,9 @@ def place_tasks(
         worst,
         begun,
     )
-    machine = _cut(setting, sorted(socket_of), frozenset(free))
-    return _exchanged(
-        setting,
-        max((_mapped(setting, part) for part in _roomy(machine, ranks)), key=setting.worth),
-        free,
-    )
+    machine = _cut(job, sorted(socket_of), frozenset(free))
+    placements = [_map_job(job, part) for part in _parts_with_room(machine, ranks)]
+    return _improve_by_exchanges(job, max(placements, key=job.worth), free)
 
 
 def placement_costs(
@@ -111,7 +115,7 @@ def placement_costs(
     slowdown: Mapping[int, float],
     worst: float = WORST_SLOWDOWN,
 ) -> Costs:
-    """Costs of a placement, for job_utility() and utility(); the arguments are as in place_tasks.
+    """Return the costs of a placement, for job_utility() and utility().
 
     Communication is the mean distance over the job's edges by their weights, which is Eq. 3 if all
     talk to all alike. It is set between the least and the largest mean distance of as many GPUs of
@@ -119,17 +123,17 @@ def placement_costs(
     without edges communicates at no cost.
 
     Args:
-        edges: of the job.
-        gpus: in rank order.
-        distance: of two GPUs.
-        socket_of: of every GPU of the machine.
-        total_by_socket: all GPUs.
-        free_by_socket: the free ones, before the placement.
-        slowdown: of a task on each GPU.
-        worst: the slowdown that counts as 1. For job_utility the same at any time, or a threshold
-            would mean nothing; place_tasks itself chooses by that of worst_slowdown().
+        edges: edges of the job, as in place_tasks.
+        gpus: the placement, in rank order.
+        distance: returns the distance of two GPUs.
+        socket_of: socket of every GPU of the machine.
+        total_by_socket: number of all GPUs of each socket.
+        free_by_socket: number of free GPUs, before the placement.
+        slowdown: slowdown of a task on each GPU.
+        worst: the slowdown that counts as 1. For job_utility it is the same at any time, or a
+            threshold would mean nothing; place_tasks itself chooses by that of worst_slowdown().
     """
-    setting = _Setting(
+    job = _JobOnMachine(
         edges,
         len(gpus),
         distance,
@@ -140,10 +144,10 @@ def placement_costs(
         Weights(),
         worst,
     )
-    return setting.costs(*setting.talk_of(gpus), gpus)
+    return job.costs(*job.talk_of(gpus), gpus)
 
 
-def _check(edges: Edges, ranks: int, free: Sequence[int]) -> None:
+def _check_job(edges: Edges, ranks: int, free: Sequence[int]) -> None:
     if not 1 <= ranks <= len(set(free)):
         raise UsageError(
             f"job of {ranks} tasks: each needs a GPU of its own, and {len(set(free))} may be chosen"
@@ -155,14 +159,14 @@ def _check(edges: Edges, ranks: int, free: Sequence[int]) -> None:
             raise UsageError(f"edge {a}-{b}: asked for weight {weight:g}, a weight is 0 or more")
 
 
-class _Setting:
-    """What a job meets: the arguments of place_tasks, laid out for fast look-up.
+class _JobOnMachine:
+    """A job and the machine it meets: the arguments of place_tasks, laid out for fast look-up.
 
     Attributes:
-        talk: of each rank the weight of its edge to others.
+        talk: for each rank the weight of its edge to others.
         far: distance of every two GPUs.
-        socket_of: as given, as weights are.
-        weights: as given.
+        socket_of: socket of every GPU.
+        weights: weights of the costs.
     """
 
     def __init__(
@@ -196,7 +200,7 @@ class _Setting:
         self._apart: dict[tuple[Gpus, Gpus], float] = {}
 
     def apart(self, here: Gpus, there: Gpus) -> float:
-        """Mean distance of a GPU here from another one there; 0 if there is no other."""
+        """Return the mean distance of a GPU here from another one there; 0 if there is no other."""
         if (here, there) not in self._apart:
             pairs = len(here) * len(there) - len(set(here) & set(there))
             total = sum(self.far[a][b] for a in here for b in there)
@@ -204,25 +208,35 @@ class _Setting:
         return self._apart[here, there]
 
     def talk_of(self, gpus: Sequence[int]) -> tuple[float, float]:
-        """Sum of weight times distance, and of weight alone, over the edges of a job whose ranks are on these GPUs."""
-        edges = [
-            (w, self.far[gpus[a]][gpus[b]])
-            for a, row in enumerate(self.talk)
-            for b, w in row.items()
-            if a < b
-        ]
-        return sum(weight * far for weight, far in edges), sum(weight for weight, _ in edges)
+        """Return the sum of weight times distance, and of weight alone, over the job's edges.
+
+        Args:
+            gpus: the GPU of each rank.
+        """
+        talk = volume = 0.0
+        for a, row in enumerate(self.talk):
+            for b, weight in row.items():
+                if a < b:
+                    talk += weight * self.far[gpus[a]][gpus[b]]
+                    volume += weight
+        return talk, volume
 
     def costs(self, talk: float, volume: float, gpus: Sequence[int]) -> Costs:
-        """Costs of GPUs taken together, with a sum of weight times distance over so much weight."""
+        """Return the costs of GPUs taken together.
+
+        Args:
+            talk: sum of weight times distance over the job's edges.
+            volume: sum of their weights.
+            gpus: the GPUs.
+        """
         return Costs(
-            relative(talk / volume, *self._range) if volume else 0.0,
+            normalize(talk / volume, *self._range) if volume else 0.0,
             sum(self._noise[gpu] for gpu in gpus) / len(gpus),
             fragmentation(self._free, self._total, [self.socket_of[gpu] for gpu in gpus]),
         )
 
     def worth(self, gpus: Sequence[int]) -> tuple[float, float, int]:
-        """Utility of a placement, its nearness, how late its neighbours began.
+        """Return utility and nearness of a placement, and how late its neighbours began.
 
         Rounded, so that the order of a sum makes no difference.
         """
@@ -237,66 +251,73 @@ class _Setting:
         return self._begun_at.get(gpu, 0)
 
 
-class _Part(Record):
-    """A part of the machine: its GPUs that may be chosen, and the two parts below; none below a single GPU."""
+class _MachinePart(Record):
+    """A part of the machine, and the two parts below it; none below a single GPU.
+
+    Attributes:
+        free: GPUs of the part that may be chosen.
+        halves: the parts that it is cut into.
+    """
 
     free: Gpus
-    halves: "tuple[_Part, ...]" = ()
+    halves: "tuple[_MachinePart, ...]" = ()
 
 
-def _cut(setting: _Setting, gpus: Sequence[int], free: frozenset[int]) -> _Part:
-    """GPUs cut in two until at most one of each may be chosen; a half with none is left out."""
+def _cut(job: _JobOnMachine, gpus: Sequence[int], free: frozenset[int]) -> _MachinePart:
+    """Cut GPUs in two until at most one of each part may be chosen; leave out empty halves."""
     chosen = tuple(gpu for gpu in gpus if gpu in free)
     if len(chosen) < 2:
-        return _Part(chosen)
+        return _MachinePart(chosen)
 
     def closeness(a: int, b: int) -> float:
-        return 1 / setting.far[a][b] + _SAME_SOCKET * (setting.socket_of[a] == setting.socket_of[b])
+        return 1 / job.far[a][b] + _SAME_SOCKET * (job.socket_of[a] == job.socket_of[b])
 
-    halves = tuple(
-        half for side in bipartition(gpus, closeness) if (half := _cut(setting, side, free)).free
-    )
-    return halves[0] if len(halves) == 1 else _Part(chosen, halves)
+    halves = [_cut(job, side, free) for side in bipartition(gpus, closeness)]
+    halves = [half for half in halves if half.free]
+    return halves[0] if len(halves) == 1 else _MachinePart(chosen, tuple(halves))
 
 
-def _roomy(part: _Part, ranks: int) -> Iterator[_Part]:
-    """This part and those below it that have room for so many tasks."""
+def _parts_with_room(part: _MachinePart, ranks: int) -> Iterator[_MachinePart]:
+    """Yield this part and those below it that have room for so many tasks."""
     if len(part.free) >= ranks:
         yield part
         for half in part.halves:
-            yield from _roomy(half, ranks)
+            yield from _parts_with_room(half, ranks)
 
 
-def _mapped(setting: _Setting, part: _Part) -> Gpus:
+def _map_job(job: _JobOnMachine, part: _MachinePart) -> Gpus:
     where: dict[int, Gpus] = {}
-    ranks = range(len(setting.talk))
-    _map(setting, part, ranks, where)
+    ranks = range(len(job.talk))
+    _map_tasks(job, part, ranks, where)
     return tuple(where[rank][0] for rank in ranks)
 
 
-def _map(setting: _Setting, part: _Part, tasks: Iterable[int], where: dict[int, Gpus]) -> None:
-    """Algorithm 2: narrows down where each task is, to a single GPU in the end."""
+def _map_tasks(
+    job: _JobOnMachine, part: _MachinePart, tasks: Iterable[int], where: dict[int, Gpus]
+) -> None:
+    """Narrow down where each task is, to a single GPU in the end (Algorithm 2)."""
     where.update(dict.fromkeys(tasks, part.free))
     if part.halves:
-        shares = _shared(setting, part.halves, tasks, where)
+        shares = _deal_out(job, part.halves, tasks, where)
         for half, share in zip(part.halves, shares, strict=True):
             where.update(dict.fromkeys(share, half.free))
         for half, share in zip(part.halves, shares, strict=True):
             if share:
-                _map(setting, half, share, where)
+                _map_tasks(job, half, share, where)
 
 
-def _exchanged(setting: _Setting, gpus: Gpus, free: Iterable[int]) -> Gpus:
-    """With one rank at a time moved to another GPU, or exchanged with another rank, while the best of these helps."""
-    worth = setting.worth(gpus)
+def _improve_by_exchanges(job: _JobOnMachine, gpus: Gpus, free: Iterable[int]) -> Gpus:
+    """Move or exchange ranks one at a time, the best such step first, while it helps."""
+    worth = job.worth(gpus)
     while True:
         others = sorted(set(free) - set(gpus))
         if len(gpus) * (len(others) + (len(gpus) - 1) / 2) > _EXCHANGES:
             return gpus
-        best = max(_neighbours(gpus, others), key=setting.worth, default=gpus)
-        if (better := setting.worth(best)) <= worth:
+        best = max(_neighbours(gpus, others), key=job.worth, default=gpus)
+        best_worth = job.worth(best)
+        if best_worth <= worth:
             return gpus
-        gpus, worth = best, better
+        gpus, worth = best, best_worth
 
 
 def _neighbours(gpus: Gpus, others: Sequence[int]) -> Iterator[Gpus]:
@@ -308,7 +329,7 @@ def _neighbours(gpus: Gpus, others: Sequence[int]) -> Iterator[Gpus]:
 
 
 class _Deal(Record):
-    """Tasks being dealt out.
+    """Tasks being dealt out to two halves.
 
     Attributes:
         halves: the GPUs of both sides.
@@ -323,20 +344,23 @@ class _Deal(Record):
     where: dict[int, Gpus]
 
 
-def _shared(
-    setting: _Setting, halves: Sequence[_Part], tasks: Iterable[int], where: Mapping[int, Gpus]
+def _deal_out(
+    job: _JobOnMachine,
+    halves: Sequence[_MachinePart],
+    tasks: Iterable[int],
+    where: Mapping[int, Gpus],
 ) -> tuple[list[int], list[int]]:
-    """Algorithm 3: the tasks of either half.
+    """Return the tasks of either half (Algorithm 3).
 
-    Next is always the one that says most to those that are settled.
+    Next is always the task that says most to those that are settled.
     """
     left = set(tasks)
     settled = {task: gpus for task, gpus in where.items() if task not in left}
     deal = _Deal((halves[0].free, halves[1].free), ([], []), left, settled)
     while left:
-        task = max(left, key=lambda task: _pull(setting.talk[task], settled, task))
+        task = max(left, key=lambda task: _pull(job.talk[task], settled, task))
         left.remove(task)
-        uses = [_use(setting, deal, task, side) for side in (0, 1)]
+        uses = [_weigh_side(job, deal, task, side) for side in (0, 1)]
         side = int(uses[1] > uses[0])
         deal.shares[side].append(task)
         settled[task] = deal.halves[side]
@@ -353,37 +377,37 @@ def _pull(
     )
 
 
-def _use(setting: _Setting, deal: _Deal, task: int, side: int) -> tuple[float, float]:
-    """Utility of a side to a task, then its nearness, if those left follow it that it says most to, as room allows."""
+def _weigh_side(job: _JobOnMachine, deal: _Deal, task: int, side: int) -> tuple[float, float]:
+    """Return the utility of a side to a task, then its nearness.
+
+    The tasks that it says most to are taken to follow it, as room allows.
+    """
     here, there, share = deal.halves[side], deal.halves[1 - side], deal.shares[side]
     room = len(here) - len(share) - 1
     if room < 0:
         return 0.0, 0.0
     talk, ahead = 0.0, []
-    for other, weight in setting.talk[task].items():
+    for other, weight in job.talk[task].items():
         if other in deal.left:
             ahead.append(weight)
         else:
-            talk += weight * setting.apart(here, deal.where[other])
+            talk += weight * job.apart(here, deal.where[other])
     ahead.sort(reverse=True)
-    talk += sum(ahead[:room]) * setting.apart(here, here) + sum(ahead[room:]) * setting.apart(
-        here, there
-    )
-    volume = sum(setting.talk[task].values())
+    talk += sum(ahead[:room]) * job.apart(here, here) + sum(ahead[room:]) * job.apart(here, there)
+    volume = sum(job.talk[task].values())
     count = len(share) + 1 + min(room, len(deal.left))
-    fillings = _fillings(setting, here, count)
-    best = max(utility(setting.costs(talk, volume, gpus), setting.weights) for gpus in fillings)
+    fillings = _fill(job, here, count)
+    best = max(utility(job.costs(talk, volume, gpus), job.weights) for gpus in fillings)
     return round(best, 9), -round(talk, 9)
 
 
-def _fillings(setting: _Setting, gpus: Gpus, count: int) -> list[list[int]]:
-    """So many of the GPUs, of one socket, whichever has as many; else of few, those with most first."""
+def _fill(job: _JobOnMachine, gpus: Gpus, count: int) -> list[list[int]]:
+    """Return ways to take `count` GPUs: one socket each, else as few sockets as possible."""
     by_socket: dict[int, list[int]] = {}
     for gpu in gpus:
-        by_socket.setdefault(setting.socket_of[gpu], []).append(gpu)
+        by_socket.setdefault(job.socket_of[gpu], []).append(gpu)
     whole = [members[:count] for members in by_socket.values() if len(members) >= count]
-    return whole or [
-        [gpu for members in sorted(by_socket.values(), key=len, reverse=True) for gpu in members][
-            :count
-        ]
-    ]
+    if whole:
+        return whole
+    fullest_first = sorted(by_socket.values(), key=len, reverse=True)
+    return [list(chain.from_iterable(fullest_first))[:count]]

@@ -1,9 +1,9 @@
-"""A job's pattern over the links of a machine: what an edge adds, how fast it is, and which ranks are alike.
+"""A job's pattern over the links of a machine: what an edge adds, and which ranks are alike.
 
 Of a mapping of ranks to GPUs two figures count. Its *total* is the aggregate bandwidth: the sum of
-w over the pattern's edges, each counted for what it weighs relative to the heaviest (mapa-sc21 Eq.
-1). Its *slowest* is the speed of the edge that keeps the others waiting: what its link carries,
-divided by the same relative weight. Both are whole numbers of 1e-6 GB/s.
+w over the pattern's edges, each times its weight relative to the heaviest (mapa-sc21 Eq. 1). Its
+*slowest* is the speed of the edge that keeps the others waiting: what its link carries, divided by
+the same relative weight. Both are whole numbers of 1e-6 GB/s.
 """
 # pure: decides on plain values
 
@@ -40,13 +40,13 @@ class Traffic:
 
     Args:
         fabric: the links.
-        edges: of the pattern, for the number of ranks that are to be placed.
+        edges: edges of the pattern, for the number of ranks that are to be placed.
         speeds: what a link of each kind carries for two GPUs, 1e-6 GB/s; None if no edge is waited
             for.
         worth: what a link of each kind adds to a total; None for w.
 
     Attributes:
-        ranks: how many.
+        ranks: number of ranks.
         shares: the weights of edges, relative to the heaviest, descending.
         edges: rank, higher rank, place in `shares`.
         gain: for each share what an edge adds to the total, by kind of link.
@@ -87,7 +87,7 @@ class Traffic:
     def open(self) -> list[tuple[list[tuple[int, tuple[int, ...]]], tuple[int, ...]]]:
         """For each number of placed ranks the shares of edges that are open, heaviest first.
 
-        Those of each placed rank to the others, and those among the others.
+        First the edges of each placed rank to the others, then those among the others.
         """
         found = []
         for placed in range(self.ranks + 1):
@@ -103,29 +103,24 @@ class Traffic:
 
     @cached_property
     def twin(self) -> list[int]:
-        """For each rank the next lower one that the pattern does not tell from it; -1 if there is none."""
+        """For each rank the next lower one that the pattern does not tell from it, or -1."""
         rows = [dict.fromkeys(range(self.ranks), -1) for _ in range(self.ranks)]
         for a, b, share in self.edges:
             rows[a][b] = rows[b][a] = share
-        return [
-            next(
-                (
-                    before
-                    for before in reversed(range(rank))
-                    if all(
-                        rows[rank][k] == rows[before][k]
-                        for k in range(self.ranks)
-                        if k not in (rank, before)
-                    )
-                ),
-                -1,
-            )
-            for rank in range(self.ranks)
-        ]
+
+        def are_twins(a: int, b: int) -> bool:
+            others = (rank for rank in range(self.ranks) if rank not in (a, b))
+            return all(rows[a][rank] == rows[b][rank] for rank in others)
+
+        twins = []
+        for rank in range(self.ranks):
+            lower = (before for before in reversed(range(rank)) if are_twins(rank, before))
+            twins.append(next(lower, -1))
+        return twins
 
     @cached_property
     def later_twins(self) -> list[int]:
-        """For each rank how many higher ones the pattern does not tell from it."""
+        """For each rank the number of higher ones that the pattern does not tell from it."""
         found = [0] * self.ranks
         for rank in range(self.ranks):
             before = self.twin[rank]
@@ -136,7 +131,7 @@ class Traffic:
 
     @cached_property
     def degree(self) -> list[int]:
-        """How many edges each rank has."""
+        """Number of edges that each rank has."""
         ends = Counter(rank for a, b, _ in self.edges for rank in (a, b))
         return [ends[rank] for rank in range(self.ranks)]
 
@@ -157,19 +152,19 @@ class Traffic:
         """
         order = [max(range(self.ranks), key=lambda rank: (self.degree[rank], -rank))]
         while len(order) < self.ranks:
-            pulls = Counter(
-                rank
-                for a, b, _ in self.edges
-                for rank, other in ((a, b), (b, a))
-                if other in order and rank not in order
-            )
-            left = (rank for rank in range(self.ranks) if rank not in order)
-            order.append(max(left, key=lambda rank: (pulls[rank], self.degree[rank], -rank)))
+            placed = set(order)
+            pulls = [0] * self.ranks
+            for a, b, _ in self.edges:
+                pulls[a] += b in placed
+                pulls[b] += a in placed
+            left = [rank for rank in range(self.ranks) if rank not in placed]
+            keys = {rank: (pulls[rank], self.degree[rank], -rank) for rank in left}
+            order.append(max(left, key=keys.__getitem__))
         return order
 
     @cached_property
     def connected(self) -> "Traffic":
-        """The same with the ranks renumbered in that order."""
+        """This traffic with the ranks renumbered in connected_order."""
         fabric, edges, speeds, worth = self._given
         place = {rank: i for i, rank in enumerate(self.connected_order)}
         moved = [
@@ -179,7 +174,10 @@ class Traffic:
 
     @cached_property
     def alike(self) -> bool:
-        """Whether the pattern tells no rank from any other: every two have an edge, and all weigh the same."""
+        """Whether the pattern tells no rank from any other.
+
+        Then every two have an edge, and all weigh the same.
+        """
         return len(self.shares) == 1 and len(self.edges) == self.ranks * (self.ranks - 1) // 2
 
     @cached_property
@@ -190,7 +188,7 @@ class Traffic:
         return edges == {(min(a, b), max(a, b), share) for a, b, share in moved}
 
     def figures(self, gpus: Sequence[int]) -> Mapping:
-        """A mapping with its figures."""
+        """Return a mapping with its figures."""
         kind = self.fabric.kind
         links = [(share, kind[gpus[a]][gpus[b]]) for a, b, share in self.edges]
         slowest = (

@@ -1,7 +1,7 @@
-"""How useful a placement is to a job and to the whole machine: costs and utility of topo-aware-sc17 4.3 and 4.4.
+"""How useful a placement is to a job and to the whole machine: costs and utility.
 
 Each cost is brought to 0..1, 0 being the best that there is and 1 the worst, before costs meet in a
-utility.
+utility. Source: topo-aware-sc17 4.3 and 4.4.
 """
 # pure: decides on plain values
 
@@ -13,25 +13,22 @@ from gpulaunch.errors import UsageError
 from gpulaunch.records import Record, as_dict
 
 WORST_SLOWDOWN = 1.0
-"""What counts as the worst for a job's own utility: from twice the time on, one after the other
-is as fast as both.
+"""The slowdown that counts as the worst for a job's own utility.
+
+From twice the time on, one after the other is as fast as both together.
 """
 
 LEAST_WORST_SLOWDOWN = 0.1
-"""What counts as the worst where a choice is to be made, unless there is worse among the
-choices.
-"""
+"""The least slowdown that counts as the worst where a choice is made."""
 
 COST_FLOOR = 0.01
 """Costs below make no difference: the published code's MIN_COST."""
 
 MAX_SETS = 3_000
-"""Up to so many sets of GPUs the range of the communication cost is found by trying all: 6 of
-14.
-"""
+"""Sets of GPUs up to which the range of the communication cost is found by trying all: 6 of 14."""
 
 ALL_SEEDS = 16
-"""Up to so many GPUs, sets grow around each."""
+"""Number of GPUs up to which sets grow around each."""
 
 
 class Weights(Record):
@@ -51,7 +48,7 @@ class Costs(Record):
 
 
 def weights_of(communication: float, interference: float, fragmentation: float) -> Weights:
-    """Weights from any three numbers of 0 or more that are not all 0, made to sum to 1.
+    """Return weights that sum to 1, from any three numbers of 0 or more that are not all 0.
 
     Raises:
         UsageError: one is negative or no number, or all are 0.
@@ -74,7 +71,7 @@ def weights_of(communication: float, interference: float, fragmentation: float) 
 
 
 def communication_cost(distance: Callable[[int, int], int], gpus: Iterable[int]) -> int:
-    """Sum of the distances over all pairs of the chosen GPUs; 0 for a single one.
+    """Return the sum of the distances over all pairs of the chosen GPUs; 0 for a single one.
 
     Source: topo-aware-sc17 Eq. 3. Departure: as printed its bounds go over all free GPUs; what is
         meant are the pairs of the chosen ones.
@@ -85,18 +82,18 @@ def communication_cost(distance: Callable[[int, int], int], gpus: Iterable[int])
 def communication_range(
     distance: Callable[[int, int], int], gpus: Collection[int], count: int
 ) -> tuple[int, int]:
-    """The least and the largest communication cost of that many of the GPUs.
+    """Return the least and the largest communication cost of so many of the GPUs.
 
     Found by trying all sets if there are no more than MAX_SETS; else by letting a set grow around
     each GPU, by the nearest or by the farthest GPU each time. On the described machines of 16 GPUs
-    that finds the least, and the largest but for 2 %. Of more than ALL_SEEDS GPUs, one is tried of
-    all that have the same distances to the others.
+    that finds the least, and the largest but for 2 %. With more than ALL_SEEDS GPUs, one is tried
+    of all that have the same distances to the others.
 
     Args:
-        distance: of two GPUs.
+        distance: returns the distance of two GPUs.
         gpus: all that the machine has, also those that are busy, so that a cost means the same at
             any time.
-        count: how many, 1 to len(gpus).
+        count: number of GPUs, 1 to len(gpus).
 
     Cost: some ms; it depends on the machine alone, so it may be kept.
     """
@@ -106,13 +103,13 @@ def communication_range(
     rows = {a: {b: distance(a, b) for b in gpus} for a in gpus}
     alike = {tuple(sorted(row.values())): gpu for gpu, row in rows.items()}
     seeds = gpus if len(gpus) <= ALL_SEEDS else alike.values()
-    return min(_grown(rows, seed, count, 1) for seed in seeds), max(
-        _grown(rows, seed, count, -1) for seed in seeds
+    return min(_grow(rows, seed, count, 1) for seed in seeds), max(
+        _grow(rows, seed, count, -1) for seed in seeds
     )
 
 
-def _grown(rows: Mapping[int, Mapping[int, int]], seed: int, count: int, sign: int) -> int:
-    """Cost of a set that grew by whatever costs least (sign 1) or most (-1)."""
+def _grow(rows: Mapping[int, Mapping[int, int]], seed: int, count: int, sign: int) -> int:
+    """Return the cost of a set that grew by whatever costs least (sign 1) or most (-1)."""
     added = dict(rows[seed])
     del added[seed]
     cost = 0
@@ -124,8 +121,10 @@ def _grown(rows: Mapping[int, Mapping[int, int]], seed: int, count: int, sign: i
     return cost
 
 
-def relative(cost: float, least: float, most: float) -> float:
-    """Where a cost lies between the least and the largest there is: 0..1; 0 where all are the same.
+def normalize(cost: float, least: float, most: float) -> float:
+    """Return where a cost lies between the least and the largest there is: 0..1.
+
+    It is 0 where all are the same.
 
     Source: Eq. 1 divides by the worst case alone. Departure: the best is taken off first, as the
         published code does for two and three GPUs. Else a job of three on a machine with two GPUs
@@ -133,7 +132,7 @@ def relative(cost: float, least: float, most: float) -> float:
         be postponed for ever.
 
     Example:
-        >>> relative(28.5, 1, 56)
+        >>> normalize(28.5, 1, 56)
         0.5
     """
     return min(1.0, max(0.0, (cost - least) / (most - least))) if most > least else 0.0
@@ -142,7 +141,9 @@ def relative(cost: float, least: float, most: float) -> float:
 def fragmentation(
     free_by_socket: Mapping[int, int], total_by_socket: Mapping[int, int], sockets: Sequence[int]
 ) -> float:
-    """Mean share of the GPUs that stay free, over the sockets that a placement touches; lower is fuller, 0..1.
+    """Return the mean share of GPUs that stay free on the sockets of a placement: 0..1.
+
+    Lower is fuller.
 
     Args:
         free_by_socket: free GPUs of each socket before the placement.
@@ -166,7 +167,7 @@ def fragmentation(
 
 
 def worst_slowdown(slowdowns: Iterable[float]) -> float:
-    """The slowdown that counts as 1 in a choice: the largest of all choices, but 10 % at least.
+    """Return the slowdown that counts as 1 in a choice: the largest of all, but 10 % at least.
 
     Source: topo-aware-sc17 Eq. 1 divides interference by that of the worst scenario. Departure: the
         10 %, without which 2 % here and none there would matter as much as 30 %. With it, at equal
@@ -177,10 +178,11 @@ def worst_slowdown(slowdowns: Iterable[float]) -> float:
 
 
 def utility(costs: Costs, weights: Weights) -> float:
-    """Use of a placement to the whole system, by which the best is chosen: 0.1 if all is at its worst, up to 1.
+    """Return the use of a placement to the whole system, by which the best is chosen.
 
-    The inverse of the weighted mean of the costs' roots. One cost at its worst brings it under 0.3
-    at equal weights, however good the others are; a cost of weight 0 makes no difference.
+    It is 0.1 if all is at its worst, up to 1: the inverse of the weighted mean of the costs' roots.
+    One cost at its worst brings it under 0.3 at equal weights, however good the others are; a cost
+    of weight 0 makes no difference.
 
     Source: topo-aware-sc17 Eq. 2, in the form that its thresholds of 0.3 and 0.5 need. Departures:
         as printed, over raw costs, U divides by 0 for a single GPU, exceeds 1, and is hardly under
@@ -202,11 +204,11 @@ def utility(costs: Costs, weights: Weights) -> float:
 
 
 def job_utility(costs: Costs, weights: Weights) -> float:
-    """Use of a placement to the job itself, which its minimum utility is compared with: 0.1..1.
+    """Return the use of a placement to the job itself, which its minimum utility is compared with.
 
-    Fragmentation is none of the job's business, so half its weight goes to each of the others. At
-    equal weights a threshold of 0.5 wants a cost of less than 0.09 if there is but one, and 0.3 one
-    of less than 0.32: a slowdown of 9 or of 32 %.
+    It is 0.1..1. Fragmentation is none of the job's business, so half its weight goes to each of
+    the others. At equal weights a threshold of 0.5 wants a cost of less than 0.09 if there is but
+    one, and 0.3 one of less than 0.32: a slowdown of 9 or of 32 %.
 
     Source: the published code of topo-aware-sc17.
 
