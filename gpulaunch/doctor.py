@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from gpulaunch.containers.docker import Engine, Info
-from gpulaunch.containers.docker_command import read_command
-from gpulaunch.containers.docker_socket import find_socket
-from gpulaunch.containers.engine_ways import offer_of
+from gpulaunch.containers.command import read_command
+from gpulaunch.containers.docker.client import Engine, Info
+from gpulaunch.containers.docker.socket import find_socket
+from gpulaunch.containers.docker.ways import offer_of
 from gpulaunch.containers.standings import QUESTION_S
 from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import GpulaunchError

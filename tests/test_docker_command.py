@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 from engine import SEARCHED
 
-from gpulaunch.containers.docker_command import (
+from gpulaunch.containers.command import (
     GLOBAL_FLAGS,
     RUN_FLAGS,
     START_FLAGS,
@@ -29,7 +29,7 @@ from gpulaunch.containers.docker_command import (
     FlagTable,
     read_command,
 )
-from gpulaunch.containers.gpu_flags import Asked, allowed_ways, asked_gpus, with_gpus
+from gpulaunch.containers.docker.gpu_flags import Asked, allowed_ways, asked_gpus, with_gpus
 from gpulaunch.containers.life import Container, Standing, parse_container
 from gpulaunch.containers.mps_client import Surroundings, check_sharing
 from gpulaunch.containers.ways import NO_WAY, WAYS, Offer

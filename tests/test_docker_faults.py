@@ -21,7 +21,7 @@ import pytest
 from conftest import DGX, SCRIPT, Launcher, holders, wait_for_end
 from engine import IMAGE, Engine
 
-from gpulaunch.containers import docker
+from gpulaunch.containers.docker import client as docker
 from gpulaunch.containers.standings import (
     START_FOLLOWS_S,
     STOP_FOLLOWS_S,

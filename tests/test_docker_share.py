@@ -21,7 +21,7 @@ from engine import IMAGE, Engine
 from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, interpreter
 from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint, until, variables
 
-from gpulaunch.containers import docker as door
+from gpulaunch.containers.docker import client as door
 from gpulaunch.containers.life import Container
 
 pytest_plugins = ("fake_nvml", "fake_mps")

@@ -117,4 +117,4 @@ def _run_engine(given: Mapping[str, Given], command: Sequence[str]) -> int:
             f"launching with {engine} is not built yet",
             f"{engine} alone still works, without leases",
         )
-    return int(importlib.import_module("gpulaunch.cli.docker").main(given, command))
+    return int(importlib.import_module("gpulaunch.cli.container").main(given, command))

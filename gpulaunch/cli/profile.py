@@ -239,7 +239,7 @@ def _read(given: Mapping[str, Given], job: Job) -> Launch:
     name, warn = given["name"].text if "name" in given else None, tell_of(given)
     if os.path.basename(job.command[0]) not in CONTAINER_ENGINES:
         return read_launch(Settings(given, os.environ), job.command, name=name, warn=warn)
-    from gpulaunch.containers.docker_command import read_command
+    from gpulaunch.containers.command import read_command
     from gpulaunch.launch.read_container import read_container_launch
 
     found = read_container_launch(given, read_command(job.command), name=name, warn=warn)

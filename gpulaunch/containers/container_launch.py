@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.containers.docker_command import DockerCommand
-from gpulaunch.containers.gpu_flags import Asked, with_gpus
+from gpulaunch.containers.command import DockerCommand
+from gpulaunch.containers.docker.gpu_flags import Asked, with_gpus
 from gpulaunch.containers.ways import NO_WAY
 from gpulaunch.machine.gpu import Gpu
 

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpulaunch.containers.gpu_flags import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
+from gpulaunch.containers.docker.gpu_flags import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
 

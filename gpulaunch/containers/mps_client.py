@@ -5,7 +5,7 @@ from collections.abc import Collection
 from posixpath import normpath
 from typing import NamedTuple
 
-from gpulaunch.containers.docker_command import DockerCommand
+from gpulaunch.containers.command import DockerCommand
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.environment import mps_environment
 from gpulaunch.leases.share import Share

@@ -12,8 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from gpulaunch.containers.docker import ANSWER_S, Engine, Events, ForbiddenError, NoAnswerError
-from gpulaunch.containers.docker_socket import known_sockets
+from gpulaunch.containers.docker.client import (
+    ANSWER_S,
+    Engine,
+    Events,
+    ForbiddenError,
+    NoAnswerError,
+)
+from gpulaunch.containers.docker.socket import known_sockets
 from gpulaunch.containers.life import Container, Standing
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease

@@ -5,12 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from gpulaunch.containers.command import DockerCommand
 from gpulaunch.containers.container_launch import ContainerLaunch
-from gpulaunch.containers.docker import Engine, Info
-from gpulaunch.containers.docker_command import DockerCommand
-from gpulaunch.containers.docker_socket import find_socket
-from gpulaunch.containers.engine_ways import offer_of
-from gpulaunch.containers.gpu_flags import (
+from gpulaunch.containers.docker.client import Engine, Info
+from gpulaunch.containers.docker.gpu_flags import (
     CDI_KIND,
     PROFILE_LABEL,
     VISIBLE,
@@ -19,6 +17,8 @@ from gpulaunch.containers.gpu_flags import (
     asked_gpus,
     with_gpus,
 )
+from gpulaunch.containers.docker.socket import find_socket
+from gpulaunch.containers.docker.ways import offer_of
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import FailedError, UsageError, printable

@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.containers.docker_command import DockerCommand
+from gpulaunch.containers.command import DockerCommand
 from gpulaunch.containers.ways import WAYS
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.leases.environment import LEASE_VARIABLE

@@ -2,8 +2,8 @@
 
 import os
 
-from gpulaunch.containers.docker import Info
-from gpulaunch.containers.gpu_flags import CDI_KIND
+from gpulaunch.containers.docker.client import Info
+from gpulaunch.containers.docker.gpu_flags import CDI_KIND
 from gpulaunch.containers.ways import Offer
 from gpulaunch.machine.gpu import Gpu
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
 from typing import Any, NamedTuple, TypeVar
 
-from gpulaunch.containers.gpu_flags import LEASE_LABEL
+from gpulaunch.containers.docker.gpu_flags import LEASE_LABEL
 from gpulaunch.containers.life import Container, checked_text, parse_container, parse_labels
 from gpulaunch.errors import FailedError, printable
 

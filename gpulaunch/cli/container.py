@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.cli.launch import carry_out, tell_of
+from gpulaunch.containers.command import read_command
 from gpulaunch.containers.container_launch import HOST_VARIABLES
-from gpulaunch.containers.docker_command import read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch

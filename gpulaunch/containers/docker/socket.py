@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from gpulaunch.containers.docker_command import DockerCommand
+from gpulaunch.containers.command import DockerCommand
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
