@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.docker.client import Engine, Info
+from gpulaunch.containers.docker.flags import DOCKER
 from gpulaunch.containers.docker.socket import find_socket
 from gpulaunch.containers.docker.ways import offer_of
 from gpulaunch.containers.standings import QUESTION_S
@@ -241,7 +242,7 @@ def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> 
 
 
 def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
-    command = read_command(["docker"])
+    command = read_command(["docker"], DOCKER)
     path = find_socket(command, os.environ)
     if not os.path.exists(path):
         text = f"none at {path}, so 'gpulaunch docker run' will not work"
@@ -266,7 +267,7 @@ def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
 
 def _containers(settings: Settings, machine: list[Machine]) -> list[Finding]:
     """Containers that docker itself has started again, as at boot, when their leases had ended."""
-    path = find_socket(read_command(["docker"]), os.environ)
+    path = find_socket(read_command(["docker"], DOCKER), os.environ)
     if not os.path.exists(path):
         return []
     leases = (

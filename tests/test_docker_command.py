@@ -21,14 +21,8 @@ from typing import Any, NamedTuple
 import pytest
 from engine import SEARCHED
 
-from gpulaunch.containers.command import (
-    GLOBAL_FLAGS,
-    RUN_FLAGS,
-    START_FLAGS,
-    DockerCommand,
-    FlagTable,
-    read_command,
-)
+from gpulaunch.containers.command import ContainerCommand, FlagTable, read_command
+from gpulaunch.containers.docker.flags import DOCKER
 from gpulaunch.containers.docker.gpu_flags import Asked, allowed_ways, asked_gpus, with_gpus
 from gpulaunch.containers.life import Container, Standing, parse_container
 from gpulaunch.containers.mps_client import Surroundings, check_sharing
@@ -166,23 +160,23 @@ def named(rows: Iterable[tuple]) -> list:
     return [pytest.param(*row[1:], id=row[0]) for row in rows]
 
 
-def read(line: str | Sequence[str]) -> DockerCommand:
+def read(line: str | Sequence[str]) -> ContainerCommand:
     """Read what follows the word docker; a string is split as a shell would."""
-    return read_command(("docker", *(shlex.split(line) if isinstance(line, str) else line)))
+    return read_command(("docker", *(shlex.split(line) if isinstance(line, str) else line)), DOCKER)
 
 
 # ---------------------------------------------------------------------------------------------- the flag tables
 
 COMMANDS = [
-    ("docker run", ("run",), RUN_FLAGS),
-    ("docker create", ("create",), RUN_FLAGS),
-    ("docker container run", ("container", "run"), RUN_FLAGS),
-    ("docker container create", ("container", "create"), RUN_FLAGS),
-    ("docker start", ("start",), START_FLAGS),
-    ("docker restart", ("restart",), START_FLAGS),
-    ("docker container start", ("container", "start"), START_FLAGS),
-    ("docker container restart", ("container", "restart"), START_FLAGS),
-    ("docker", (), GLOBAL_FLAGS),
+    ("docker run", ("run",), DOCKER.run_flags),
+    ("docker create", ("create",), DOCKER.run_flags),
+    ("docker container run", ("container", "run"), DOCKER.run_flags),
+    ("docker container create", ("container", "create"), DOCKER.run_flags),
+    ("docker start", ("start",), DOCKER.start_flags),
+    ("docker restart", ("restart",), DOCKER.start_flags),
+    ("docker container start", ("container", "start"), DOCKER.start_flags),
+    ("docker container restart", ("container", "restart"), DOCKER.start_flags),
+    ("docker", (), DOCKER.global_flags),
 ]
 
 CHANGING = {
@@ -243,9 +237,9 @@ def test_the_clients_parser_takes_each_flag_of_the_table_and_each_letter_as_the_
     ("subcommands", "table"),
     named(
         [
-            ("run and create", (("run",), ("create",)), RUN_FLAGS),
-            ("start and restart", (("start",), ("restart",)), START_FLAGS),
-            ("before the subcommand", ((),), GLOBAL_FLAGS),
+            ("run and create", (("run",), ("create",)), DOCKER.run_flags),
+            ("start and restart", (("start",), ("restart",)), DOCKER.start_flags),
+            ("before the subcommand", ((),), DOCKER.global_flags),
         ]
     ),
 )
@@ -264,7 +258,10 @@ def test_the_table_invents_no_flag(
 
 def test_no_flag_is_both_a_switch_and_valued() -> None:
     """A flag stands in one half of its table only."""
-    got = [table.switches & table.valued for table in (RUN_FLAGS, START_FLAGS, GLOBAL_FLAGS)]
+    got = [
+        table.switches & table.valued
+        for table in (DOCKER.run_flags, DOCKER.start_flags, DOCKER.global_flags)
+    ]
     assert got == [set(), set(), set()]
 
 
@@ -353,7 +350,7 @@ LINES = [
 ]
 
 
-def flags_text(command: DockerCommand) -> str:
+def flags_text(command: ContainerCommand) -> str:
     """Flags as they were read, each with its value after =."""
     return " ".join(
         flag.name if flag.value is None else f"{flag.name}={flag.value}" for flag in command.flags
@@ -1965,7 +1962,7 @@ def test_what_was_written_reads_as_it_was_meant() -> None:
     for way in ("cdi", "gpus"):
         for line in lines(13, 100, asking=True):
             command = read(line.words)
-            again = read_command(with_gpus(command, gpus(7, 3), way, "L", None))
+            again = read_command(with_gpus(command, gpus(7, 3), way, "L", None), DOCKER)
             asked = asked_gpus(again, {})
             got = (again.operands, again.subcommand, asked and asked.devices)
             assert got == (command.operands, command.subcommand, ("GPU-7", "GPU-3")), shlex.join(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.cli.launch import carry_out, tell_of
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.container_launch import HOST_VARIABLES
+from gpulaunch.containers.docker.flags import DOCKER
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
@@ -19,7 +20,7 @@ def main(given: Mapping[str, Given], argv: Sequence[str]) -> int:
         given: gpulaunch's options, by name.
         argv: docker's command line.
     """
-    command = read_command(argv)
+    command = read_command(argv, DOCKER)
     name = given["name"].text if "name" in given else None
     launch = read_container_launch(given, command, name=name, warn=tell_of(given))
     if isinstance(launch, Launch):

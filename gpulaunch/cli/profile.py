@@ -240,9 +240,10 @@ def _read(given: Mapping[str, Given], job: Job) -> Launch:
     if os.path.basename(job.command[0]) not in CONTAINER_ENGINES:
         return read_launch(Settings(given, os.environ), job.command, name=name, warn=warn)
     from gpulaunch.containers.command import read_command
+    from gpulaunch.containers.docker.flags import DOCKER
     from gpulaunch.launch.read_container import read_container_launch
 
-    found = read_container_launch(given, read_command(job.command), name=name, warn=warn)
+    found = read_container_launch(given, read_command(job.command, DOCKER), name=name, warn=warn)
     if not isinstance(found, Launch):
         raise UsageError(
             f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to measure"

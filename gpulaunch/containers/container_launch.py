@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.containers.command import DockerCommand
+from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.docker.gpu_flags import Asked, with_gpus
 from gpulaunch.containers.ways import NO_WAY
 from gpulaunch.machine.gpu import Gpu
@@ -30,7 +30,7 @@ class ContainerLaunch(NamedTuple):
         container_id: of the container, if it is there already and is to be started again.
     """
 
-    command: DockerCommand
+    command: ContainerCommand
     asked: Asked | None
     way: str
     socket_path: str

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from posixpath import normpath
 from typing import NamedTuple
 
-from gpulaunch.containers.command import DockerCommand
+from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.environment import mps_environment
 from gpulaunch.leases.share import Share
@@ -62,7 +62,7 @@ class _Mount(NamedTuple):
         return self.source == self.target and self.writable
 
 
-def mps_flags(command: DockerCommand, share: Share) -> list[str]:
+def mps_flags(command: ContainerCommand, share: Share) -> list[str]:
     """The flags of docker run that make a container a client of its share group's MPS daemon, and bound it.
 
     By --mount, since -v would make a directory that is not there, of which no daemon hears.
@@ -81,7 +81,7 @@ def mps_flags(command: DockerCommand, share: Share) -> list[str]:
     return flags if has_hosts else flags + _bind(SHARED_MEMORY)
 
 
-def check_sharing(command: DockerCommand, around: Surroundings) -> None:
+def check_sharing(command: ContainerCommand, around: Surroundings) -> None:
     """See that a container can be a client of its user's MPS daemon, as far as this can be told before it runs.
 
     Args:
@@ -108,7 +108,7 @@ def check_sharing(command: DockerCommand, around: Surroundings) -> None:
         raise UsageError(f"--restart {printable(policy)}: {reason}")
 
 
-def _check_engine(command: DockerCommand, security: Collection[str]) -> None:
+def _check_engine(command: ContainerCommand, security: Collection[str]) -> None:
     """An MPS daemon knows its clients by their uid on the host, which an engine may map to others."""
     if "rootless" in security:
         raise UsageError(
@@ -122,7 +122,7 @@ def _check_engine(command: DockerCommand, security: Collection[str]) -> None:
         )
 
 
-def _check_user(command: DockerCommand, around: Surroundings) -> None:
+def _check_user(command: ContainerCommand, around: Surroundings) -> None:
     """MPS serves one user at a time, and lets the clients of others wait until that one is done."""
     said = _last(command, "-u", "--user")
     user = said or around.image_user
@@ -143,7 +143,7 @@ def _check_user(command: DockerCommand, around: Surroundings) -> None:
         raise UsageError(f"{origin} runs as uid {user_id}: {need}", hint)
 
 
-def _check_shared_memory(command: DockerCommand) -> None:
+def _check_shared_memory(command: ContainerCommand) -> None:
     need = f"a container that shares GPUs has the host's {SHARED_MEMORY}, where it meets its MPS daemon"
     ipc = _last(command, "--ipc")
     if ipc not in ("", "host"):
@@ -153,7 +153,7 @@ def _check_shared_memory(command: DockerCommand) -> None:
             raise UsageError(f"{printable(mount.flag)}: {need}")
 
 
-def _check_variables(command: DockerCommand) -> None:
+def _check_variables(command: ContainerCommand) -> None:
     for assignment in command.values("-e", "--env"):
         name = assignment.partition("=")[0]
         if name in _SET_BY_US:
@@ -163,12 +163,12 @@ def _check_variables(command: DockerCommand) -> None:
             )
 
 
-def _last(command: DockerCommand, *names: str) -> str:
+def _last(command: ContainerCommand, *names: str) -> str:
     """The value that counts of a flag; empty, which to docker is the same, if there is none."""
     return next(reversed(command.values(*names)), "")
 
 
-def _on_shared_memory(command: DockerCommand) -> list[_Mount]:
+def _on_shared_memory(command: ContainerCommand) -> list[_Mount]:
     """What the command itself mounts there."""
     read = {"-v": _volume, "--volume": _volume, "--mount": _mount, "--tmpfs": _tmpfs}
     mounts = [

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from gpulaunch.containers.command import DockerCommand
+from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.container_launch import ContainerLaunch
 from gpulaunch.containers.docker.client import Engine, Info
 from gpulaunch.containers.docker.gpu_flags import (
@@ -40,7 +40,7 @@ _ENV_FILE_CHARACTERS = 1 << 20
 
 def read_container_launch(
     given: Mapping[str, Given],
-    command: DockerCommand,
+    command: ContainerCommand,
     *,
     name: str | None,
     warn: Callable[[str], None],
@@ -98,7 +98,7 @@ def read_container_launch(
 
 def _read_start(
     given: Mapping[str, Given],
-    command: DockerCommand,
+    command: ContainerCommand,
     *,
     name: str | None,
     warn: Callable[[str], None],
@@ -199,7 +199,7 @@ def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Gi
     }
 
 
-def _with_own_gpus(given: Mapping[str, Given], command: DockerCommand) -> Mapping[str, Given]:
+def _with_own_gpus(given: Mapping[str, Given], command: ContainerCommand) -> Mapping[str, Given]:
     """Who has sharing in his settings does not mean docker create and docker start, which cannot."""
     if "share" in given or command.subcommand[-1:] == ("run",):
         return given
@@ -213,7 +213,7 @@ def _shares(launch: Launch) -> bool:
 
 
 def _check_sharing(
-    command: DockerCommand, engine: Engine, info: Info, warn: Callable[[str], None]
+    command: ContainerCommand, engine: Engine, info: Info, warn: Callable[[str], None]
 ) -> None:
     """See that MPS would serve the container.
 
@@ -246,7 +246,7 @@ def _label(engine: Engine, image: str) -> Label | None:
 
 
 def _warn_of_unheeded(
-    given: Mapping[str, Given], command: DockerCommand, warn: Callable[[str], None]
+    given: Mapping[str, Given], command: ContainerCommand, warn: Callable[[str], None]
 ) -> None:
     """Say what concerns GPUs and is not heeded; it stays the user's decision."""
     for name in given.keys() & {"bind_cpu", "uuid"}:
@@ -266,7 +266,7 @@ def _warn_of_unheeded(
                     warn(f"--env-file {printable(path)}: its {VISIBLE} is not read: use -e")
 
 
-def choose_way(info: Info, machine: Machine, settings: Settings, command: DockerCommand) -> str:
+def choose_way(info: Info, machine: Machine, settings: Settings, command: ContainerCommand) -> str:
     """How the GPUs will get into the container.
 
     Args:

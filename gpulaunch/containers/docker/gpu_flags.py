@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpulaunch.containers.command import DockerCommand
+from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.ways import WAYS
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.leases.environment import LEASE_VARIABLE
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
         return self.text.replace("=", " ").partition(" ")[0]
 
 
-def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked | None:
+def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
     """Which GPUs docker's flags ask for: --gpus, --device, NVIDIA_VISIBLE_DEVICES, or nvidia-docker's NV_GPU.
 
     Args:
@@ -90,7 +90,7 @@ def _is_gpu(device: str) -> bool:
 
 
 def _container_variable(
-    command: DockerCommand, environment: Mapping[str, str], name: str
+    command: ContainerCommand, environment: Mapping[str, str], name: str
 ) -> str | None:
     """What -e sets a variable to, or has docker copy from this environment; the last one counts."""
     found = None
@@ -164,14 +164,14 @@ def _from_gpus(value: str) -> Asked:
     return Asked(text, number=count, fields=others)
 
 
-def allowed_ways(command: DockerCommand) -> set[str]:
+def allowed_ways(command: ContainerCommand) -> set[str]:
     """Those of WAYS that a command leaves open: it may name another runtime."""
     runtimes = command.values("--runtime")
     return set(WAYS) - ({"runtime"} if runtimes and runtimes[-1] != "nvidia" else set())
 
 
 def with_gpus(
-    command: DockerCommand,
+    command: ContainerCommand,
     gpus: Sequence[Gpu],
     way: str,
     lease_id: str | None,
@@ -240,7 +240,7 @@ def _numbers_inside(gpus: Sequence[Gpu]) -> list[str]:
     return [] if numbers == sorted(numbers) else list(map(str, numbers))
 
 
-def _sets(command: DockerCommand, variable: str) -> bool:
+def _sets(command: ContainerCommand, variable: str) -> bool:
     return any(value.startswith(f"{variable}=") for value in command.values("-e", "--env"))
 
 

@@ -5,13 +5,13 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from gpulaunch.containers.command import DockerCommand
+from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 
 
-def find_socket(command: DockerCommand, environment: Mapping[str, str]) -> str:
+def find_socket(command: ContainerCommand, environment: Mapping[str, str]) -> str:
     """The Unix socket of the engine that a docker command would talk to.
 
     Args:
@@ -47,7 +47,7 @@ def _local(host: str, origin: str) -> str:
     )
 
 
-def _current_context(command: DockerCommand, environment: Mapping[str, str]) -> str | None:
+def _current_context(command: ContainerCommand, environment: Mapping[str, str]) -> str | None:
     directory = (
         command.global_value("--config")
         or environment.get("DOCKER_CONFIG")
@@ -60,7 +60,7 @@ def _current_context(command: DockerCommand, environment: Mapping[str, str]) -> 
         return None
 
 
-def _host_of_context(command: DockerCommand, context: str) -> str:
+def _host_of_context(command: ContainerCommand, context: str) -> str:
     """The engine's address in one of docker's contexts; docker knows where it keeps them."""
     import subprocess  # late: few use contexts, and it costs 10 ms
 
@@ -90,5 +90,5 @@ def known_sockets(user_id: int) -> list[str]:
     with suppress(
         GpulaunchError, OSError
     ):  # on another machine, or a context that docker does not know
-        sockets.insert(0, find_socket(DockerCommand(("docker",), (), ()), os.environ))
+        sockets.insert(0, find_socket(ContainerCommand("docker", ("docker",)), os.environ))
     return list(dict.fromkeys(filter(os.path.exists, sockets)))
