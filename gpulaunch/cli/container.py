@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch.cli.launch import carry_out, tell_of
 from gpulaunch.containers.command import read_command
-from gpulaunch.containers.container_launch import HOST_VARIABLES
 from gpulaunch.containers.docker.flags import DOCKER
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.given import Given
@@ -29,4 +28,4 @@ def main(given: Mapping[str, Given], argv: Sequence[str]) -> int:
         raise UsageError(
             f"'{printable(' '.join(argv[:3]))}' takes no GPUs here, so there is nothing to decide"
         )
-    return become(launch, HOST_VARIABLES if command.launches else ())
+    return become(launch.argv, launch.hidden)

@@ -43,6 +43,18 @@ class ContainerLaunch(NamedTuple):
         return self.way == NO_WAY and self.container_id is None
 
 
+class PlainCommand(NamedTuple):
+    """A command line that is run without a lease: it needs no GPU, or its containers have a lease.
+
+    Attributes:
+        argv: what is run.
+        hidden: variables that it is not to see.
+    """
+
+    argv: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
+
+
 def started_command(
     container: ContainerLaunch,
     gpus: Sequence[Gpu],

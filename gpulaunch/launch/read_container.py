@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gpulaunch.containers.command import ContainerCommand
-from gpulaunch.containers.container_launch import ContainerLaunch
+from gpulaunch.containers.container_launch import HOST_VARIABLES, ContainerLaunch, PlainCommand
 from gpulaunch.containers.docker.client import Engine, Info
 from gpulaunch.containers.docker.gpu_flags import (
     CDI_KIND,
@@ -44,7 +44,7 @@ def read_container_launch(
     *,
     name: str | None,
     warn: Callable[[str], None],
-) -> Launch | tuple[str, ...]:
+) -> Launch | PlainCommand:
     """Everything that a launch through docker needs to know, read and checked; nothing is taken yet.
 
     Args:
@@ -65,14 +65,14 @@ def read_container_launch(
     if command.starts:
         return _read_start(given, command, name=name, warn=warn)
     if not command.launches:
-        return command.argv
+        return PlainCommand(command.argv)
     asked = asked_gpus(command, os.environ)
     if asked and asked.nothing:
         if given.keys() & {"gpus", "only"}:
             raise UsageError(f"{_option(given)} asks for GPUs, but {asked.text} for none")
-        return (
-            command.argv if asked.flag == VISIBLE else with_gpus(command, (), NO_WAY, None, asked)
-        )
+        if asked.flag == VISIBLE:
+            return PlainCommand(command.argv, HOST_VARIABLES)
+        return PlainCommand(with_gpus(command, (), NO_WAY, None, asked), HOST_VARIABLES)
     given = _with_asked(given, asked)
     settings = Settings(given, os.environ)
     socket_path = find_socket(command, os.environ)
@@ -102,7 +102,7 @@ def _read_start(
     *,
     name: str | None,
     warn: Callable[[str], None],
-) -> Launch | tuple[str, ...]:
+) -> Launch | PlainCommand:
     """Start a container again that was made under a lease: on the GPUs that it was made with, if they are free."""
     socket_path = find_socket(command, os.environ)
     engine = Engine(socket_path)
@@ -112,7 +112,7 @@ def _read_start(
     table = open_table(described=True, warn=warn)
     without = [container for container in made if not _has_lease(container, engine, info, table)]
     if not without:
-        return command.argv
+        return PlainCommand(command.argv)
     if len(without) > 1:
         names = ", ".join(printable(container.name) for container in without)
         raise UsageError(
