@@ -21,11 +21,15 @@ from typing import Any, NamedTuple
 import pytest
 from engine import SEARCHED
 
+from gpulaunch.containers import container_launch
 from gpulaunch.containers.command import ContainerCommand, FlagTable, read_command
+from gpulaunch.containers.docker.answers import parse_container
+from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.flags import DOCKER
-from gpulaunch.containers.docker.gpu_flags import Asked, allowed_ways, asked_gpus, with_gpus
-from gpulaunch.containers.life import Container, Standing, parse_container
-from gpulaunch.containers.mps_client import Surroundings, check_sharing
+from gpulaunch.containers.docker.gpu_flags import allowed_ways, asked_gpus
+from gpulaunch.containers.engine import Asked
+from gpulaunch.containers.life import Container, Standing
+from gpulaunch.containers.mps_client import SharingConditions, check_sharing
 from gpulaunch.containers.ways import NO_WAY, WAYS, Offer
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.share import Client as MpsClient
@@ -1171,6 +1175,20 @@ def gpus(*indices: int) -> tuple[Gpu, ...]:
     return tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in indices)
 
 
+def with_gpus(
+    command: ContainerCommand,
+    leased: Sequence[Gpu],
+    way: str,
+    lease_id: str | None,
+    asked: Asked | None,
+    share: Share | None = None,
+) -> tuple[str, ...]:
+    """Docker's command line with these GPUs in it."""
+    return container_launch.with_gpus(
+        Docker(), command, leased, way, lease_id=lease_id, asked=asked, share=share
+    )
+
+
 def written(line: str, leased: Sequence[Gpu], way: str, lease_id: str | None = None) -> str:
     """The command line with the GPUs in it, without the word docker, as one would type it."""
     command = read(line)
@@ -1597,7 +1615,9 @@ def refusal(
 ) -> str:
     """Why a container cannot share; empty if it can."""
     try:
-        check_sharing(read(line), Surroundings(user_id, 100, image_user, security))
+        check_sharing(
+            read(line), SharingConditions("Docker Engine", user_id, 100, image_user, security)
+        )
     except UsageError as problem:
         return f"{problem.message} ({problem.hint})" if problem.hint else problem.message
     return ""

@@ -1,39 +1,42 @@
-"""A launch through Docker."""
+"""A launch through a container engine, and the command line that starts it."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpulaunch.containers.command import ContainerCommand
-from gpulaunch.containers.docker.gpu_flags import Asked, with_gpus
+from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.ways import NO_WAY
+from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient
     from gpulaunch.leases.share import Share
 
 HOST_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
-"""What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where
-GPUs are counted anew.
-"""
+"""Hidden from the engine's client: by -e CUDA_VISIBLE_DEVICES it would carry the host's GPU numbers
+into the container, where GPUs are counted anew."""
 
 
 class ContainerLaunch(NamedTuple):
-    """What a launch through Docker needs to know besides.
+    """What a launch through a container engine knows besides.
 
     Attributes:
-        command: docker's command line, read.
+        engine: what kind it is.
+        client: asks the one that the command talks to.
+        command: the client's command line, read.
         asked: what its flags say about GPUs, or None.
         way: by which GPUs get in: one of WAYS, or NO_WAY.
-        socket_path: of the engine.
-        engine_id: its own.
-        container_id: of the container, if it is there already and is to be started again.
+        engine_id: the engine's own id.
+        container_id: of the container, if it exists already and is to be started again.
     """
 
+    engine: "ContainerEngine"
+    client: "EngineClient"
     command: ContainerCommand
-    asked: Asked | None
+    asked: "Asked | None"
     way: str
-    socket_path: str
     engine_id: str
     container_id: str | None
 
@@ -61,7 +64,7 @@ def started_command(
     lease_id: str | None,
     share: "Share | None" = None,
 ) -> tuple[str, ...]:
-    """What is run: docker's command line, with the GPUs in it unless the container was made with them.
+    """Return what is run: the command line, with GPUs unless the container was made with them.
 
     Args:
         container: the launch.
@@ -71,4 +74,72 @@ def started_command(
     """
     if container.command.starts:
         return container.command.argv
-    return with_gpus(container.command, gpus, container.way, lease_id, container.asked, share)
+    return with_gpus(
+        container.engine,
+        container.command,
+        gpus,
+        container.way,
+        lease_id=lease_id,
+        asked=container.asked,
+        share=share,
+    )
+
+
+def with_gpus(
+    engine: "ContainerEngine",
+    command: ContainerCommand,
+    gpus: Sequence[Gpu],
+    way: str,
+    *,
+    lease_id: str | None = None,
+    asked: "Asked | None" = None,
+    share: "Share | None" = None,
+) -> tuple[str, ...]:
+    """Return a command line with exactly these GPUs, and labels that tell others whose they are.
+
+    All else stays as and where it was. What is added comes after the user's flags, since of two
+    assignments to one variable or label the last one counts.
+
+    Args:
+        engine: whose client it is for.
+        command: run or create.
+        gpus: in rank order; none for a container that is to see no GPU.
+        way: one of WAYS, or NO_WAY.
+        lease_id: None as long as there is no lease.
+        asked: what the client's flags said.
+        share: its part of the GPUs, if it shares them.
+    """
+    uuids = [gpu.uuid for gpu in gpus]
+    added = engine.flags_for(command, gpus, way, asked)
+    names = uuids if share else _numbers_inside(gpus)  # MPS numbers its GPUs in its own way
+    if names and not _sets(command, "CUDA_VISIBLE_DEVICES"):
+        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
+        added += ["-e", f"CUDA_VISIBLE_DEVICES={','.join(names)}"]
+    if gpus:
+        added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
+    if share:
+        from gpulaunch.containers.mps_client import mps_flags  # late: few containers share
+
+        added += [*mps_flags(command, share), "--label", f"{SHARE_LABEL}={share.sm_percentage}"]
+    if lease_id:
+        added += ["--label", f"{LEASE_LABEL}={lease_id}", "-e", f"{LEASE_VARIABLE}={lease_id}"]
+    replaced = set()
+    for flag in command.flags:
+        if engine.is_gpu_flag(flag):
+            replaced |= set(range(flag.begin, flag.end))
+    kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
+    return (*kept, *added, *command.argv[command.flags_end :])
+
+
+def _numbers_inside(gpus: Sequence[Gpu]) -> list[str]:
+    """Return the GPUs' numbers in a container, in rank order; none if they ascend.
+
+    A container counts its GPUs anew, by PCI address.
+    """
+    indices = sorted(gpu.index for gpu in gpus)
+    numbers = [indices.index(gpu.index) for gpu in gpus]
+    return [] if numbers == sorted(numbers) else list(map(str, numbers))
+
+
+def _sets(command: ContainerCommand, variable: str) -> bool:
+    return any(value.startswith(f"{variable}=") for value in command.values("-e", "--env"))

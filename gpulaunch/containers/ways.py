@@ -4,6 +4,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+CDI_KIND = "nvidia.com/gpu="
+"""What the name of a GPU begins with in the Container Device Interface."""
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""Variable by which NVIDIA's container runtime is told the GPUs of a container."""
+
 WAYS = {
     "cdi": "CDI devices nvidia.com/gpu=UUID",
     "runtime": "runtime nvidia with NVIDIA_VISIBLE_DEVICES",

@@ -1,10 +1,9 @@
-"""By which ways GPUs can get into the containers of an engine."""
+"""Find the ways by which a Docker Engine can give GPUs to its containers."""
 
 import os
 
-from gpulaunch.containers.docker.client import Info
-from gpulaunch.containers.docker.gpu_flags import CDI_KIND
-from gpulaunch.containers.ways import Offer
+from gpulaunch.containers.engine import Info
+from gpulaunch.containers.ways import CDI_KIND, Offer
 from gpulaunch.machine.gpu import Gpu
 
 _HOOK = "nvidia-container-runtime-hook"
@@ -13,7 +12,7 @@ _MOST_CHARACTERS = 16 << 20
 
 
 def offer_of(info: Info, gpus: tuple[Gpu, ...]) -> Offer:
-    """The ways by which GPUs can get into an engine's containers.
+    """Return the ways by which an engine can give GPUs to its containers.
 
     Args:
         info: what the engine says of itself.
@@ -30,7 +29,7 @@ def offer_of(info: Info, gpus: tuple[Gpu, ...]) -> Offer:
 
 
 def _named_in(directories: tuple[str, ...], uuids: set[str]) -> set[str]:
-    """The UUIDs that stand in CDI specifications, for engines that do not tell which they have found there."""
+    """Return the UUIDs that CDI specifications name, for engines that do not tell them."""
     found: set[str] = set()
     for directory in directories:
         try:
