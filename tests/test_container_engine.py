@@ -12,7 +12,7 @@ import pytest
 from conftest import DGX, Launcher
 
 from gpulaunch.cli.main import run
-from gpulaunch.containers.command import ContainerCommand, Flag, FlagTable, Grammar
+from gpulaunch.containers.command import ContainerCommand, Flag, FlagTable, Grammar, read_command
 from gpulaunch.containers.container_launch import PlainCommand
 from gpulaunch.containers.engine import Asked, Info
 from gpulaunch.containers.engines import ENGINES
@@ -221,7 +221,8 @@ def test_a_way_that_it_does_not_have_cannot_be_forced(monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("boxes")
 def test_what_needs_no_gpus_is_its_own() -> None:
     """A command of it that starts nothing is run as it is."""
-    got = read_container_launch({}, BoxEngine(), ["boxer", "ps"], name=None, warn=pytest.fail)
+    command = read_command(["boxer", "ps"], BOXER)
+    got = read_container_launch({}, BoxEngine(), command, name=None, warn=pytest.fail)
     assert got == PlainCommand(("boxer", "ps"))
 
 

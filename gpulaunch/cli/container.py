@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpulaunch.cli.launch import carry_out, tell_of
+from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.given import Given
-from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.read_container import read_container_launch
 from gpulaunch.process.job import become
 
 if TYPE_CHECKING:
@@ -22,12 +20,35 @@ def main(given: Mapping[str, Given], engine: "ContainerEngine", argv: Sequence[s
         engine: whose client is called.
         argv: the client's command line.
     """
+    command = read_command(argv, engine.grammar)
+    if command.launches or command.starts:
+        return _launch(given, engine, command)
+    return _pass_on(given, command, command.argv)
+
+
+def _launch(
+    given: Mapping[str, Given], engine: "ContainerEngine", command: ContainerCommand
+) -> int:
+    # late: what is passed on to the engine's client needs nothing of a launch
+    from gpulaunch.cli.launch import carry_out, tell_of
+    from gpulaunch.launch.launch import Launch
+    from gpulaunch.launch.read_container import read_container_launch
+
     name = given["name"].text if "name" in given else None
-    launch = read_container_launch(given, engine, argv, name=name, warn=tell_of(given))
+    launch = read_container_launch(given, engine, command, name=name, warn=tell_of(given))
     if isinstance(launch, Launch):
         return carry_out(given, launch)
+    return _pass_on(given, command, launch.argv, launch.hidden)
+
+
+def _pass_on(
+    given: Mapping[str, Given],
+    command: ContainerCommand,
+    argv: Sequence[str],
+    hidden: Sequence[str] = (),
+) -> int:
+    """Become the engine's client, which takes no GPUs."""
     if given.keys() & {"dry_run", "explain"}:
-        raise UsageError(
-            f"'{printable(' '.join(argv[:3]))}' takes no GPUs here, so there is nothing to decide"
-        )
-    return become(launch.argv, launch.hidden)
+        shown = printable(" ".join(command.argv[:3]))
+        raise UsageError(f"'{shown}' takes no GPUs here, so there is nothing to decide")
+    return become(argv, hidden)

@@ -10,7 +10,6 @@ from gpulaunch import __version__
 from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.cli.options import print_help, read_line
 from gpulaunch.cli.output import prepare_stdout, report
-from gpulaunch.containers.engines import engine_of_program, runs_containers
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
 from gpulaunch.launch.given import Given
 
@@ -58,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
     if at is not None and before[at] == "run":
         before = [*before[:at], *before[at + 1 :]]
         given, at = read_line(before)
-    if at is not None and runs_containers(before[at]):
+    if at is not None and _runs_containers(before[at]):
         if given.keys() & {"help", "version"}:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
         return _run_engine(given, [*before[at:], *argv[divider:]])
@@ -76,7 +75,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
         )
-    if runs_containers(os.path.basename(command[0])):
+    if _runs_containers(os.path.basename(command[0])):
         return _run_engine(given, command)
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
@@ -106,9 +105,17 @@ def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None
         return int(end.code or 0)
 
 
+def _runs_containers(program: str) -> bool:
+    from gpulaunch.containers.engines import runs_containers  # late: --version does without
+
+    return runs_containers(program)
+
+
 def _run_engine(given: Mapping[str, Given], command: Sequence[str]) -> int:
     """Run the command line of a container engine."""
     if "dry_run" in given:
         prepare_stdout()
+    from gpulaunch.containers.engines import engine_of_program
+
     engine = engine_of_program(command[0])
     return int(importlib.import_module("gpulaunch.cli.container").main(given, engine, command))

@@ -239,10 +239,12 @@ def _read(given: Mapping[str, Given], job: Job) -> Launch:
     name, warn = given["name"].text if "name" in given else None, tell_of(given)
     if not runs_containers(os.path.basename(job.command[0])):
         return read_launch(Settings(given, os.environ), job.command, name=name, warn=warn)
+    from gpulaunch.containers.command import read_command
     from gpulaunch.launch.read_container import read_container_launch
 
     engine = engine_of_program(job.command[0])
-    found = read_container_launch(given, engine, job.command, name=name, warn=warn)
+    command = read_command(job.command, engine.grammar)
+    found = read_container_launch(given, engine, command, name=name, warn=warn)
     if not isinstance(found, Launch):
         raise UsageError(
             f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to measure"

@@ -2,10 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from gpulaunch.containers.command import ContainerCommand, read_command
+from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.container_launch import (
     HOST_VARIABLES,
     ContainerLaunch,
@@ -36,7 +36,7 @@ _ENV_FILE_CHARACTERS = 1 << 20
 def read_container_launch(
     given: Mapping[str, Given],
     engine: ContainerEngine,
-    argv: Sequence[str],
+    command: ContainerCommand,
     *,
     name: str | None,
     warn: Callable[[str], None],
@@ -46,7 +46,7 @@ def read_container_launch(
     Args:
         given: gpulaunch's own options.
         engine: whose client is called.
-        argv: the client's command line.
+        command: the client's command line, read.
         name: that the user gave the job, or None.
         warn: where to say what is odd but no failure.
 
@@ -58,7 +58,6 @@ def read_container_launch(
             machine.
         FailedError: the engine or the machine cannot be asked.
     """
-    command = read_command(argv, engine.grammar)
     given = _with_own_gpus(given, command)
     if command.starts:
         return _read_start(given, engine, command, name=name, warn=warn)
