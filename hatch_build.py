@@ -25,5 +25,5 @@ class CompiledProfiles(BuildHookInterface):
             compiled = Path(self.directory).parent / "build" / "profiles" / relative
             compiled.parent.mkdir(parents=True, exist_ok=True)
             text = path.read_text()
-            compiled.write_text(compiled_text(text, parse_toml(str(path), text).data))
+            compiled.write_text(compiled_text(text, parse_toml(str(path), text)))
             build_data["force_include"][str(compiled)] = f"gpulaunch/_profiles/{relative}"

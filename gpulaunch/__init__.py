@@ -1,12 +1,15 @@
 """gpulaunch: put one command in front of yours, and a shared multi-GPU machine behaves.
 
-From Python: `with gpulaunch.allocate(gpus=2) as lease:`.
+From Python: `with gpulaunch.allocate(gpus=2) as lease:`, and `gpulaunch.Simulator("dgx1-v100")`.
+The names in `__all__` are public, and nothing else is; docs/python.md shows their use.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.api import HeldLease, allocate
+    from gpulaunch.decide.placement.place import Placement
+    from gpulaunch.decide.placement.scores import Scores
     from gpulaunch.errors import (
         FailedError,
         GpulaunchError,
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
         UsageError,
         WouldWaitError,
     )
+    from gpulaunch.simulate.measures import Replay, ReplayedJob
+    from gpulaunch.simulate.read_simulation import Trace
+    from gpulaunch.simulate.simulator import Simulator, generate_trace
 
 __version__ = "0.1.0"
 
@@ -21,18 +27,41 @@ __all__ = [
     "FailedError",
     "GpulaunchError",
     "HeldLease",
+    "Placement",
+    "Replay",
+    "ReplayedJob",
+    "Scores",
+    "Simulator",
     "TimedOutError",
+    "Trace",
     "UsageError",
     "WouldWaitError",
     "allocate",
+    "generate_trace",
 ]
+
+_MODULES = {
+    "HeldLease": "api",
+    "Placement": "decide.placement.place",
+    "Replay": "simulate.measures",
+    "ReplayedJob": "simulate.measures",
+    "Scores": "decide.placement.scores",
+    "Simulator": "simulate.simulator",
+    "Trace": "simulate.read_simulation",
+    "allocate": "api",
+    "generate_trace": "simulate.simulator",
+}
+"""Module of each public name; those that are not here are errors."""
 
 
 def __getattr__(name: str) -> object:
-    """What is exported, imported when it is first used: the command imports this package, too, and needs none of it."""
+    """Import a public name when it is first used.
+
+    The command imports this package, too, and needs none of them.
+    """
     if name in __all__:
         from importlib import import_module
 
-        module = "gpulaunch.errors" if name.endswith("Error") else "gpulaunch.api"
-        return getattr(import_module(module), name)
+        module = _MODULES.get(name, "errors")
+        return getattr(import_module(f"gpulaunch.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table, release
 from gpulaunch.process.system import this_process
 from gpulaunch.profiles.pattern import graph_pattern
+from gpulaunch.records import replace
 from gpulaunch.sharing.mps_directories import inherited_variables
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ class HeldLease:
         self.gpus = tuple(gpu.index for gpu in gpus)
         self.uuids = held.lease.uuids
         self.env = job_environment(
-            gpus, by_uuid=launch.by_uuid, lease_id=self.id, share=held.lease.share
+            gpus,
+            driver=launch.machine.topology.driver,
+            by_uuid=launch.by_uuid,
+            lease_id=self.id,
+            share=held.lease.share,
         )
         self.reason = held.grant.reason
         self.sm_percentage = held.lease.share.sm_percentage if held.lease.share else None
@@ -284,12 +289,12 @@ def allocate(
         Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning, pattern=graph
     )
     if launch.mps:
-        launch = launch._replace(mps=launch.mps._replace(may_fork=False))
+        launch = replace(launch, mps=replace(launch.mps, may_fork=False))
     table = table_of(launch, _log.warning)
     held = acquire(launch, table, Callbacks(_log.warning, _waiting), lambda *_: _ThisProcess())
     if isinstance(held, Acquired):
-        if held.grant.own_because:
-            _log.warning("not shared: %s", held.grant.own_because)
+        if held.grant.exclusive_reason:
+            _log.warning("not shared: %s", held.grant.exclusive_reason)
         return HeldLease(launch, table, held)
     if isinstance(held, Wait):
         raise WouldWaitError(held.reason, "give wait=True to queue")

@@ -2,44 +2,29 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.engine import ContainerEngine, Info
 from gpulaunch.containers.engines import all_engines
 from gpulaunch.containers.standings import QUESTION_S
-from gpulaunch.containers.ways import NO_WAY, WAYS
+from gpulaunch.containers.ways import NO_WAY, describe_way
+from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_launch import shown_machine, shown_settings, shown_table
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.settings import Settings
-from gpulaunch.machine.cpuset import format_cpuset
-from gpulaunch.machine.find import Machine
+from gpulaunch.machine.driver import Finding
+from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.find import Machine, load_driver
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 from gpulaunch.sharing import mps_daemon as mps
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu
-    from gpulaunch.machine.nvidia.probe import Reading
-
-
-class Finding(NamedTuple):
-    """One part of the machine, as it was found.
-
-    Attributes:
-        subject: the part.
-        state: a problem keeps launches from working, or from being safe; a warning costs something
-            less than that.
-        text: what was found.
-        hint: one thing to do about it; None if all is well.
-    """
-
-    subject: str
-    state: Literal["ok", "warning", "problem"]
-    text: str
-    hint: str | None = None
+    from gpulaunch.machine.topology import Topology
 
 
 def diagnose(topology: str | None) -> list[Finding]:
@@ -56,8 +41,7 @@ def diagnose(topology: str | None) -> list[Finding]:
     findings = _checked("GPUs", lambda _: _gpus(topology, machine))
     described = bool(machine and machine[0].key)
     if machine and not described:
-        findings += _checked("NVML", lambda _: _driver())
-        findings += _mps()
+        findings += _driver(machine[0].topology)
     if machine and (described or mps.program()):
         findings += _sharing(machine[0])
     findings += _checked("state directory", lambda warn: _state(settings, described, warn))
@@ -65,9 +49,6 @@ def diagnose(topology: str | None) -> list[Finding]:
         findings += _container_engine(engine, settings, machine)
     return findings
 
-
-_ALWAYS_LINKED = ("SXM", "HBM3", "B200", "B300", "GH200")
-"""In the names of cards that come on boards with NVLink."""
 
 _RIGHTS = "'sudo gpulaunch setup' makes a directory that is root's and everybody's"
 
@@ -89,97 +70,23 @@ def _gpus(topology: str | None, machine: list[Machine]) -> list[Finding]:
     machine.append(found)
     models = ", ".join(sorted({gpu.model for gpu in found.topology.gpus}))
     text = f"{found.topology.name}: {gpus_text(len(found.topology.gpus))} ({models})"
-    return [Finding("GPUs", "ok", text + (", described" if found.key else ", by NVML"))]
-
-
-def _driver() -> list[Finding]:
-    """What NVML tells when everything is asked anew, and what it does not."""
-    from gpulaunch.machine.nvidia.probe import probe  # late: described machines do without
-
-    reading = probe()
-    found = [Finding("driver", "ok", reading.driver or "its version is unknown")]
-    found += [
-        Finding("GPUs", "problem", text, "look for it in 'dmesg' (Xid), then reset it or boot")
-        for text in reading.problems
-    ]
-    found += [
-        Finding(
-            "GPUs",
-            "warning",
-            f"GPU {card} is in MIG mode and has no instance",
-            f"'nvidia-smi mig -i {card} -cgi 19 -C', say, makes one",
-        )
-        for card in reading.empty
-    ]
-    instances = [gpu for gpu in reading.topology.gpus if gpu.mig]
-    if instances:
-        profiles = ", ".join(f"{gpu.name} {gpu.mig.profile}" for gpu in instances if gpu.mig)
-        found.append(
-            Finding(
-                "MIG",
-                "ok",
-                f"{len(instances)} instance{'' if len(instances) == 1 else 's'}: {profiles}",
-            )
-        )
-    return [*found, *_modes(reading), *_nvlinks(reading), *_unanswered(reading)]
-
-
-def _modes(reading: "Reading") -> list[Finding]:
-    """Compute modes that restrict who may use a card."""
     return [
         Finding(
-            "compute mode",
-            "warning" if mode == "PROHIBITED" else "ok",
-            f"GPU {card}: {mode}",
-            f"'nvidia-smi -i {card} -c DEFAULT' lets jobs use it" if mode == "PROHIBITED" else None,
+            "GPUs", "ok", text + (", described" if found.key else f", by {found.topology.source}")
         )
-        for card, mode in reading.compute_modes.items()
     ]
 
 
-def _nvlinks(reading: "Reading") -> list[Finding]:
-    """Links that are down.
+def _driver(topology: "Topology") -> list[Finding]:
+    """What the driver tells when everything is asked anew, and whether its GPUs can be shared."""
+    driver = load_driver(topology.driver)
 
-    Where none is up at all, the cards may just have no bridge, unless they are made for one.
-    """
-    linked = {card: (up, down) for card, (up, down) in reading.nvlinks.items() if up or down}
-    if not linked:
-        return []
-    if not any(up for up, _ in linked.values()):
-        meant = any(word in gpu.model for gpu in reading.topology.gpus for word in _ALWAYS_LINKED)
-        hint = (
-            "is the fabric manager running? 'systemctl status nvidia-fabricmanager'"
-            if meant
-            else None
-        )
-        return [Finding("NVLink", "warning" if meant else "ok", "no link is up", hint)]
-    return [
-        Finding(
-            "NVLink",
-            "warning",
-            f"GPU {card}: {'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))} down",
-            f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links that are up",
-        )
-        for card, (_, down) in linked.items()
-        if down
-    ] or [Finding("NVLink", "ok", "every link is up")]
+    def check(_: Callable[[str], None]) -> list[Finding]:
+        version = driver.version() or "its version is unknown"
+        return [Finding("driver", "ok", version), *driver.diagnose()]
 
-
-def _unanswered(reading: "Reading") -> list[Finding]:
-    """Calls that told nothing, a line each, with the GPUs that they were about."""
-    gpus: dict[tuple[str, str], set[int]] = {}
-    for call in reading.unanswered:
-        if not call.usual:
-            gpus.setdefault((call.call, call.why), set()).add(call.gpu)
-    return [
-        Finding(
-            "NVML",
-            "warning",
-            f"{call} tells nothing of GPU {format_cpuset(frozenset(about))}: {why}",
-            "what it would tell is taken for unknown; a newer driver may know it",
-        )
-        for (call, why), about in gpus.items()
-    ]
+    found = _checked(topology.source, check)
+    return found + _mps() if DRIVERS[topology.driver].mps else found
 
 
 def _mps() -> list[Finding]:
@@ -204,12 +111,12 @@ def _mps() -> list[Finding]:
 def _sharing(machine: Machine) -> list[Finding]:
     """Which GPUs can be shared, and which cannot."""
     offer = what_can_be_shared(machine)
-    if isinstance(offer, str):
+    if isinstance(offer, Unfit):
         return [
             Finding(
                 "sharing",
                 "warning",
-                f"no GPU can be shared: {offer}",
+                f"no GPU can be shared: {offer.reason}",
                 "launches get GPUs of their own",
             )
         ]
@@ -302,17 +209,21 @@ def _silent(text: str) -> None:
 def _way_in(
     engine: ContainerEngine, info: Info, machine: Machine, settings: Settings, way: str
 ) -> Finding:
-    gpus = machine.topology.gpus
-    offered = engine.offer_of(info, gpus).ways([gpu.uuid for gpu in gpus])
+    topology = machine.topology
+    offered = engine.offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
     if way == NO_WAY:
-        text = f"{machine.topology.name} is only described: its GPUs get into no container"
+        text = f"{topology.name} is only described: its GPUs get into no container"
         return Finding("GPUs in containers", "ok", text)
     forced = settings.get("container_gpus")
-    others = ", ".join(WAYS[other] for other in offered if other != way)
+    shown = describe_way(way, topology.driver)
+    others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
     if way not in offered:
-        text = f"{forced.origin}: this engine does not seem to offer {WAYS[way]}, but {others or 'no way at all'}"
+        text = (
+            f"{forced.origin}: this engine does not seem to offer {shown}, but "
+            f"{others or 'no way at all'}"
+        )
         return Finding("GPUs in containers", "problem", text, "force none, or one that is offered")
-    text = f"by {WAYS[way]}"
+    text = f"by {shown}"
     text += f", as {forced.origin} says" if forced.value else ""
     text += f"; also offered: {others}" if others else ""
     return Finding("GPUs in containers", "ok", text)

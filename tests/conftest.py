@@ -1,4 +1,9 @@
-"""What all tests share: the installed command, a state directory of their own, and the rule about skipping."""
+"""What all tests share: tiers by folder, the installed command, and the rule about skipping.
+
+tests/unit starts no process, tests/command starts the installed command or other programs, tests/host
+needs root, a Docker Engine, an MPS daemon or several users, tests/slow takes long. Each test is marked
+with its folder; tests marked `long` besides run only on request (-m long).
+"""
 
 import os
 import select
@@ -9,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 from engine import Engine, EngineError, why_not, write_cdi_spec
 
@@ -18,6 +24,29 @@ os.environ["XDG_CONFIG_HOME"] = (
 SCRIPT = Path(sysconfig.get_path("scripts")) / "gpulaunch"
 NO_SKIPS = "GPULAUNCH_TEST_NO_SKIPS"
 """Set where everything that the tests need must be there: a skipped test then fails."""
+
+
+TIERS = ("unit", "command", "host", "slow")
+
+hypothesis.settings.register_profile(
+    "dev",
+    max_examples=25,
+    deadline=None,  # a busy machine is slow
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "ci", hypothesis.settings.get_profile("dev"), max_examples=200, print_blob=True
+)
+hypothesis.settings.load_profile(os.environ.get("GPULAUNCH_TEST_HYPOTHESIS", "dev"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its folder."""
+    for item in items:
+        tier = item.path.relative_to(Path(__file__).parent).parts[0]
+        if tier in TIERS:
+            item.add_marker(tier)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -80,6 +109,11 @@ class Launcher:
 DGX = ("--topology", "dgx1-v100")
 VGG = (*DGX, "--profile", "vgg16", "-n", "3")
 SHOW = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+
+
+def complaint(line: str, hint: str | None = None) -> str:
+    """What gpulaunch prints of an error."""
+    return f"gpulaunch: error: {line}\n" + (f"gpulaunch: hint: {hint}\n" if hint else "")
 
 
 class Held:

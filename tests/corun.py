@@ -2,7 +2,7 @@
 
 The paper's curves survive only as captions, so the figures that its text quotes are all there is to hold a model to.
 
-Quoted, and held by tests/test_partition.py:
+Quoted, and held by tests/unit/test_partition.py:
     - the 14 benchmarks and their classes (Table 1), 24 SMs, linear curves against saturating ones (Figure 7)
     - MERGE uses 13.3 % of the DRAM bandwidth; LAVAMD next to none, but much of the LLC's (4.1.1)
     - LAVAMD_MERGE reaches STP 1.64; DWT_LEU gains 38 % over even; optima of mixed pairs at 4-7 SMs (3.1)

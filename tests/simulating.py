@@ -2,18 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 
+import gpulaunch
 from gpulaunch.decide.request import Constraint, Request
-from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Moment, Rules, Stay, simulate
 from gpulaunch.simulate.simulated_job import Job
-
-
-def machine(name: str) -> Topology:
-    return load_described_machine(name)[0]
 
 
 def job(
@@ -45,6 +42,13 @@ def jobs_of(rows: Iterable[dict]) -> list[Job]:
         )
         for n, row in enumerate(rows)
     ]
+
+
+@cache
+def generated(seed: int, count: int) -> tuple[Job, ...]:
+    """Jobs of topo-aware-sc17's generator for a Minsky, with profiles and least utilities."""
+    trace = gpulaunch.generate_trace("poisson", seed, count)
+    return gpulaunch.Simulator("power8-minsky").read_trace(trace).jobs
 
 
 class Conservation:

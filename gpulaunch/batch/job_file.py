@@ -1,8 +1,8 @@
-"""A file of jobs: TOML, JSON lines, or the columns that mapa-sc21's simulator reads -> what each job says of itself."""
+"""Files of jobs: TOML, JSON lines, or the columns of mapa-sc21's simulator."""
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
@@ -10,6 +10,7 @@ from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import portable, profile_within
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record
 
 SETTINGS_OF_A_JOB = (
     "profile",
@@ -56,7 +57,7 @@ _COLUMNS = ("gpus", "pattern", "arrival", "time", "sensitive", "name")
 _COLUMN_OF = {"arrival_s": "arrival", "duration_s": "time"}
 
 
-class Entry(NamedTuple):
+class Entry(Record):
     """One job, as the file says it.
 
     Attributes:
@@ -71,13 +72,13 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The job's name."""
         command = self.own.get("command") or ("job",)
         return str(self.own.get("name") or self.settings.get("profile") or command[0])
 
 
-class Where(NamedTuple):
-    """Where a job stands, for messages.
+class Where(Record):
+    """Place of a job in its file, for messages.
 
     Attributes:
         path: of the file.
@@ -94,22 +95,24 @@ class Where(NamedTuple):
     columns: bool = False
 
     def error(self, key: str | None, message: str, hint: str | None = None) -> UsageError:
-        """A problem with one key of the job, or with all of it."""
+        """Return an error about one key of the job, or about all of it."""
         if self.document:
             where: Path = ("job", self.number, key) if key else ("job", self.number)
+            if not self.document.text:  # a program gave the jobs: there is no line to name
+                message = f"job {self.number}: {message}"
             return UsageError(self.document.error(FieldError(where, message)).message, hint)
         for own, column in _COLUMN_OF.items() if self.columns else ():
             message = message.replace(f"{own}:", f"{column}:", 1)
         return UsageError(f"{self.path}:{self.line}: {message}", hint)
 
 
-class JobFile(NamedTuple):
-    """What a file of jobs says.
+class JobFile(Record):
+    """A file of jobs, read.
 
     Attributes:
         entries: in order.
         profiles: that it brings along, by name.
-        tables: the same, as they stand there.
+        tables: of these profiles, as they stand in the file.
     """
 
     entries: tuple[Entry, ...]
@@ -131,8 +134,24 @@ def load_jobs(path: str) -> JobFile:
         found = JobFile(tuple(_columns(path, text)), {}, {})
     else:
         found = _toml(parse_document(path, text))
+    return _checked_for_jobs(path, found)
+
+
+def read_jobs(data: Mapping[str, Any]) -> JobFile:
+    """Read jobs that a program gives instead of a file.
+
+    Args:
+        data: what the file would say in TOML, as tomllib reads it.
+
+    Raises:
+        UsageError: it is wrong; the message has the number of the job.
+    """
+    return _checked_for_jobs("trace", _toml(Document("trace", "", dict(data))))
+
+
+def _checked_for_jobs(origin: str, found: JobFile) -> JobFile:
     if not found.entries:
-        raise UsageError(f"{path}: there is no job in it", "docs/simulate.md has an example")
+        raise UsageError(f"{origin}: there is no job in it", "docs/simulate.md has an example")
     return found
 
 
@@ -183,7 +202,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _columns(path: str, text: str) -> list[Entry]:
-    """gpus,pattern,arrival,time,sensitive,name: times in cycles, taken for seconds; sensitive is 0 or 1."""
+    """Read gpus,pattern,arrival,time,sensitive,name: times in cycles, taken for seconds."""
     entries: list[Entry] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or (number == 1 and line.startswith(f"{_COLUMNS[0]},")):
@@ -247,7 +266,7 @@ def _entry(job: object, where: Where) -> Entry:
 
 
 def _text(value: object) -> str:
-    """As it would stand on a command line."""
+    """Return a value as it would stand on a command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

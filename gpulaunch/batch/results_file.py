@@ -1,8 +1,8 @@
-"""The results of a batch: a file of JSON lines, one for each job that has ended, and never a line that is changed.
+"""Results of a batch: a file of JSON lines, one for each job that has ended, never changed.
 
 The first line names the batch. A line is written by one call, and taken back if it does not fit on
-the disk, so that those before it stay as they are whatever happens; one that was torn is passed
-over when the file is read.
+the disk, so that those before it stay as they are whatever happens; a torn line is passed over
+when the file is read.
 """
 
 import errno
@@ -13,12 +13,13 @@ import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
+from gpulaunch.records import Record, as_dict, field_names
 
 _LONGEST_S = 1e12
 _TIME = (-_LONGEST_S, _LONGEST_S)
@@ -51,16 +52,16 @@ _LAST_WORDS = {
 _DIGITS = 3  # of seconds
 
 
-class Result(NamedTuple):
-    """How a job has ended.
+class Result(Record):
+    """The end of a job.
 
     Attributes:
         id: its place in the file of jobs, from 0.
-        name: what it is called.
+        name: of the job.
         digest: of what was run; another job at this place has another one.
-        exit_status: the launch's.
-        gpus: indices, in rank order; none if it never started.
-        uuids: likewise.
+        exit_status: of the launch.
+        gpus: indices, in rank order; empty if it never started.
+        uuids: of the same GPUs.
         lease: id; None if it never started.
         interrupted: the batch has ended it.
         submitted_s: when its time had come, from the beginning of the batch.
@@ -82,11 +83,11 @@ class Result(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Whether the job has run; one that never started, or that the batch has ended, has not."""
+        """Whether the job has run to its own end."""
         return self.started_s is not None and not self.interrupted
 
 
-class Header(NamedTuple):
+class Header(Record):
     """Which batch it is.
 
     Attributes:
@@ -113,7 +114,7 @@ def result_document(result: Result, began_s: float) -> dict[str, Any]:
     """One result, as it is written and printed."""
     document: dict[str, Any] = {
         key: list(value) if isinstance(value, tuple) else value
-        for key, value in result._asdict().items()
+        for key, value in as_dict(result).items()
     }
     for name in ("submitted", "started", "ended"):
         seconds = document.pop(f"{name}_s")
@@ -126,14 +127,14 @@ def result_document(result: Result, began_s: float) -> dict[str, Any]:
 
 
 def _result_of(document: Mapping[str, Any]) -> Result:
-    """What result_document made.
+    """Read what result_document made.
 
     Raises:
         FieldError: this is no such document.
     """
     known = {key: value for key, value in document.items() if value is not None}
     checked(known, {**_RESULT, **_IF_STARTED}, required=tuple(_RESULT))
-    fields = {name: known.get(name) for name in Result._fields}
+    fields = {name: known.get(name) for name in field_names(Result)}
     return Result(**fields | {"gpus": tuple(known["gpus"]), "uuids": tuple(known["uuids"])})
 
 
@@ -216,11 +217,11 @@ class ResultsFile:
         self._keep(result)
 
     def mark(self, job_id: int, digest: str) -> str:
-        """What GPULAUNCH_BATCH says to a job of this batch, so that it is found again whatever happens to the batch."""
+        """Return the GPULAUNCH_BATCH of a job, by which it is found after a crash of the batch."""
         return f"{self.header.batch if self.header else ''}.{job_id}.{digest}"
 
     def last_words_of(self, mark: str, name: str, submitted_s: float) -> Result | None:
-        """What became of a job whose batch was killed, as its launch has written it; None if it has not.
+        """Return the result of a job whose batch was killed, as its launch has written it, or None.
 
         Args:
             mark: of the job.
@@ -250,7 +251,7 @@ class ResultsFile:
         self.last_words.pop(self.mark(result.id, result.digest), None)
 
     def opened_apart(self) -> int:
-        """A descriptor to append by that holds the file for nobody: for launches, which may outlive this process."""
+        """Return a descriptor to append by that does not lock the file, for launches."""
         return out_of_the_way(os.open(self.path, os.O_WRONLY | os.O_APPEND))
 
     def _append(self, document: Mapping[str, Any]) -> None:

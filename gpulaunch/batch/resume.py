@@ -1,4 +1,4 @@
-"""What an earlier run of a batch has left: results, last words of launches, and jobs that still run.
+"""Remains of an earlier run of a batch: results, last words of launches, jobs that still run.
 
 A batch may be killed, and its launches live on: each is marked by a variable in its environment,
 and writes into the results how its job has ended if the batch cannot. So no job is run twice, and
@@ -6,7 +6,6 @@ none at the same time as itself.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.tasks import Task
@@ -15,10 +14,11 @@ from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.process.ending import end_all, marked_by
+from gpulaunch.records import Record, replace
 
 
-class Left(NamedTuple):
-    """Where the jobs of a batch stand.
+class Left(Record):
+    """State of the jobs of a batch.
 
     Attributes:
         done: by id, those that have ended.
@@ -30,16 +30,18 @@ class Left(NamedTuple):
 
 
 def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s: float) -> Left:
-    """See what is left, and tidy it up: last words become results, and a launch that waits for GPUs is ended.
+    """Return the state of the jobs after an earlier run, and tidy up.
+
+    Last words become results, and a launch that waits for GPUs is ended.
 
     Args:
         tasks: of the batch, as the file of jobs says now.
         results: of the batch.
         table: where its leases stand.
-        grace_s: between TERM and KILL.
+        grace_s: seconds between TERM and KILL.
 
     Raises:
-        WouldWaitError: a job still runs that the file says otherwise of now.
+        WouldWaitError: a job still runs that has changed in the file since.
         FailedError: the results cannot be written.
     """
     by_id = {task.id: task for task in tasks}
@@ -47,7 +49,10 @@ def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s
     for number, (lease, digest, pids) in _living(results, table).items():
         task = by_id.get(number)
         if task is None or task.digest != digest:
-            message = f"job {number} of this batch still runs (pid {min(pids)}), as it stood in the file before"
+            message = (
+                f"job {number} of this batch still runs (pid {min(pids)}), as it stood in the file "
+                "before"
+            )
             hint = (
                 f"wait for its end, or 'gpulaunch free {lease.id}' ends it"
                 if lease
@@ -62,7 +67,7 @@ def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s
         results.read()
         words = results.last_words_of(mark, task.name, task.arrival_s)
         if words:  # it has got its GPUs in the very moment
-            results.add(words._replace(interrupted=True))
+            results.add(replace(words, interrupted=True))
     for task in by_id.values():
         words = results.last_words_of(results.mark(task.id, task.digest), task.name, task.arrival_s)
         if words:
@@ -96,7 +101,9 @@ def _living(results: ResultsFile, table: Table) -> dict[int, tuple[Lease | None,
 
 
 def processes_of(mark: str, results: ResultsFile) -> Callable[[], set[int]]:
-    """Finds the pids of a job's launch, and of all that descends from it; none once it has said its last words.
+    """Return a function that finds the pids of a job's launch and of all that descends from it.
+
+    It finds none once the launch has said its last words.
 
     Args:
         mark: of the job.

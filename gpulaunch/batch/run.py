@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from signal import SIGCONT, SIGINT, SIGKILL, SIGTERM
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.batch.results_file import Header, Result, ResultsFile
 from gpulaunch.batch.resume import look_back, processes_of
@@ -24,10 +24,11 @@ from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.records import Record, replace
 
 
-class Counts(NamedTuple):
-    """How far a batch has come.
+class Counts(Record):
+    """Progress of a batch.
 
     Attributes:
         jobs: how many there are.
@@ -44,13 +45,13 @@ class Counts(NamedTuple):
     queued: tuple[str, str] | None
 
 
-class Ears(NamedTuple):
-    """Who is told what on the way; none may raise.
+class Listener(Record):
+    """Functions that a batch calls on its way; none may raise.
 
     Attributes:
-        say: a kind of message ("info", "warning", "error"), and the message.
-        ended: the result of a job, and how far the batch has come.
-        changed: how far the batch has come.
+        say: given a kind of message ("info", "warning", "error"), and the message.
+        ended: given the result of a job, and how far the batch has come.
+        changed: given how far the batch has come.
     """
 
     say: Callable[[str, str], None]
@@ -58,8 +59,8 @@ class Ears(NamedTuple):
     changed: Callable[[Counts], None]
 
 
-class Outcome(NamedTuple):
-    """What became of a batch.
+class Outcome(Record):
+    """Result of a batch.
 
     Attributes:
         results: of jobs that have ended, by id, those of earlier runs of the batch included.
@@ -72,16 +73,16 @@ class Outcome(NamedTuple):
     problem: FailedError | None
 
 
-class Ways(NamedTuple):
+class Ways(Record):
     """How launches are made.
 
     Attributes:
-        words: options, and variables, that say what settings say; the settings include the name of
-            the job.
+        words: returns options, and variables, that say what settings say; the settings include the
+            name of the job.
         common: settings of all launches.
         logs: directory of what each job prints; None for where the batch prints.
         apart: what they print to stdout goes to stderr, since stdout is not theirs.
-        grace_s: between TERM and KILL.
+        grace_s: seconds between TERM and KILL.
     """
 
     words: Callable[[Mapping[str, str]], tuple[list[str], dict[str, str]]]
@@ -127,14 +128,14 @@ def begin(path: str, file: str, warn: Callable[[str], None], *, resume: bool) ->
     return results
 
 
-def run(tasks: Sequence[Task], results: ResultsFile, ways: Ways, ears: Ears) -> Outcome:
+def run(tasks: Sequence[Task], results: ResultsFile, ways: Ways, listener: Listener) -> Outcome:
     """Run all jobs that have no result yet.
 
     Args:
         tasks: in the order in which they are to start.
         results: of this batch so far; more are added.
         ways: how launches are made.
-        ears: who is told what.
+        listener: who is told what.
 
     Raises:
         WouldWaitError: a job still runs that is another now.
@@ -142,7 +143,7 @@ def run(tasks: Sequence[Task], results: ResultsFile, ways: Ways, ears: Ears) -> 
     """
     guarded = os.environ.get("CI", "").lower() in ("1", "true")
     with Launches(guarded=guarded) as launches:
-        return _Batch(tasks, results, launches, ways, ears).run()
+        return _Batch(tasks, results, launches, ways, listener).run()
 
 
 class _Batch:
@@ -152,13 +153,13 @@ class _Batch:
         results: ResultsFile,
         launches: Launches,
         ways: Ways,
-        ears: Ears,
+        listener: Listener,
     ) -> None:
         assert results.header is not None  # noqa: S101  begin() has seen to that
         self._jobs = len(tasks)
-        self._results, self._launches, self._ways, self._ears = results, launches, ways, ears
+        self._results, self._launches, self._ways, self._ears = results, launches, ways, listener
         self._began = time.monotonic() - max(0.0, time.time() - results.header.began_s)
-        self._table = open_table(described=True, warn=lambda text: ears.say("warning", text))
+        self._table = open_table(described=True, warn=lambda text: listener.say("warning", text))
         self._otherwise = results.opened_apart()
         self._done: dict[int, Result] = {}
         self._pending: list[Task] = []
@@ -191,7 +192,7 @@ class _Batch:
         return self._results.mark(task.id, task.digest)
 
     def run(self) -> Outcome:
-        """Until nothing runs and nothing is to be started."""
+        """Run until nothing runs and nothing is left to start."""
         try:
             while True:
                 self._begin_next()
@@ -301,7 +302,7 @@ class _Batch:
             self._mark(begun.task), begun.task.name, begun.task.arrival_s
         )
         if words:
-            self._keep(words._replace(interrupted=begun.told_to_end))
+            self._keep(replace(words, interrupted=begun.told_to_end))
         else:  # its launcher was killed, so nobody knows how it ended
             insort(self._pending, begun.task, key=_order)
 
@@ -374,14 +375,14 @@ class _Batch:
                 )
 
     def _end(self, begun: _Begun | None) -> None:
-        """TERM to a launch: one that waits for GPUs ends by it, one that runs passes it on to its job."""
+        """Send TERM to a launch: it leaves the queue by it, or passes it on to its job."""
         if begun:
             begun.told_to_end = True
             self._launches.signal(begun.task.id, SIGTERM)
             self._launches.signal(begun.task.id, SIGCONT)  # a stopped one would not hear it
 
     def _kill(self) -> None:
-        """KILL to the jobs that TERM has not ended; their launchers then end what is left of them."""
+        """Send KILL to the jobs that TERM has not ended; their launchers end left-overs."""
         self._kill_at = None
         self._has_killed = True
         for begun in list(self._begun.values()):

@@ -1,4 +1,4 @@
-"""A file of jobs meets a machine: what `gpulaunch batch` launches, checked before anything starts."""
+"""Tasks of a batch: its jobs, checked against the machine before anything starts."""
 
 import json
 import os
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from shutil import which
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import Refuse, Situation, decide
@@ -14,11 +14,12 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import SETTINGS, Settings
+from gpulaunch.records import Record
 
 _DIGEST_CHARACTERS = 12
 
 
-class Task(NamedTuple):
+class Task(Record):
     """One job that is to be launched.
 
     Attributes:
@@ -43,7 +44,7 @@ class Task(NamedTuple):
 def read_tasks(
     file: JobFile, common: Mapping[str, str], warn: Callable[[str], None], *, at_once: bool = False
 ) -> list[Task]:
-    """The jobs of a file in the order in which they are to start: by arrival, then as they stand there.
+    """Return the jobs of a file in the order of their start: by arrival, then as they stand there.
 
     Each is read as its launch will read it, and decided about on the idle machine, so that no
     mistake shows only after hours.

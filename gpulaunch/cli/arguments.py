@@ -10,7 +10,7 @@ __all__ = ["ArgumentTypeError", "Namespace", "Parser", "add_json", "add_topology
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that never abbreviates, and that raises instead of exiting on a mistake."""
+    """An argparse parser that never abbreviates options and raises UsageError on a mistake."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.batch.results_file import Result, ResultsFile, result_document
-from gpulaunch.batch.run import Counts, Ears, Outcome, Ways
+from gpulaunch.batch.run import Counts, Listener, Outcome, Ways
 from gpulaunch.batch.tasks import Task, read_tasks
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.options import OPTIONS
@@ -41,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     for name in file.tables:
         if os.sep in name:
             raise UsageError(
-                f"{options.file}: profile {printable(name)}: a name with {os.sep} in it would be a path"
+                f"{options.file}: profile {printable(name)}: a name with {os.sep} in it would be a "
+                "path"
             )
     if options.policy is not None:
         Settings({"policy": Given("--policy", options.policy)}, {}).get("policy")
@@ -59,11 +60,11 @@ def main(arguments: Sequence[str]) -> int:
         )
         try:
             outcome = batch.run(
-                tasks, results, ways, Ears(watcher.say, watcher.ended, watcher.changed)
+                tasks, results, ways, Listener(watcher.say, watcher.ended, watcher.changed)
             )
         finally:
             watcher.clear()
-    return _finish(options, sorted(tasks), results, outcome)
+    return _finish(options, sorted(tasks, key=lambda task: task.id), results, outcome)
 
 
 def _parser() -> Parser:
@@ -105,7 +106,7 @@ def _make_directory(path: str) -> None:
 
 
 def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """What says the same on the command line of a launch, and in the environment what no option says."""
+    """Return settings as launch options, and those without an option as environment variables."""
     words: list[str] = []
     variables: dict[str, str] = {}
     for name, text in settings.items():
@@ -124,8 +125,10 @@ def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
 
 
 class _Watcher:
-    """Says on stderr what happens: at a terminal by a line for each job that has ended, or by one that is drawn over
-    and over where jobs print elsewhere; in a pipe not at all.
+    """Reports the progress of a batch on stderr.
+
+    At a terminal it prints a line for each job that has ended, or one line that is drawn over where
+    jobs print elsewhere; in a pipe it prints nothing.
 
     Args:
         quiet: errors only.
@@ -149,7 +152,7 @@ class _Watcher:
             say(kind, text)
 
     def ended(self, result: Result, counts: Counts) -> None:
-        """A job has ended."""
+        """Report that a job has ended."""
         if self._tells and (result.exit_status or self._line is None):
             self.say(
                 "info",
@@ -229,13 +232,18 @@ def _summary(jobs: int, ended: Sequence[Result], path: str) -> str:
 
 def _document(tasks: Sequence[Task], results: ResultsFile, outcome: Outcome) -> dict[str, object]:
     assert results.header is not None  # noqa: S101  a batch that has run has one
-    batch_id, file, began_s = results.header
+    header = results.header
     jobs = []
     for task in tasks:
         result = outcome.results.get(task.id)
         jobs.append(
-            result_document(result, began_s)
+            result_document(result, header.began_s)
             if result
             else {"id": task.id, "name": task.name, "exit_status": None}
         )
-    return {"batch": batch_id, "file": file, "began_at": iso(began_s), "jobs": jobs}
+    return {
+        "batch": header.batch,
+        "file": header.file,
+        "began_at": iso(header.began_s),
+        "jobs": jobs,
+    }

@@ -4,10 +4,10 @@ Help, usage and dispatch come from here, and nothing else lists the commands. To
 gpulaunch/cli/WORD.py with `main(arguments)`, which returns the exit status, and add its row.
 """
 
-from typing import NamedTuple
+from gpulaunch.records import Record
 
 
-class Command(NamedTuple):
+class Command(Record):
     """One command.
 
     Attributes:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
 from gpulaunch.doctor import diagnose
+from gpulaunch.records import as_dict
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -18,10 +19,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     findings = diagnose(options.topology)
     if options.json:
-        print_json({"findings": [finding._asdict() for finding in findings]})
+        print_json({"findings": [as_dict(finding) for finding in findings]})
     else:
         from gpulaunch.show.tables import findings_table
         from gpulaunch.show.terminal import draw
 
-        draw(findings_table([finding._asdict() for finding in findings]), sys.stdout)
+        draw(findings_table([as_dict(finding) for finding in findings]), sys.stdout)
     return int(any(finding.state == "problem" for finding in findings))

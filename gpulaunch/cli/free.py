@@ -49,4 +49,7 @@ def _gpus(lease: Lease, machine: Machine | None) -> str:
     if machine is None:
         return ", ".join(lease.uuids)
     index_of = {gpu.uuid: gpu.index for gpu in machine.topology.gpus}
-    return f"GPUs {','.join(str(index_of.get(uuid, '?')) for uuid in lease.uuids)} of {machine.topology.name}"
+    return (
+        f"GPUs {','.join(str(index_of.get(uuid, '?')) for uuid in lease.uuids)} of "
+        f"{machine.topology.name}"
+    )

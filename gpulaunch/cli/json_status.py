@@ -1,4 +1,4 @@
-"""`--json-status-fd`: what becomes of a launch, as lines of JSON for the program that started it."""
+"""`--json-status-fd`: the events of a launch as lines of JSON, for the program that started it."""
 
 import fcntl
 import json
@@ -19,7 +19,7 @@ _MOST_DIGITS = 6  # no process has a million descriptors
 
 
 class JsonStatus:
-    """Whoever started this launch and listens; docs/batch.md has the lines.
+    """Writes the events of a launch to a descriptor; docs/batch.md has the lines.
 
     The descriptors are the launcher's alone from here on: the job does not inherit them.
 
@@ -36,11 +36,11 @@ class JsonStatus:
         self._started: dict[str, Any] = {}
 
     def waiting(self, reason: str) -> None:
-        """The launch has joined the queue."""
+        """Write that the launch has joined the queue."""
         self._write({"event": "waiting", "reason": reason})
 
     def started(self, acquired: Acquired[Keeper]) -> None:
-        """The GPUs are the job's, and it is about to run."""
+        """Write that the GPUs are the job's, and that it is about to run."""
         lease = acquired.lease
         self._started = {
             "lease": lease.id,
@@ -54,7 +54,7 @@ class JsonStatus:
         self._write({"event": "started", **self._started})
 
     def ended(self, exit_status: int) -> None:
-        """The job has ended, and its GPUs are free; of one that never started nothing is said."""
+        """Write that the job has ended and its GPUs are free, if it ever started."""
         if self._started:
             self._write(
                 {

@@ -64,7 +64,7 @@ def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
 
 
 def tell_of(given: Mapping[str, Given]) -> Callable[[str], None]:
-    """Where to say what is odd but no failure."""
+    """Return the function that says what is odd but no failure."""
     return _silent if "quiet" in given else warn_on_stderr
 
 
@@ -87,21 +87,21 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         decision, situation = preview(launch, tell)
         return _dry_run(launch, decision, situation, explained=explained, as_json="json" in given)
 
-    ears = _Ears(given, launch)
+    listener = _Listener(given, launch)
     try:
-        outcome = run(launch, Callbacks(tell, ears.waiting), ears.granted, ears.over)
+        outcome = run(launch, Callbacks(tell, listener.waiting), listener.granted, listener.over)
     except GpulaunchError as problem:
-        ears.ended(problem.exit_status)
+        listener.ended(problem.exit_status)
         raise
     if isinstance(outcome, Ended):
-        ears.ended(exit_status(outcome.status))
+        listener.ended(exit_status(outcome.status))
         return exit_like(outcome.status)
     _explain_why_not(launch, given)
     return _not_now(outcome, given)
 
 
-class _Ears:
-    """Who wants to know what becomes of a launch: whoever reads stderr, and the program that started it.
+class _Listener:
+    """Tells stderr, and the program that started the launch, what becomes of it.
 
     Args:
         given: the options, by name.
@@ -122,7 +122,7 @@ class _Ears:
             self._recorder = record.recorder_of(given, launch, tell_of(given))
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
-        """It joins the queue."""
+        """Tell that the launch joins the queue."""
         if self._status:
             self._status.waiting(reason)
         elif "quiet" not in self._given:
@@ -130,7 +130,7 @@ class _Ears:
         _explain_why_not(self._launch, self._given)
 
     def granted(self, acquired: Acquired[Keeper]) -> None:
-        """It has its GPUs."""
+        """Tell that the launch has its GPUs."""
         if "explain" in self._given:
             _explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if "verbose" in self._given:
@@ -141,12 +141,12 @@ class _Ears:
             self._recorder.begin(acquired)
 
     def over(self, status: int) -> None:
-        """Its job has just ended, and its GPUs are its own still."""
+        """Note the end of the job, whose GPUs are still leased."""
         if self._recorder:
             self._recorder.end(status)
 
     def ended(self, exit_status: int) -> None:
-        """Its job has ended, if it ever began, and its GPUs are free."""
+        """Tell that the launch has ended, and that its GPUs are free."""
         if self._recorder:
             self._recorder.write()
         if self._status:
@@ -154,7 +154,7 @@ class _Ears:
 
 
 def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
-    gpus = acquired.grant.choice.named(acquired.grant.placement.gpus)
+    gpus = acquired.grant.problem.format_ranks(acquired.grant.placement.gpus)
     share = ""
     if acquired.lease.share:
         from gpulaunch.files.size import format_size  # late: few launches share
@@ -165,7 +165,8 @@ def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
         )
     say(
         "info",
-        f"lease {acquired.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: {acquired.grant.reason}{share}",
+        f"lease {acquired.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: "
+        f"{acquired.grant.reason}{share}",
     )
 
 
@@ -215,14 +216,14 @@ def _dry_run(
 
 
 def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share | None":
-    """What the lease would say; where its MPS daemon would be is seen when there is one."""
+    """Return the share that the lease would have, without the directory of its MPS daemon."""
     if not isinstance(decision, Grant):
         return None
-    if decision.joining is None:
+    if decision.share_option is None:
         return situation.within.share if situation.within else None
     from gpulaunch.decide.share_options import share_of  # late: few launches share
 
-    return share_of(launch.request, decision.joining)
+    return share_of(launch.request, decision.share_option)
 
 
 def _what_would_run(
@@ -235,7 +236,14 @@ def _what_would_run(
         return {}, started_command(launch.container, gpus, None, share) if gpus else launch.command
     if not gpus:
         return {}, launch.command
-    return job_environment(gpus, by_uuid=launch.by_uuid, lease_id=None, share=share), launch.command
+    environment = job_environment(
+        gpus,
+        driver=launch.machine.topology.driver,
+        by_uuid=launch.by_uuid,
+        lease_id=None,
+        share=share,
+    )
+    return environment, launch.command
 
 
 def _explanation(launch: Launch, decision: Decision, situation: Situation) -> "Explanation":

@@ -23,7 +23,8 @@ def main() -> None:
     except GpulaunchError as problem:
         report(problem)
         status = problem.exit_status
-    except OSError as problem:  # no room for a process, no descriptors left: the system's trouble, not a bug of ours
+    # No room for a process, no descriptors left: the system's trouble, not a bug of ours.
+    except OSError as problem:
         subject = f"{problem.filename}: " if problem.filename else ""
         report(FailedError(subject + os.strerror(problem.errno or 0).lower()))
         status = FailedError.exit_status
@@ -53,10 +54,11 @@ def run(argv: Sequence[str]) -> int:
     """
     divider = argv.index("--") if "--" in argv else len(argv)
     before, command = argv[:divider], argv[divider + 1 :]
-    given, at = read_line(before)
-    if at is not None and before[at] == "run":
-        before = [*before[:at], *before[at + 1 :]]
-        given, at = read_line(before)
+    line = read_line(before)
+    if line.word_at is not None and before[line.word_at] == "run":
+        before = [*before[: line.word_at], *before[line.word_at + 1 :]]
+        line = read_line(before)
+    given, at = line.given, line.word_at
     if at is not None and _runs_containers(before[at]):
         if given.keys() & {"help", "version"}:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")

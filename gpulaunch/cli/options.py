@@ -6,21 +6,21 @@ of the whole. So a launch's options are read here, by one table that argparse th
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.given import Given
+from gpulaunch.records import Record
 
 
-class Option(NamedTuple):
+class Option(Record):
     """One option of a launch.
 
     Attributes:
         flags: its spellings, short one first.
         name: what it sets; several options may set the same.
         metavar: what the help calls its value; None if it takes none.
-        help: for --help.
+        help: for --help; it may hold the words of _policy_words() in braces.
         sets: the value that it stands for if it takes none.
         repeats: it may stand several times, and every value counts; of any other the last one does.
     """
@@ -54,7 +54,7 @@ OPTIONS = (
         ("--policy",),
         "policy",
         "NAME",
-        "how to choose: preserve (default), greedy, topo-aware, best-fit, ...",
+        "how to choose: {policies}",
     ),
     Option(
         ("--pattern",),
@@ -113,7 +113,10 @@ OPTIONS = (
     ),
     Option(("--one-per-node",), "one_per_node", None, "each GPU in a machine of its own"),
     Option(
-        ("--min-utility",), "min_utility", "0..1", "under this utility, policy topo-aware-p waits"
+        ("--min-utility",),
+        "min_utility",
+        "0..1",
+        "under this utility, policy {waiting_policies} waits",
     ),
     Option(
         ("--utility-weights",),
@@ -215,7 +218,7 @@ _WITHOUT_A_ROW = (
 )
 
 
-class Line(NamedTuple):
+class Line(Record):
     """A command line, read up to its first word.
 
     Attributes:
@@ -229,7 +232,9 @@ class Line(NamedTuple):
 
 
 def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> Line:
-    """Read options up to the first word: --name value, --name=value, -n3, -n 3 and -qn3, never abbreviated.
+    """Read options up to the first word: --name value, --name=value, -n3, -n 3 and -qn3.
+
+    Options are never abbreviated.
 
     Raises:
         UsageError: an option is unknown, lacks its value, or has one that it does not take.
@@ -263,7 +268,7 @@ def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> 
 
 
 def _letters(argument: str, by_flag: dict[str, Option]) -> list[tuple[str, str | None]]:
-    """Short options in one argument: the first that takes a value takes the rest, or else the next argument."""
+    """Split short options in one argument; the first with a value takes the rest of it."""
     pairs: list[tuple[str, str | None]] = []
     for i, letter in enumerate(argument[1:], 2):
         flag = f"-{letter}"
@@ -277,9 +282,11 @@ def print_help() -> None:
     """Print the usage, every option and every command."""
     from gpulaunch.cli.arguments import Parser
 
+    words = _policy_words()
     parser = Parser(
         "gpulaunch",
-        "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it ends.",
+        "Pick the GPUs whose links suit the job, hold them, run the command on them, free them "
+        "when it ends.",
         "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n"
         "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
         f"       gpulaunch {'|'.join(COMMANDS)} [OPTIONS]",
@@ -287,11 +294,25 @@ def print_help() -> None:
         epilog=f"commands:\n{_command_lines()}\n\n{_EPILOG}",
     )
     for option in OPTIONS:
+        text = option.help.format(**words)
         if option.metavar is None:
-            parser.add_argument(*option.flags, action="store_true", help=option.help)
+            parser.add_argument(*option.flags, action="store_true", help=text)
         else:
-            parser.add_argument(*option.flags, metavar=option.metavar, help=option.help)
+            parser.add_argument(*option.flags, metavar=option.metavar, help=text)
     parser.print_help()
+
+
+def _policy_words() -> dict[str, str]:
+    """Return what {policies} and {waiting_policies} stand for in the help of options."""
+    from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
+
+    others = [name for name in POLICIES if name != DEFAULT_POLICY]
+    waiting = [name for name, policy in POLICIES.items() if policy.waits_for_utility]
+    words = {
+        "policies": ", ".join([f"{DEFAULT_POLICY} (default)", *others]),
+        "waiting_policies": " or ".join(waiting),
+    }
+    return {key: text.replace("_", "-") for key, text in words.items()}
 
 
 def _command_lines() -> str:

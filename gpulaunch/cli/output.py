@@ -1,4 +1,4 @@
-"""Where words go: stderr, one line each; stdout belongs to the job."""
+"""Output for people: stderr, one line each; stdout belongs to the job."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def print_json(document: Mapping[str, Any] | list[Any]) -> None:
 
 
 def prepare_stdout() -> None:
-    """Before printing: end quietly when nobody reads (`gpulaunch topo | head -1`), escape what has no encoding."""
+    """End quietly at a broken pipe (`gpulaunch topo | head -1`); escape what has no encoding."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -100,7 +100,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         command: argv of the job; None if there is no --.
     """
     launches = (option for option in OPTIONS if option.name not in _NOT_HERE)
-    given, at = read_line(arguments, (*PROFILE_OPTIONS, *launches))
+    line = read_line(arguments, (*PROFILE_OPTIONS, *launches))
+    given, at = line.given, line.word_at
     if "help" in given:
         prepare_stdout()
         _print_help()
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
 
 
 def _mode(given: Mapping[str, Given]) -> str:
-    """What is to be found out; "use" if nothing else is asked for."""
+    """Return what is to be found out; "use" if nothing else is asked for."""
     modes = [name for name in _MODES if name in given]
     if len(modes) > 1:
         shown = " and ".join(given[name].option for name in modes)
@@ -146,7 +147,7 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
         raise UsageError(
             "--json: stdout belongs to the job", "see 'gpulaunch profiles show FILE --json'"
         )
-    path, name = target(given)
+    wanted = target(given)
     part, warn, tell = _part(given), tell_of(given), _tell(given)
     if _is_on(given, "share") and mode != "pair":
         raise UsageError(
@@ -155,29 +156,30 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
         )
     if _is_on(given, "wait") and mode != "use":
         raise UsageError(f"--wait: {given[mode].option} measures on GPUs that are free now")
-    check_own(path)
+    check_own(wanted.path)
     job = Job(
         tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ))
     )
     outcome = _measure(mode, given, job)
     for line in outcome.lines:
         tell(line)
-    for line in keep(path, name, outcome, job.command):
+    for line in keep(wanted.path, wanted.name, outcome, job.command):
         warn(line)
     if outcome.sections:
-        tell(f"written to {path}; to see it: gpulaunch profiles show {shlex.quote(path)}")
+        shown = shlex.quote(wanted.path)
+        tell(f"written to {wanted.path}; to see it: gpulaunch profiles show {shown}")
     elif exit_status(outcome.status) == 0:
-        warn(f"nothing could be measured, and nothing is written to {path}")
+        warn(f"nothing could be measured, and nothing is written to {wanted.path}")
     return exit_like(outcome.status)
 
 
 def _is_on(given: Mapping[str, Given], name: str) -> bool:
-    """Whether a switch of a launch is set on this command line."""
+    """Return whether a switch of a launch is set on this command line."""
     return name in given and given[name].text == "true"
 
 
 def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
-    """What is not ours is the launch's, as it was given; of several that set the same the last one."""
+    """Yield the options that `profile` does not define, for the launch; the last duplicate wins."""
     ours = {option.name for option in PROFILE_OPTIONS} - {"name"}
     takes = {
         flag: option.metavar for option in (*OPTIONS, *PROFILE_OPTIONS) for flag in option.flags
@@ -192,7 +194,7 @@ def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
 
 
 def target(given: Mapping[str, Given]) -> profile_reading.Target:
-    """Where the profile goes: -o FILE, else the user's own of --name.
+    """Return where the profile goes: -o FILE, else the user's own of --name.
 
     Raises:
         UsageError: neither is given.
@@ -234,7 +236,7 @@ def _measure(mode: str, given: Mapping[str, Given], job: Job) -> Outcome:
 
 
 def _read(given: Mapping[str, Given], job: Job) -> Launch:
-    """The job's launch on GPUs of its own, to know which it would get."""
+    """Return the job's launch on GPUs of its own, to know which it would get."""
     given = {**given, "share": Given("--exclusive", "false")}
     name, warn = given["name"].text if "name" in given else None, tell_of(given)
     if not runs_containers(os.path.basename(job.command[0])):
@@ -247,7 +249,8 @@ def _read(given: Mapping[str, Given], job: Job) -> Launch:
     found = read_container_launch(given, engine, command, name=name, warn=warn)
     if not isinstance(found, Launch):
         raise UsageError(
-            f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to measure"
+            f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to "
+            "measure"
         )
     return found
 
@@ -267,7 +270,7 @@ def _shares(given: Mapping[str, Given]) -> list[int]:
 
 
 def _tell(given: Mapping[str, Given]) -> Callable[[str], None]:
-    """Where to say how far it has come, and what came of it."""
+    """Return the function that says how far measuring has come, and what came of it."""
     return tell_of(given) if "quiet" in given else partial(say, "info")
 
 
@@ -297,7 +300,8 @@ def _part(given: Mapping[str, Given]) -> Slice | None:
         ) from None
     if progress.groups != 1:
         raise UsageError(
-            f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the number"
+            f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the "
+            "number"
         )
     return Slice(progress, _duration(given["slice"]) if "slice" in given else SLICE_S)
 
@@ -318,9 +322,11 @@ def _print_help() -> None:
 
     parser = Parser(
         "gpulaunch profile",
-        "Measure a job, or read its source, for its profile; options of a launch apply, see 'gpulaunch --help'.",
+        "Measure a job, or read its source, for its profile; options of a launch apply, see "
+        "'gpulaunch --help'.",
         "gpulaunch profile [OPTIONS] -o FILE -- COMMAND [ARG...]\n"
-        "       gpulaunch profile --scan PATH | --scan-nccl-log FILE | --import-ncu FILE [--json] [-o FILE]",
+        "       gpulaunch profile --scan PATH | --scan-nccl-log FILE | --import-ncu FILE [--json] "
+        "[-o FILE]",
     )
     for option in PROFILE_OPTIONS:
         if option.metavar is None:

@@ -1,8 +1,8 @@
-"""`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`: what files tell of a job, without running it."""
+"""`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`: read files, run nothing."""
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
 from gpulaunch.errors import printable
@@ -12,11 +12,12 @@ from gpulaunch.measure.measured_launch import Outcome, Sections
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.update_profile import check_own, keep
 from gpulaunch.profiles.pattern import PATTERNS, is_whole
+from gpulaunch.records import Record, as_dict
 
 MOST_CSV_BYTES = 1 << 28
 
 
-class Target(NamedTuple):
+class Target(Record):
     """The profile that is written.
 
     Attributes:
@@ -28,8 +29,8 @@ class Target(NamedTuple):
     name: str
 
 
-class Read(NamedTuple):
-    """What a file tells.
+class Read(Record):
+    """Findings from a file.
 
     Attributes:
         document: for --json.
@@ -107,7 +108,7 @@ def _import_ncu(path: str) -> Read:
     from gpulaunch.measure.logs.nsight import read_ncu
 
     counters = read_ncu(read_text(path, MOST_CSV_BYTES), printable(path))
-    figures = counters._asdict()
+    figures = as_dict(counters)
     kernels, missing = figures.pop("kernels"), figures.pop("missing")
     known = {key: value for key, value in figures.items() if value is not None}
     lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in known.items()]

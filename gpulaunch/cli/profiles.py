@@ -13,6 +13,7 @@ from gpulaunch.profiles.catalog import find_profile, load_profile, name_in_reach
 from gpulaunch.profiles.document.inherit import read_reference, variants_of
 from gpulaunch.profiles.document.suspicion import suspicions
 from gpulaunch.profiles.profile import Profile, profile_mistakes
+from gpulaunch.records import replace
 from gpulaunch.show.profile.document import profile_document
 
 _ACTIONS = ("show", "check", "schema")
@@ -102,25 +103,28 @@ def _check(names: Sequence[str], *, as_json: bool) -> int:
 
 
 def _checked(name: str, document: Document) -> Profile:
-    """A profile, once all that may be asked of it is known to be right; what is odd about it is said."""
+    """Return a profile after checking all its variants and sizes; warn of what is odd about it."""
     profile = load_profile(name, document)
     asked = read_reference(name)
     for variant in variants_of(profile):
         key = variant.partition("=")[0]
         others = [one for one in asked.variants if one.partition("=")[0] != key]
-        load_profile(str(asked._replace(variants=(*others, variant))), document)
+        load_profile(str(replace(asked, variants=(*others, variant))), document)
     for place, what in (*_name_and_date(profile, document), *suspicions(profile)):
         warn(document.located(place, what))
     return profile
 
 
 def _name_and_date(profile: Profile, document: Document) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What is odd about these, and where."""
+    """Yield what is odd about name and dates, with its place."""
     own, file = document.data["name"], name_in_reach(document.path)
     if file not in (None, own):
         yield (
             ("name",),
-            f"name: {quoted(own)} is in {quoted(f'{file}.toml')}, so {quoted(file)} is what asks for it",
+            (
+                f"name: {quoted(own)} is in {quoted(f'{file}.toml')}, so {quoted(file)} is what asks "
+                "for it"
+            ),
         )
     date = profile.resources.date
     if date is not None and not _is_date(date):
@@ -131,7 +135,7 @@ def _name_and_date(profile: Profile, document: Document) -> Iterator[tuple[tuple
 
 
 def _is_date(text: str) -> bool:
-    """Whether it is a date or time of ISO 8601; a year, or a month, will do."""
+    """Return whether a text is a date or time of ISO 8601; a year, or a month, will do."""
     for rest in ("", "-01", "-01-01"):
         with suppress(ValueError):
             datetime.fromisoformat(text + rest)

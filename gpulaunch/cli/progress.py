@@ -1,4 +1,4 @@
-"""How far a long run has come: one line on stderr, if that is a terminal."""
+"""Progress of a long run: one line on stderr, if that is a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -32,10 +32,10 @@ class Progress:
         self._next_s = monotonic() + _QUIET_S
 
     def watch(self, name: str) -> Callable[[Moment], None]:
-        """What the next replay is to be watched by.
+        """Return the function that watches the next replay.
 
         Args:
-            name: what it is called.
+            name: of the replay.
         """
         before, began_s = self._begun * self._jobs, monotonic()
         self._begun += 1
@@ -49,7 +49,7 @@ class Progress:
         return tell if self._line else lambda _: None
 
     def _draw(self, name: str, before: int, ended: int, took_s: float) -> None:
-        """The time left is what all that is left would take at the pace of the replay that runs."""
+        """Draw the line; the time left assumes the pace of the replay that runs."""
         done, jobs = before + ended, self._runs * self._jobs
         parts = [f"{name}: {ended:,} of {self._jobs:,} jobs"]
         if ended:

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 def recorder_of(
     given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]
 ) -> "Recorder | None":
-    """Who measures a launch; None if nobody is to, or cannot, and only a setting for all launches asks for it.
+    """Return what measures a launch; None if it is not to be measured.
+
+    Also None if only a setting for all launches asks for it and it cannot be measured.
 
     Args:
         given: the launch's options.
-        launch: which.
+        launch: to be measured.
         warn: where to say what is odd but no failure.
 
     Raises:
         UsageError: nothing can be measured of it, though the command line asks.
-        FailedError: nothing could be written, likewise.
+        FailedError: nothing could be written, though the command line asks.
     """
     if not launch.recorded_in and "record_to" not in given:
         return None
@@ -71,7 +73,7 @@ class Recorder:
             check_own(launch.recorded_in)
 
     def begin(self, acquired: Acquired[Keeper]) -> None:
-        """The job has its GPUs, and is about to start."""
+        """Begin to measure: the job has its GPUs, and is about to start."""
         try:
             if self._recording:
                 self._recording.begin(acquired)
@@ -80,14 +82,17 @@ class Recorder:
             self._recording = None
 
     def end(self, status: int) -> None:
-        """The job has just ended; its GPUs are its own still, so nothing is written yet."""
+        """End measuring: the job has just ended.
+
+        Its GPUs are still leased, so nothing is written yet.
+        """
         try:
             self._run = self._recording.end(status) if self._recording else None
         except Exception as problem:  # noqa: BLE001  whatever it is, the GPUs are freed
             self._warn(f"what was measured is lost: {problem!r}")
 
     def write(self) -> None:
-        """The GPUs are free."""
+        """Write what was measured, now that the GPUs are free."""
         if self._run is None:
             return
         try:

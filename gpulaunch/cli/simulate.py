@@ -1,4 +1,4 @@
-"""`gpulaunch simulate`: replay a file of jobs on a described machine, by the launcher's own decisions."""
+"""`gpulaunch simulate`: replay a file of jobs by the launcher's own decisions."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,21 +8,20 @@ from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_js
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
-from gpulaunch.decide.placement.policies import USUAL_MODEL
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S, shown_machine
 from gpulaunch.launch.settings import SETTINGS, one_of
 from gpulaunch.machine.find import Machine
-from gpulaunch.papers.catalog import PAPERS
-from gpulaunch.papers.document import reproduction_document
+from gpulaunch.records import replace
 from gpulaunch.show.replay_document import replays_document
 from gpulaunch.simulate.engine import ImpossibleJobError, Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.read_simulation import generated_trace, read_trace
+from gpulaunch.simulate.read_simulation import read_trace
+from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace
 from gpulaunch.simulate.time_model import MODELS
 
-_BANDWIDTH_MODELS = ("cut", "mapa")  # what was measured of a machine is not in its description
 _MOST_MACHINES = 100_000
 _MOST_JOBS = 200_000
 
@@ -34,10 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.generate:
         print(generated_trace(options.generate, options.seed or 0, options.count), end="")
         return 0
-    if options.paper:
-        return _reproduce(options)
     if options.jobs is None:
-        raise UsageError("no jobs given", "--jobs FILE, --generate to make some, or --paper NAME")
+        raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
     replays, page = _replays(options, shown_machine(options.topology, warn))
     document = replays_document(replays)
     if options.json:
@@ -54,11 +51,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _check_together(options: Namespace) -> None:
     """Refuse what would have no effect beside something else."""
-    alone = {"generate": ("paper", "jobs", "report", "json"), "paper": ("jobs", "report")}
-    for name, others in alone.items():
-        for other in others:
-            if getattr(options, name) and getattr(options, other):
-                raise UsageError(f"--{other} has no effect with --{name}")
+    for other in ("jobs", "report", "json"):
+        if options.generate and getattr(options, other):
+            raise UsageError(f"--{other} has no effect with --generate")
     if options.backfill_limit is not None and options.queue != "backfill":
         raise UsageError("--backfill-limit has no effect without --queue backfill")
     if "fixed" in options.time_model and len(options.time_model) > 1:
@@ -80,8 +75,8 @@ def _parser() -> Parser:
         "--policy",
         metavar="P,...",
         type=_read(SETTINGS["policy"], each=True),
-        default=["preserve"],
-        help="one run for each (default: preserve)",
+        default=[DEFAULT_POLICY],
+        help=f"one run for each (default: {DEFAULT_POLICY})",
     )
     parser.add_argument(
         "--queue", choices=("fifo", "backfill"), default="fifo", help="(default: fifo)"
@@ -104,12 +99,12 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--bandwidth-model",
-        choices=_BANDWIDTH_MODELS,
-        help="what policies go by (default: cut; preserve-paper: mapa)",
+        choices=SIMULATED_MODELS,
+        help=_bandwidth_model_help(),
     )
     parser.add_argument(
         "--measure-by",
-        choices=_BANDWIDTH_MODELS,
+        choices=SIMULATED_MODELS,
         default="cut",
         help="what results are told in (default: cut)",
     )
@@ -130,36 +125,27 @@ def _parser() -> Parser:
     parser.add_argument(
         "--report", metavar="DIR", help="also write a page with pictures, index.html, into DIR"
     )
-    parser.add_argument(
-        "--paper",
-        metavar="NAME",
-        type=_paper,
-        help="instead repeat a figure of a paper: mapa-fig13, topo-fig8, ...",
-    )
     add_json(parser)
     return parser
 
 
-def _paper(text: str) -> str:
-    if text not in PAPERS:
-        raise ArgumentTypeError(f"unknown figure {quoted(text)}: known are {', '.join(PAPERS)}")
-    return text
-
-
-def _reproduce(options: Namespace) -> int:
-    document = reproduction_document(PAPERS[options.paper]())
-    if options.json:
-        print_json(document)
-    else:
-        from gpulaunch.show.reproduction import reproduction_table
-        from gpulaunch.show.terminal import draw
-
-        draw(reproduction_table(document), sys.stdout)
-    return 0
+def _bandwidth_model_help() -> str:
+    others = [
+        f"{name.replace('_', '-')}: {policy.bandwidth_model}"
+        for name, policy in POLICIES.items()
+        if policy.bandwidth_model != POLICIES[DEFAULT_POLICY].bandwidth_model
+    ]
+    defaults = [f"default: {POLICIES[DEFAULT_POLICY].bandwidth_model}", *others]
+    return f"what policies go by ({'; '.join(defaults)})"
 
 
 def _read(parse: Callable[[str], Any], *, each: bool = False) -> Callable[[str], Any]:
-    """Reads an option as a setting is read; with `each`, a list of values, none twice."""
+    """Return a parser of an option's text, as a setting is read.
+
+    Args:
+        parse: of one value.
+        each: the text is a list of values, none twice.
+    """
 
     def read(text: str) -> Any:  # noqa: ANN401
         try:
@@ -186,7 +172,7 @@ def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | 
     trace = read_trace(options.jobs, machine, warn)
     jobs = trace.jobs
     if options.at_once:
-        jobs = tuple(job._replace(arrival_s=0.0) for job in jobs)
+        jobs = tuple(replace(job, arrival_s=0.0) for job in jobs)
     if options.report is not None:
         prepare_report(options.report)
     with telling(len(options.policy), len(jobs)) as progress:
@@ -213,7 +199,7 @@ def _backfill_limit(options: Namespace) -> float:
 def _rules(options: Namespace, policy: str) -> Rules:
     return Rules(
         policy=policy,
-        model=options.bandwidth_model or USUAL_MODEL.get(policy, "cut"),
+        model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
         machines=options.machines,
         passable_s=_backfill_limit(options) if options.queue == "backfill" else 0.0,
         time_models=tuple(name for name in options.time_model if name != "fixed"),

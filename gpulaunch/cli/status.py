@@ -15,10 +15,7 @@ from gpulaunch.show.documents import status_document
 
 
 def _standings(seen: Snapshot) -> dict[str, Standing]:
-    """What is known of containers.
-
-    Who may not ask need not worry about leases that a process holds.
-    """
+    """Return container states by lease, without permission errors of leases with processes."""
     leases = [lease for lease in seen.leases if lease.engine is not None]
     if not leases:
         return {}
@@ -38,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    machine, table, *_ = read_shown(options.topology, warn)
+    shown = read_shown(options.topology, warn)
+    machine, table = shown.machine, shown.table
     table.peek()  # asks about containers, for which there is no time under the lock
     with table.locked() as locked:
         seen = locked.read().of(machine.key)

@@ -11,7 +11,8 @@ from gpulaunch.show.topology.svg import topology_svg
 
 def write_picture(topology: str | None, path: str) -> int:
     """Draw the machine as it is now."""
-    machine, table, *_ = read_shown(topology, warn)
+    shown = read_shown(topology, warn)
+    machine, table = shown.machine, shown.table
     leases = table.peek().of(machine.key).leases
     document = status_document(machine.topology, leases, machine.outside, user_name)
     users = {lease["id"]: lease["user"] for lease in document["leases"]}

@@ -7,12 +7,12 @@ take a value, which the engine's Grammar tells. The image and all that follows i
 
 from collections.abc import Sequence
 from posixpath import basename
-from typing import NamedTuple
 
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.records import Record, replace
 
 
-class FlagTable(NamedTuple):
+class FlagTable(Record):
     """The flags of one command.
 
     Attributes:
@@ -29,7 +29,7 @@ class FlagTable(NamedTuple):
         return cls(frozenset(switches.split()), frozenset(valued.split()))
 
 
-class Grammar(NamedTuple):
+class Grammar(Record):
     """The command line of an engine's client, as data.
 
     Its subcommands are docker's: run and create make containers, start and restart start them
@@ -58,7 +58,7 @@ _COMPOSE_STARTS = frozenset({"create", "restart", "run", "scale", "start", "up",
 _YES = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
-class Flag(NamedTuple):
+class Flag(Record):
     """One flag as it was given.
 
     Attributes:
@@ -79,7 +79,7 @@ class Flag(NamedTuple):
         return self.value is None or self.value in _YES
 
 
-class ContainerCommand(NamedTuple):
+class ContainerCommand(Record):
     """A command line of an engine's client.
 
     Attributes:
@@ -175,7 +175,7 @@ def read_command(argv: Sequence[str], grammar: Grammar) -> ContainerCommand:
         if argv[end : end + 1] == ("--",):  # the client prints help then
             return command
         begin = len(argv) - len(words[1:])
-        command = command._replace(subcommand=(*subcommand, *words[:1]))
+        command = replace(command, subcommand=(*subcommand, *words[:1]))
     if command.subcommand in _LAUNCHING:
         read = _read_flags(argv, begin, grammar.run_flags, command.title)
     elif command.subcommand in _STARTING:
@@ -183,7 +183,7 @@ def read_command(argv: Sequence[str], grammar: Grammar) -> ContainerCommand:
     else:
         return command
     flags, flags_end, operands = read
-    return command._replace(flags=flags, flags_end=flags_end, operands=operands)
+    return replace(command, flags=flags, flags_end=flags_end, operands=operands)
 
 
 def _read_flags(

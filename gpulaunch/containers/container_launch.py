@@ -2,24 +2,26 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.ways import NO_WAY
 from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient
     from gpulaunch.leases.share import Share
 
-HOST_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
+HOST_VARIABLES = tuple(entry.visible_variable for entry in DRIVERS.values())
 """Hidden from the engine's client: by -e CUDA_VISIBLE_DEVICES it would carry the host's GPU numbers
 into the container, where GPUs are counted anew."""
 
 
-class ContainerLaunch(NamedTuple):
+class ContainerLaunch(Record):
     """What a launch through a container engine knows besides.
 
     Attributes:
@@ -30,6 +32,7 @@ class ContainerLaunch(NamedTuple):
         way: by which GPUs get in: one of WAYS, or NO_WAY.
         engine_id: the engine's own id.
         container_id: of the container, if it exists already and is to be started again.
+        driver: name of the GPUs' driver in the registry.
     """
 
     engine: "ContainerEngine"
@@ -39,6 +42,7 @@ class ContainerLaunch(NamedTuple):
     way: str
     engine_id: str
     container_id: str | None
+    driver: str = DEFAULT_DRIVER
 
     @property
     def leaves_out_gpus(self) -> bool:
@@ -46,7 +50,7 @@ class ContainerLaunch(NamedTuple):
         return self.way == NO_WAY and self.container_id is None
 
 
-class PlainCommand(NamedTuple):
+class PlainCommand(Record):
     """A command line that is run without a lease: it needs no GPU, or its containers have a lease.
 
     Attributes:
@@ -82,6 +86,7 @@ def started_command(
         lease_id=lease_id,
         asked=container.asked,
         share=share,
+        driver=container.driver,
     )
 
 
@@ -94,6 +99,7 @@ def with_gpus(
     lease_id: str | None = None,
     asked: "Asked | None" = None,
     share: "Share | None" = None,
+    driver: str = DEFAULT_DRIVER,
 ) -> tuple[str, ...]:
     """Return a command line with exactly these GPUs, and labels that tell others whose they are.
 
@@ -108,13 +114,15 @@ def with_gpus(
         lease_id: None as long as there is no lease.
         asked: what the client's flags said.
         share: its part of the GPUs, if it shares them.
+        driver: name of the GPUs' driver in the registry.
     """
+    entry = DRIVERS[driver]
     uuids = [gpu.uuid for gpu in gpus]
-    added = engine.flags_for(command, gpus, way, asked)
+    added = engine.flags_for(command, gpus, way, asked, driver)
     names = uuids if share else _numbers_inside(gpus)  # MPS numbers its GPUs in its own way
-    if names and not _sets(command, "CUDA_VISIBLE_DEVICES"):
-        added += ["-e", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
-        added += ["-e", f"CUDA_VISIBLE_DEVICES={','.join(names)}"]
+    if names and not _sets(command, entry.visible_variable):
+        for name, value in {**entry.constants, entry.visible_variable: ",".join(names)}.items():
+            added += ["-e", f"{name}={value}"]
     if gpus:
         added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
     if share:

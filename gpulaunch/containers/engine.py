@@ -6,13 +6,15 @@ row in engines.py.
 # pure: decides on plain values
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from gpulaunch.containers.command import ContainerCommand, Flag, Grammar
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import Offer
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record
 
 ANSWER_S = 10.0
 """What an engine gets to answer in."""
@@ -26,7 +28,7 @@ class ForbiddenError(NoAnswerError):
     """This user may not ask the engine."""
 
 
-class Info(NamedTuple):
+class Info(Record):
     """What an engine says of itself.
 
     Attributes:
@@ -46,7 +48,7 @@ class Info(NamedTuple):
     security: tuple[str, ...] = ()
 
 
-class Asked(NamedTuple):
+class Asked(Record):
     """What the flags of an engine's client say about GPUs.
 
     Attributes:
@@ -216,7 +218,12 @@ class ContainerEngine(Protocol):
         """Whether a flag gives GPUs to a container, so that a launch takes it out."""
 
     def flags_for(
-        self, command: ContainerCommand, gpus: Sequence[Gpu], way: str, asked: Asked | None
+        self,
+        command: ContainerCommand,
+        gpus: Sequence[Gpu],
+        way: str,
+        asked: Asked | None,
+        driver: str,
     ) -> list[str]:
         """Return the flags that let a container see these GPUs and no others.
 
@@ -225,17 +232,18 @@ class ContainerEngine(Protocol):
             gpus: in rank order; none for a container that is to see no GPU.
             way: one of WAYS, or NO_WAY.
             asked: what the client's flags said.
+            driver: name of the GPUs' driver in the registry.
         """
 
     def allowed_ways(self, command: ContainerCommand) -> set[str]:
         """Return those of WAYS that a command leaves open."""
 
-    def offer_of(self, info: Info, gpus: tuple[Gpu, ...]) -> Offer:
+    def offer_of(self, info: Info, topology: Topology) -> Offer:
         """Return the ways by which an engine can give GPUs to its containers.
 
         Args:
             info: what the engine says of itself.
-            gpus: the machine's.
+            topology: the machine.
         """
 
     def client_of(self, command: ContainerCommand, environment: Mapping[str, str]) -> EngineClient:

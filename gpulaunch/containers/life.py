@@ -1,10 +1,10 @@
 """When a container holds its GPUs."""
 # pure: decides on plain values
 
-from typing import NamedTuple
+from gpulaunch.records import Record
 
 
-class Container(NamedTuple):
+class Container(Record):
     """A container, as its engine described it at one moment.
 
     Attributes:
@@ -44,7 +44,7 @@ class Container(NamedTuple):
         return True
 
 
-class Standing(NamedTuple):
+class Standing(Record):
     """What is known of a lease's containers.
 
     Attributes:

@@ -3,12 +3,12 @@
 
 from collections.abc import Collection
 from posixpath import normpath
-from typing import NamedTuple
 
 from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.environment import mps_environment
 from gpulaunch.leases.share import Share
+from gpulaunch.records import Record
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  no file of ours is made there
 """Where an MPS daemon and its clients meet besides the pipe directory; both must see the same."""
@@ -24,7 +24,7 @@ _ROOT = frozenset({"", "root"})
 _NO = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv.ParseBool
 
 
-class SharingConditions(NamedTuple):
+class SharingConditions(Record):
     """What a container's command does not say, and decides whether MPS would serve it.
 
     Attributes:
@@ -43,7 +43,7 @@ class SharingConditions(NamedTuple):
     security: Collection[str]
 
 
-class _Mount(NamedTuple):
+class _Mount(Record):
     """Something that a flag mounts in the container.
 
     Attributes:
@@ -105,7 +105,10 @@ def check_sharing(command: ContainerCommand, around: SharingConditions) -> None:
     _check_variables(command)
     policy = _last(command, "--restart")
     if policy not in ("", "no"):
-        reason = "a container that shares GPUs cannot come back by itself, since its MPS daemon goes with its lease"
+        reason = (
+            "a container that shares GPUs cannot come back by itself, since its MPS daemon goes "
+            "with its lease"
+        )
         raise UsageError(f"--restart {printable(policy)}: {reason}")
 
 
@@ -145,7 +148,10 @@ def _check_user(command: ContainerCommand, around: SharingConditions) -> None:
 
 
 def _check_shared_memory(command: ContainerCommand) -> None:
-    need = f"a container that shares GPUs has the host's {SHARED_MEMORY}, where it meets its MPS daemon"
+    need = (
+        f"a container that shares GPUs has the host's {SHARED_MEMORY}, where it meets its MPS "
+        "daemon"
+    )
     ipc = _last(command, "--ipc")
     if ipc not in ("", "host"):
         raise UsageError(f"--ipc {printable(ipc)}: {need}")

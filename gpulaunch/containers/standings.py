@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from itertools import chain
-from typing import NamedTuple
 
 from gpulaunch.containers.engine import (
     ANSWER_S,
@@ -25,6 +24,7 @@ from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import state_of
+from gpulaunch.records import Record, replace
 
 STOP_FOLLOWS_S = 0.25
 """After "kill", "stop" follows within this time if it was docker stop or docker restart."""
@@ -66,7 +66,7 @@ def client_of_lease(lease: Lease) -> EngineClient:
     return next(known.client for known in met.values() if known.engine_id == lease.engine)
 
 
-class _Met(NamedTuple):
+class _Met(Record):
     """An engine that was asked.
 
     Attributes:
@@ -102,7 +102,7 @@ def _standing_of(lease: Lease, met: dict[tuple[str, str], _Met]) -> Standing:
                 containers = tuple(met[key].limited.containers_of(lease.id, lease.container))
                 return Standing(any(container.holds for container in containers), containers, None)
             except FailedError as problem:
-                met[key] = met[key]._replace(engine_id=None, problem=problem)
+                met[key] = replace(met[key], engine_id=None, problem=problem)
         if (known := met[key].problem) is not None:
             problems.append(known)
     titles = " or ".join(engine.title for engine in engines)

@@ -2,26 +2,40 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-CDI_KIND = "nvidia.com/gpu="
-"""What the name of a GPU begins with in the Container Device Interface."""
+from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.records import Record
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 """Variable by which NVIDIA's container runtime is told the GPUs of a container."""
 
 WAYS = {
-    "cdi": "CDI devices nvidia.com/gpu=UUID",
+    "cdi": "CDI devices {kind}=UUID",
     "runtime": "runtime nvidia with NVIDIA_VISIBLE_DEVICES",
     "gpus": "--gpus with a device list",
 }
-"""How GPUs can get into a container, the preferred way first."""
+"""How GPUs can get into a container, the preferred way first; `kind` is their driver's."""
 
 NO_WAY = "none"
 """GPUs that do not exist get into no container; only the environment names them."""
 
 
-class Offer(NamedTuple):
+def describe_way(way: str, driver: str) -> str:
+    """Return the words for a way by which the GPUs of a driver get into a container."""
+    return WAYS[way].format(kind=DRIVERS[driver].cdi_kind)
+
+
+def cdi_prefixes() -> tuple[str, ...]:
+    """Return what the names of GPUs begin with in the Container Device Interface.
+
+    Example:
+        >>> "nvidia.com/gpu=" in cdi_prefixes()
+        True
+    """
+    return tuple(f"{entry.cdi_kind}=" for entry in DRIVERS.values())
+
+
+class Offer(Record):
     """The ways into a container that an engine has.
 
     Attributes:

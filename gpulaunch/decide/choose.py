@@ -1,19 +1,20 @@
-"""The sets of GPUs that a request could get, and whether the best of them will do."""
+"""From a request to its placement problem, and to the best placement if that will do."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
 
 from gpulaunch.decide.needs import begun_beside, expected_slowdown, needs_of, unmet
-from gpulaunch.decide.placement.choice import Choice, UtilitySetting
 from gpulaunch.decide.placement.place import Placement, place
-from gpulaunch.decide.request import GOES_BY_UTILITY, Request
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.placement.problem import PlacementProblem, UtilitySetting
+from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
 
 
-def choose(
+def pose_problem(
     request: Request,
     topology: Topology,
     free: Sequence[Gpu],
@@ -21,19 +22,19 @@ def choose(
     count: int,
     leases: Sequence[Lease],
     scope: Sequence[Gpu] | None = None,
-) -> Choice:
-    """What there is to choose from.
+) -> PlacementProblem:
+    """Return the placement problem that a request poses on a machine where jobs run.
 
     Args:
-        request: what is asked.
-        topology: the machine.
+        request: What is asked.
+        topology: The machine.
         free: GPUs that nobody uses.
-        choosable: those of them that would do.
-        count: how many are needed.
-        leases: of other jobs.
-        scope: all GPUs in reach, busy or not; None for those of the machine.
+        choosable: Those of them that the request may get.
+        count: The number of GPUs that it needs.
+        leases: Leases of other jobs.
+        scope: All GPUs in reach, busy or not; None for those of the machine.
     """
-    return Choice(
+    return PlacementProblem(
         topology,
         free=[gpu.index for gpu in free],
         admitted=[gpu.index for gpu in choosable],
@@ -42,31 +43,38 @@ def choose(
         sensitive=request.bandwidth_sensitive,
         model=request.bandwidth_model,
         needs=needs_of(request, topology, choosable, count, leases),
-        utility=_utility(request, topology, leases),
+        utility=_utility_setting(request, topology, leases),
         scope=None if scope is None else [gpu.index for gpu in scope],
     )
 
 
-def _utility(request: Request, topology: Topology, leases: Sequence[Lease]) -> UtilitySetting:
+def _utility_setting(
+    request: Request, topology: Topology, leases: Sequence[Lease]
+) -> UtilitySetting:
     slowdown = expected_slowdown(request, topology, leases)
-    begun = begun_beside(topology, leases) if request.policy in GOES_BY_UTILITY else {}
+    begun = begun_beside(topology, leases) if POLICIES[request.policy].goes_by_utility else {}
     return UtilitySetting(request.utility.weights, slowdown, request.utility.least, begun)
 
 
-def best_of(request: Request, choice: Choice, machine: str | None = None) -> Placement | str:
-    """The placement if it will do, else what it lacks, or why there is none.
+def choose(
+    request: Request, problem: PlacementProblem, machine: str | None = None
+) -> Placement | Unfit:
+    """Return the best placement by the request's policy, or why none will do.
 
     Args:
-        request: what is asked.
-        choice: what there is.
-        machine: its name, if all of it is idle.
+        request: What is asked.
+        problem: Its placement problem.
+        machine: The machine's name, for the reason, if the problem is about the idle machine.
     """
-    placement = place(choice, request.policy)
+    placement = place(problem, request.policy)
     if placement is None:
-        return unmet(request, choice.count, choice, machine)
+        return Unfit(unmet(request, problem.count, problem, machine))
     least = request.utility.least
-    if request.policy != "topo_aware_p" or placement.utility is None or placement.utility >= least:
+    waits = POLICIES[request.policy].waits_for_utility
+    if not waits or placement.utility is None or placement.utility >= least:
         return placement
-    gpus = choice.named(placement.gpus)
-    best = f"the best found{'' if machine is None else ' on the idle machine'}, {gpus}, has {placement.utility:.2f}"
-    return f"{gpus_text(choice.count)} requested with a utility of {least:g}: {best}"
+    gpus = problem.format_ranks(placement.gpus)
+    where = "" if machine is None else " on the idle machine"
+    best = f"the best found{where}, {gpus}, has {placement.utility:.2f}"
+    asked = f"{gpus_text(problem.count)} requested with a utility of {least:g}"
+    return Unfit(f"{asked}: {best}")

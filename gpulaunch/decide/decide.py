@@ -2,42 +2,43 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from gpulaunch.decide.choose import best_of, choose
+from gpulaunch.decide.choose import choose, pose_problem
 from gpulaunch.decide.needs import kept_apart
-from gpulaunch.decide.placement.choice import Choice
 from gpulaunch.decide.placement.place import Placement
-from gpulaunch.decide.request import Request
+from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES
+from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import barring, competing
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.decide.share_candidates import Place
-    from gpulaunch.decide.share_options import Joining
+    from gpulaunch.decide.share_options import ShareOption, ShareSituation
+    from gpulaunch.machine.driver import OutsideUse
 
 
-class Situation(NamedTuple):
-    """What a request meets.
+class Situation(Record):
+    """The machine as a request meets it.
 
     Attributes:
-        topology: the machine.
-        leases: all live ones of this machine's table.
-        outside: use that no lease explains.
-        within: the live lease that this launch runs inside of, or None; its GPUs are then the whole
+        topology: The machine.
+        leases: All live leases of this machine's table.
+        outside: Use of GPUs that no lease explains.
+        within: The live lease that this launch runs inside of, or None; its GPUs are then the whole
             machine.
-        ahead: earlier requests in the queue, of whatever GPUs, in their order.
-        clock_s: seconds since boot, for how long those may be passed.
+        ahead: Earlier requests in the queue, of whatever GPUs, in their order.
+        clock_s: Seconds since boot, for how long those may be passed.
     """
 
     topology: Topology
     leases: Sequence[Lease] = ()
-    outside: Sequence[OutsideUse] = ()
+    outside: "Sequence[OutsideUse]" = ()
     within: Lease | None = None
     ahead: Sequence[Ticket] = ()
     clock_s: float = 0.0
@@ -49,37 +50,38 @@ class Situation(NamedTuple):
         return [lease for lease in self.leases if lease.id not in own]
 
 
-class Grant(NamedTuple):
+class Grant(Record):
     """Yes: these GPUs.
 
     Attributes:
-        reason: why these.
-        placement: the GPUs with their scores.
-        choice: what they were chosen from.
-        joining: with whom they are shared, or will be; None if they are the job's own.
-        own_because: why they are, although the job would share; None if it would not.
+        reason: Why these.
+        placement: The GPUs with their scores.
+        problem: The placement problem that they solve.
+        share_option: The share group that they are, or become; None if the job has them to itself.
+        exclusive_reason: Why a job that would share has them to itself; None if it shares, or would
+            not.
     """
 
     reason: str
     placement: Placement
-    choice: Choice
-    joining: "Joining | None" = None
-    own_because: str | None = None
+    problem: PlacementProblem
+    share_option: "ShareOption | None" = None
+    exclusive_reason: str | None = None
 
 
-class Wait(NamedTuple):
-    """Not now: enough GPUs would do, but too few of them are free, or earlier requests have a right to them.
+class Wait(Record):
+    """Not now: too few of the GPUs that would do are free, or earlier requests come first.
 
     Attributes:
-        reason: what is missing.
-        barred_by: the last of the earlier requests that this one may not pass, or None.
+        reason: What is missing.
+        barred_by: The last of the earlier requests that this one may not pass, or None.
     """
 
     reason: str
     barred_by: Ticket | None = None
 
 
-class Refuse(NamedTuple):
+class Refuse(Record):
     """Never, on this machine with these constraints."""
 
     reason: str
@@ -89,61 +91,66 @@ Decision = Grant | Wait | Refuse
 
 
 def admitted_gpus(request: Request, topology: Topology, within: Lease | None = None) -> list[Gpu]:
-    """The GPUs that would do, busy or not: within the lease that this launch runs inside of, if there is one.
+    """Return the GPUs that the request admits, busy or not.
 
     A MIG instance, a slice of a card, is for requests that no whole GPU would satisfy.
+
+    Args:
+        request: What is asked.
+        topology: The machine.
+        within: The lease that this launch runs inside of; only its GPUs are admitted.
     """
-    found = [
-        gpu
-        for gpu in topology.gpus
-        if (within is None or gpu.uuid in within.uuids)
-        and all(gpu.uuid in c.uuids for c in request.constraints)
-    ]
+    found = []
+    for gpu in topology.gpus:
+        in_reach = within is None or gpu.uuid in within.uuids
+        if in_reach and all(gpu.uuid in constraint.uuids for constraint in request.constraints):
+            found.append(gpu)
     return [gpu for gpu in found if not gpu.mig] or found
 
 
 def decide(request: Request, situation: Situation) -> Decision:
-    """Whether the request can start now, and on which GPUs.
+    """Decide whether the request can start now, and on which GPUs.
 
     Args:
-        request: what is asked.
-        situation: what it meets.
+        request: What is asked.
+        situation: What it meets.
     """
     topology, within = situation.topology, situation.within
     admitted = admitted_gpus(request, topology, within)
     scope = [gpu for gpu in topology.gpus if within is None or gpu.uuid in within.uuids]
     count = len(admitted) if request.gpus is None else request.gpus
     if not 1 <= count <= len(admitted):
-        return Refuse(_too_many(request, topology, len(scope), len(admitted), within))
+        return Refuse(_too_many_text(request, topology, len(scope), len(admitted), within))
     if count > 1 and admitted[0].mig:
         return Refuse(
-            f"{gpus_text(count)} requested: a process can use one MIG instance at most, and only those would do"
+            f"{gpus_text(count)} requested: a process can use one MIG instance at most, "
+            "and only those would do"
         )
 
-    state = _state(request, situation, scope)
+    state = _state_of(request, situation, scope)
     if not request.sharing:
-        return _own(request, situation, state, admitted, count)
-    joined = _joined(request, situation, state, admitted, count)
-    if isinstance(joined, Grant):
-        return joined
-    decision = _own(request, situation, state, admitted, count)
+        return _decide_exclusive(request, situation, state, admitted, count)
+    shared = _decide_shared(request, situation, state, admitted, count)
+    if isinstance(shared, Grant):
+        return shared
+    decision = _decide_exclusive(request, situation, state, admitted, count)
     if isinstance(decision, Grant):
-        return _opened(request, situation, decision)
-    return (
-        decision._replace(reason=decision.reason + joined)
-        if isinstance(decision, Wait)
-        else decision
-    )
+        return _open_group(request, situation, decision)
+    if isinstance(decision, Wait) and shared.reason:
+        decision = replace(
+            decision, reason=f"{decision.reason}; of those to share: {shared.reason}"
+        )
+    return decision
 
 
-class _State(NamedTuple):
-    """What the GPUs in reach are at the moment.
+class _State(Record):
+    """The GPUs in reach at the moment.
 
     Attributes:
-        scope: all of them.
-        used: who uses what without a lease, by UUID.
-        apart: UUIDs of those where a job runs beside that is to be stayed apart from.
-        free: those that nobody uses.
+        scope: All of them.
+        used: Who uses which of them without a lease, by UUID.
+        apart: UUIDs of those beside a job that the request stays apart from.
+        free: Those that nobody uses.
     """
 
     scope: Sequence[Gpu]
@@ -152,23 +159,18 @@ class _State(NamedTuple):
     free: Sequence[Gpu]
 
 
-def _state(request: Request, situation: Situation, scope: Sequence[Gpu]) -> _State:
+def _state_of(request: Request, situation: Situation, scope: Sequence[Gpu]) -> _State:
     leased = leased_uuids(situation.topology, situation.leases, situation.within)
     used = used_outside(situation, leased)
     apart = kept_apart(request, situation.topology, situation.neighbours)
-    return _State(
-        scope,
-        used,
-        apart,
-        [gpu for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used],
-    )
+    free = [gpu for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used]
+    return _State(scope, used, apart, free)
 
 
-def _own(
+def _decide_exclusive(
     request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu], count: int
-) -> Grant | Wait | Refuse:
-    """GPUs for the job alone."""
-    topology = situation.topology
+) -> Decision:
+    """Decide about GPUs for the job alone."""
     free = {gpu.uuid for gpu in state.free}
     choosable = [gpu for gpu in admitted if gpu.uuid in free and gpu.uuid not in state.apart]
     rivals = competing(situation.ahead, situation.within, [gpu.uuid for gpu in admitted])
@@ -177,133 +179,160 @@ def _own(
     if count > len(choosable):
         kept = sum(gpu.uuid in free and gpu.uuid in state.apart for gpu in admitted)
         users = [state.used[gpu.uuid] for gpu in admitted if gpu.uuid in state.used]
-        reason = _too_few(count, len(choosable), len(admitted), users, kept, narrowed=narrowed)
-        return _hopeless(request, topology, admitted, count) or Wait(reason, bar)
-    if bar:
-        reason = _queued(count, len(choosable), len(admitted), rivals, narrowed=narrowed)
-        return _hopeless(request, topology, admitted, count) or Wait(reason, bar)
-
-    for some in (_fit(request, choosable), choosable):
-        if len(some) < count:
-            continue
-        choice = choose(
-            request, topology, state.free, some, count, situation.neighbours, state.scope
-        )
-        found = best_of(request, choice)
-        if not isinstance(found, str):
-            return Grant(_best(found, request.policy, choice), found, choice)
-    return _hopeless(request, topology, admitted, count) or Wait(str(found))
+        reason = _too_few_text(count, len(choosable), len(admitted), users, kept, narrowed=narrowed)
+    elif bar:
+        reason = _queued_text(count, len(choosable), len(admitted), rivals, narrowed=narrowed)
+    else:
+        found = _grant_free(request, situation, state, choosable, count)
+        if isinstance(found, Grant):
+            return found
+        reason = found.reason
+    return _refuse_if_hopeless(request, situation.topology, admitted, count) or Wait(reason, bar)
 
 
-def _fit(request: Request, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
-    """Those that can be shared, if the request would like to; they are tried first."""
-    return [gpu for gpu in gpus if gpu.uuid not in request.sharing.unfit] if request.sharing else ()
+def _grant_free(
+    request: Request, situation: Situation, state: _State, choosable: Sequence[Gpu], count: int
+) -> Grant | Unfit:
+    """Grant free GPUs; a request that would share tries those first that can be shared."""
+    shareable: Sequence[Gpu] = ()
+    if request.sharing:
+        shareable = [gpu for gpu in choosable if gpu.uuid not in request.sharing.unfit]
+    if len(shareable) >= count:
+        found = _grant_some(request, situation, state, shareable, count)
+        if isinstance(found, Grant):
+            return found
+    return _grant_some(request, situation, state, choosable, count)
 
 
-def _joined(
+def _grant_some(
+    request: Request, situation: Situation, state: _State, choosable: Sequence[Gpu], count: int
+) -> Grant | Unfit:
+    problem = pose_problem(
+        request,
+        situation.topology,
+        state.free,
+        choosable,
+        count,
+        situation.neighbours,
+        state.scope,
+    )
+    found = choose(request, problem)
+    if isinstance(found, Unfit):
+        return found
+    return Grant(_best_text(found, request.policy, problem), found, problem)
+
+
+def _decide_shared(
     request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu], count: int
-) -> Grant | str:
-    """The grant of GPUs that others of the same user have, or why there is none, to be added to a reason."""
-    from gpulaunch.decide.share_candidates import Joined, join  # late: few launches share
+) -> Grant | Unfit:
+    """Grant GPUs that other jobs of the same user share, or say why none of those will do."""
+    from gpulaunch.decide.share_options import best_option  # late: few launches share
 
-    found = join(request, _place(request, situation, state, admitted), count)
-    if isinstance(found, Joined):
-        beside = ", ".join(_job(lease) for lease in found.joining.residents)
-        return Grant(f"shared with {beside}", found.placement, found.choice, found.joining)
-    return f"; of those to share: {'; '.join(found)}" if found else ""
+    found = best_option(request, _share_situation(request, situation, state, admitted), count)
+    if isinstance(found, Unfit):
+        return found
+    beside = ", ".join(_job_text(lease) for lease in found.option.residents)
+    return Grant(f"shared with {beside}", found.placement, found.problem, found.option)
 
 
-def _place(
+def _share_situation(
     request: Request, situation: Situation, state: _State, admitted: Sequence[Gpu]
-) -> "Place":
-    from gpulaunch.decide.share_candidates import Place
+) -> "ShareSituation":
+    from gpulaunch.decide.share_options import ShareSituation
 
     free = {gpu.uuid for gpu in state.free}
 
-    def barred(uuids: Sequence[str]) -> bool:
+    def is_barred(uuids: Sequence[str]) -> bool:
         rivals = competing(situation.ahead, situation.within, uuids)
         return barring(rivals, 0, free, situation.clock_s, choosy=request.is_choosy) is not None
 
-    near = [gpu for gpu in admitted if gpu.uuid not in state.apart]
-    return Place(situation.topology, situation.neighbours, near, state.free, state.used, barred)
-
-
-def share_groups(request: Request, situation: Situation) -> "list[tuple[Joining, str]]":
-    """Every share group that a request which shares could join, and what its GPUs are called; the best first.
-
-    Args:
-        request: one that shares.
-        situation: what it meets.
-    """
-    from gpulaunch.decide.share_candidates import named, tried
-
-    admitted = admitted_gpus(request, situation.topology, situation.within)
-    place = _place(request, situation, _state(request, situation, admitted), admitted)
-    return [
-        (
-            one._replace(problem=found if isinstance(found, str) else None),
-            named(situation.topology, one),
-        )
-        for one, found in tried(request, place, request.gpus or len(admitted))
-    ]
-
-
-def _opened(request: Request, situation: Situation, grant: Grant) -> Grant:
-    """GPUs that were free, to be shared by those who come later, if they can be."""
-    from gpulaunch.decide.share_candidates import opened  # late: few launches share
-
-    uuids = [gpu.uuid for gpu in situation.topology.gpus if gpu.index in grant.placement.gpus]
-    found = opened(request, uuids, situation.neighbours)
-    return (
-        grant._replace(own_because=found.problem)
-        if found.problem
-        else grant._replace(joining=found)
+    return ShareSituation(
+        situation.topology,
+        situation.neighbours,
+        [gpu for gpu in admitted if gpu.uuid not in state.apart],
+        state.free,
+        state.used,
+        is_barred,
     )
 
 
-def _job(lease: Lease) -> str:
+def assess_share_groups(request: Request, situation: Situation) -> "list[tuple[ShareOption, str]]":
+    """Return each share group that a request could join, the best first, with its GPUs' names.
+
+    Args:
+        request: One that shares.
+        situation: What it meets.
+    """
+    from gpulaunch.decide.share_options import assess_options, gpu_names_of
+
+    topology = situation.topology
+    admitted = admitted_gpus(request, topology, situation.within)
+    state = _state_of(request, situation, admitted)
+    meets = _share_situation(request, situation, state, admitted)
+    groups = []
+    for option, found in assess_options(request, meets, request.gpus or len(admitted)):
+        refusal = found.reason if isinstance(found, Unfit) else None
+        groups.append((replace(option, refusal=refusal), gpu_names_of(topology, option)))
+    return groups
+
+
+def _open_group(request: Request, situation: Situation, grant: Grant) -> Grant:
+    """Return a grant of free GPUs with the share group that they become, if they can be shared."""
+    from gpulaunch.decide.share_options import new_group  # late: few launches share
+
+    uuids = [gpu.uuid for gpu in situation.topology.gpus if gpu.index in grant.placement.gpus]
+    option = new_group(request, uuids, situation.neighbours)
+    if option.refusal:
+        return replace(grant, exclusive_reason=option.refusal)
+    return replace(grant, share_option=option)
+
+
+def _job_text(lease: Lease) -> str:
     return f"{lease.name or lease.profile or 'a job'} ({lease.id})"
 
 
-def _hopeless(
+def _refuse_if_hopeless(
     request: Request, topology: Topology, admitted: Sequence[Gpu], count: int
 ) -> Refuse | None:
-    """The refusal, if not even the idle machine has GPUs that are what the job needs together."""
+    """Refuse a request whose wishes not even the idle machine meets."""
     if not request.is_choosy:
         return None
-    if request.policy != "topo_aware_p":
-        request = request._replace(policy="baseline")  # whichever set it would be
-    found = best_of(
-        request, choose(request, topology, topology.gpus, admitted, count, ()), topology.name
-    )
-    return Refuse(found) if isinstance(found, str) else None
+    if not POLICIES[request.policy].waits_for_utility:
+        request = replace(request, policy=CHEAPEST_POLICY)  # any set that fits will do
+    problem = pose_problem(request, topology, topology.gpus, admitted, count, ())
+    found = choose(request, problem, topology.name)
+    return Refuse(found.reason) if isinstance(found, Unfit) else None
 
 
 def leased_uuids(
     topology: Topology, leases: Sequence[Lease], within: Lease | None = None
 ) -> set[str]:
-    """GPUs that others have; inside a lease, others inside it.
+    """Return the UUIDs of GPUs that others hold.
 
-    A card that was leased before it was split is theirs.
+    A card that was leased before it was split into MIG instances is held with all of these.
+
+    Args:
+        topology: The machine.
+        leases: All live leases.
+        within: The lease that this launch runs inside of; then others are those inside it.
     """
     own = (within.id, *within.ancestors) if within else ()
-    others = [
-        lease
-        for lease in leases
-        if lease.id not in own and (within is None or lease.user_id in within.insiders)
-    ]
-    leased = {uuid for lease in others for uuid in lease.uuids}
-    return leased | {gpu.uuid for gpu in topology.gpus if gpu.mig and gpu.mig.card_uuid in leased}
+    leased: set[str] = set()
+    for lease in leases:
+        if lease.id not in own and (within is None or lease.user_id in within.insiders):
+            leased.update(lease.uuids)
+    split = {gpu.uuid for gpu in topology.gpus if gpu.mig and gpu.mig.card_uuid in leased}
+    return leased | split
 
 
 def used_outside(situation: Situation, leased: set[str]) -> dict[str, str]:
-    """Who uses what without a lease, by UUID; inside a lease nobody does."""
+    """Return who uses which GPU without a lease, by UUID; inside a lease nobody does."""
     if situation.within:
         return {}
     return {use.uuid: use.who for use in situation.outside if use.uuid not in leased}
 
 
-def _too_many(
+def _too_many_text(
     request: Request, topology: Topology, scope: int, admitted: int, within: Lease | None
 ) -> str:
     asked = f"{'every GPU' if request.gpus is None else gpus_text(request.gpus)} requested"
@@ -312,51 +341,50 @@ def _too_many(
     place_name = f"lease {within.id}" if within else topology.name
     if admitted == scope:
         return f"{asked}: {place_name} has {scope}"
+    some = f"{asked}: {admitted} of {place_name}'s {scope}"
     options = ", ".join(constraint.text for constraint in request.constraints)
     if not options:
-        return f"{asked}: {admitted} of {place_name}'s {scope} are whole GPUs, the others MIG instances"
-    return f"{asked}: {admitted} of {place_name}'s {scope} satisfy {options}"
+        return f"{some} are whole GPUs, the others MIG instances"
+    return f"{some} satisfy {options}"
 
 
-def _free(free: int, admitted: int, *, narrowed: bool) -> str:
-    return (
-        f"{free} of {admitted}{' admitted' if narrowed else ''} {'is' if free == 1 else 'are'} free"
-    )
+def _free_text(free: int, admitted: int, *, narrowed: bool) -> str:
+    of_all = f"{free} of {admitted}{' admitted' if narrowed else ''}"
+    return f"{of_all} {'is' if free == 1 else 'are'} free"
 
 
-def _queued(
+def _queued_text(
     count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, narrowed: bool
 ) -> str:
     earlier = "an earlier request" if len(rivals) == 1 else f"{len(rivals)} earlier requests"
     wanted = gpus_text(sum(ticket.gpus for ticket in rivals))
     verb = "waits" if len(rivals) == 1 else "wait"
-    found = _free(free, admitted, narrowed=narrowed)
+    found = _free_text(free, admitted, narrowed=narrowed)
     return f"{gpus_text(count)} requested: {found}, but {earlier} for {wanted} {verb}"
 
 
-def _too_few(
+def _too_few_text(
     count: int, free: int, admitted: int, users: Sequence[str], kept: int, *, narrowed: bool
 ) -> str:
     leased = admitted - free - len(users) - kept
-    found = _free(free, admitted, narrowed=narrowed)
+    found = _free_text(free, admitted, narrowed=narrowed)
     parts = [found.replace(" free", " to be had") if kept else found]
     if leased:
         parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
     if users:
         verb = "is" if len(users) == 1 else "are"
-        parts.append(
-            f"{len(users)} {verb} in use outside gpulaunch ({'; '.join(dict.fromkeys(users))})"
-        )
+        names = "; ".join(dict.fromkeys(users))
+        parts.append(f"{len(users)} {verb} in use outside gpulaunch ({names})")
     if kept:
         parts.append(f"{kept} {'is' if kept == 1 else 'are'} next to a job to stay apart from")
     return f"{gpus_text(count)} requested: {', '.join(parts)}"
 
 
-def _best(placement: Placement, policy: str, choice: Choice) -> str:
+def _best_text(placement: Placement, policy: str, problem: PlacementProblem) -> str:
     of_all = f"{placement.candidates} candidates"
     if placement.candidates == 1:
         return "the only choice"
-    if placement.made:
+    if placement.chosen_by_policy:
         useful = "" if placement.utility is None else f", utility {placement.utility:.2f}"
         return f"what policy {policy.replace('_', '-')} makes of {of_all}{useful}"
     if not placement.by:
@@ -365,6 +393,6 @@ def _best(placement: Placement, policy: str, choice: Choice) -> str:
     if value is None:
         return f"as good as any of {of_all}"
     word = placement.by[0].replace("_", " ")
-    if choice.too_many:
+    if problem.too_many:
         return f"a good {word}, of {of_all} too many to compare: {value:.4g} GB/s"
     return f"best {word} of {of_all}: {value:.4g} GB/s"

@@ -3,33 +3,35 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import (
     Decision,
     Grant,
     Situation,
     admitted_gpus,
+    assess_share_groups,
     decide,
     leased_uuids,
-    share_groups,
     used_outside,
 )
 from gpulaunch.decide.needs import kept_apart, to_avoid
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
+from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.decide.share_options import Joining
+    from gpulaunch.decide.share_options import ShareOption
 
 _FEWER = 16  # so many smaller counts are tried
 
 
-class Excluded(NamedTuple):
+class Excluded(Record):
     """A GPU that was not to be chosen.
 
     Attributes:
@@ -41,7 +43,7 @@ class Excluded(NamedTuple):
     why: str
 
 
-class Alternative(NamedTuple):
+class Alternative(Record):
     """A request that would be granted now.
 
     Attributes:
@@ -55,7 +57,7 @@ class Alternative(NamedTuple):
     effective_bandwidth: float | None
 
 
-class Explanation(NamedTuple):
+class Explanation(Record):
     """What there is to say about a decision.
 
     Attributes:
@@ -73,7 +75,7 @@ class Explanation(NamedTuple):
     reason: str
     alternatives: list[Alternative]
     if_idle: Alternative | None = None
-    sharing: "Sequence[tuple[Joining, str]]" = ()
+    sharing: "Sequence[tuple[ShareOption, str]]" = ()
 
 
 def explain(
@@ -99,11 +101,11 @@ def explain(
         return Explanation(
             left_out, [], decision.reason, alternatives(request, situation, most), sharing=shared
         )
-    if decision.joining and decision.joining.residents:
-        left_out = [one for one in left_out if one.gpu.uuid not in decision.joining.group]
-    ranked = list(islice(ranking(decision.choice, request.policy), max(limit, 2)))
+    if decision.share_option and decision.share_option.residents:
+        left_out = [one for one in left_out if one.gpu.uuid not in decision.share_option.group]
+    ranked = list(islice(ranking(decision.problem, request.policy), max(limit, 2)))
     reason = _reason(request, decision, ranked)
-    if decision.choice.scale.mapper.gave_up:
+    if decision.problem.scorer.mapper.gave_up:
         reason += "; there were too many mappings to try them all"
     return Explanation(
         left_out, ranked[:limit], reason, [], _if_idle(request, situation, decision), shared
@@ -112,10 +114,10 @@ def explain(
 
 def _shared(
     request: Request, situation: Situation, decision: Decision
-) -> "list[tuple[Joining, str]]":
+) -> "list[tuple[ShareOption, str]]":
     """The share groups that there are, and last what is opened."""
-    found = share_groups(request, situation)
-    opens = decision.joining if isinstance(decision, Grant) else None
+    found = assess_share_groups(request, situation)
+    opens = decision.share_option if isinstance(decision, Grant) else None
     if opens and not opens.residents:
         gpus = [gpu for gpu in situation.topology.gpus if gpu.uuid in opens.group]
         found.append((opens, gpus_named(gpus)))
@@ -125,7 +127,7 @@ def _shared(
 def _if_idle(request: Request, situation: Situation, grant: Grant) -> Alternative | None:
     """What a job that cares for links would get for waiting until nobody else is there."""
     found = grant.placement.scores.effective_bandwidth
-    if found is None or not grant.choice.sensitive:
+    if found is None or not grant.problem.sensitive:
         return None
     idle = decide(request, Situation(situation.topology, within=situation.within))
     best = idle.placement.scores.effective_bandwidth if isinstance(idle, Grant) else None
@@ -181,16 +183,22 @@ def _whose(lease: Lease, user_name: Callable[[int], str]) -> str:
 
 
 def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
-    winner = grant.choice.set_named(ranked[0].gpus)
-    if grant.joining and grant.joining.residents:
+    winner = grant.problem.format_set(ranked[0].gpus)
+    if grant.share_option and grant.share_option.residents:
         return f"{winner} is {grant.reason}"
     if grant.placement.candidates == 1:
         group = " in one NUMA node" if request.wishes.one_numa_node else " in one machine"
-        return f"{winner} is the only set of free GPUs that fits{group if grant.choice.needs.within else ''}"
-    if grant.placement.made:
+        return (
+            f"{winner} is the only set of free GPUs that "
+            f"fits{group if grant.problem.needs.within else ''}"
+        )
+    if grant.placement.chosen_by_policy:
         utility = grant.placement.utility
         useful = "" if utility is None else f", of utility {utility:.2f} to the job"
-        return f"{winner} is what policy {request.policy.replace('_', '-')} makes{useful}; it compares no candidates"
+        return (
+            f"{winner} is what policy {request.policy.replace('_', '-')} makes{useful}; it "
+            "compares no candidates"
+        )
     if not grant.placement.by:
         return f"{winner} has the lowest indices, which is all that this policy looks at"
     return (
@@ -202,25 +210,43 @@ def _reason(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
 
 def _against(grant: Grant, winner: str, first: Candidate, second: Candidate) -> str:
     """The first score in which the winner beats the runner-up."""
-    choice, by = grant.choice, grant.placement.by
+    problem, by = grant.problem, grant.placement.by
     tied: list[str] = []
-    figures = [choice.scores_by(choice.mask(candidate.gpus), by) for candidate in (first, second)]
+    figures = [problem.scores_by(problem.mask(candidate.gpus), by) for candidate in (first, second)]
     for name, mine, other in zip(by, *figures, strict=True):
         after = f", after a tie in {', '.join(tied)}" if tied else ""
         if mine > other and name == "fragmentation":
-            return f"{winner} leaves less of its sockets free{after}: {-mine / UNIT:.3g} against {-other / UNIT:.3g}"
+            return (
+                f"{winner} leaves less of its sockets free{after}: {-mine / UNIT:.3g} against "
+                f"{-other / UNIT:.3g}"
+            )
         if mine > other:
-            return f"{winner} has the most {_word(name)}: {mine / UNIT:.4g} GB/s against {other / UNIT:.4g}{after}"
+            return (
+                f"{winner} has the most {_word(name)}: {mine / UNIT:.4g} GB/s against "
+                f"{other / UNIT:.4g}{after}"
+            )
         tied.append(_word(name))
-    return f"{winner} ties with {choice.set_named(second.gpus)} in {', '.join(tied)}, and has lower indices"
+    return (
+        f"{winner} ties with {problem.format_set(second.gpus)} in {', '.join(tied)}, and has lower "
+        "indices"
+    )
 
 
 def _without_rival(grant: Grant, winner: str) -> str:
-    if grant.choice.too_many:
-        return f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} candidates are too many"
-    if grant.choice.musts or grant.choice.needs.at_most:
-        return f"of {grant.placement.candidates} candidates {winner} alone has what the job needs, or sets just like it"
-    return f"all {grant.placement.candidates} candidates are alike, and {winner} has the lowest indices"
+    if grant.problem.too_many:
+        return (
+            f"{winner} is what no exchange of two GPUs improves: {grant.placement.candidates} "
+            "candidates are too many"
+        )
+    if grant.problem.musts or grant.problem.needs.at_most:
+        return (
+            f"of {grant.placement.candidates} candidates {winner} alone has what the job needs, or "
+            "sets just like it"
+        )
+    return (
+        f"all {grant.placement.candidates} candidates are alike, and {winner} has the lowest "
+        "indices"
+    )
 
 
 def _word(name: str) -> str:
@@ -249,7 +275,7 @@ def alternatives(request: Request, situation: Situation, most: int) -> list[Alte
     )  # of a single GPU they do not
     fewer = range(min(asked - 1, most), 1 if links_matter else 0, -1)
     for count in fewer[:_FEWER] if not request.pattern.ranks else ():
-        decision = decide(request._replace(gpus=count), situation)
+        decision = decide(replace(request, gpus=count), situation)
         if isinstance(decision, Grant):
             return [*found, _alternative(f"ask for {gpus_text(count)}", decision)]
     return found
@@ -265,16 +291,16 @@ def _lesser(request: Request) -> Iterator[tuple[str, Request]]:
     nothing = Wishes()
     for field, option in _OPTIONS.items():
         if getattr(wishes, field) != getattr(nothing, field):
-            without = wishes._replace(**{field: getattr(nothing, field)})
-            yield f"drop {option}", request._replace(wishes=without)
-    if request.policy == "topo_aware_p" and request.utility.least:
+            without = replace(wishes, **{field: getattr(nothing, field)})
+            yield f"drop {option}", replace(request, wishes=without)
+    if POLICIES[request.policy].waits_for_utility and request.utility.least:
         yield (
             "drop --min-utility",
-            request._replace(utility=request.utility._replace(least=UtilityTerms().least)),
+            replace(request, utility=replace(request.utility, least=UtilityTerms().least)),
         )
     for constraint in request.constraints:
         others = tuple(other for other in request.constraints if other is not constraint)
-        yield f"drop {constraint.text}", request._replace(constraints=others)
+        yield f"drop {constraint.text}", replace(request, constraints=others)
 
 
 _OPTIONS = {

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from gpulaunch.decide.placement.choice import Choice, Needs
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
@@ -185,33 +185,36 @@ def begun_beside(topology: Topology, leases: Sequence[Lease]) -> dict[int, int]:
     }
 
 
-def unmet(request: Request, count: int, choice: Choice, machine: str | None) -> str:
+def unmet(request: Request, count: int, problem: PlacementProblem, machine: str | None) -> str:
     """Why no set of enough GPUs is what the job needs.
 
     Args:
         request: what is asked.
         count: how many GPUs.
-        choice: what there was to choose from.
+        problem: what there was to choose from.
         machine: its name, if it was all idle; None if it is what is free now.
     """
     asked = f"{gpus_text(count)} requested"
     among = (
-        f"{len(choice.admitted)} free"
+        f"{len(problem.admitted)} free"
         if machine is None
-        else f"{len(choice.admitted)} that {machine} has"
+        else f"{len(problem.admitted)} that {machine} has"
     )
     wishes = request.wishes
-    missing = sorted(choice.needs.required.difference(choice.admitted))
+    missing = sorted(problem.needs.required.difference(problem.admitted))
     if wishes.required and missing:
         verb = "is" if len(missing) == 1 else "are"
         state = "free" if machine is None else "admitted"
-        return f"{asked} with {wishes.required.text}: {choice.named(missing)} {verb} not {state}"
+        return f"{asked} with {wishes.required.text}: {problem.format_ranks(missing)} {verb} not {state}"
     so = _together(request)
     if wishes.least_gb_per_s:
-        best = choice.best_effective()
+        best = problem.best_effective()
         if best is not None:
             least = f"{wishes.least_gb_per_s:g} GB/s at least"
-            return f"{asked}{so}{',' if so else ''} with {least}: the best of the {among} reach {best:.4g}"
+            return (
+                f"{asked}{so}{',' if so else ''} with {least}: the best of the {among} reach "
+                f"{best:.4g}"
+            )
     return f"{asked}{so}: " + (
         f"none of the {among} is" if count == 1 else f"no {count} of the {among} are"
     )

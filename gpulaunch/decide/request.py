@@ -2,14 +2,17 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
+from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Client
@@ -17,14 +20,11 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.sharing.capacity import Capacity
     from gpulaunch.sharing.interference import Bounds
 
-GOES_BY_UTILITY = ("topo_aware", "topo_aware_p")
-"""The policies of topo-aware-sc17: neighbours matter to them, and in which order those began."""
-
 _WIDEST_RANGE = 1024
 _MAX_DIGITS = 20  # of an index or a range
 
 
-class Constraint(NamedTuple):
+class Constraint(Record):
     """The GPUs that one option admits.
 
     Attributes:
@@ -36,7 +36,7 @@ class Constraint(NamedTuple):
     uuids: frozenset[str]
 
 
-class Wishes(NamedTuple):
+class Wishes(Record):
     """What the GPUs must be together, besides each for itself.
 
     Attributes:
@@ -61,11 +61,11 @@ class Wishes(NamedTuple):
     host_gb_per_s: float = 0.0
 
 
-class UtilityTerms(NamedTuple):
+class UtilityTerms(Record):
     """What the policies of topo-aware-sc17 ask besides.
 
     Attributes:
-        least: under this utility, 0 to 1, topo_aware_p waits.
+        least: under this utility, 0 to 1, a policy that waits for utility lets the job wait.
         weights: of communication, interference and fragmentation.
         slowdowns: by a job's profile: how much slower this job is beside it, and it beside this
             one; 0.1 is 10 %.
@@ -76,7 +76,17 @@ class UtilityTerms(NamedTuple):
     slowdowns: Mapping[str, tuple[float, float]] = {}
 
 
-class Sharing(NamedTuple):
+class Unfit(Record):
+    """The answer that something will not do.
+
+    Attributes:
+        reason: Why not, as a clause for messages.
+    """
+
+    reason: str
+
+
+class Sharing(Record):
     """What a job wants that is to share its GPUs with others of the same user.
 
     Attributes:
@@ -99,7 +109,7 @@ class Sharing(NamedTuple):
     unfit: Mapping[str, str]
 
 
-class Request(NamedTuple):
+class Request(Record):
     """One job's wishes, complete: every default has been filled in.
 
     Attributes:
@@ -115,7 +125,7 @@ class Request(NamedTuple):
         name: that the user gave the job, or None.
         assumed: what of the above neither the user nor a profile said.
         sharing: None if the GPUs are to be its own.
-        own_because: why they are, although the user wanted to share; None if he did not.
+        exclusive_reason: why they are, although the user wanted to share; None if he did not.
     """
 
     gpus: int | None
@@ -130,12 +140,13 @@ class Request(NamedTuple):
     name: str | None = None
     assumed: tuple[str, ...] = ()
     sharing: Sharing | None = None
-    own_because: str | None = None
+    exclusive_reason: str | None = None
 
     @property
     def is_choosy(self) -> bool:
         """Whether it may wait although enough GPUs are free that would do, each for itself."""
-        return self.wishes != Wishes() or (self.policy == "topo_aware_p" and self.utility.least > 0)
+        waits_for_utility = POLICIES[self.policy].waits_for_utility and self.utility.least > 0
+        return self.wishes != Wishes() or waits_for_utility
 
 
 def select(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:
@@ -181,7 +192,8 @@ def _named(topology: Topology, name: str, option: str) -> list[Gpu]:
         return found
     problem = f"fits {len(found)} GPUs" if found else "is no GPU"
     raise UsageError(
-        f"{option}: {quoted(name)} {problem} of {topology.name}, which has {gpus_named(topology.gpus)}"
+        f"{option}: {quoted(name)} {problem} of {topology.name}, which has "
+        f"{gpus_named(topology.gpus)}"
     )
 
 
@@ -209,7 +221,8 @@ def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
     """
     if wishes.single_node and wishes.one_per_node and count != 1:
         raise UsageError(
-            "--single-node and --one-per-node: GPUs in one machine are not each in a machine of its own"
+            "--single-node and --one-per-node: GPUs in one machine are not each in a machine of "
+            "its own"
         )
     if wishes.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
         raise UsageError(
@@ -254,7 +267,7 @@ def model(topology: Topology, text: str, option: str) -> Constraint:
 
 
 def visible(topology: Topology, value: str) -> Constraint:
-    """Admit what a CUDA_VISIBLE_DEVICES that is already set leaves visible.
+    """Admit what the driver's variable, such as CUDA_VISIBLE_DEVICES, leaves visible where it is set already.
 
     CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and
     the rest.
@@ -265,4 +278,5 @@ def visible(topology: Topology, value: str) -> Constraint:
             uuids += [gpu.uuid for gpu in _named(topology, name.strip(), "")]
         except UsageError:
             break
-    return Constraint(f"CUDA_VISIBLE_DEVICES={value}", frozenset(uuids))
+    variable = DRIVERS[topology.driver].visible_variable
+    return Constraint(f"{variable}={value}", frozenset(uuids))

@@ -1,51 +1,145 @@
-"""Whom a job may join: the share groups that are there, and what becomes of each if it does."""
+"""The share groups that a job could join, and the best of them for it."""
 # pure: decides on plain values
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from gpulaunch.decide.request import Request, Sharing
+from gpulaunch.decide.choose import choose, pose_problem
+from gpulaunch.decide.placement.place import Placement
+from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.decide.request import Request, Sharing, Unfit
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.share import Client, Share
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity, least
 from gpulaunch.sharing.interference import Verdict, judge, preference
-from gpulaunch.sharing.partition import Part, Prediction, for_newcomer, predict
+from gpulaunch.sharing.partition import Allotment, Prediction, allot_newcomer, predict
 
 
-class Joining(NamedTuple):
-    """What becomes of some GPUs if a job comes to share them.
+class ShareOption(Record):
+    """GPUs that a job could share, and what becomes of them if it does.
 
     Attributes:
-        group: their UUIDs, ascending.
-        residents: leases of the jobs that are there already; empty where it would be the first.
-        verdict: on all of them together.
-        problem: why it must not come; None if it may.
-        part: how much it would get; None if it must not come.
-        prediction: STP and ANTT of all of them then, by their curves; None where one has no curve.
+        group: UUIDs of the GPUs, ascending.
+        residents: Leases of the jobs that share them already; empty for a new group.
+        verdict: What the interference rule says of residents and newcomer together.
+        refusal: Why the job must not share them; None if it may.
+        allotment: What the job gets of each GPU; None if it must not share them.
+        prediction: STP and ANTT of all of them, by their curves; None where one has no curve.
     """
 
     group: tuple[str, ...]
     residents: tuple[Lease, ...]
     verdict: Verdict
-    problem: str | None
-    part: Part | None
+    refusal: str | None
+    allotment: Allotment | None
     prediction: Prediction | None
 
 
-def groups(leases: Iterable[Lease], user_id: int) -> dict[tuple[str, ...], list[Lease]]:
-    """The jobs of a user that share GPUs, by the UUIDs of their share group.
+class SharedPlacement(Record):
+    """The GPUs of a share group, mapped to the ranks of a job that joins it.
 
-    A launch inside a member is part of what that member uses. Groups of other users are nobody's to
-    join: MPS serves one user at a time, and lets the others wait for ever.
+    Attributes:
+        option: The group.
+        placement: Its GPUs in rank order, with their scores.
+        problem: The placement problem with these GPUs alone to choose from.
     """
-    found: dict[tuple[str, ...], list[Lease]] = {}
+
+    option: ShareOption
+    placement: Placement
+    problem: PlacementProblem
+
+
+class ShareSituation(Record):
+    """The machine as a request that shares meets it.
+
+    Attributes:
+        topology: The machine.
+        leases: Leases of other jobs.
+        admitted: GPUs that the request admits, busy or not.
+        free: GPUs that nobody uses.
+        outside: UUIDs of the GPUs in use outside gpulaunch.
+        is_barred: Returns whether earlier requests have a right to the GPUs with these UUIDs.
+    """
+
+    topology: Topology
+    leases: Sequence[Lease]
+    admitted: Sequence[Gpu]
+    free: Sequence[Gpu]
+    outside: Collection[str]
+    is_barred: Callable[[Sequence[str]], bool]
+
+
+def best_option(request: Request, situation: ShareSituation, count: int) -> SharedPlacement | Unfit:
+    """Return the share group to join, or why no group will do; the reason is empty without groups.
+
+    Joining comes before GPUs that are free, so that those stay whole; but a job that depends on
+    links is not sent to worse ones than it would get alone.
+
+    Args:
+        request: One that shares.
+        situation: What it meets.
+        count: The number of GPUs that it needs.
+    """
+    refusals = []
+    for option, found in assess_options(request, situation, count):
+        if isinstance(found, SharedPlacement):
+            return found
+        refusals.append(f"{gpu_names_of(situation.topology, option)}: {found.reason}")
+    return Unfit("; ".join(refusals))
+
+
+def assess_options(
+    request: Request, situation: ShareSituation, count: int
+) -> Iterator[tuple[ShareOption, SharedPlacement | Unfit]]:
+    """Yield each share group, the best to join first, with the placement there or why it is none.
+
+    Args:
+        request: One that shares.
+        situation: What it meets.
+        count: The number of GPUs that it needs.
+    """
+    for option in options_for(request, situation, count):
+        yield option, _place_in_group(request, situation, option, count)
+
+
+def options_for(request: Request, situation: ShareSituation, count: int) -> list[ShareOption]:
+    """Return the share groups of exactly `count` admitted GPUs, the best to join first.
+
+    Args:
+        request: One that shares.
+        situation: What it meets.
+        count: The number of GPUs that it needs.
+    """
+    admitted = {gpu.uuid for gpu in situation.admitted}
+    options = []
+    for group, members in _share_groups(situation.leases, _sharing(request).user_id).items():
+        if len(group) != count or not admitted.issuperset(group):
+            continue
+        if not set(group).isdisjoint(situation.outside):
+            continue
+        if _is_used_by_others(group, members, situation.leases):
+            continue
+        options.append(assess_group(request, group, members))
+    return sorted(options, key=lambda option: _rank(request, option))
+
+
+def _share_groups(leases: Iterable[Lease], user_id: int) -> dict[tuple[str, ...], list[Lease]]:
+    """Return the jobs of a user that share GPUs, by the UUIDs of their share group.
+
+    A launch inside a member is part of what that member uses. Nobody can join the group of another
+    user: MPS serves one user at a time, and lets the others wait for ever.
+    """
+    groups: dict[tuple[str, ...], list[Lease]] = {}
     for lease in leases:
         if lease.share and lease.user_id == user_id:
-            found.setdefault(lease.share.group, []).append(lease)
+            groups.setdefault(lease.share.group, []).append(lease)
     return {
         group: [lease for lease in members if not _is_inside(lease, members)]
-        for group, members in found.items()
+        for group, members in groups.items()
     }
 
 
@@ -53,84 +147,142 @@ def _is_inside(lease: Lease, members: Sequence[Lease]) -> bool:
     return any(other.id in lease.ancestors for other in members)
 
 
-def joinings(
-    request: Request,
-    leases: Sequence[Lease],
-    admitted: Collection[str],
-    count: int,
-    used: Collection[str],
-) -> list[Joining]:
-    """What becomes of each share group that this request could join, the best to join first.
+def _is_used_by_others(
+    group: Sequence[str], members: Sequence[Lease], leases: Sequence[Lease]
+) -> bool:
+    """Return whether a lease that is neither a member nor inside one has GPUs of the group."""
+    for lease in leases:
+        overlaps = not set(group).isdisjoint(lease.uuids)
+        if overlaps and lease not in members and not _is_inside(lease, members):
+            return True
+    return False
+
+
+def gpu_names_of(topology: Topology, option: ShareOption) -> str:
+    """Return the GPUs of a share group as people call them: "GPU 0" or "GPUs 0-1"."""
+    return gpus_named(gpu for gpu in topology.gpus if gpu.uuid in option.group)
+
+
+def _place_in_group(
+    request: Request, situation: ShareSituation, option: ShareOption, count: int
+) -> SharedPlacement | Unfit:
+    if option.refusal:
+        return Unfit(option.refusal)
+    if situation.is_barred(option.group):
+        return Unfit("earlier requests wait for it")
+    topology, leases = situation.topology, situation.leases
+    gpus = [gpu for gpu in situation.admitted if gpu.uuid in option.group]
+    unoccupied = [gpu for gpu in topology.gpus if gpu in situation.free or gpu in gpus]
+    problem = pose_problem(request, topology, unoccupied, gpus, count, leases)
+    placement = choose(request, problem)
+    if isinstance(placement, Unfit):
+        return placement
+    if request.bandwidth_sensitive:
+        alone = _effective_bandwidth_alone(request, situation, count)
+        if _effective_bandwidth(placement) < alone:
+            return Unfit("free GPUs have faster links")
+    return SharedPlacement(option, placement, problem)
+
+
+def _effective_bandwidth_alone(request: Request, situation: ShareSituation, count: int) -> float:
+    """Return the effective bandwidth of the free GPUs that it would get, GB/s; 0 without any."""
+    choosable = [gpu for gpu in situation.free if gpu in situation.admitted]
+    if count > len(choosable):
+        return 0.0
+    problem = pose_problem(
+        request, situation.topology, situation.free, choosable, count, situation.leases
+    )
+    found = choose(request, problem)
+    return 0.0 if isinstance(found, Unfit) else _effective_bandwidth(found)
+
+
+def _effective_bandwidth(placement: Placement) -> float:
+    return placement.scores.effective_bandwidth or 0.0
+
+
+def new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -> ShareOption:
+    """Return the share group that free GPUs become if the request is the first to share them.
 
     Args:
-        request: one that shares.
-        leases: of other jobs.
-        admitted: UUIDs of the GPUs that would do.
-        count: how many it needs; it shares with jobs on exactly its GPUs.
-        used: UUIDs of those in use outside gpulaunch.
+        request: One that shares.
+        uuids: The GPUs.
+        leases: Leases of other jobs.
     """
-    sharing = _sharing(request)
-    found = []
-    for group, members in groups(leases, sharing.user_id).items():
-        others = [
-            lease
-            for lease in leases
-            if lease not in members and not set(group).isdisjoint(lease.uuids)
-        ]
-        foreign = [lease for lease in others if not _is_inside(lease, members)]
-        if (
-            len(group) == count
-            and set(group) <= set(admitted)
-            and not foreign
-            and set(group).isdisjoint(used)
-        ):
-            found.append(joining(request, group, members))
-    return sorted(found, key=lambda one: _rank(request, one))
+    option = assess_group(request, uuids, ())
+    # A launch inside a job may outlive it, and holds some of its GPUs; the MPS daemon, which serves
+    # all GPUs of the group, stays with it.
+    if any(lease.share and not set(uuids).isdisjoint(lease.share.group) for lease in leases):
+        return replace(
+            option,
+            refusal="the MPS daemon of another share group has it still",
+            allotment=None,
+            prediction=None,
+        )
+    return option
 
 
-def joining(request: Request, group: Sequence[str], residents: Sequence[Lease]) -> Joining:
-    """What becomes of some GPUs if a job comes to share them.
+def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lease]) -> ShareOption:
+    """Return what becomes of some GPUs if a job comes to share them.
 
     Args:
-        request: one that shares.
+        request: One that shares.
         group: UUIDs of the GPUs.
-        residents: leases of the jobs that are there.
+        residents: Leases of the jobs that share them already.
     """
     sharing = _sharing(request)
-    shares = _shares(residents)
-    capacity = least([sharing.capacities[uuid] for uuid in group if uuid in sharing.capacities])
+    shares = _shares_of(residents)
+    capacity = _capacity_of(sharing, group)
     clients = [*(share.client for share in shares), sharing.client]
     verdict = judge(clients, capacity, sharing.bounds)
-    problem = next((sharing.unfit[uuid] for uuid in group if uuid in sharing.unfit), None)
-    if (
-        problem is None
-        and _depends_on_links(request, group)
-        and any(share.bandwidth_sensitive for share in shares)
-    ):
-        problem = "it depends on the links between its GPUs, and so does a job that is there"
-    problem = problem or "; ".join(verdict.reasons) or None
-    part = None if problem else _part(sharing, shares, capacity)
-    to_come = _to_come(sharing, shares)
-    if to_come and not problem:
-        everybody = [*clients, *(Client(demand, sharing.client.objective) for demand in to_come)]
-        notes = tuple(
-            f"with those still to come: {reason}"
-            for reason in judge(everybody, capacity, sharing.bounds).reasons
-        )
-        verdict = verdict._replace(notes=(*verdict.notes, *notes))
-    predicted = _predicted(sharing, shares, part) if part else None
-    return Joining(tuple(sorted(group)), tuple(residents), verdict, problem, part, predicted)
+    refusal = _refusal(request, group, shares, verdict)
+    allotment = prediction = None
+    if refusal is None:
+        allotment = _allot(sharing, shares, capacity)
+        prediction = _predict(sharing, shares, allotment)
+        notes = _notes_on_announced(sharing, shares, clients, capacity)
+        verdict = replace(verdict, notes=(*verdict.notes, *notes))
+    return ShareOption(
+        tuple(sorted(group)), tuple(residents), verdict, refusal, allotment, prediction
+    )
 
 
-def share_of(request: Request, joined: Joining) -> Share:
-    """What the lease of a job says that comes to share GPUs."""
-    sharing = _sharing(request)
-    assert joined.part is not None  # noqa: S101  whoever must not come has no share
+def _refusal(
+    request: Request, group: Sequence[str], shares: Sequence[Share], verdict: Verdict
+) -> str | None:
+    unfit = _sharing(request).unfit
+    for uuid in group:
+        if uuid in unfit:
+            return unfit[uuid]
+    if _depends_on_links(request, group) and any(share.bandwidth_sensitive for share in shares):
+        return "it depends on the links between its GPUs, and so does a job that is there"
+    return "; ".join(verdict.reasons) or None
+
+
+def _notes_on_announced(
+    sharing: Sharing, shares: Sequence[Share], clients: Sequence[Client], capacity: Capacity
+) -> list[str]:
+    """Return what the interference rule has against the announced jobs that are still to come."""
+    to_come = _still_to_come(sharing, shares)
+    if not to_come:
+        return []
+    announced = [Client(demand, sharing.client.objective) for demand in to_come]
+    verdict = judge([*clients, *announced], capacity, sharing.bounds)
+    return [f"with those still to come: {reason}" for reason in verdict.reasons]
+
+
+def share_of(request: Request, option: ShareOption) -> Share:
+    """Return the share that the lease of a job records when it takes an option.
+
+    Args:
+        request: One that shares.
+        option: One without a refusal.
+    """
+    assert option.allotment is not None  # noqa: S101  a refused option is never taken
     return Share(
-        joined.group,
-        joined.part.sm_percentage,
-        _depends_on_links(request, joined.group),
-        sharing.client,
+        option.group,
+        option.allotment.sm_percentage,
+        _depends_on_links(request, option.group),
+        _sharing(request).client,
     )
 
 
@@ -138,44 +290,49 @@ def _depends_on_links(request: Request, group: Sequence[str]) -> bool:
     return request.bandwidth_sensitive and len(group) > 1
 
 
-def _part(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> Part:
+def _allot(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> Allotment:
     residents = [(share.client.demand, share.sm_percentage) for share in shares]
-    part = for_newcomer(residents, sharing.client.demand, _to_come(sharing, shares), capacity)
+    announced = _still_to_come(sharing, shares)
+    allotment = allot_newcomer(residents, sharing.client.demand, announced, capacity)
     asked = sharing.sm_percentage
-    return (
-        part
-        if asked is None
-        else part._replace(sm_percentage=asked, overlaps=asked > part.left, reason="as asked for")
+    if asked is None:
+        return allotment
+    return replace(
+        allotment, sm_percentage=asked, overlaps=asked > allotment.left, reason="as asked for"
     )
 
 
-def _predicted(sharing: Sharing, shares: Sequence[Share], part: Part) -> Prediction | None:
+def _predict(sharing: Sharing, shares: Sequence[Share], allotment: Allotment) -> Prediction | None:
     demands = [*(share.client.demand for share in shares), sharing.client.demand]
-    return predict(demands, [*(share.sm_percentage for share in shares), part.sm_percentage])
+    return predict(demands, [*(share.sm_percentage for share in shares), allotment.sm_percentage])
 
 
-def _to_come(sharing: Sharing, shares: Sequence[Share]) -> list[Demand]:
-    """Those who were announced, less those who have come."""
+def _still_to_come(sharing: Sharing, shares: Sequence[Share]) -> list[Demand]:
+    """Return the announced demands, less those of jobs that have come."""
     left = list(sharing.announced)
     for share in shares:
-        come = next((demand for demand in left if demand.name == share.client.demand.name), None)
+        name = share.client.demand.name
+        come = next((demand for demand in left if demand.name == name), None)
         if come:
             left.remove(come)
     return left
 
 
-def _rank(request: Request, one: Joining) -> tuple[object, ...]:
-    sharing = _sharing(request)
-    demands = [share.client.demand for share in _shares(one.residents)]
-    capacity = least([sharing.capacities[uuid] for uuid in one.group if uuid in sharing.capacities])
-    return (
-        one.problem is not None,
-        preference(sharing.client.demand, demands, sharing.client.objective, capacity),
-        one.group,
-    )
+def _rank(request: Request, option: ShareOption) -> tuple[object, ...]:
+    """Return the sort key of an option; the least is the best to join."""
+    client = _sharing(request).client
+    capacity = _capacity_of(_sharing(request), option.group)
+    demands = [share.client.demand for share in _shares_of(option.residents)]
+    liked = preference(client.demand, demands, client.objective, capacity)
+    return option.refusal is not None, liked, option.group
 
 
-def _shares(residents: Iterable[Lease]) -> list[Share]:
+def _capacity_of(sharing: Sharing, group: Iterable[str]) -> Capacity:
+    """Return what every GPU of a group offers."""
+    return least([sharing.capacities[uuid] for uuid in group if uuid in sharing.capacities])
+
+
+def _shares_of(residents: Iterable[Lease]) -> list[Share]:
     return [lease.share for lease in residents if lease.share]
 
 

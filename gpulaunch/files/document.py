@@ -4,10 +4,12 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from zlib import crc32
 
 from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.fields import has_value
+from gpulaunch.records import Record
 
 T = TypeVar("T")
 
@@ -20,7 +22,7 @@ _PASSED_IN = ("/dev/fd/", "/dev/stdin", "/proc/")
 """Pipes under these are open already, such as those of <(...); any other has no writer yet."""
 
 
-class Document(NamedTuple):
+class Document(Record):
     """A parsed TOML file, with what is needed to say where something in it is wrong.
 
     Attributes:
@@ -51,16 +53,6 @@ class Document(NamedTuple):
         return has_value(self.data, path)
 
 
-def has_value(data: Any, path: tuple[str | int, ...]) -> bool:  # noqa: ANN401
-    """Return whether tables and lists within one another have a value at a path."""
-    for part in path:
-        try:
-            data = data[part]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return True
-
-
 def read_document(path: str) -> Document:
     """Read and parse a TOML file.
 
@@ -81,7 +73,7 @@ def parse_document(path: str, text: str) -> Document:
         return Document(path, text, data)
     from gpulaunch.files.toml import parse_toml  # late: shipped files are compiled
 
-    return parse_toml(path, text)
+    return Document(path, text, parse_toml(path, text))
 
 
 def compiled_path(path: str) -> str:

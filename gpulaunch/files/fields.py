@@ -2,15 +2,16 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FieldError
+from gpulaunch.records import Record
 
 Rule = type | tuple[float, float] | tuple[str, ...]
 """A type, the range of a number (both ends included; whole if both ends are), or the words."""
 
 
-class OneOrEach(NamedTuple):
+class OneOrEach(Record):
     """A rule for one value for all items, or for a list with a value for each item."""
 
     rule: Rule
@@ -130,6 +131,16 @@ def each(value: object, count: int, where: Path) -> list[Any]:
     if len(value) != count:
         raise FieldError(where, f"{where[-1]}: {len(value)} values for {count} items")
     return value
+
+
+def has_value(data: Any, path: Path) -> bool:  # noqa: ANN401
+    """Return whether tables and lists within one another have a value at a path."""
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
 
 
 def _check(value: object, rule: AnyRule, where: Path) -> None:

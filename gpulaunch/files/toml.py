@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
-from gpulaunch.errors import FieldError, UsageError, quoted
-from gpulaunch.files.document import Document, has_value
+from gpulaunch.errors import UsageError, quoted
+from gpulaunch.files.fields import has_value
 
 _MOST_BITS = 63
 _BYTE_ORDER_MARK = "\ufeff"
@@ -59,7 +59,7 @@ def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None
         return None
 
 
-def parse_toml(origin: str, text: str) -> Document:
+def parse_toml(origin: str, text: str) -> dict[str, Any]:
     """Parse TOML from a file or elsewhere, such as an image's label.
 
     Dates of TOML become text in ISO 8601.
@@ -72,9 +72,9 @@ def parse_toml(origin: str, text: str) -> Document:
             f"{origin}:1: it begins with a byte-order mark: save it as UTF-8 without one"
         )
     try:
-        document = Document(origin, text, tomllib.loads(text))
-        _dates_as_text(document.data)
-        large = _large(document.data)
+        data = tomllib.loads(text)
+        _dates_as_text(data)
+        large = _large(data)
     except tomllib.TOMLDecodeError as problem:
         raise UsageError(_located(origin, text, str(problem))) from None
     except RecursionError:
@@ -84,8 +84,9 @@ def parse_toml(origin: str, text: str) -> Document:
     except ValueError as problem:  # numbers of thousands of digits
         raise UsageError(f"{origin}: beyond what can be read: {problem}") from None
     if large:
-        raise document.error(FieldError(large, f"{large[-1]}: a number of more than 64 bits"))
-    return document
+        line = line_of(text, large)
+        raise UsageError(f"{origin}:{line}: {large[-1]}: a number of more than 64 bits")
+    return data
 
 
 def _dates_as_text(value: Any) -> None:  # noqa: ANN401

@@ -7,7 +7,7 @@ lock, and what has changed since is checked under it.
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from gpulaunch.decide.decide import Grant, Refuse, Situation, Wait, admitted_gpus
 from gpulaunch.errors import NotShareableError
@@ -31,6 +31,7 @@ from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import boot_id, now, seconds_since_boot, this_process
+from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share
@@ -43,7 +44,7 @@ MOST_LOST_RACES_TO_SHARERS = 50
 lost race says little."""
 
 
-class Callbacks(NamedTuple):
+class Callbacks(Record):
     """Functions that a launch calls on its way; none may raise.
 
     Attributes:
@@ -69,7 +70,7 @@ class Claimant(Protocol):
 C = TypeVar("C", bound=Claimant)
 
 
-class Acquired(NamedTuple, Generic[C]):
+class Acquired(Record, Generic[C]):
     """A lease that this process has just taken.
 
     Attributes:
@@ -87,7 +88,7 @@ class Acquired(NamedTuple, Generic[C]):
     claimant: C
 
 
-class _Terms(NamedTuple):
+class _Terms(Record):
     """How the GPUs will be held: alone (None), or as a client of MPS."""
 
     share: "Share | None"
@@ -127,7 +128,7 @@ def acquire(
                 callbacks.warn(
                     f"lease {launch.within.id} has ended, so this is a launch of its own"
                 )
-                launch = launch._replace(within=None)
+                launch = replace(launch, within=None)
                 _leave(place)
                 place = None
                 assessment = assess_now(launch, table, None)
@@ -136,7 +137,7 @@ def acquire(
                     acquired = _take(launch, table, assessment, place, prepare)
                 except NotShareableError as problem:
                     callbacks.warn(f"not shared: {problem}")
-                    launch = launch._replace(request=launch.request._replace(sharing=None))
+                    launch = replace(launch, request=replace(launch.request, sharing=None))
                     acquired = None
                 if acquired is not None:
                     return acquired
@@ -147,7 +148,7 @@ def acquire(
                 elif place is None and lost_races == _most_lost_races(launch):
                     gpus = gpus_text(len(decision.placement.gpus))
                     return Wait(f"{gpus} chosen, but others were faster {lost_races} times")
-                seen_anew = launch._replace(machine=look_again(launch.machine))
+                seen_anew = replace(launch, machine=look_again(launch.machine))
                 assessment = assess_now(seen_anew, table, _number(place))
             elif isinstance(decision, Refuse) or not launch.patience.wait:
                 return decision
@@ -171,7 +172,7 @@ def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
 
     if not sweep(launch.mps.base, table):
         return launch
-    return launch._replace(machine=look_again(launch.machine))
+    return replace(launch, machine=look_again(launch.machine))
 
 
 def _number(place: PlaceInQueue | None) -> int | None:
@@ -234,13 +235,13 @@ def _share_made_ready(
     launch: Launch, table: Table, decision: Wait | Refuse | Grant
 ) -> "AbstractContextManager[Share | None]":
     """Return a context with the share that the lease will have; its MPS daemon stays that long."""
-    joining = decision.joining if isinstance(decision, Grant) else None
-    if joining is None:
+    option = decision.share_option if isinstance(decision, Grant) else None
+    if option is None:
         return nullcontext(launch.within.share if launch.within else None)
     from gpulaunch.decide.share_options import share_of  # late: few launches share
     from gpulaunch.sharing.membership import ready_to_share
 
-    return ready_to_share(share_of(launch.request, joining), joining.residents, launch.mps, table)
+    return ready_to_share(share_of(launch.request, option), option.residents, launch.mps, table)
 
 
 def _publish(
@@ -266,7 +267,7 @@ def _publish(
         return None
     if not _is_still_valid(launch, grant, before, snapshot):
         return None
-    lease = _lease(launch, grant, record, claimant)._replace(share=terms.share)
+    lease = replace(_lease(launch, grant, record, claimant), share=terms.share)
     locked.publish(record, lease)
     if place:
         place.take(locked)
@@ -294,16 +295,16 @@ def _terms_again(launch: Launch, assessment: Assessment, prepared: "Share | None
     if launch.request.sharing is None:  # a share can only be that of the lease around this launch
         return _Terms(prepared) if assessment.situation.within or prepared is None else None
     decision = assessment.decision
-    joining = decision.joining if isinstance(decision, Grant) else None
-    if joining is None or prepared is None:
-        return _Terms(None) if joining is None and prepared is None else None
+    option = decision.share_option if isinstance(decision, Grant) else None
+    if option is None or prepared is None:
+        return _Terms(None) if option is None and prepared is None else None
     from gpulaunch.decide.share_options import share_of  # late: few launches share
 
-    share = share_of(launch.request, joining)
-    daemons = {lease.share.pipe_directory for lease in joining.residents if lease.share}
+    share = share_of(launch.request, option)
+    daemons = {lease.share.pipe_directory for lease in option.residents if lease.share}
     if launch.mps and (share.group != prepared.group or daemons - {prepared.pipe_directory}):
         return None
-    return _Terms(share._replace(pipe_directory=prepared.pipe_directory))
+    return _Terms(replace(share, pipe_directory=prepared.pipe_directory))
 
 
 def _is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Snapshot) -> bool:

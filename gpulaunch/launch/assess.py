@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
 from gpulaunch.launch.launch import Launch
@@ -11,14 +11,17 @@ from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.process.system import is_stopped, seconds_since_boot
+from gpulaunch.records import Record, replace
+
+if TYPE_CHECKING:  # described machines load no driver
+    from gpulaunch.machine.driver import OutsideUse
 
 QUICK_S = 0.005
 """Longest decision that may be repeated under the host-wide lock, for which everybody waits."""
 
 
-class Assessment(NamedTuple):
+class Assessment(Record):
     """A decision with what it rests on.
 
     Attributes:
@@ -32,7 +35,7 @@ class Assessment(NamedTuple):
     decision: Decision
     situation: Situation
     snapshot: Snapshot
-    outside: Sequence[OutsideUse]
+    outside: "Sequence[OutsideUse]"
     quick: bool
 
     @property
@@ -94,10 +97,10 @@ def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
     """
     snapshot = everything.of(launch.machine.key)
     awake = [ticket for ticket in snapshot.tickets if not is_stopped(ticket.launcher)]
-    return snapshot._replace(tickets=awake)
+    return replace(snapshot, tickets=awake)
 
 
-def assess(launch: Launch, snapshot: Snapshot, outside: Sequence[OutsideUse]) -> Assessment:
+def assess(launch: Launch, snapshot: Snapshot, outside: "Sequence[OutsideUse]") -> Assessment:
     """Decide on a snapshot of the table and the use of GPUs outside gpulaunch."""
     began = time.monotonic()
     within = launch.within if launch.within in snapshot.leases else None

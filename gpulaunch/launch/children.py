@@ -13,12 +13,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.job import clean_environment
 from gpulaunch.process.libc import end_with_parent
 from gpulaunch.process.system import stat_fields
+from gpulaunch.records import Record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """What ends a program, if nobody has said that it is to be ignored."""
@@ -27,7 +28,7 @@ _PIPE_BYTES = 1 << 16
 _LONGEST_S = 86400.0  # the kernel does not take centuries
 
 
-class Told(NamedTuple):
+class Told(Record):
     """A launch has said something.
 
     Attributes:
@@ -39,7 +40,7 @@ class Told(NamedTuple):
     document: Mapping[str, Any]
 
 
-class Over(NamedTuple):
+class Over(Record):
     """A launch has ended.
 
     Attributes:
@@ -51,7 +52,7 @@ class Over(NamedTuple):
     exit_status: int | None
 
 
-class Signalled(NamedTuple):
+class Signalled(Record):
     """This process was sent a signal.
 
     Attributes:

@@ -1,10 +1,10 @@
 """What a command line or a call of the Python API says about one setting."""
 # pure: decides on plain values
 
-from typing import NamedTuple
+from gpulaunch.records import Record
 
 
-class Given(NamedTuple):
+class Given(Record):
     """One value as it was given.
 
     Attributes:

@@ -1,17 +1,18 @@
 """The Launch record: one command, what it asks of the machine, and how it waits."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.find import Machine
+from gpulaunch.records import Record
 from gpulaunch.sharing.mps_directories import MpsPlace
 
 if TYPE_CHECKING:  # few launches need it
     from gpulaunch.containers.container_launch import ContainerLaunch
 
 
-class Patience(NamedTuple):
+class Patience(Record):
     """Whether and for how long a launch waits.
 
     Attributes:
@@ -26,7 +27,7 @@ class Patience(NamedTuple):
     passable_s: float = 0.0
 
 
-class Launch(NamedTuple):
+class Launch(Record):
     """One command to be run on GPUs.
 
     Attributes:

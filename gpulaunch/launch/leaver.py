@@ -16,7 +16,10 @@ from gpulaunch.sharing.share_group import ShareGroup
 
 _DONE = b"."
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.launch import leaver; leaver.main(sys.argv[2])"
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.launch import leaver; "
+    "leaver.main(sys.argv[2])"
+)
 
 
 class Leaver:

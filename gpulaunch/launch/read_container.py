@@ -15,7 +15,7 @@ from gpulaunch.containers.container_launch import (
 from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient, Info
 from gpulaunch.containers.labels import PROFILE_LABEL
 from gpulaunch.containers.life import Container
-from gpulaunch.containers.ways import CDI_KIND, NO_WAY, VISIBLE, WAYS
+from gpulaunch.containers.ways import NO_WAY, VISIBLE, cdi_prefixes, describe_way
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
@@ -24,9 +24,11 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.profiles.catalog import Label
+from gpulaunch.records import replace
 
 _ENDING_S = 3.0  # a watcher takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02
@@ -87,9 +89,11 @@ def read_container_launch(
             raise UsageError(
                 f"{option}: {command.program} create starts nothing that could run too long"
             )
-        launch = launch._replace(time_limit_s=None)
-    return launch._replace(
-        container=ContainerLaunch(engine, client, command, asked, way, info.id, None)
+        launch = replace(launch, time_limit_s=None)
+    driver = launch.machine.topology.driver
+    return replace(
+        launch,
+        container=ContainerLaunch(engine, client, command, asked, way, info.id, None, driver),
     )
 
 
@@ -124,8 +128,9 @@ def _read_start(
     )
     if _shares(launch):
         _check_sharing(command, client, info, warn)
-    return launch._replace(
-        container=ContainerLaunch(engine, client, command, None, NO_WAY, info.id, container.id)
+    return replace(
+        launch,
+        container=ContainerLaunch(engine, client, command, None, NO_WAY, info.id, container.id),
     )
 
 
@@ -250,7 +255,7 @@ def _warn_of_unheeded(
         if value.startswith("/dev/nvidia") and value[len("/dev/nvidia") :][:1].isdigit():
             warn(f"--device {printable(value)} adds a GPU that this launch does not lease")
     for value in command.values("--annotation"):
-        if CDI_KIND in value:
+        if any(prefix in value for prefix in cdi_prefixes()):
             warn(f"--annotation {printable(value)} may add a GPU that this launch does not lease")
     for path in command.values("--env-file"):
         if os.path.isfile(path):  # what can be read only once is the client's to read
@@ -291,14 +296,16 @@ def choose_way(
         if runtimes:
             says = f"{command.program}'s --runtime {runtimes[-1]}"
             raise UsageError(f"{forced.origin} and {says} disagree")
-        raise UsageError(f"{forced.origin}: {command.program} has no {WAYS[forced.value]}")
-    gpus = machine.topology.gpus
-    ways = engine.offer_of(info, gpus).ways([gpu.uuid for gpu in gpus])
+        wanted = describe_way(forced.value, machine.topology.driver)
+        raise UsageError(f"{forced.origin}: {command.program} has no {wanted}")
+    topology = machine.topology
+    ways = engine.offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
     ways = [way for way in ways if way in allowed]
     if machine.key:  # no driver knows these GPUs; a CDI specification may
         return "cdi" if "cdi" in ways else NO_WAY
     if not ways:
-        named = ", ".join(WAYS.values())
+        possible = DRIVERS[topology.driver].container_ways
+        named = ", ".join(describe_way(way, topology.driver) for way in possible)
         raise FailedError(
             f"{engine.title} {info.version} has no way to give GPUs to containers: none of {named}",
             "install the NVIDIA Container Toolkit, and see 'gpulaunch doctor'",

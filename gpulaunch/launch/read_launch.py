@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError, printable
@@ -15,6 +14,7 @@ from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.catalog import load_measurements
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, find_machine
 from gpulaunch.machine.table_key import same_table
 from gpulaunch.machine.topology import counts_as_cuda
@@ -22,6 +22,7 @@ from gpulaunch.process.system import user_name
 from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record, replace
 from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
 
 MAX_NAME_CHARACTERS = 1000
@@ -32,13 +33,14 @@ GRACE_S = 10.0
 BACKFILL_LIMIT_S = 1800.0
 
 
-class Surroundings(NamedTuple):
+class Surroundings(Record):
     """Where a launch takes place.
 
     Attributes:
         machine: whose GPUs it is about.
         within: the live lease on that machine that the launch runs inside of, or None.
-        visible: the CUDA_VISIBLE_DEVICES that restricts it, or None.
+        visible: the value of CUDA_VISIBLE_DEVICES, or what the driver calls it, that restricts it,
+            or None.
     """
 
     machine: Machine
@@ -71,7 +73,8 @@ def read_launch(
     """
     if name is not None and len(name) > MAX_NAME_CHARACTERS:
         raise UsageError(
-            f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to others"
+            f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to "
+            "others"
         )
     profile = _profile(settings, label)
     around = _with_measurements(settings, _surroundings(settings, warn))
@@ -129,7 +132,8 @@ def _shares(
         for name in ("share", *_ONLY_WHEN_SHARED):
             if settings.distance(name) == 0:
                 warn(
-                    f"{settings.get(name).origin} has no effect inside lease {around.within.id}, which is shared"
+                    f"{settings.get(name).origin} has no effect inside lease {around.within.id}, "
+                    "which is shared"
                 )
         return False
     if settings.get("share", profile.sharing.share).value:
@@ -155,16 +159,17 @@ def _shared(
     program = os.path.basename(command[0]) if command else "job"
     if profile.resources.memory_is_reservation and settings.get("memory").value is None:
         warn(
-            f"the memory of profile {profile.name} is what it sets aside, not what it needs: --memory may say less"
+            f"the memory of profile {profile.name} is what it sets aside, not what it needs: "
+            "--memory may say less"
         )
     found = read_sharing(settings, profile, around.machine, request.name or program)
-    if isinstance(found, str):
+    if isinstance(found, requests.Unfit):
         if (
             settings.distance("share") < 2 or profile.sharing.share
         ):  # a file says it of all jobs, known or not
-            warn(f"not shared: {found}")
-        return request._replace(own_because=found)
-    return request._replace(sharing=found)
+            warn(f"not shared: {found.reason}")
+        return replace(request, exclusive_reason=found.reason)
+    return replace(request, sharing=found)
 
 
 def _recorded_in(settings: Settings, machine: Machine, name: str | None) -> str | None:
@@ -226,14 +231,14 @@ def shown_machine(
     return _surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
 
 
-class Shown(NamedTuple):
+class Shown(Record):
     """What a command is about that looks at the table and launches nothing.
 
     Attributes:
         machine: whose GPUs.
         table: where its leases stand.
         within: the live lease on that machine that the command runs inside of, or None.
-        visible: the CUDA_VISIBLE_DEVICES that restricts a launch, or None.
+        visible: the value of CUDA_VISIBLE_DEVICES that restricts a launch, or None.
     """
 
     machine: Machine
@@ -302,8 +307,9 @@ def _surroundings(
         topology.value, warn, "" if may_hide else topology.origin, ignored, use=use
     )
     same = within is not None and same_table(machine.key, within.table)
-    # inside a lease on another machine CUDA_VISIBLE_DEVICES is about that one
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if same or within is None else None
+    variable = DRIVERS[machine.topology.driver].visible_variable
+    # Inside a lease on another machine the variable is about the GPUs of that one.
+    visible = os.environ.get(variable) if same or within is None else None
     return Surroundings(machine, within if same else None, visible)
 
 
@@ -313,11 +319,11 @@ def _with_measurements(settings: Settings, around: Surroundings) -> Surroundings
     if model.value != "measured":
         return around
     if around.machine.key is None:
-        topology = topology._replace(measured=load_measurements(topology))
+        topology = replace(topology, measured=load_measurements(topology))
     if not topology.measured:
         hint = None if around.machine.key else "'gpulaunch topo --measure' does it, on idle GPUs"
         raise UsageError(f"{model.origin}: nothing was measured of {topology.name}", hint)
-    return around._replace(machine=around.machine._replace(topology=topology))
+    return replace(around, machine=replace(around.machine, topology=topology))
 
 
 def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
@@ -329,12 +335,14 @@ def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
     lease = next((lease for lease in leases if lease.id == lease_id), None)
     if not lease:
         warn(
-            f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its own"
+            f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its "
+            "own"
         )
         return None
     if os.geteuid() not in (lease.user_id, 0):  # containers run as root for whoever launched them
         warn(
-            f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its own"
+            f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its "
+            "own"
         )
         return None
     return lease

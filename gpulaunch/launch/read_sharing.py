@@ -1,19 +1,20 @@
 """The settings of a launch that shares meet the machine: what it brings along, and which GPUs can be shared at all."""
 
 import os
-from typing import NamedTuple
 
-from gpulaunch.decide.request import Sharing
+from gpulaunch.decide.request import Sharing, Unfit
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
-from gpulaunch.machine.find import Machine, driver_version
+from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.find import Machine, load_driver
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record, field_names, replace
 from gpulaunch.sharing import mps_daemon as mps
 from gpulaunch.sharing.capacity import Capacity, capacity_by
 from gpulaunch.sharing.interference import Bounds
@@ -33,7 +34,7 @@ _CLIENTS, _CLIENTS_FROM_CUDA_13_1 = 48, 60
 
 def read_sharing(
     settings: Settings, profile: Profile, machine: Machine, name: str
-) -> Sharing | str:
+) -> Sharing | Unfit:
     """What a job brings along that shares; or why its GPUs have to be its own.
 
     Args:
@@ -50,10 +51,10 @@ def read_sharing(
     with_whom = settings.get("share_with")
     announced = tuple(_announced(name, with_whom.origin) for name in with_whom.value or ())
     demand = _demand(settings, profile, name)
-    if isinstance(demand, str):
+    if isinstance(demand, Unfit):
         return demand
     offer = what_can_be_shared(machine)
-    if isinstance(offer, str):
+    if isinstance(offer, Unfit):
         return offer
     return Sharing(
         client=Client(demand, objective, profile.gpu_slowdowns, profile.predicted_beside),
@@ -66,7 +67,7 @@ def read_sharing(
     )
 
 
-class Offer(NamedTuple):
+class Offer(Record):
     """The GPUs of a machine that can be shared.
 
     Attributes:
@@ -78,23 +79,26 @@ class Offer(NamedTuple):
     unfit: dict[str, str]
 
 
-def what_can_be_shared(machine: Machine) -> Offer | str:
+def what_can_be_shared(machine: Machine) -> Offer | Unfit:
     """Which GPUs can be shared; or why none can."""
-    driver = None if machine.key else _driver()
-    if isinstance(driver, str):
+    name = machine.topology.driver
+    if not DRIVERS[name].mps:
+        return Unfit(f"GPUs of the driver {name} have no CUDA MPS")
+    driver = None if machine.key else _driver_of_mps(name)
+    if isinstance(driver, Unfit):
         return driver
     models = load_gpu_models()
     offer = Offer({}, {})
     for gpu in machine.topology.gpus:
         found = capacity_of(gpu, find_gpu_model(models, gpu.model), driver)
-        if isinstance(found, str):
-            offer.unfit[gpu.uuid] = found
+        if isinstance(found, Unfit):
+            offer.unfit[gpu.uuid] = found.reason
         else:
             offer.capacities[gpu.uuid] = found
     return offer
 
 
-def _demand(settings: Settings, profile: Profile, name: str) -> Demand | str:
+def _demand(settings: Settings, profile: Profile, name: str) -> Demand | Unfit:
     """The job's use of a GPU; the command line knows better than the profile."""
     own = profile.resources
     memory_bytes = settings.get("memory", profile.memory_bytes).value
@@ -109,10 +113,10 @@ def _demand(settings: Settings, profile: Profile, name: str) -> Demand | str:
     known = profile.but(name=profile.name or name, resources=resources)
     demand = known.demand
     if demand:
-        return demand._replace(memory_bytes=memory_bytes)
+        return replace(demand, memory_bytes=memory_bytes)
     missing = ", ".join(_OPTIONS[what] for what in known.missing_demand)
     whose = f"profile {quoted(profile.name)} does not say" if profile.name else "nobody says"
-    return f"{whose} what it uses of a GPU: {missing}"
+    return Unfit(f"{whose} what it uses of a GPU: {missing}")
 
 
 def _announced(name: str, origin: str) -> Demand:
@@ -135,36 +139,39 @@ def _objective(settings: Settings) -> Objective:
         "energy_weight": weights[1] if weights else None,
         "throughput_tolerance_percentage": settings.get("throughput_tolerance_percentage").value,
     }
-    return Objective()._replace(
-        **{name: value for name, value in said.items() if value is not None}
+    return replace(
+        Objective(), **{name: value for name, value in said.items() if value is not None}
     )
 
 
 def _bounds(settings: Settings) -> Bounds:
     values = {
         name: settings.get(name.replace("percentage", "bound_percentage")).value
-        for name in Bounds._fields
+        for name in field_names(Bounds)
     }
-    return Bounds()._replace(**{name: value for name, value in values.items() if value is not None})
+    return replace(Bounds(), **{name: value for name, value in values.items() if value is not None})
 
 
-def _driver() -> int | str:
-    """Major version of this machine's driver; or why it cannot share GPUs."""
+def _driver_of_mps(name: str) -> int | Unfit:
+    """Return the major version of this machine's driver; or why it cannot share GPUs."""
     if mps.program() is None:
-        return f"{mps.CONTROL} is not on PATH"
+        return Unfit(f"{mps.CONTROL} is not on PATH")
     try:
-        version = driver_version()
+        version = load_driver(name).version()
     except FailedError as problem:
-        return problem.message
+        return Unfit(problem.message)
     major = (version or "").partition(".")[0]
     if not major.isdecimal():
-        return "the driver does not tell its version"
+        return Unfit("the driver does not tell its version")
     if int(major) < LEAST_DRIVER:
-        return f"driver {printable(version or '')} does not tell whether its MPS works: {LEAST_DRIVER} is the first to"
+        shown = printable(version or "")
+        return Unfit(
+            f"driver {shown} does not tell whether its MPS works: {LEAST_DRIVER} is the first to"
+        )
     return int(major)
 
 
-def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacity | str:
+def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacity | Unfit:
     """What a GPU offers to jobs that share it; or why it cannot be shared.
 
     Args:
@@ -177,15 +184,17 @@ def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacit
         can be bounded.
     """
     if gpu.mig:
-        return "it is a MIG instance, where MPS does not bound memory as it does on whole GPUs"
+        return Unfit(
+            "it is a MIG instance, where MPS does not bound memory as it does on whole GPUs"
+        )
     capability = gpu.compute_capability or (model.compute_capability if model else None)
     version = tuple(int(part) for part in (capability or "").split(".") if part.isdecimal())
     if len(version) != 2:
-        return "its compute capability is unknown"
+        return Unfit("its compute capability is unknown")
     if version < _VOLTA:
-        return f"compute capability {capability}: MPS bounds SMs and memory from 7.0 on"
+        return Unfit(f"compute capability {capability}: MPS bounds SMs and memory from 7.0 on")
     if not gpu.memory_bytes:
-        return "how much memory it has is unknown"
+        return Unfit("how much memory it has is unknown")
     most = (
         _CLIENTS_FROM_CUDA_13_1
         if driver is not None and driver >= _DRIVER_OF_CUDA_13_1

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpulaunch.decide import request as requests
-from gpulaunch.decide.placement.policies import USUAL_MODEL
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.files.size import format_size
 from gpulaunch.launch.settings import Setting, Settings
@@ -27,7 +27,8 @@ def request_of(
         settings: of the launch.
         profile: of its job.
         topology: of the machine.
-        visible: the CUDA_VISIBLE_DEVICES that restricts the choice, or None.
+        visible: the value of CUDA_VISIBLE_DEVICES, or what the driver calls it, that restricts the
+            choice, or None.
         name: that the user gave the job, or None.
         graph: the pattern, instead of what settings and profile say.
 
@@ -48,13 +49,13 @@ def request_of(
     count = (pattern.ranks or 1) if gpus is None else None if gpus == "all" else gpus
     if pattern.ranks and count is not None:
         pattern.edges(count)  # of another number of GPUs it is refused
-    policy = settings.get("policy").value or "preserve"
+    policy = settings.get("policy").value or DEFAULT_POLICY
     return requests.Request(
         gpus=count,
         pattern=pattern,
         bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
         policy=policy,
-        bandwidth_model=settings.get("bandwidth_model").value or USUAL_MODEL.get(policy, "cut"),
+        bandwidth_model=settings.get("bandwidth_model").value or POLICIES[policy].bandwidth_model,
         constraints=tuple(_constraints(settings, profile, topology, visible)),
         wishes=_wishes(settings, profile, topology, count),
         utility=_utility(settings, profile, policy),
@@ -103,7 +104,7 @@ def _wishes(
 def _utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
     least = settings.get("min_utility", profile.placement.min_utility).value
     weights = settings.get("utility_weights").value
-    if policy not in requests.GOES_BY_UTILITY:
+    if not POLICIES[policy].goes_by_utility:
         return requests.UtilityTerms()
     return requests.UtilityTerms(
         least=least or 0.0,

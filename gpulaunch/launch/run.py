@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import Refuse, Wait
 from gpulaunch.errors import TimedOutError
@@ -12,12 +12,13 @@ from gpulaunch.launch.assess import granted_gpus, table_of
 from gpulaunch.launch.keepers import Keeper, keeper_for
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.record_file import Draft
+from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share
 
 
-class Ended(NamedTuple):
+class Ended(Record):
     """A job that has run; its GPUs are free again, or stay with what still keeps its lease.
 
     Attributes:
@@ -59,8 +60,8 @@ def run(
         return acquired
     with _released_at_the_end(acquired) as keeper:
         granted(acquired)
-        if acquired.grant.own_because:
-            callbacks.warn(f"not shared: {acquired.grant.own_because}")
+        if acquired.grant.exclusive_reason:
+            callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
         keeper.start(acquired.lease, granted_gpus(launch, acquired.grant))
         status = keeper.wait(launch.time_limit_s)
         in_time = status is not None

@@ -4,7 +4,7 @@ user's file, the host's file, in this order.
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.containers.ways import WAYS
 from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
@@ -18,13 +18,14 @@ from gpulaunch.files.size import parse_size
 from gpulaunch.launch.given import Given
 from gpulaunch.leases.share import OBJECTIVES
 from gpulaunch.profiles.pattern_file import load_pattern
+from gpulaunch.records import Record
 
 _LEAST_MEMORY_BYTES = 1 << 20  # less would be a number without its unit
 
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
 
 
-class Setting(NamedTuple):
+class Setting(Record):
     """A value, and what to call it in a message.
 
     Attributes:
@@ -234,10 +235,9 @@ class Settings:
         """
         variable = _variable(name)
         if name in self._given:
-            option, text, _ = self._given[name]
-            return Setting(
-                _read(name, text, option), f"{option} {text}" if name != "topology" else ""
-            )
+            given = self._given[name]
+            origin = f"{given.option} {given.text}" if name != "topology" else ""
+            return Setting(_read(name, given.text, given.option), origin)
         if self._environment.get(variable):
             origin = f"{variable}={self._environment[variable]}"
             return Setting(_read(name, self._environment[variable], origin), origin)

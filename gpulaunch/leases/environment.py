@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
@@ -17,26 +18,32 @@ BATCH_VARIABLE = "GPULAUNCH_BATCH"
 
 
 def job_environment(
-    gpus: Sequence[Gpu], *, by_uuid: bool, lease_id: str | None, share: "Share | None" = None
+    gpus: Sequence[Gpu],
+    *,
+    driver: str,
+    by_uuid: bool,
+    lease_id: str | None,
+    share: "Share | None" = None,
 ) -> dict[str, str]:
     """Return the variables that tell a job its GPUs.
 
     Args:
         gpus: in rank order.
-        by_uuid: name them by UUID in CUDA_VISIBLE_DEVICES; some programs read only indices there.
+        driver: name of their driver in the registry.
+        by_uuid: name them by UUID in the driver's variable; some programs read only indices there.
         lease_id: None as long as there is no lease.
         share: the job's part of the GPUs if it shares them; they are named by UUID then, since MPS
             numbers them anew.
     """
     uuids = ",".join(gpu.uuid for gpu in gpus)
+    indices = ",".join(str(gpu.index) for gpu in gpus)
+    entry = DRIVERS[driver]
     environment = {
-        # By default CUDA counts the fastest GPU first, and indices would mean other GPUs.
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": uuids
-        if by_uuid or share
-        else ",".join(str(gpu.index) for gpu in gpus),
-        "NVIDIA_VISIBLE_DEVICES": uuids,
+        **entry.constants,
+        entry.visible_variable: uuids if by_uuid or share else indices,
     }
+    if entry.uuids_variable:
+        environment[entry.uuids_variable] = uuids
     if lease_id:
         environment[LEASE_VARIABLE] = lease_id
     return environment | (mps_environment(share) if share else {})

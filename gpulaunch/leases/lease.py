@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, checked
@@ -18,12 +18,13 @@ from gpulaunch.leases.record_fields import (
 )
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
+from gpulaunch.records import Record, as_dict, as_list
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share
 
 
-class Lease(NamedTuple):
+class Lease(Record):
     """The right of a job to use GPUs.
 
     Attributes:
@@ -78,8 +79,11 @@ class Lease(NamedTuple):
 
     def to_document(self) -> dict[str, Any]:
         """Return what is written to the record."""
-        document = self._asdict()
+        document = as_dict(self)
         del document["user_id"]
+        document["table"] = as_list(self.table) if self.table else None
+        document["launcher"] = as_list(self.launcher)
+        document["job"] = as_list(self.job)
         document["command"] = shortened(self.command)
         if self.share:
             from gpulaunch.leases.share import share_document  # late: few launches share

@@ -11,13 +11,13 @@ import os
 import stat
 import struct
 from contextlib import suppress
-from typing import NamedTuple
 
 from gpulaunch.errors import FailedError, FieldError
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.ticket import Ticket, parse_ticket
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import user_name
+from gpulaunch.records import Record
 
 LEASE_PREFIX = "gpulaunch.lease."
 TICKET_PREFIX = "gpulaunch.ticket."
@@ -94,7 +94,7 @@ class Draft:
         os.close(self.fd)
 
 
-class FoundRecord(NamedTuple):
+class FoundRecord(Record):
     """A record's file, read.
 
     Attributes:

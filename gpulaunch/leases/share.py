@@ -3,18 +3,19 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.leases.record_fields import texts_of
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.records import Record, as_dict, as_list
 
 OBJECTIVES = ("throughput", "energy", "product")
 """What jobs may share a GPU for (mps-sharing-2024 IV.B and IV.C)."""
 
 
-class Objective(NamedTuple):
+class Objective(Record):
     """The purpose of sharing.
 
     Attributes:
@@ -33,7 +34,7 @@ class Objective(NamedTuple):
     throughput_tolerance_percentage: float = 20.0
 
 
-class Client(NamedTuple):
+class Client(Record):
     """A job as one of several on a GPU.
 
     Attributes:
@@ -50,7 +51,7 @@ class Client(NamedTuple):
     predicted: tuple[str, ...] = ()
 
 
-class Share(NamedTuple):
+class Share(Record):
     """The part of its GPUs that a client of MPS has for as long as it runs: it cannot be resized.
 
     Attributes:
@@ -99,15 +100,17 @@ _OBJECTIVE: FieldTable = {
 
 def share_document(share: Share) -> dict[str, Any]:
     """Return what a record says of a share."""
-    demand = {
-        key: value for key, value in share.client.demand._asdict().items() if value is not None
-    }
+    known = share.client.demand
+    demand = {key: value for key, value in as_dict(known).items() if value is not None}
+    demand["curve"] = [as_list(point) for point in known.curve]
+    if known.counters:
+        demand["counters"] = as_list(known.counters)
     return {
         "group": share.group,
         "sm_percentage": share.sm_percentage,
         "bandwidth_sensitive": share.bandwidth_sensitive,
         "demand": demand,
-        "objective": share.client.objective._asdict(),
+        "objective": as_dict(share.client.objective),
         "slowdowns": dict(share.client.slowdowns),
         **({"predicted": share.client.predicted} if share.client.predicted else {}),
         **({"pipe_directory": share.pipe_directory} if share.pipe_directory else {}),

@@ -1,9 +1,9 @@
 """Choice of the state directory, on which all launchers of this machine agree."""
 
 import os
-from typing import NamedTuple
 
 from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.records import Record
 
 SET_UP = "/run/gpulaunch"
 """What `gpulaunch setup` makes."""
@@ -91,7 +91,7 @@ def _marked_as_container() -> bool:
     return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
 
 
-class _Mount(NamedTuple):
+class _Mount(Record):
     """The mount point of a file system, the directory of it that is mounted, and its type."""
 
     point: str

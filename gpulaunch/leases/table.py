@@ -9,7 +9,6 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.host_lock import lock_holder, lock_in_time, unlock
@@ -30,13 +29,14 @@ from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.table_key import TableKey, same_table
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import user_name
+from gpulaunch.records import Record, replace
 
 LOCK_TIMEOUT_S = 10.0
 
 _ALL_SIGNALS = signal.valid_signals()
 
 
-class Snapshot(NamedTuple):
+class Snapshot(Record):
     """The live records at one moment.
 
     Attributes:
@@ -127,7 +127,8 @@ class Table:
         if not seen.unlocked:
             return seen
         over = self.over(lease for lease in seen.leases if lease.id in seen.unlocked)
-        return seen._replace(
+        return replace(
+            seen,
             leases=[lease for lease in seen.leases if lease.id not in over],
             unlocked=seen.unlocked - over,
         )

@@ -1,7 +1,7 @@
 """A place in the queue, as a record that can be written down."""
 # pure: decides on plain values
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.leases.record_fields import (
@@ -16,12 +16,13 @@ from gpulaunch.leases.record_fields import (
 )
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
+from gpulaunch.records import Record, as_dict, as_list
 
 MAX_NUMBER = 1 << 30
 """No queue gets as far as this: a ticket with a larger number was forged, and is not counted."""
 
 
-class Ticket(NamedTuple):
+class Ticket(Record):
     """A place in the queue.
 
     Attributes:
@@ -62,8 +63,10 @@ class Ticket(NamedTuple):
 
     def to_document(self) -> dict[str, Any]:
         """Return what is written to the record."""
-        document = self._asdict()
+        document = as_dict(self)
         del document["user_id"]
+        document["table"] = as_list(self.table) if self.table else None
+        document["launcher"] = as_list(self.launcher)
         document["command"] = shortened(self.command)
         return document | {"version": VERSION}
 

@@ -2,14 +2,14 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record
 
 
-class Card(NamedTuple):
+class Card(Record):
     """What sits in one slot: a GPU, or the MIG instances of one.
 
     Attributes:
@@ -18,7 +18,7 @@ class Card(NamedTuple):
         instances: by number; none of a whole card.
     """
 
-    index: int  # type: ignore[assignment]
+    index: int
     gpu: Gpu
     instances: tuple[Gpu, ...] = ()
 

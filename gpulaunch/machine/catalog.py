@@ -149,14 +149,3 @@ def _text_machine(path: str, text: str, called: str | None = None) -> dict[str, 
         )
     except TextError as problem:
         raise UsageError(f"{path}:{problem.line}: {problem.message}") from None
-
-
-def load_paper(name: str) -> dict[str, Any]:
-    """What comes with gpulaunch of a paper's data, by the paper's name.
-
-    Raises:
-        UsageError: there is none.
-    """
-    return read_document(
-        find_file(name, [shipped_directory("papers")], "paper", "profiles/papers has them")
-    ).data

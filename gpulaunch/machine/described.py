@@ -3,15 +3,17 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, OneOrEach, Path, checked, each
 from gpulaunch.machine.cpuset import parse_cpuset
+from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Measured, Topology
+from gpulaunch.records import Record, as_dict, replace
 
 MAX_GPUS = 1024
 """In all machines of a description together."""
@@ -22,6 +24,7 @@ _MACHINE: FieldTable = {
     "name": str,
     "description": str,
     "source": str,
+    "driver": str,
     "gpus": dict,
     "nvlink": dict,
     "pcie": dict,
@@ -74,7 +77,7 @@ _MIG: FieldTable = {
 }
 
 
-class _NumaNode(NamedTuple):
+class _NumaNode(Record):
     """What a GPU has from its NUMA node; the fields are called as in Gpu."""
 
     numa_node: int | None
@@ -100,6 +103,9 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
         raise FieldError(
             ("name",), f"name: {machine['name']!r} is not made of letters, digits, '.', '_' and '-'"
         )
+    driver = machine.get("driver", DEFAULT_DRIVER)
+    if driver not in DRIVERS:
+        raise FieldError(("driver",), f"driver: {driver!r} is none of {', '.join(DRIVERS)}")
     cards = _cards(machine)
     _check_versions(machine, cards)
     network = _network(machine, len(cards))
@@ -124,7 +130,15 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
         if "source" in network
         else machine["source"]
     )
-    return Topology(machine["name"], gpus, wired(gpus, wire), source, digest, measurements(machine))
+    return Topology(
+        machine["name"],
+        gpus,
+        wired(gpus, wire),
+        source,
+        digest,
+        measurements(machine),
+        driver,
+    )
 
 
 def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
@@ -181,7 +195,7 @@ def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
         Gpu(
             index=index,
             uuid="",
-            **(nodes[index]._asdict() if index in nodes else {}),
+            **(as_dict(nodes[index]) if index in nodes else {}),
             **{name: column[index] for name, column in fields.items()},
         )
         for index in range(common["count"])
@@ -206,7 +220,7 @@ def _on_each_node(machine: str, cards: Sequence[Gpu], nodes: int) -> list[Gpu]:
     """The cards of one machine on each of so many."""
     places = [(node, card) for node in range(nodes) for card in cards]
     return [
-        card._replace(index=index, uuid=f"GPU-{machine}-{index}", node=node)
+        replace(card, index=index, uuid=f"GPU-{machine}-{index}", node=node)
         for index, (node, card) in enumerate(places)
     ]
 
@@ -277,7 +291,8 @@ def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[G
                     ("mig", i, "instances"), f"{number!r} is no instance number of its own, 0 to 99"
                 )
             mig = Mig(card, cards[card].uuid, number, part["profile"])
-            instances[mig_index(card, number)] = cards[card]._replace(
+            instances[mig_index(card, number)] = replace(
+                cards[card],
                 index=mig_index(card, number),
                 uuid=f"MIG-{machine['name']}-{card}-{number}",
                 model=f"{cards[card].model} MIG {part['profile']}",

@@ -9,10 +9,12 @@ from typing import Any
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.cards import Card, card_links, cards
 from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, pcie_bandwidth
 from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.records import as_dict
 
 
 def machine_document(topology: Topology) -> dict[str, Any]:
@@ -35,13 +37,14 @@ def machine_document(topology: Topology) -> dict[str, Any]:
     sections |= {
         "network": _network(topology, len(parts)) if others else None,
         "measured": [
-            {**measured._asdict(), "ring": list(measured.ring)} for measured in topology.measured
+            {**as_dict(measured), "ring": list(measured.ring)} for measured in topology.measured
         ],
     }
     name = re.sub(r"[^A-Za-z0-9._-]", "-", topology.name) or "machine"
-    return {"name": name, "source": topology.source} | {
-        key: value for key, value in sections.items() if value
-    }
+    facts = {"name": name, "source": topology.source}
+    if topology.driver != DEFAULT_DRIVER:
+        facts["driver"] = topology.driver
+    return facts | {key: value for key, value in sections.items() if value}
 
 
 def _sections(machine: Topology) -> dict[str, Any]:

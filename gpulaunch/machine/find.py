@@ -1,19 +1,23 @@
-"""The machine that a command is about: this one, found through NVML, or a described one."""
+"""The machine that a command is about: this one, as its driver reads it, or a described one."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.outside_use import OutsideUse
+from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:
-    from gpulaunch.machine.nvidia.probe import Reading
+    from gpulaunch.machine.driver import Build, Driver, OutsideUse
+    from gpulaunch.machine.nvidia import driver as nvidia
+
+    _shipped: Driver = nvidia  # mypy says here what of the interface is missing there
 
 
-class Machine(NamedTuple):
+class Machine(Record):
     """A machine, read once.
 
     Attributes:
@@ -24,7 +28,7 @@ class Machine(NamedTuple):
     """
 
     topology: Topology
-    outside: tuple[OutsideUse, ...]
+    outside: "tuple[OutsideUse, ...]"
     key: TableKey | None
     ignored: tuple[str, ...] = ()
 
@@ -49,7 +53,7 @@ def find_machine(
 
     Raises:
         UsageError: the described machine is unknown or wrong, or would hide real GPUs.
-        FailedError: NVML is missing or fails.
+        FailedError: this machine's driver is missing or fails.
     """
     if described is None:
         machine = Machine(_this_machine(warn), (), None, tuple(ignored))
@@ -60,87 +64,74 @@ def find_machine(
             from gpulaunch.machine import topology_cache
 
             topology_cache.forget()
-            machine = look_again(machine._replace(topology=_this_machine(warn)))
+            machine = look_again(replace(machine, topology=_this_machine(warn)))
         return machine
     topology, path = load_described_machine(described)
-    if origin:
-        from gpulaunch.machine.nvidia import nvml
-
-        if nvml.is_present():
-            raise UsageError(
-                f"{origin} would hide this machine's NVIDIA GPUs",
-                f"say so on the command line: --topology {described}",
-            )
+    if origin and _present_driver():
+        raise UsageError(
+            f"{origin} would hide this machine's own GPUs",
+            f"say so on the command line: --topology {described}",
+        )
     return Machine(topology, (), TableKey(topology.name, topology.digest or "", path))
 
 
-def _this_machine(warn: Callable[[str], None]) -> Topology:
-    """This machine's build: as it is remembered, if NVML lists the same GPUs still, else read from end to end.
+def load_driver(name: str) -> "Driver":
+    """Import the driver of this name in the registry."""
+    from importlib import import_module  # late: described machines do without
 
-    With a GPU left out it is read, and told, every time.
+    driver: Driver = import_module(DRIVERS[name].module)
+    return driver
+
+
+def _present_driver() -> str | None:
+    """Return the name of the first driver in the registry that has GPUs here, or None."""
+    return next((name for name in DRIVERS if load_driver(name).is_present()), None)
+
+
+def _this_machine(warn: Callable[[str], None]) -> Topology:
+    """Return this machine's build: as it is remembered while the driver lists the same GPUs, else read anew.
+
+    With a GPU left out it is read, and told, every time. Without any GPU the default driver says
+    what is missing.
     """
     from gpulaunch.machine import topology_cache  # late: described machines do without
-    from gpulaunch.machine.nvidia import roster  # late: described machines do without
 
-    listed = roster.read_roster()
-    known = topology_cache.load(listed) if listed else None
+    name = _present_driver() or DEFAULT_DRIVER
+    driver = load_driver(name)
+    fingerprint = driver.fingerprint()
+    known = topology_cache.load(name, fingerprint) if fingerprint else None
     if known:
         return known
-    if not listed:
-        return _probed(warn).topology
+    if not fingerprint:
+        return _read(name, warn).topology
     with topology_cache.one_at_a_time():
-        known = topology_cache.load(listed)
+        known = topology_cache.load(name, fingerprint)
         if known:
             return known
-        reading = _probed(warn)
-        if (
-            reading.is_steady and roster.read_roster() == listed
-        ):  # nothing changed while it waited or was read
-            topology_cache.store(listed, reading.topology)
-    return reading.topology
+        build = _read(name, warn)
+        # Something may have changed while this process waited for the lock, or read.
+        if build.is_steady and driver.fingerprint() == fingerprint:
+            topology_cache.store(fingerprint, build.topology)
+    return build.topology
 
 
-def _probed(warn: Callable[[str], None]) -> "Reading":
-    from gpulaunch.machine.nvidia.probe import (
-        probe,
-    )  # late: pynvml costs as much as the rest of the launch
-
-    reading = probe()
-    for problem in reading.problems:
+def _read(name: str, warn: Callable[[str], None]) -> "Build":
+    build = load_driver(name).read()
+    for problem in build.problems:
         warn(problem)
-    return reading
+    return replace(build, topology=replace(build.topology, driver=name))
 
 
 def look_again(machine: Machine) -> Machine:
-    """The machine with its outside use read anew: what was seen before the table was read may have ended since."""
+    """Return the machine with its outside use read anew: what was seen before the table was read may have ended."""
     if machine.key:
         return machine
-    from gpulaunch.machine.nvidia.outside_use import read_use
+    driver = load_driver(machine.topology.driver)
+    return replace(machine, outside=driver.read_use(machine.topology.gpus, machine.ignored))
 
-    return machine._replace(outside=read_use(machine.topology.gpus, machine.ignored))
 
-
-def left_on(machine: Machine, uuids: Sequence[str], pids: set[int]) -> set[int]:
-    """Those of the processes that are at work on these GPUs; on a described machine, which cannot tell, all."""
+def find_at_work(machine: Machine, uuids: Collection[str], pids: set[int]) -> set[int]:
+    """Return those of the processes that compute on these GPUs; on a described machine, which cannot tell, all."""
     if machine.key or not pids:
         return pids
-    return pids & pids_at_work(uuids)
-
-
-def pids_at_work(uuids: Sequence[str]) -> set[int]:
-    """Processes at work on the GPUs of these UUIDs, as far as NVML tells."""
-    from gpulaunch.machine.nvidia.outside_use import compute_pids  # late: few launches need it
-
-    return compute_pids(uuids)
-
-
-def driver_version() -> str | None:
-    """This machine's NVIDIA driver's, such as "550.54.15"; None if it does not say.
-
-    Raises:
-        FailedError: there is no NVML or no driver.
-    """
-    from gpulaunch.machine.nvidia import nvml  # late: few launches need it
-
-    nvml.open_nvml()
-    return nvml.driver_version()
+    return pids & load_driver(machine.topology.driver).pids_at_work(uuids)

@@ -1,10 +1,10 @@
 """A GPU as a value: a card, or a MIG instance of one."""
 # pure: decides on plain values
 
-from typing import NamedTuple
+from gpulaunch.records import Record
 
 
-class Mig(NamedTuple):
+class Mig(Record):
     """What makes a GPU a MIG instance: a slice of a card, with memory and processors of its own.
 
     Attributes:
@@ -20,7 +20,7 @@ class Mig(NamedTuple):
     profile: str
 
 
-class Gpu(NamedTuple):
+class Gpu(Record):
     """One GPU: a card, or a MIG instance of one.
 
     Attributes:
@@ -47,7 +47,7 @@ class Gpu(NamedTuple):
         mig: what instance of which card it is; None for a card.
     """
 
-    index: int  # type: ignore[assignment]  # the field's own word; nobody asks a GPU for tuple.index
+    index: int
     uuid: str
     model: str
     memory_bytes: int

@@ -2,10 +2,11 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, Path, checked
+from gpulaunch.records import Record
 
 _FIGURES: FieldTable = {
     "compute_capability": str,
@@ -25,7 +26,7 @@ _OTHER_MODEL = frozenset({"ti", "super", "d", "laptop", "mobile", "max-q", "ada"
 """A word after a model's name that makes it the name of another model."""
 
 
-class GpuModel(NamedTuple):
+class GpuModel(Record):
     """The figures of one GPU model that sharing is decided by.
 
     They serve the off-SM bandwidth model of cd-search-ics18 4.1.2. Its Eq. 1 is what the SMs can

@@ -9,7 +9,7 @@ from gpulaunch.machine.gpu import Gpu
 
 def gpu_names(gpus: Iterable[Gpu]) -> str:
     """All of them, whatever their order: "0,2-3", and MIG instances as card:instance: "0,2-3,4:1"."""
-    known = sorted(gpus)
+    known = sorted(gpus, key=lambda gpu: gpu.index)
     whole = format_cpuset(frozenset(gpu.index for gpu in known if not gpu.mig))
     return ",".join(filter(None, [whole, *(gpu.name for gpu in known if gpu.mig)]))
 

@@ -2,11 +2,12 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:
     from gpulaunch.machine.graph import Attributes, Graph
@@ -16,7 +17,7 @@ T = TypeVar("T")
 LevelKind = Literal["network", "machine", "socket", "host bridge", "switch", "card", "GPU"]
 
 
-class Level(NamedTuple):
+class Level(Record):
     """A place in the machine where GPUs meet, or a GPU.
 
     Attributes:
@@ -89,9 +90,9 @@ def machine_tree(topology: Topology) -> Level:
     if len(below) == 1:
         return below[0]
     # CPUs and NUMA nodes of the same numbers in two machines are not the same ones
-    network = _level("network", NETWORK_PATH, below)._replace(numa_node=None, cpuset=frozenset())
-    return network._replace(
-        nvlinks=frozenset(pair for machine in below for pair in machine.nvlinks)
+    network = replace(_level("network", NETWORK_PATH, below), numa_node=None, cpuset=frozenset())
+    return replace(
+        network, nvlinks=frozenset(pair for machine in below for pair in machine.nvlinks)
     )
 
 
@@ -104,9 +105,9 @@ def _machine(topology: Topology) -> Level:
     sockets = groups[0].children if len(groups) == 1 and groups[0].path == "SYS" else tuple(groups)
     children = tuple(_as_socket(level) for level in sockets)
     alone = len(children) == 1 and children[0].kind == "socket"
-    machine = children[0]._replace(kind="machine") if alone else _level("machine", "SYS", children)
-    return machine._replace(
-        nvlinks=frozenset((link.a, link.b) for link in topology.links if link.nvlink_count)
+    machine = replace(children[0], kind="machine") if alone else _level("machine", "SYS", children)
+    return replace(
+        machine, nvlinks=frozenset((link.a, link.b) for link in topology.links if link.nvlink_count)
     )
 
 
@@ -121,7 +122,7 @@ def _same_card(topology: Topology) -> list[tuple[int, int]]:
 
 def _as_socket(level: Level) -> Level:
     """What hangs on its own below the machine is a socket, or a lone GPU, or a card, of one."""
-    return level._replace(kind="socket") if level.kind in ("switch", "host bridge") else level
+    return replace(level, kind="socket") if level.kind in ("switch", "host bridge") else level
 
 
 def _joined(

@@ -3,15 +3,22 @@
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType, nvlink_figures, pcie_bandwidth
+from gpulaunch.machine.link_bandwidth import (
+    NETWORK_PATH,
+    NO_NVLINK,
+    PathType,
+    nvlink_figures,
+    pcie_bandwidth,
+)
+from gpulaunch.records import Record, replace
 
 LinkKind = Literal["nvlink", "nvswitch", "pcie", "network"]
 
 
-class Link(NamedTuple):
+class Link(Record):
     """How two GPUs meet; `a` and `b` are indices, a < b.
 
     Attributes:
@@ -59,7 +66,7 @@ class Link(NamedTuple):
         return self.nvlink_gb_per_s or self.pcie_gb_per_s
 
 
-class Wire(NamedTuple):
+class Wire(Record):
     """How two cards are joined, before it is known what that carries.
 
     Attributes:
@@ -86,7 +93,7 @@ def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire]) -> tuple[Link, 
     return tuple(
         connect(a, b, wire(*sorted((a.card, b.card))))
         if a.card != b.card
-        else connect(a._replace(nvswitch_links=0), b, Wire("PIX", peer_to_peer=False))
+        else connect(replace(a, nvswitch_links=0), b, Wire("PIX", peer_to_peer=False))
         for a, b in combinations(gpus, 2)
     )
 
@@ -101,9 +108,7 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
     count = wire.direct_nvlinks or (0 if apart else min(a.nvswitch_links, b.nvswitch_links))
     version = min(a.nvlink_version, b.nvlink_version) if count else 0
     reported = min(a.nvlink_gb_per_s, b.nvlink_gb_per_s)
-    nominal, planned = (
-        nvlink_figures(version, a.compute_capability, reported) if count else (0.0, 0.0)
-    )
+    per_link = nvlink_figures(version, a.compute_capability, reported) if count else NO_NVLINK
     generation = min(a.pcie_generation, b.pcie_generation)
     width = min(a.pcie_width, b.pcie_width)
     pcie_gb_per_s = wire.pcie_gb_per_s
@@ -126,8 +131,8 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
         pcie_path=wire.pcie_path,
         pcie_generation=generation,
         pcie_width=width,
-        nvlink_gb_per_s=count * nominal,
-        nvlink_planned_gb_per_s=count * planned,
+        nvlink_gb_per_s=count * per_link.nominal_gb_per_s,
+        nvlink_planned_gb_per_s=count * per_link.planned_gb_per_s,
         pcie_gb_per_s=pcie_gb_per_s,
         peer_to_peer=wire.peer_to_peer,
     )

@@ -12,7 +12,9 @@ Sources:
 """
 # pure: decides on plain values
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from gpulaunch.records import Record
 
 PathType = Literal["NVL", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]
 
@@ -29,12 +31,14 @@ STAGED_PATH: PathType = "NODE"
 """A transfer through the host's memory is worth at most a path of this type."""
 
 
-class NvlinkFigures(NamedTuple):
+class NvlinkFigures(Record):
     """GB/s per link and direction."""
 
     nominal_gb_per_s: float
     planned_gb_per_s: float
 
+
+NO_NVLINK = NvlinkFigures(0.0, 0.0)
 
 _BY_VERSION = {
     1: NvlinkFigures(20.0, 18.0),

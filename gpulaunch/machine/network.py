@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 from math import isclose
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from gpulaunch.errors import UsageError, quoted
@@ -21,9 +21,10 @@ from gpulaunch.machine.graph import (
 )
 from gpulaunch.machine.link import Link, Wire, connect
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS
+from gpulaunch.records import Record, as_dict, field_names, replace
 
 
-class Network(NamedTuple):
+class Network(Record):
     """What a graph says of a machine; a Topology has the same attributes."""
 
     name: str
@@ -109,9 +110,9 @@ def read_network(graph: Graph) -> Network:
 
 
 def _gpu_attributes(gpu: Gpu) -> Attributes:
-    values = {**gpu._asdict(), "cpuset": format_cpuset(gpu.cpuset) or None}
+    values = {**as_dict(gpu), "cpuset": format_cpuset(gpu.cpuset) or None}
     values |= {
-        f"mig_{name}": value for name, value in (gpu.mig._asdict() if gpu.mig else {}).items()
+        f"mig_{name}": value for name, value in (as_dict(gpu.mig) if gpu.mig else {}).items()
     }
     return {name: value for name, value in values.items() if name not in ("index", "mig")}
 
@@ -123,9 +124,11 @@ def _gpu_of(index: int, values: Attributes, machine: str) -> Gpu:
         "memory_bytes": 0,
         **values,
     }
-    parts = {field: facts.pop(f"mig_{field}") for field in Mig._fields if f"mig_{field}" in facts}
-    if parts and len(parts) < len(Mig._fields):
-        missing = next(field for field in Mig._fields if field not in parts)
+    parts = {
+        field: facts.pop(f"mig_{field}") for field in field_names(Mig) if f"mig_{field}" in facts
+    }
+    if parts and len(parts) < len(field_names(Mig)):
+        missing = next(field for field in field_names(Mig) if field not in parts)
         raise UsageError(f"node {index}: mig_{missing} is missing, which a MIG instance has")
     try:
         cpuset = parse_cpuset(facts.pop("cpuset", ""))
@@ -155,13 +158,14 @@ def _refuse_wrong_memory(gpus: Sequence[Gpu]) -> None:
         other = first.setdefault((gpu.node, gpu.numa_node), gpu)
         if other.host_gb_per_s != stated:
             raise UsageError(
-                f"{where} contradicts {other.host_gb_per_s:g} of node {other.index} in its NUMA node"
+                f"{where} contradicts {other.host_gb_per_s:g} of node {other.index} in its NUMA "
+                "node"
             )
 
 
 def _link_attributes(link: Link) -> Attributes:
     bandwidth = link.bandwidth_gb_per_s
-    values = link._asdict() | {
+    values = as_dict(link) | {
         "path": link.path,
         "bandwidth_gb_per_s": bandwidth,
         "weight": bandwidth,
@@ -175,7 +179,7 @@ def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
     path = values.get("path", "SYS" if a.node == b.node else NETWORK_PATH)
     count = values.get("nvlink_count", 1 if path == "NVL" else None)
     if count is not None or a.card == b.card:
-        a, b = (gpu._replace(nvswitch_links=0) for gpu in (a, b))
+        a, b = (replace(gpu, nvswitch_links=0) for gpu in (a, b))
     version = (
         values.get("nvlink_version", min(a.nvlink_version, b.nvlink_version))
         or _USUAL_NVLINK_VERSION
@@ -184,7 +188,7 @@ def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
     if count:
         each = values.get("nvlink_gb_per_s", stated or 0.0) / count
         a, b = (
-            gpu._replace(nvlink_version=version, nvlink_gb_per_s=each or gpu.nvlink_gb_per_s)
+            replace(gpu, nvlink_version=version, nvlink_gb_per_s=each or gpu.nvlink_gb_per_s)
             for gpu in (a, b)
         )
     near = values.get("pcie_path", "SYS" if path == "NVL" else path)
@@ -201,8 +205,10 @@ def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
     )
     link = connect(a, b, wire)
     if stated and count and "nvlink_gb_per_s" not in values:
-        link = link._replace(nvlink_gb_per_s=stated)
-    link = link._replace(**{name: value for name, value in values.items() if name in Link._fields})
+        link = replace(link, nvlink_gb_per_s=stated)
+    link = replace(
+        link, **{name: value for name, value in values.items() if name in field_names(Link)}
+    )
     _refuse_contradiction(link, values)
     return link
 
@@ -228,16 +234,19 @@ def _refuse_contradiction(link: Link, values: Attributes) -> None:
         )
     if (link.nvlink_gb_per_s > 0) != (link.nvlink_count > 0):
         raise UsageError(
-            f"{where}: nvlink_gb_per_s: {link.nvlink_gb_per_s:g} contradicts nvlink_count {link.nvlink_count}"
+            f"{where}: nvlink_gb_per_s: {link.nvlink_gb_per_s:g} contradicts nvlink_count "
+            f"{link.nvlink_count}"
         )
     if values.get("path", link.path) != link.path:
         raise UsageError(
-            f"{where}: path: '{values['path']}' contradicts '{link.path}', which the rest amounts to"
+            f"{where}: path: '{values['path']}' contradicts '{link.path}', which the rest amounts "
+            "to"
         )
     for name in ("bandwidth_gb_per_s", "weight"):
         if not isclose(
             values.get(name, link.bandwidth_gb_per_s), link.bandwidth_gb_per_s, rel_tol=1e-6
         ):
             raise UsageError(
-                f"{where}: {name}: {values[name]:g} contradicts {link.bandwidth_gb_per_s:g}, which the rest amounts to"
+                f"{where}: {name}: {values[name]:g} contradicts {link.bandwidth_gb_per_s:g}, which "
+                "the rest amounts to"
             )

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice, pairwise, takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import quoted
 from gpulaunch.machine.cpuset import parse_cpuset
@@ -22,6 +22,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record
 
 MAX_NVLINKS = 18
 """NVLinks of the best connected GPU so far (H100, B200): more in one row end in a switch that
@@ -65,7 +66,7 @@ class TextError(ValueError):
         self.message = message
 
 
-class SmiMatrix(NamedTuple):
+class SmiMatrix(Record):
     """What the text says. GPUs go by position, from 0; their numbers may begin elsewhere and have gaps.
 
     Attributes:
@@ -82,7 +83,7 @@ class SmiMatrix(NamedTuple):
     numa_nodes: tuple[int | None, ...]
 
 
-class _Header(NamedTuple):
+class _Header(Record):
     """The line of column names: those of GPUs and adapters as they stand, of the GPUs alone, and the titles."""
 
     line: int
@@ -91,7 +92,7 @@ class _Header(NamedTuple):
     titles: tuple[str, ...]
 
 
-class _Row(NamedTuple):
+class _Row(Record):
     """One GPU's row: its cell for each column, by the column's name."""
 
     line: int

@@ -1,10 +1,10 @@
 """Which machine a record of the allocation table is about."""
 # pure: decides on plain values
 
-from typing import NamedTuple
+from gpulaunch.records import Record
 
 
-class TableKey(NamedTuple):
+class TableKey(Record):
     """Which machine's GPUs a record is about: a described machine. This machine's own have no key (None).
 
     Attributes:

@@ -1,16 +1,18 @@
 """The machine as a value: its GPUs and the best direct connection of every two of them."""
 # pure: decides on plain values
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
+from gpulaunch.records import Record, as_dict, replace
 
 if TYPE_CHECKING:
     from gpulaunch.machine.graph import Graph
 
 
-class Measured(NamedTuple):
+class Measured(Record):
     """What the all-reduce of one kind of set carries.
 
     Attributes:
@@ -22,7 +24,7 @@ class Measured(NamedTuple):
     all_reduce_gb_per_s: float
 
 
-class Topology(NamedTuple):
+class Topology(Record):
     """All GPUs of a machine, or of several that a network joins, and a link for every two of them.
 
     Attributes:
@@ -32,6 +34,7 @@ class Topology(NamedTuple):
         source: where the facts come from.
         digest: of the description; None for the machine that we run on.
         measured: what `gpulaunch topo --measure` found of it, if anything.
+        driver: name of its GPUs' driver in the registry.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Topology(NamedTuple):
     source: str
     digest: str | None = None
     measured: tuple[Measured, ...] = ()
+    driver: str = DEFAULT_DRIVER
 
     def to_networkx(self) -> "Graph":
         """The machine as an undirected networkx graph.
@@ -48,7 +52,7 @@ class Topology(NamedTuple):
         fields of Gpu and Link, but for `cpuset`, a Linux CPU list; `mig_card` and the like, for a
         MIG instance; and at an edge besides `path`, `bandwidth_gb_per_s` and `weight`, which is the
         same. What is unknown is left out. The graph has `name`, `source` and `digest`. What was
-        measured is not in it.
+        measured is not in it, nor the driver.
 
         Example:
             >>> two = (Gpu(0, "GPU-a", "V100", 16 << 30), Gpu(1, "GPU-b", "V100", 16 << 30))
@@ -82,7 +86,7 @@ class Topology(NamedTuple):
         """
         from gpulaunch.machine.network import read_network
 
-        return cls(*read_network(graph))
+        return cls(**as_dict(read_network(graph)))
 
 
 def machines(topology: Topology) -> dict[int, Topology]:
@@ -101,7 +105,7 @@ def machines(topology: Topology) -> dict[int, Topology]:
     for link in topology.links:
         if node_of[link.a] == node_of[link.b]:
             links[node_of[link.a]].append(link)
-    return {n: topology._replace(gpus=tuple(gpus[n]), links=tuple(links[n])) for n in numbers}
+    return {n: replace(topology, gpus=tuple(gpus[n]), links=tuple(links[n])) for n in numbers}
 
 
 def counts_as_cuda(topology: Topology) -> bool:

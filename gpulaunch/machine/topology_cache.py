@@ -1,8 +1,8 @@
 """What a machine was found to be, kept in memory (tmpfs) until it may be something else.
 
 A file of this user's alone, so that nobody else can tell him what his machine is. It is believed if
-it was written in this boot for what NVML lists now, and not long ago: an NVLink that went down
-since is seen at the latest then.
+it was written in this boot for what the driver lists now, and not long ago: an NVLink that went
+down since is seen at the latest then.
 """
 
 import errno
@@ -18,20 +18,24 @@ from gpulaunch.files import slow_lock
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
-from gpulaunch.machine.nvidia.roster import Roster
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import boot_id
+from gpulaunch.records import as_dict, as_list, field_names
 
 MAX_AGE_S = 900.0
 LOCK_TIMEOUT_S = 10.0
 _MAX_BYTES = 16 << 20
 
 
-def load(roster: Roster) -> Topology | None:
-    """The topology that was found when NVML listed the same; None if there is none to be believed."""
+def load(driver: str, fingerprint: str) -> Topology | None:
+    """Return the topology that was found when this driver had the same fingerprint; None if none is to be believed."""
     try:
         document = json.loads(_read())
-        return _topology(document["topology"]) if document["key"] == _key(roster) else None
+        return (
+            _topology(document["topology"])
+            if document["key"] == _key(driver, fingerprint)
+            else None
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -52,9 +56,9 @@ def _read() -> bytes:
         os.close(fd)
 
 
-def store(roster: Roster, topology: Topology) -> None:
+def store(fingerprint: str, topology: Topology) -> None:
     """Keep what was found; where that is not possible it is found anew the next time."""
-    document = {"key": _key(roster), "topology": _document(topology)}
+    document = {"key": _key(topology.driver, fingerprint), "topology": _document(topology)}
     with suppress(OSError):
         draft = f"{_path()}.{os.getpid()}"
         try:
@@ -111,25 +115,36 @@ def _is_mine(directory: str) -> bool:
     return False
 
 
-def _key(roster: Roster) -> list[Any]:
-    """What the topology depends on; among it this process's CPUs, since NVML tells only of those."""
+def _key(driver: str, fingerprint: str) -> list[Any]:
+    """Return what the topology depends on; among it this process's CPUs, since NVML tells only of those."""
     here = [boot_id(), os.uname().nodename, sorted(os.sched_getaffinity(0))]
-    form = [*Gpu._fields, *Link._fields, *Mig._fields]
-    return [form, here, roster.driver, *([uuid, mig] for uuid, mig in roster.cards)]
+    form = [*field_names(Gpu), *field_names(Link), *field_names(Mig)]
+    return [form, here, driver, fingerprint]
 
 
 def _document(topology: Topology) -> list[Any]:
-    gpus = [gpu._replace(cpuset=format_cpuset(gpu.cpuset)) for gpu in topology.gpus]  # type: ignore[arg-type]
-    return [topology.name, gpus, topology.links, topology.source]
+    gpus = [_gpu_row(gpu) for gpu in topology.gpus]
+    links = [as_list(link) for link in topology.links]
+    return [topology.name, gpus, links, topology.source, topology.driver]
 
 
 def _topology(document: list[Any]) -> Topology:
-    name, gpus, links, source = document
+    name, gpus, links, source, driver = document
     return Topology(
-        name, tuple(_gpu(Gpu(*gpu)) for gpu in gpus), tuple(Link(*link) for link in links), source
+        name,
+        tuple(_gpu(row) for row in gpus),
+        tuple(Link(*row) for row in links),
+        source,
+        driver=driver,
     )
 
 
-def _gpu(gpu: Gpu) -> Gpu:
-    mig = None if gpu.mig is None else Mig(*gpu.mig)
-    return gpu._replace(cpuset=parse_cpuset(gpu.cpuset), mig=mig)  # type: ignore[arg-type]
+def _gpu_row(gpu: Gpu) -> list[Any]:
+    mig = as_list(gpu.mig) if gpu.mig else None
+    return list((as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset), "mig": mig}).values())
+
+
+def _gpu(row: list[Any]) -> Gpu:
+    fields = dict(zip(field_names(Gpu), row, strict=True))
+    mig = Mig(*fields["mig"]) if fields["mig"] else None
+    return Gpu(**fields | {"cpuset": parse_cpuset(fields["cpuset"]), "mig": mig})

@@ -7,20 +7,24 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import IO
 
 from gpulaunch.errors import FailedError
+from gpulaunch.records import Record
 
 LEAST_BYTES = 1 << 20
 MOST_BYTES = 1 << 30
 TIMEOUT_S = 300.0
 
 _PROGRAM = "all_reduce_perf"
-_HAS_NCCL = "import sys, torch; sys.exit(not torch.cuda.is_available() or not torch.distributed.is_nccl_available())"
+_HAS_NCCL = (
+    "import sys, torch; sys.exit(not torch.cuda.is_available() or not "
+    "torch.distributed.is_nccl_available())"
+)
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_all_reduce.py")
 
 
-class Benchmark(NamedTuple):
+class Benchmark(Record):
     """A program that measures all-reduce bandwidth.
 
     Attributes:

@@ -11,13 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import NamedTuple
 
 from gpulaunch.launch.children import own_command
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import descendants, end_all, family, marked_by
 from gpulaunch.process.job import Job, Started
+from gpulaunch.records import Record
 
 LOOK_S = 0.2
 """How soon it is noticed that a job whose progress is read has begun to tell of it."""
@@ -34,7 +34,7 @@ _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 20
 
 
-class Mark(NamedTuple):
+class Mark(Record):
     """What a job said of its progress.
 
     Attributes:
@@ -46,7 +46,7 @@ class Mark(NamedTuple):
     done: float
 
 
-class Over(NamedTuple):
+class Over(Record):
     """A launch that has ended.
 
     Attributes:
@@ -62,7 +62,7 @@ class Over(NamedTuple):
     interrupted: bool = False
 
 
-class Slice(NamedTuple):
+class Slice(Record):
     """How much of a job is enough.
 
     Attributes:
@@ -104,7 +104,8 @@ def run_launch(
             _end(job, grace_s, spared)
             status = 0
     finally:
-        marks = sorted(mark for listener in listeners for mark in listener.finish())
+        marks = [mark for listener in listeners for mark in listener.finish()]
+        marks.sort(key=lambda mark: (mark.at_s, mark.done))
     job.forget()
     return Over(status, tuple(marks), cut, job.interrupted)
 

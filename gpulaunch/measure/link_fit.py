@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from itertools import combinations
 from math import comb, sqrt
 from statistics import fmean, median
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.effective import (
     cut,
@@ -22,6 +21,7 @@ from gpulaunch.decide.placement.effective import (
 )
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record
 
 MOST_GPUS = 5
 """Of a set that is measured: up to so many mapa-sc21 goes."""
@@ -32,7 +32,7 @@ FAR_UNDER = 0.75
 _MOST_SETS = 20_000  # of one size: the kinds of more are not looked for
 
 
-class Sample(NamedTuple):
+class Sample(Record):
     """A set of GPUs to be measured.
 
     Attributes:
@@ -44,7 +44,7 @@ class Sample(NamedTuple):
     ring: tuple[str, ...]
 
 
-class Figure(NamedTuple):
+class Figure(Record):
     """What a sample's all-reduce carried.
 
     Attributes:
@@ -61,7 +61,7 @@ class Figure(NamedTuple):
         return max(bandwidth for _, bandwidth in self.sizes)
 
 
-class Comparison(NamedTuple):
+class Comparison(Record):
     """A figure beside the models, all in GB/s.
 
     Attributes:
@@ -121,14 +121,16 @@ def slow_links(topology: Topology, figures: Sequence[Figure]) -> list[str]:
         usual = median(figure.all_reduce_gb_per_s for figure in members)
         if usual < FAR_UNDER * planned:
             lines.append(
-                f"links of class {name} carry {usual:.4g} GB/s, far under the {planned:.4g} planned with"
+                f"links of class {name} carry {usual:.4g} GB/s, far under the {planned:.4g} "
+                "planned with"
             )
         for figure in members:
             a, b = figure.sample.gpus
             if figure.all_reduce_gb_per_s < FAR_UNDER * usual:
                 carried = f"{figure.all_reduce_gb_per_s:.4g} GB/s"
                 lines.append(
-                    f"the link of GPUs {a} and {b} carries {carried}, far under its class {name} at {usual:.4g}"
+                    f"the link of GPUs {a} and {b} carries {carried}, far under its class {name} "
+                    f"at {usual:.4g}"
                 )
     return lines
 

@@ -1,7 +1,7 @@
 """Measure what this machine's links carry: idle GPUs, held under a lease, one all-reduce after the other."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.api import allocate
 from gpulaunch.decide.decide import leased_uuids
@@ -14,11 +14,12 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.measure.all_reduce import Benchmark, find_benchmark, run
 from gpulaunch.measure.link_fit import Figure, Sample, kinds, others_of_class, samples, slow_links
 from gpulaunch.process.system import now
+from gpulaunch.records import Record
 
 NAME = "gpulaunch topo --measure"
 
 
-class Measurement(NamedTuple):
+class Measurement(Record):
     """What was measured.
 
     Attributes:
@@ -64,7 +65,8 @@ def measure(
         scope = [gpu for gpu in scope if gpu.uuid in visible(machine, shown.visible).uuids]
     if len(scope) < 2:
         raise UsageError(
-            f"2 GPUs are needed to measure a link: there {'is' if len(scope) == 1 else 'are'} {len(scope)}"
+            f"2 GPUs are needed to measure a link: there {'is' if len(scope) == 1 else 'are'} "
+            f"{len(scope)}"
         )
     benchmark = find_benchmark()
     taken = leased_uuids(machine, shown.table.peek().of(None).leases, shown.within)

@@ -4,13 +4,14 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.foreground import Over, Slice, rate_of, run_launch
 from gpulaunch.measure.measured_run import Run, run_of
 from gpulaunch.measure.recording import STOPPED
 from gpulaunch.process.job import exit_status
+from gpulaunch.records import Record, replace
 
 SOURCE = "gpulaunch profile"
 
@@ -21,7 +22,7 @@ Sections = dict[str, Any]
 """Of a profile's document, by name."""
 
 
-class Job(NamedTuple):
+class Job(Record):
     """A job that is to be measured.
 
     Attributes:
@@ -37,7 +38,7 @@ class Job(NamedTuple):
     grace_s: float
 
 
-class Launched(NamedTuple):
+class Launched(Record):
     """One launch of it.
 
     Attributes:
@@ -69,7 +70,7 @@ class Launched(NamedTuple):
         return 1 / self.run.duration_s if self.run and self.run.duration_s else None
 
 
-class Outcome(NamedTuple):
+class Outcome(Record):
     """What came of the measuring.
 
     Attributes:
@@ -101,7 +102,7 @@ def launch(
         over = run_launch(arguments, environment or {}, job.grace_s, job.part)
         run = _read(path)
         if run and over.cut:  # it was we who ended it
-            run = run._replace(exit_status=0)
+            run = replace(run, exit_status=0)
         return Launched(over, run if run and run.exit_status not in NOT_RUN else None)
 
 

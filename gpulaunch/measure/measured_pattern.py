@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from gpulaunch.measure.measured_run import GpuRun, Run
 from gpulaunch.measure.measured_runs import rounded
@@ -15,6 +15,7 @@ from gpulaunch.measure.traffic_graph import (
     traffic_graph,
 )
 from gpulaunch.profiles.pattern import is_whole
+from gpulaunch.records import Record
 
 CERTAIN = 0.97
 """From this similarity on a named pattern is certain; under it, likely.
@@ -23,7 +24,7 @@ Ours; docs/communication.md.
 """
 
 
-class MeasuredPattern(NamedTuple):
+class MeasuredPattern(Record):
     """What counters tell.
 
     Attributes:

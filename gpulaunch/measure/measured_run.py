@@ -3,9 +3,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from math import fsum
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.measure.usage import Figures, LinkBytes
+from gpulaunch.records import Record, as_dict, field_names, replace
 
 RESERVATION_STEADY_PERCENTAGE = 95.0
 """Part of the time for which a reservation stands at its most: from when it is made until the
@@ -26,7 +27,7 @@ RESERVED_FROM_PERCENTAGE = 85.0
 SHARE, TIME_ACTIVE = "share", "time-active"
 
 
-class Link(NamedTuple):
+class Link(Record):
     """One NVLink of a GPU.
 
     Attributes:
@@ -40,7 +41,7 @@ class Link(NamedTuple):
     peer: int | None
 
 
-class GpuRun(NamedTuple):
+class GpuRun(Record):
     """What was read of one of a job's GPUs.
 
     Attributes:
@@ -64,7 +65,7 @@ class GpuRun(NamedTuple):
     problem: str | None = None
 
 
-class Run(NamedTuple):
+class Run(Record):
     """One run of a job.
 
     Attributes:
@@ -190,7 +191,7 @@ def _looks_reserved(gpu: GpuRun) -> bool:
 def run_document(run: Run) -> dict[str, Any]:
     """A run as JSON: what --record-to writes."""
     return {
-        **run._asdict(),
+        **as_dict(run),
         "command": list(run.command),
         "complete": run.is_complete,
         "figures": figures_of(run),
@@ -200,23 +201,24 @@ def run_document(run: Run) -> dict[str, Any]:
 
 
 def _gpu_document(gpu: GpuRun) -> dict[str, Any]:
-    figures = gpu.figures._asdict()
+    figures = as_dict(gpu.figures)
     carried = figures.pop("links")
     links = [
         {
-            **link._asdict(),
-            **carried.get(link.number, LinkBytes(0, 0))._asdict(),
+            **as_dict(link),
+            **as_dict(carried.get(link.number, LinkBytes(0, 0))),
             "counted": link.number in carried,
         }
         for link in gpu.links
     ]
-    return {**gpu._asdict(), "figures": figures, "links": links}
+    return {**as_dict(gpu), "figures": figures, "links": links}
 
 
 def run_of(document: Mapping[str, Any]) -> Run:
     """What run_document made."""
-    fields = {name: document[name] for name in Run._fields}
-    return Run(**fields)._replace(
+    fields = {name: document[name] for name in field_names(Run)}
+    return replace(
+        Run(**fields),
         command=tuple(document["command"]),
         gpus=tuple(map(_gpu_of, document["gpus"])),
         problems=tuple(document["problems"]),
@@ -230,7 +232,8 @@ def _gpu_of(document: Mapping[str, Any]) -> GpuRun:
         for link in links
         if link["counted"]
     }
-    return GpuRun(**{name: document[name] for name in GpuRun._fields})._replace(
+    return replace(
+        GpuRun(**{name: document[name] for name in field_names(GpuRun)}),
         figures=Figures(**document["figures"], links=carried),
-        links=tuple(Link(*(link[name] for name in Link._fields)) for link in links),
+        links=tuple(Link(*(link[name] for name in field_names(Link))) for link in links),
     )

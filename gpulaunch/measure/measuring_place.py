@@ -1,10 +1,11 @@
 """Where a job is to be measured: the GPUs that are free now, and which of them it would get."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from gpulaunch.decide.decide import Grant, Situation, Wait, leased_uuids, used_outside
 from gpulaunch.decide.placement.place import Candidate, ranking
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY
+from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.assess import granted_gpus, preview
 from gpulaunch.launch.launch import Launch
@@ -12,9 +13,10 @@ from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.measure.recording import refuse_described
+from gpulaunch.records import Record
 
 
-class Site(NamedTuple):
+class Site(Record):
     """What a launch would get now.
 
     Attributes:
@@ -54,7 +56,7 @@ def find_site(launch: Launch, warn: Callable[[str], None]) -> Site:
 
 def extremes(site: Site) -> tuple[Candidate, Candidate]:
     """The sets of free GPUs with the most and with the least effective bandwidth that the job could get."""
-    candidates = ranking(site.grant.choice, "preserve")
+    candidates = ranking(site.grant.problem, DEFAULT_POLICY)
     best = worst = next(candidates)
     for candidate in candidates:
         worst = candidate
@@ -73,8 +75,8 @@ def check_sharable(launch: Launch, gpus: Iterable[Gpu], option: str) -> None:
         FailedError: they cannot.
     """
     offer = what_can_be_shared(launch.machine)
-    if isinstance(offer, str):
-        raise FailedError(f"{option}: no GPU can be shared: {offer}")
+    if isinstance(offer, Unfit):
+        raise FailedError(f"{option}: no GPU can be shared: {offer.reason}")
     for gpu in gpus:
         if gpu.uuid in offer.unfit:
             raise FailedError(f"{option}: GPU {gpu.name} cannot be shared: {offer.unfit[gpu.uuid]}")

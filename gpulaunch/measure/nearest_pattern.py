@@ -9,10 +9,10 @@ whatever the unit. Which rank stands where in the pattern is searched for.
 from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations, pairwise
 from math import fsum, sqrt
-from typing import NamedTuple
 
 from gpulaunch.measure.rank_fit import fit, most
 from gpulaunch.profiles.pattern import PATTERNS, Edge
+from gpulaunch.records import Record
 
 LEAST_SIMILARITY = 0.9
 """What is less similar gets no name. Ours; docs/communication.md has the experiment."""
@@ -38,7 +38,7 @@ Pair = tuple[int, int]
 Weights = dict[Pair, float]
 
 
-class Nearest(NamedTuple):
+class Nearest(Record):
     """What a graph looks like.
 
     Attributes:
@@ -58,7 +58,7 @@ class Nearest(NamedTuple):
     alike: tuple[str, ...] = ()
 
 
-class _Match(NamedTuple):
+class _Match(Record):
     similarity: float
     order: tuple[int, ...]
     edges: int
@@ -111,7 +111,7 @@ def nearest_pattern(
         also = alike if most_similar >= rings - _TIE else ()
         return Nearest("ring", rings, rings=2, alike=("ring", *also))
     if not near:
-        best = max(matches.values())
+        best = max(matches.values(), key=lambda match: (match.similarity, match.order, match.edges))
         return Nearest(None, best.similarity, best.order)
     return Nearest(alike[0], most_similar, near[alike[0]].order, int(alike[0] == "ring"), alike)
 

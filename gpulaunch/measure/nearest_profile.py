@@ -8,9 +8,9 @@ alone.
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from gpulaunch.errors import quoted
+from gpulaunch.records import Record
 
 BOUND = 0.1
 """Beyond this distance no profile is near. Ours: the papers borrow from nobody.
@@ -22,7 +22,7 @@ larger problem. Within that table 10 of 13 jobs would find a lender.
 """
 
 
-class Figures(NamedTuple):
+class Figures(Record):
     """What a job takes from one GPU that it has alone.
 
     Attributes:
@@ -45,7 +45,7 @@ class Figures(NamedTuple):
     utilization: str | None = None
 
 
-class Nearest(NamedTuple):
+class Nearest(Record):
     """The profile that lends its pair data.
 
     Attributes:

@@ -7,12 +7,13 @@ once, and never again; what fails now and then is missing in that reading.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import pynvml
 
 from gpulaunch.machine.nvidia.nvml import LOST, Card, LostGpuError
 from gpulaunch.measure.usage import LinkBytes, Reading
+from gpulaunch.records import Record
 
 GPM_LEAST_S = 0.1
 """Two GPM samples must lie so far apart (nvml.h)."""
@@ -53,7 +54,7 @@ _SIGNED = (pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG,)
 _WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
 
 
-class _GpmMetrics(NamedTuple):
+class _GpmMetrics(Record):
     """What GPM tells of the time between two of its samples, 0-100."""
 
     sm_percentage: float | None = None

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
 from gpulaunch.launch.launch import Launch
@@ -15,6 +15,7 @@ from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, repeated, ti
 from gpulaunch.measure.measured_runs import percentile_95, rounded
 from gpulaunch.measure.measuring_place import Site, check_sharable, find_site, names
 from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.records import Record
 
 RUNS = 5
 """Of each kind, as in topo-aware-sc17 5.1."""
@@ -28,7 +29,7 @@ _MEET = {"GPULAUNCH_SLOWDOWN_BOUND_PERCENTAGE": "10000"}
 """What is known of the two must not keep them apart: it is what is to be measured."""
 
 
-class Other(NamedTuple):
+class Other(Record):
     """What runs beside the job.
 
     Attributes:
@@ -61,7 +62,10 @@ def find_others(name: str) -> list[Other]:
         ]
     profile = load_profile(name)
     if not profile.command:
-        hint = f"'gpulaunch profile -o FILE -- COMMAND' writes one that does, or write command = [...] into {name}"
+        hint = (
+            "'gpulaunch profile -o FILE -- COMMAND' writes one that does, or write command = "
+            f"[...] into {name}"
+        )
         raise UsageError(f"--pair: profile {quoted(name)} does not say what to run", hint)
     return [Other(profile.name, tuple(profile.command), profile.gpus or profile.runs.gpus or 1)]
 
@@ -125,7 +129,8 @@ def measure_pair(
         met_s = percentile_95([timed(each) for each in met])
         slowdowns[other.name] = rounded(max(0.0, 100 * (met_s / solo_s - 1)))
         lines.append(
-            f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {100 * (met_s / solo_s - 1):+.3g} %"
+            f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: "
+            f"{100 * (met_s / solo_s - 1):+.3g} %"
         )
     if not slowdowns:
         return Outcome({}, status)

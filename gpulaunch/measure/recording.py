@@ -10,7 +10,7 @@ from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
-from gpulaunch.machine.find import driver_version
+from gpulaunch.machine.find import load_driver
 from gpulaunch.measure.measured_run import Run, run_document
 from gpulaunch.measure.sampler import Sampler
 from gpulaunch.process.job import exit_status
@@ -46,7 +46,7 @@ class Recording:
         self._keeper = acquired.claimant
         self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
         with suppress(GpulaunchError):
-            self._driver = driver_version()
+            self._driver = load_driver(self._launch.machine.topology.driver).version()
         self._sampler.start()
         self._date, self._began_s = now(), time.monotonic()
 

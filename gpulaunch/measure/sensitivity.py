@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.errors import UsageError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.gpu_names import gpus_text
@@ -11,6 +12,7 @@ from gpulaunch.measure.foreground import progress_of
 from gpulaunch.measure.measured_launch import SOURCE, Job, Launched, Outcome, repeated, timed
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.measuring_place import extremes, find_site, names
+from gpulaunch.records import replace
 
 if TYPE_CHECKING:
     from gpulaunch.decide.placement.place import Candidate
@@ -41,7 +43,9 @@ def measure_sensitivity(
         UsageError: it has one GPU, or all placements are alike.
         WouldWaitError: its GPUs are busy.
     """
-    sure = one._replace(request=one.request._replace(bandwidth_sensitive=True, policy="preserve"))
+    sure = replace(
+        one, request=replace(one.request, bandwidth_sensitive=True, policy=DEFAULT_POLICY)
+    )
     site = find_site(sure, warn)
     if len(site.gpus) == 1:
         raise UsageError("--sensitivity: a job of 1 GPU has no links to compare", "-n 2 or more")

@@ -22,7 +22,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
-from typing import NamedTuple
+
+from gpulaunch.records import Record
 
 MIB = 1 << 20
 MEMORY_BYTES = 256 * MIB
@@ -142,7 +143,7 @@ class Cuda:
         return out.value or 0
 
 
-class Gpu(NamedTuple):
+class Gpu(Record):
     """A GPU that this process sees.
 
     Attributes:
@@ -154,7 +155,7 @@ class Gpu(NamedTuple):
     context: int
 
 
-class Copy(NamedTuple):
+class Copy(Record):
     """A copy of the link load.
 
     Attributes:
@@ -170,7 +171,7 @@ class Copy(NamedTuple):
     ends: tuple[int, ...]
 
 
-class Work(NamedTuple):
+class Work(Record):
     """What a load does again and again.
 
     Attributes:

@@ -4,9 +4,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from math import fsum
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.profiles.pattern import Edge
+from gpulaunch.records import Record
 
 NOISE_SHARE = 0.01
 """Pairs that exchanged less than this part of what the busiest pair did have no edge.
@@ -29,7 +30,7 @@ _GB = 1e9
 Remote = Literal["gpu", "switch", "cpu", "down", ""]
 
 
-class LinkTraffic(NamedTuple):
+class LinkTraffic(Record):
     """What one NVLink of a GPU carried while the job ran.
 
     Attributes:
@@ -47,7 +48,7 @@ class LinkTraffic(NamedTuple):
     rx_bytes: int | None = None
 
 
-class GpuTraffic(NamedTuple):
+class GpuTraffic(Record):
     """What one GPU of the job exchanged.
 
     Attributes:
@@ -63,7 +64,7 @@ class GpuTraffic(NamedTuple):
     pcie_rx_bytes: int | None = None
 
 
-class Disagreement(NamedTuple):
+class Disagreement(Record):
     """Two ends of the same links that counted differently.
 
     Attributes:
@@ -78,7 +79,7 @@ class Disagreement(NamedTuple):
     percentage: float
 
 
-class TrafficGraph(NamedTuple):
+class TrafficGraph(Record):
     """Who exchanged how much, as far as counters tell.
 
     Attributes:
@@ -107,7 +108,7 @@ class TrafficGraph(NamedTuple):
     unknown: tuple[str, ...]
 
 
-class _Pair(NamedTuple):
+class _Pair(Record):
     """Traffic of two ranks over their direct links.
 
     Attributes:
@@ -249,11 +250,14 @@ def _unknown(
         yield "some NVLinks have an unknown other end: what they carried is in the ranks' totals only"
     for rank, gpu in enumerate(gpus):
         yield from _missing(rank, gpu, indices)
-    lost = [pair for pair, found in joined.items() if found.amount is None]
+    lost = [ranks for ranks, found in joined.items() if found.amount is None]
     if lost:
         yield f"no end counted what ranks {', '.join(f'{a} and {b}' for a, b in lost)} exchanged"
-    for a, b, percentage in apart:
-        yield f"ranks {a} and {b}: the two ends of their NVLinks differ by {percentage:.1f} %, the edge is the mean"
+    for pair in apart:
+        yield (
+            f"ranks {pair.a} and {pair.b}: the two ends of their NVLinks differ by "
+            f"{pair.percentage:.1f} %, the edge is the mean"
+        )
     outside = [
         link
         for link in links

@@ -24,7 +24,8 @@ from gpulaunch.profiles.profile_file import (
 
 RECORDED = "gpulaunch --record"
 RESERVATION = (
-    "its memory looks like what a framework sets aside, not what the job needs: to know that, measure again with "
+    "its memory looks like what a framework sets aside, not what the job needs: to know that, "
+    "measure again with "
     "XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX) or TF_FORCE_GPU_ALLOW_GROWTH=true (TensorFlow)"
 )
 

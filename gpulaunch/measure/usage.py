@@ -2,7 +2,8 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from gpulaunch.records import Record, as_dict
 
 STEADY_BYTES = 0.005
 """Memory within this part of the most is the most: a framework's reservation does not move, its
@@ -16,7 +17,7 @@ come. Ours.
 """
 
 
-class LinkBytes(NamedTuple):
+class LinkBytes(Record):
     """What one NVLink of a GPU has carried.
 
     Attributes:
@@ -28,7 +29,7 @@ class LinkBytes(NamedTuple):
     received: int
 
 
-class Reading(NamedTuple):
+class Reading(Record):
     """What one GPU says of itself at one moment; None for what it does not tell.
 
     Attributes:
@@ -73,10 +74,10 @@ class Reading(NamedTuple):
     @property
     def tells_nothing(self) -> bool:
         """Whether there is nothing in it but the time."""
-        return all(value is None for value in self[1:])
+        return all(value is None for name, value in as_dict(self).items() if name != "at_s")
 
 
-class Figures(NamedTuple):
+class Figures(Record):
     """What a job used of one GPU from its beginning to its end; None for what the GPU does not tell.
 
     Attributes:

@@ -1,10 +1,10 @@
 """Identity of a process: its pid and start time."""
 # pure: decides on plain values
 
-from typing import NamedTuple
+from gpulaunch.records import Record
 
 
-class Process(NamedTuple):
+class Process(Record):
     """A process that cannot be mistaken for a later one with the same number.
 
     Attributes:

@@ -13,12 +13,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, printable
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.libc import adopt_orphans, end_with_parent
 from gpulaunch.process.system import identify, stat_fields
+from gpulaunch.records import Record
 
 _SI_USER = (
     0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
@@ -54,7 +55,7 @@ _CONTINUE_S = 0.02
 _DAY_S = 86400.0  # the kernel does not take centuries
 
 
-class Entry(NamedTuple):
+class Entry(Record):
     """State of the signals at gpulaunch's start, which the job has to find unchanged.
 
     Attributes:
@@ -68,7 +69,7 @@ class Entry(NamedTuple):
     managed: frozenset[int]
 
 
-class Started(NamedTuple):
+class Started(Record):
     """The job's command, environment and CPUs.
 
     Attributes:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.data_files import (
@@ -17,6 +17,7 @@ from gpulaunch.files.document import Document, parse_document, read_document
 from gpulaunch.profiles.chain import read_chain
 from gpulaunch.profiles.document.inherit import read_reference
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record
 
 PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
 """Where profiles are looked for first: a batch has those there that its file of jobs brings
@@ -113,7 +114,7 @@ def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
     return {**table, "base": os.path.abspath(os.path.join(os.path.dirname(file), base))}
 
 
-class Label(NamedTuple):
+class Label(Record):
     """A profile in a container image.
 
     Attributes:

@@ -1,10 +1,10 @@
 """What one job uses of each of its GPUs, as far as sharing depends on it."""
 # pure: decides on plain values
 
-from typing import NamedTuple
+from gpulaunch.records import Record
 
 
-class CurvePoint(NamedTuple):
+class CurvePoint(Record):
     """A job's throughput at one size.
 
     Attributes:
@@ -16,7 +16,7 @@ class CurvePoint(NamedTuple):
     throughput: float
 
 
-class Counters(NamedTuple):
+class Counters(Record):
     """A profiler's counters for the off-SM bandwidth model (cd-search-ics18 4.1.2).
 
     Attributes:
@@ -31,7 +31,7 @@ class Counters(NamedTuple):
     bytes_per_access: int = 32
 
 
-class Demand(NamedTuple):
+class Demand(Record):
     """A job's use of one GPU when it runs alone there.
 
     Attributes:

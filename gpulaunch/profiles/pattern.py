@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
 from math import fsum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.records import Record
 
 if TYPE_CHECKING:
     from gpulaunch.machine.graph import Graph
@@ -30,7 +31,7 @@ _FIELDS: FieldTable = {
 _MOST_SHOWN = 8  # ranks of one part
 
 
-class Pattern(NamedTuple):
+class Pattern(Record):
     """How the ranks of a job communicate.
 
     Attributes:
@@ -64,7 +65,8 @@ class Pattern(NamedTuple):
             return _built_in(self.name, ranks)
         if ranks != self.ranks:
             raise UsageError(
-                f"{gpus_text(ranks)} requested: pattern {printable(self.name)} has {self.ranks} ranks",
+                f"{gpus_text(ranks)} requested: pattern {printable(self.name)} has {self.ranks} "
+                "ranks",
                 f"-n {self.ranks}",
             )
         return self.given

@@ -48,10 +48,11 @@ class Profile(Section):
     required = ("name",)
 
     version = whole(1, VERSION, "of this format: 1")
-    name: Key[str] = Key(str, "how the command line calls it", otherwise="")
-    description: Key[str] = Key(str, "one line", otherwise="")
+    name: Key[str] = Key(str, "how the command line calls it", default="")
+    description: Key[str] = Key(str, "one line", default="")
     base = text(
-        "`NAME`, `NAME@VARIANT` or a path: the profile that this one differs from ([more](#base-and-variants))"
+        "`NAME`, `NAME@VARIANT` or a path: the profile that this one differs from "
+        "([more](#base-and-variants))"
     )
     gpus = whole(1, 1 << 20, "how many, if the command line does not say")
     command = items(str, "argv of what was measured", least=1)
@@ -69,7 +70,8 @@ class Profile(Section):
     )
     shared_gpu = part(
         sections.SharedGpu,
-        "how it does beside others on one GPU, through MPS; goes before `[collocation]` where GPUs are shared",
+        "how it does beside others on one GPU, through MPS; goes before `[collocation]` where GPUs "
+        "are shared",
     )
     resources = part(sections.Resources, "what it uses of one GPU when it runs there alone")
     runs = part(
@@ -78,7 +80,8 @@ class Profile(Section):
     sharing = part(sections.SharingWish, "whether it is to share GPUs")
     sm_curve = part(
         sections.SmCurve,
-        "its throughput over the share of SMs (cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1)",
+        "its throughput over the share of SMs (cd-search-ics18 Figure 7, mps-sharing-2024 Figure "
+        "1)",
     )
     classification = part(
         sections.Classification,

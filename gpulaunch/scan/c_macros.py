@@ -4,6 +4,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
+from gpulaunch.records import replace
 from gpulaunch.scan.c_tokens import Macro, Token
 
 Macros = dict[str, list[Macro]]
@@ -162,9 +163,9 @@ def _filled(macro: Macro, given: Sequence[Sequence[Token]], line: int) -> list[T
             part: list[Token] = [Token("text", '""', line)]
             at += 1
         else:
-            part = list(values.get(token.text, [token._replace(line=line)]))
+            part = list(values.get(token.text, [replace(token, line=line)]))
         if glue and found and part:
-            found[-1] = found[-1]._replace(text=found[-1].text + part.pop(0).text)
+            found[-1] = replace(found[-1], text=found[-1].text + part.pop(0).text)
         found += part
         glue, at = False, at + 1
     return found

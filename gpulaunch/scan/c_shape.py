@@ -4,8 +4,8 @@
 import re
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
+from gpulaunch.records import Record
 from gpulaunch.scan.c_macros import pairs
 from gpulaunch.scan.c_tokens import Token
 
@@ -20,7 +20,7 @@ _ROOT = re.compile(
 CONTROL = {"if", "for", "while", "switch", "catch"}
 
 
-class Function(NamedTuple):
+class Function(Record):
     """A function with a body.
 
     Attributes:
@@ -34,7 +34,7 @@ class Function(NamedTuple):
     closing: int
 
 
-class Shape(NamedTuple):
+class Shape(Record):
     """A file's tokens and how they are nested.
 
     Attributes:

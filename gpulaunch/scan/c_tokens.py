@@ -9,12 +9,14 @@ binaries, and want headers that are not here.
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from gpulaunch.records import Record
 
 Kind = Literal["name", "number", "text", "mark"]
 
 
-class Token(NamedTuple):
+class Token(Record):
     """A name, number, string or character literal, or one mark; `::` and `->` are one mark each.
 
     Attributes:
@@ -30,7 +32,7 @@ class Token(NamedTuple):
     start: int = -1
 
 
-class Macro(NamedTuple):
+class Macro(Record):
     """A `#define`.
 
     Attributes:
@@ -44,7 +46,7 @@ class Macro(NamedTuple):
     body: tuple[Token, ...]
 
 
-class Unit(NamedTuple):
+class Unit(Record):
     """One file.
 
     Attributes:

@@ -1,9 +1,10 @@
 """What a scan works on and what it returns."""
 # pure: decides on plain values
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.profiles.confidence import Confidence
+from gpulaunch.records import Record
 
 Traffic = Literal["gradients", "each", "data", "setup", "small"]
 Amount = Literal["large", "small", "unknown"]
@@ -14,7 +15,7 @@ C_ENDINGS = (".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp")
 PYTHON_ENDINGS = (".py",)
 
 
-class SourceFile(NamedTuple):
+class SourceFile(Record):
     """One file of a program.
 
     Attributes:
@@ -26,7 +27,7 @@ class SourceFile(NamedTuple):
     text: str
 
 
-class Interface(NamedTuple):
+class Interface(Record):
     """What is known of a function, class or method that makes GPUs communicate.
 
     Attributes:
@@ -48,7 +49,7 @@ class Interface(NamedTuple):
     elements: int = -1
 
 
-class Use(NamedTuple):
+class Use(Record):
     """A place in a file where an interface is used.
 
     Attributes:
@@ -68,7 +69,7 @@ class Use(NamedTuple):
     amount: Amount
 
 
-class Reading(NamedTuple):
+class Reading(Record):
     """What one file says.
 
     Attributes:
@@ -90,7 +91,7 @@ class Reading(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-class Call(NamedTuple):
+class Call(Record):
     """A call that makes GPUs communicate.
 
     Attributes:
@@ -106,7 +107,7 @@ class Call(NamedTuple):
     pattern: str
 
 
-class Scan(NamedTuple):
+class Scan(Record):
     """What source code tells of a job.
 
     Attributes:

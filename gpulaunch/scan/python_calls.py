@@ -10,6 +10,7 @@ from functools import partial
 
 from gpulaunch.errors import printable
 from gpulaunch.profiles.pattern_union import union
+from gpulaunch.records import replace
 from gpulaunch.scan.call import Reading, Use
 from gpulaunch.scan.python_expressions import BY_ROOT, Expressions, Facts, Seen
 from gpulaunch.scan.python_interfaces import QUIET, ROOTS
@@ -98,7 +99,7 @@ class _Reader(Expressions):
     def settled(self, seen: Seen) -> Use:
         """A use with what is known at the end: whether it runs over and over."""
         repeats = True if seen.looped else self._repeating().get(seen.function, False)
-        return seen.use._replace(repeats=repeats)
+        return replace(seen.use, repeats=repeats)
 
     def _repeating(self) -> dict[str, bool | None]:
         if not hasattr(self, "_known"):

@@ -3,8 +3,8 @@
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
+from gpulaunch.records import Record
 from gpulaunch.scan.call import Amount, Doubt, Interface, Use
 from gpulaunch.scan.python_interfaces import STARTERS, SUBGROUPS, find_interface
 from gpulaunch.scan.python_names import NOTHING, Scope, Values, limited
@@ -53,7 +53,7 @@ BY_ROOT, BY_ANY = frozenset({"root"}), frozenset({"any"})
 _BY_COMPILER = Interface("all_to_all", "each", "guess")
 
 
-class Seen(NamedTuple):
+class Seen(Record):
     """A use before it is known which functions run over and over.
 
     Attributes:

@@ -3,13 +3,13 @@
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from gpulaunch.profiles.confidence import Confidence
+from gpulaunch.records import Record
 from gpulaunch.scan.call import Interface, Traffic
 
 
-class Family(NamedTuple):
+class Family(Record):
     """Functions and classes of one package.
 
     Attributes:
@@ -50,9 +50,12 @@ _TORCH = Family(
     "torch.distributed",
     ("torch.distributed", "fairscale"),
     _same(
-        "all_reduce all_reduce_multigpu all_reduce_coalesced all_gather all_gather_into_tensor all_gather_multigpu "
-        "all_gather_coalesced _all_gather_base all_gather_tensor reduce_scatter reduce_scatter_tensor "
-        "_reduce_scatter_base reduce_scatter_multigpu broadcast broadcast_multigpu reduce reduce_multigpu",
+        "all_reduce all_reduce_multigpu all_reduce_coalesced all_gather all_gather_into_tensor "
+        "all_gather_multigpu "
+        "all_gather_coalesced _all_gather_base all_gather_tensor reduce_scatter "
+        "reduce_scatter_tensor "
+        "_reduce_scatter_base reduce_scatter_multigpu broadcast broadcast_multigpu reduce "
+        "reduce_multigpu",
         "ring",
     )
     | _same("all_gather_object broadcast_object_list", "ring", "small")
@@ -84,13 +87,16 @@ _HOROVOD = Family(
     "horovod",
     ("horovod", "byteps"),
     _same(
-        "DistributedOptimizer DistributedGradientTape DistributedTrainer DistributedAdasumOptimizer push_pull",
+        "DistributedOptimizer DistributedGradientTape DistributedTrainer "
+        "DistributedAdasumOptimizer push_pull",
         "ring",
         "gradients",
     )
     | _same(
-        "allreduce allreduce_ allreduce_async allreduce_async_ grouped_allreduce grouped_allreduce_ "
-        "grouped_allreduce_async sparse_allreduce_async allgather allgather_async grouped_allgather reducescatter "
+        "allreduce allreduce_ allreduce_async allreduce_async_ grouped_allreduce "
+        "grouped_allreduce_ "
+        "grouped_allreduce_async sparse_allreduce_async allgather allgather_async "
+        "grouped_allgather reducescatter "
         "reducescatter_async grouped_reducescatter",
         "ring",
     )
@@ -102,7 +108,8 @@ _HOROVOD = Family(
     | _same("alltoall alltoall_async", "all_to_all")
     | _same("broadcast broadcast_ broadcast_async broadcast_async_", "ring")
     | _same(
-        "broadcast_parameters broadcast_optimizer_state broadcast_variables broadcast_global_variables "
+        "broadcast_parameters broadcast_optimizer_state broadcast_variables "
+        "broadcast_global_variables "
         "broadcast_object BroadcastGlobalVariablesHook BroadcastGlobalVariablesCallback",
         "ring",
         "setup",
@@ -135,7 +142,8 @@ _MPI = Family(
     "mpi4py.MPI.Comm",
     ("mpi4py.MPI",),
     _same(
-        "Allreduce Iallreduce Allgather Iallgather Allgatherv Iallgatherv Reduce_scatter Ireduce_scatter "
+        "Allreduce Iallreduce Allgather Iallgather Allgatherv Iallgatherv Reduce_scatter "
+        "Ireduce_scatter "
         "Reduce_scatter_block Ireduce_scatter_block allgather",
         "ring",
     )
@@ -149,12 +157,14 @@ _MPI = Family(
     | _same("scan exscan", "chain", "small")
     | _same("Alltoall Ialltoall Alltoallv Ialltoallv Alltoallw Ialltoallw alltoall", "all_to_all")
     | _same(
-        "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw "
+        "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv "
+        "Neighbor_alltoallw "
         "Ineighbor_allgather Ineighbor_alltoall neighbor_allgather neighbor_alltoall",
         "",
     )
     | _same(
-        "Send Isend Bsend Ssend Rsend Ibsend Issend Irsend Send_init send isend ssend Recv Irecv Recv_init recv irecv "
+        "Send Isend Bsend Ssend Rsend Ibsend Issend Irsend Send_init send isend ssend Recv Irecv "
+        "Recv_init recv irecv "
         "Put Get Accumulate Rput Rget",
         "",
         peer=(1,),
@@ -182,7 +192,8 @@ _TRAINERS = Family(
     "trainer",
     ("transformers", "accelerate", "trl", "ray.train"),
     _same(
-        "Trainer Seq2SeqTrainer SFTTrainer DPOTrainer Accelerator TorchTrainer TensorflowTrainer HorovodTrainer",
+        "Trainer Seq2SeqTrainer SFTTrainer DPOTrainer Accelerator TorchTrainer TensorflowTrainer "
+        "HorovodTrainer",
         "ring",
         "gradients",
         "likely",
@@ -198,7 +209,8 @@ _CUPY = Family(
     "cupy",
     ("cupyx.distributed", "cupy.cuda.nccl"),
     _same(
-        "all_reduce reduce broadcast reduce_scatter all_gather allReduce bcast reduceScatter allGather",
+        "all_reduce reduce broadcast reduce_scatter all_gather allReduce bcast reduceScatter "
+        "allGather",
         "ring",
     )
     | _same("send recv", "", peer=(1,))

@@ -3,9 +3,9 @@
 import os
 import stat
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.records import Record
 from gpulaunch.scan.call import C_ENDINGS, PYTHON_ENDINGS, SourceFile
 
 MAX_FILE_BYTES = 4 << 20
@@ -16,7 +16,7 @@ _LEFT_OUT = {"build", "node_modules", "site-packages", "dist-packages", "__pycac
 _OF_ENVIRONMENTS = {"pyvenv.cfg", "conda-meta"}  # what a folder holds that is a virtual environment
 
 
-class Sources(NamedTuple):
+class Sources(Record):
     """What was read.
 
     Attributes:
@@ -67,7 +67,8 @@ def _read_below(folder: str) -> Sources:
             seen.add((facts.st_dev, facts.st_ino))
             if total >= MAX_TOTAL_BYTES:
                 unread.append(
-                    f"{printable(path)}: this and what follows is not read: over {MAX_TOTAL_BYTES >> 20} MiB"
+                    f"{printable(path)}: this and what follows is not read: over "
+                    f"{MAX_TOTAL_BYTES >> 20} MiB"
                 )
                 break
             files.append(SourceFile(path, _read(path)))

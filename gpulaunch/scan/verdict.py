@@ -63,7 +63,10 @@ def _about_union(found: Sequence[tuple[str, Use, str]]) -> list[str]:
     if len(patterns) < 2:
         return []
     reasons = [
-        f"{_listed(list(patterns))} together: {union(list(patterns))} is the smallest pattern that has all edges"
+        (
+            f"{_listed(list(patterns))} together: {union(list(patterns))} is the smallest pattern that "
+            "has all edges"
+        )
     ]
     large = [pattern for _, use, pattern in found if not _is_small(use)]
     if large and union(large) != union(list(patterns)):
@@ -160,7 +163,10 @@ def _unknown(readings: Sequence[Reading]) -> Iterator[Doubt]:
     if headers:
         yield (
             "likely",
-            f"what {_counted(headers)} {'bring' if len(headers) > 1 else 'brings'} in is not scanned",
+            (
+                f"what {_counted(headers)} {'bring' if len(headers) > 1 else 'brings'} in is not "
+                "scanned"
+            ),
         )
 
 

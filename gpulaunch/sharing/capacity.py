@@ -2,12 +2,13 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 from gpulaunch.machine.gpu_model import GpuModel
+from gpulaunch.records import Record, field_names
 
 
-class Capacity(NamedTuple):
+class Capacity(Record):
     """The figures of one GPU that sharing is decided by.
 
     Attributes:
@@ -56,8 +57,8 @@ def least(capacities: Sequence[Capacity]) -> Capacity:
     """What all of some GPUs offer; nothing where nothing is known of any of them."""
     if not capacities:
         return Capacity(0, 0)
-    found = []
-    for column in zip(*capacities, strict=True):
-        known = [value for value in column if value is not None]
-        found.append(min(known) if len(known) == len(column) else None)
-    return Capacity(*found)  # type: ignore[arg-type]  # the first two are known of every GPU
+    found: dict[str, Any] = {}
+    for name in field_names(Capacity):
+        values = [getattr(capacity, name) for capacity in capacities]
+        found[name] = None if None in values else min(values)
+    return Capacity(**found)

@@ -7,8 +7,9 @@ that run together.
 
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from gpulaunch.records import Record
 from gpulaunch.sharing.curve import keeps
 
 STEPS = 12
@@ -25,7 +26,7 @@ Mode = Literal["performance", "power", "even"]
 """Memory- and compute-intensive jobs; only memory-intensive ones; only compute-intensive ones."""
 
 
-class Allocation(NamedTuple):
+class Allocation(Record):
     """What a search found.
 
     Attributes:

@@ -6,9 +6,8 @@ estimate and marked as one.
 """
 # pure: decides on plain values
 
-from typing import NamedTuple
-
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
 
@@ -22,7 +21,7 @@ SMS_IF_UNKNOWN = 100
 """A GPU whose SMs nobody has counted is divided into so many parts: whole percentages."""
 
 
-class OffSm(NamedTuple):
+class OffSm(Record):
     """The off-SM bandwidth model of one job on one GPU.
 
     Attributes:
@@ -34,7 +33,7 @@ class OffSm(NamedTuple):
     supply_gb_per_s: float
 
 
-class Knee(NamedTuple):
+class Knee(Record):
     """The right size for a job that is alone.
 
     Attributes:
@@ -46,7 +45,7 @@ class Knee(NamedTuple):
     estimated: bool
 
 
-class Known(NamedTuple):
+class Known(Record):
     """A curve that tells the whole story of a job.
 
     Attributes:

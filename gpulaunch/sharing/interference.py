@@ -3,11 +3,11 @@
 
 from collections.abc import Iterator, Sequence
 from math import fsum
-from typing import NamedTuple
 
 from gpulaunch.errors import printable
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.prediction import drawn_power, idle_power, rates, steady_gain
 from gpulaunch.sharing.slowdown import interference
@@ -27,7 +27,7 @@ _NOISE_DIGITS = 9
 """
 
 
-class Bounds(NamedTuple):
+class Bounds(Record):
     """How much the clients of a GPU may use together; a bound itself is still allowed.
 
     Attributes:
@@ -48,7 +48,7 @@ BOUNDS = Bounds()
 """Those of the paper."""
 
 
-class Sums(NamedTuple):
+class Sums(Record):
     """What all clients use together.
 
     Attributes:
@@ -70,7 +70,7 @@ class Sums(NamedTuple):
     interference: float | None
 
 
-class Verdict(NamedTuple):
+class Verdict(Record):
     """Whether clients may share a GPU.
 
     Attributes:

@@ -9,8 +9,9 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.find import pids_at_work
+from gpulaunch.machine.find import Machine, find_at_work
 from gpulaunch.process.companion import DISMISSED
+from gpulaunch.records import replace
 from gpulaunch.sharing.mps_daemon import MpsError
 from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
@@ -59,7 +60,7 @@ def ready_to_share(
             stack.enter_context(group.entered(may_fork=mps.may_fork))
         except MpsError as problem:
             raise NotShareableError(str(problem)) from None
-        yield share._replace(pipe_directory=directory)
+        yield replace(share, pipe_directory=directory)
 
 
 class Membership:
@@ -101,6 +102,7 @@ class Membership:
         self,
         wait_for_job: Callable[[float | None], int | None],
         limit_s: float | None,
+        machine: Machine,
         uuids: Sequence[str],
         warn: Callable[[str], None],
         pids: Callable[[], set[int]],
@@ -113,7 +115,8 @@ class Membership:
         Args:
             wait_for_job: waits for so many seconds at most (None: for ever), as Job.wait.
             limit_s: the longest wait, or None.
-            uuids: of its GPUs.
+            machine: whose GPUs it has.
+            uuids: of these GPUs.
             warn: given the warning.
             pids: returns the processes of the job.
 
@@ -129,11 +132,11 @@ class Membership:
             overdue = deadline is not None and time.monotonic() >= deadline
             if status is not None or pause_s is None or overdue:
                 return status
-            known = self._is_attached(pids(), uuids, warn)
+            known = self._is_attached(machine, uuids, pids(), warn)
             pause_s = None if known else min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _is_attached(
-        self, pids: set[int], uuids: Sequence[str], warn: Callable[[str], None]
+        self, machine: Machine, uuids: Sequence[str], pids: set[int], warn: Callable[[str], None]
     ) -> bool:
         """Whether it is known by now if the job is a client; it is told if it is not."""
         try:
@@ -143,11 +146,13 @@ class Membership:
             return True
         if pids & clients:
             return True
-        without = sorted(pid for pid in pids & pids_at_work(uuids) if not serves_a_group(pid))
+        at_work = find_at_work(machine, uuids, pids)
+        without = sorted(pid for pid in at_work if not serves_a_group(pid))
         if not without:
             return False
         shown = ", ".join(map(str, without))
         warn(
-            f"pid {shown} of the job uses its GPU without MPS: neither its share of SMs nor its memory is bounded"
+            f"pid {shown} of the job uses its GPU without MPS: neither its share of SMs nor its "
+            "memory is bounded"
         )
         return True

@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
 
 from gpulaunch.errors import printable
 from gpulaunch.process.ending import wait_for_one
@@ -25,6 +24,7 @@ from gpulaunch.process.system import (
     program_of,
     user_of,
 )
+from gpulaunch.records import Record
 
 CONTROL = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
@@ -69,7 +69,7 @@ def pipe_directory_of(pid: int) -> str | None:
     return _pipe_directory(pid) if program_of(pid) in (CONTROL, SERVER) else None
 
 
-class _Said(NamedTuple):
+class _Said(Record):
     """Exit status, answer and complaint of nvidia-cuda-mps-control."""
 
     status: int
@@ -146,12 +146,14 @@ class Daemon:
         owner = user_of(server)
         if owner not in (None, self._user_id):
             raise MpsError(
-                f"its server (pid {server}) is {owner_of(server)}'s: others have to wait until that is done"
+                f"its server (pid {server}) is {owner_of(server)}'s: others have to wait until "
+                "that is done"
             )
         state = self.ask(f"get_server_status {server}").strip()
         if state.lower().startswith("unknown command"):
             raise MpsError(
-                "this driver's MPS does not tell whether its server works: get_server_status is unknown"
+                "this driver's MPS does not tell whether its server works: get_server_status is "
+                "unknown"
             )
         return state
 

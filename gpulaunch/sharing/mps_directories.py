@@ -4,9 +4,9 @@ import os
 import re
 import stat
 from contextlib import suppress
-from typing import NamedTuple
 
 from gpulaunch.leases.environment import MPS_VARIABLES
+from gpulaunch.records import Record
 
 PATIENCE_S = 30.0
 """What a server gets to become ACTIVE in: it opens every GPU of the group, slowly without the
@@ -20,7 +20,7 @@ _SOCKET_BYTES = 107  # of sockaddr_un, less the end
 _LONGEST_NAME = "/12345678/control_privileged"
 
 
-class MpsPlace(NamedTuple):
+class MpsPlace(Record):
     """Where and how the MPS daemons of share groups are run.
 
     Attributes:
@@ -47,7 +47,10 @@ def make_own(directory: str) -> str | None:
     """Make a directory that is this user's alone; what is wrong with it, if it is not."""
     room = _SOCKET_BYTES - len(_LONGEST_NAME)
     if len(os.fsencode(directory)) > room:
-        return f"{directory}: the path has {len(os.fsencode(directory))} bytes: a socket has room for {room}"
+        return (
+            f"{directory}: the path has {len(os.fsencode(directory))} bytes: a socket has room for "
+            f"{room}"
+        )
     try:
         with suppress(FileExistsError):
             os.mkdir(directory, 0o700)

@@ -8,10 +8,11 @@ have left.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, Performance, cd_search
 from gpulaunch.sharing.curve import KEPT, is_whole, percentage_for, rounded_down, throughput_at
@@ -27,7 +28,7 @@ LEAST_LEFT = 10
 Mode = Literal["alone", "performance", "power", "even", "unknown"]
 
 
-class Partition(NamedTuple):
+class Partition(Record):
     """Percentages for a group of jobs.
 
     Attributes:
@@ -47,7 +48,7 @@ class Partition(NamedTuple):
     evaluations: int = 0
 
 
-class Part(NamedTuple):
+class Allotment(Record):
     """What a job gets that comes to a GPU.
 
     Attributes:
@@ -65,7 +66,7 @@ class Part(NamedTuple):
     reason: str
 
 
-class Prediction(NamedTuple):
+class Prediction(Record):
     """What the curves say of jobs together. It knows no contention for bandwidth, so it is the best that can be.
 
     Attributes:
@@ -216,12 +217,12 @@ def _names(demands: Iterable[Demand]) -> str:
     )
 
 
-def for_newcomer(
+def allot_newcomer(
     residents: Sequence[tuple[Demand, int]],
     newcomer: Demand,
     announced: Sequence[Demand],
     capacity: Capacity,
-) -> Part:
+) -> Allotment:
     """The percentage of a job that comes to a GPU, where nobody who is there can be resized.
 
     1. Nobody is there: its part of the partition of all that are announced; alone, what it can make
@@ -254,14 +255,14 @@ def for_newcomer(
             if announced
             else optimum.reason
         )
-        return Part(own, optimum, left, overlaps=own > room, reason=reason)
+        return Allotment(own, optimum, left, overlaps=own > room, reason=reason)
     kept = f", less {reserved} % for jobs to come" if reserved else ""
     there = f"the jobs that are there leave {max(0, left)} %{kept}: "
     if room < LEAST_LEFT:
         reason = f"{there}too little, so it gets its part of the best partition, {own} %"
-        return Part(own, optimum, left, overlaps=own > room, reason=reason)
+        return Allotment(own, optimum, left, overlaps=own > room, reason=reason)
     if is_memory_intensive(newcomer, capacity) and own <= room:
-        return Part(
+        return Allotment(
             own,
             optimum,
             left,
@@ -269,7 +270,9 @@ def for_newcomer(
             reason=f"{there}it is memory-intensive and needs {own} %",
         )
     taken = rounded_down(room, capacity.sm_count)
-    return Part(taken, optimum, left, overlaps=taken > room, reason=f"{there}it gets all of that")
+    return Allotment(
+        taken, optimum, left, overlaps=taken > room, reason=f"{there}it gets all of that"
+    )
 
 
 def predict(demands: Sequence[Demand], sm_percentages: Sequence[float]) -> Prediction | None:

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from math import fsum, isqrt
-from typing import NamedTuple
 
 from gpulaunch.errors import printable
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
+from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import BOUNDS, Bounds, judge, partner_preference
 from gpulaunch.sharing.partition import partition
@@ -25,7 +25,7 @@ from gpulaunch.sharing.prediction import (
 )
 
 
-class Job(NamedTuple):
+class Job(Record):
     """An entry of the queue.
 
     Attributes:
@@ -46,7 +46,7 @@ class Job(NamedTuple):
     after: tuple[str, ...] = ()
 
 
-class Site(NamedTuple):
+class Site(Record):
     """Where the queue will run.
 
     Attributes:
@@ -64,7 +64,7 @@ class Site(NamedTuple):
     bounds: Bounds = BOUNDS
 
 
-class Workflow(NamedTuple):
+class Workflow(Record):
     """Tasks of a job that run one after the other: one client of a GPU.
 
     Attributes:
@@ -93,7 +93,7 @@ class Workflow(NamedTuple):
         return None if self.demand.power_w is None else self.demand.power_w * self.alone_s
 
 
-class Member(NamedTuple):
+class Member(Record):
     """A workflow as one of a group.
 
     Attributes:
@@ -107,7 +107,7 @@ class Member(NamedTuple):
     end_s: float
 
 
-class Cost(NamedTuple):
+class Cost(Record):
     """What something takes; the energy is None if a power is unknown."""
 
     time_s: float
@@ -121,7 +121,7 @@ class Cost(NamedTuple):
         return Gain(other.time_s / self.time_s, energies)
 
 
-class Group(NamedTuple):
+class Group(Record):
     """Workflows that start together on one GPU; the next group there starts when the last of them has ended.
 
     Attributes:
@@ -147,7 +147,7 @@ class Group(NamedTuple):
     why_alone: str | None
 
 
-class Configuration(NamedTuple):
+class Configuration(Record):
     """A way to run all tasks of one job on one GPU: so many tasks one after the other, in each of so many workflows."""
 
     tasks: int
@@ -156,7 +156,7 @@ class Configuration(NamedTuple):
     gain: Gain
 
 
-class Configurations(NamedTuple):
+class Configurations(Record):
     """The ways to run one job that are compared.
 
     Attributes:
@@ -172,7 +172,7 @@ class Configurations(NamedTuple):
     limits: tuple[str, ...]
 
 
-class Plan(NamedTuple):
+class Plan(Record):
     """What to run together.
 
     Attributes:
@@ -261,12 +261,13 @@ def _schedule(
             heappush(free, (min(end for end in ends.values() if end > now), gpu))
             continue
         chosen, why_alone = choose(ready, 1 + sum(time <= now for time, _ in free), site)
-        group = _run(chosen, gpu, now, site)._replace(why_alone=why_alone)
+        group = replace(_run(chosen, gpu, now, site), why_alone=why_alone)
         groups.append(group)
-        for flow, _, end_s in group.members:
-            left[flow.job.name] -= 1
-            ends[flow.job.name] = max(end_s, ends.get(flow.job.name, 0.0))
-            waiting.remove(flow)
+        for member in group.members:
+            name = member.workflow.job.name
+            left[name] -= 1
+            ends[name] = max(member.end_s, ends.get(name, 0.0))
+            waiting.remove(member.workflow)
         heappush(free, (now + group.cost.time_s, gpu))
     return tuple(groups)
 
@@ -332,7 +333,10 @@ def _why_alone(ready: Sequence[Workflow], most: int, site: Site) -> str:
     if most == 1:
         return "there is a GPU for each"
     best = _by_preference(ready[1:], ready[:1], site)[0]
-    return f"beside {printable(best.job.name)}: {'; '.join(_refusal(ready[:1], best.job.client, site))}"
+    return (
+        f"beside {printable(best.job.name)}: "
+        f"{'; '.join(_refusal(ready[:1], best.job.client, site))}"
+    )
 
 
 def _run(flows: Sequence[Workflow], gpu: int, start_s: float, site: Site) -> Group:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
@@ -13,6 +13,7 @@ from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import Job, Site, circle
@@ -58,7 +59,7 @@ _NAMES = {
 _MOST_WEIGHT = 10.0
 
 
-class Queue(NamedTuple):
+class Queue(Record):
     """What a queue file says.
 
     Attributes:
@@ -150,7 +151,10 @@ def _objective(top: Mapping[str, Any]) -> Objective:
         type(weight) in (int, float) and 0 <= weight <= _MOST_WEIGHT for weight in weights
     )
     if len(weights) != 2 or not numbers or not any(weights):
-        problem = f"{weights!r} is not two numbers, of throughput and energy, 0 to {_MOST_WEIGHT:g} and not both 0"
+        problem = (
+            f"{weights!r} is not two numbers, of throughput and energy, 0 to {_MOST_WEIGHT:g} and "
+            "not both 0"
+        )
         raise FieldError(("weights",), f"weights: {problem}")
     tolerance = top.get("throughput_tolerance_percentage", usual.throughput_tolerance_percentage)
     return Objective(top.get("objective", usual.name), weights[0], weights[1], tolerance)

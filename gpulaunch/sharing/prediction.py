@@ -8,9 +8,9 @@ leave out.
 
 from collections.abc import Sequence
 from math import fsum, log
-from typing import NamedTuple
 
 from gpulaunch.profiles.demand import CurvePoint, Demand
+from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import throughput_at
 
@@ -23,7 +23,7 @@ Source: the line of least squares through average power over average SM utilizat
 """
 
 
-class Solo(NamedTuple):
+class Solo(Record):
     """A job as it is alone on the GPU.
 
     Attributes:
@@ -35,7 +35,7 @@ class Solo(NamedTuple):
     duration_s: float
 
 
-class Together(NamedTuple):
+class Together(Record):
     """What jobs that start together on one GPU are predicted to take.
 
     Attributes:
@@ -115,7 +115,7 @@ def drawn_power(
     return idle + fsum((power - idle) * speed for power, speed in zip(powers, speeds, strict=True))
 
 
-class Pace(NamedTuple):
+class Pace(Record):
     """How jobs on one GPU get on.
 
     Attributes:
@@ -177,13 +177,15 @@ def run_together(
     running = list(range(len(jobs)))
     while running:
         demands = [jobs[i].demand for i in running]
-        speeds, power = pace(
+        at = pace(
             demands, capacity, [percentages[i] for i in running] if percentages else (), idle_w
         )
-        needed = [left[i] / speed for i, speed in zip(running, speeds, strict=True)]
+        needed = [left[i] / speed for i, speed in zip(running, at.speeds, strict=True)]
         step = min(needed)
-        known, energy, now = known and power is not None, energy + (power or 0.0) * step, now + step
-        for i, speed, need in zip(running, speeds, needed, strict=True):
+        known = known and at.power_w is not None
+        energy += (at.power_w or 0.0) * step
+        now += step
+        for i, speed, need in zip(running, at.speeds, needed, strict=True):
             left[i] = 0.0 if need <= step else max(0.0, left[i] - step * speed)
             ends[i] = now
         running = [i for i in running if left[i]]
@@ -209,7 +211,7 @@ def normalized_turnaround(alone_s: Sequence[float], together_s: Sequence[float])
     ) / len(alone_s)
 
 
-class Gain(NamedTuple):
+class Gain(Record):
     """What sharing is predicted to bring, against the same work one after the other: 1 is nothing.
 
     Attributes:
@@ -237,10 +239,10 @@ class Gain(NamedTuple):
 
 def steady_gain(demands: Sequence[Demand], capacity: Capacity) -> Gain:
     """Gain while all of them run, whatever their durations: one after the other each would do the same work."""
-    speeds, power = pace(demands, capacity, idle_w=idle_power(capacity))
-    if not power:
-        return Gain(fsum(speeds), None)
+    at = pace(demands, capacity, idle_w=idle_power(capacity))
+    if not at.power_w:
+        return Gain(fsum(at.speeds), None)
     alone = fsum(
-        (demand.power_w or 0.0) * speed for demand, speed in zip(demands, speeds, strict=True)
+        (demand.power_w or 0.0) * speed for demand, speed in zip(demands, at.speeds, strict=True)
     )
-    return Gain(fsum(speeds), alone / power)
+    return Gain(fsum(at.speeds), alone / at.power_w)

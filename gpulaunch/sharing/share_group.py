@@ -95,7 +95,8 @@ class ShareGroup:
         with slow_lock.held(self._lock_path, patience_s) as got:
             if not got:
                 raise MpsError(
-                    f"{self._lock_path} cannot be had for {patience_s:g} s: another launch is at its MPS daemon"
+                    f"{self._lock_path} cannot be had for {patience_s:g} s: another launch is at "
+                    "its MPS daemon"
                 )
             guard = self._guard() if may_fork else None
             try:

@@ -19,14 +19,15 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import as_dict
 from gpulaunch.show import Document
-from gpulaunch.show.share_documents import joining_document, sharing_document, sharing_lines
+from gpulaunch.show.share_documents import share_option_document, sharing_document, sharing_lines
 
 if TYPE_CHECKING:
     from gpulaunch.decide.explain import Alternative, Explanation
     from gpulaunch.leases.share import Share
+    from gpulaunch.machine.driver import OutsideUse
     from gpulaunch.measure.link_fit import Comparison
 
 
@@ -93,7 +94,7 @@ def explanation_document(explanation: "Explanation") -> Document:
         "alternatives": [_alternative(alternative) for alternative in explanation.alternatives],
         "if_idle": _alternative(explanation.if_idle) if explanation.if_idle else None,
         "share_groups": [
-            {"gpus": gpus, **joining_document(joining)} for joining, gpus in explanation.sharing
+            {"gpus": gpus, **share_option_document(option)} for option, gpus in explanation.sharing
         ],
     }
 
@@ -154,7 +155,7 @@ def _scores(scores: Scores | None) -> dict[str, float | None]:
 def status_document(
     topology: Topology,
     leases: Sequence[Lease],
-    outside: Sequence[OutsideUse],
+    outside: "Sequence[OutsideUse]",
     user_name: Callable[[int], str],
     tickets: Sequence[Ticket] = (),
     left_over: Mapping[str, Sequence[int]] | None = None,
@@ -343,7 +344,7 @@ def topology_document(topology: Topology) -> Document:
                 "nvlink_version": gpu.nvlink_version or None,
                 "nvlinks_to_switch": gpu.nvswitch_links,
                 "nvlinks_to_cpu": gpu.cpu_nvlinks,
-                "mig": gpu.mig._asdict() if gpu.mig else None,
+                "mig": as_dict(gpu.mig) if gpu.mig else None,
             }
             for gpu in topology.gpus
         ],

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from gpulaunch.records import as_dict, field_names
 from gpulaunch.show import Document
-from gpulaunch.simulate.measures import Measured, Quartiles, Replay, quartiles
+from gpulaunch.simulate.measures import Quartiles, Replay, ReplayedJob, quartiles
 
 
 def replays_document(replays: Iterable[Replay]) -> Document:
@@ -53,22 +54,21 @@ def _quartiles(values: Iterable[float]) -> Document | None:
     four = quartiles(found)
     if four is None:
         return None
-    names = dict(zip(Quartiles._fields, ("min", "p25", "p50", "p75", "max"), strict=True))
-    shown = {names[field]: round(value, 6) for field, value in four._asdict().items()}
+    names = dict(zip(field_names(Quartiles), ("min", "p25", "p50", "p75", "max"), strict=True))
+    shown = {names[field]: round(value, 6) for field, value in as_dict(four).items()}
     return {**shown, "mean": round(sum(found) / len(found), 6)}
 
 
-def _job(one: Measured) -> dict[str, Any]:
-    job, stay = one.stay.job, one.stay
+def _job(one: ReplayedJob) -> dict[str, Any]:
     return {
-        "id": job.id,
-        "name": job.name,
-        "machine": stay.machine,
-        "gpus": list(stay.gpus),
+        "id": one.id,
+        "name": one.name,
+        "machine": one.machine,
+        "gpus": list(one.gpus),
         "sensitive": one.sensitive,
-        "submitted_s": round(job.arrival_s, 6),
-        "started_s": round(stay.started_s, 6),
-        "ended_s": round(stay.ended_s, 6),
+        "submitted_s": round(one.arrival_s, 6),
+        "started_s": round(one.started_s, 6),
+        "ended_s": round(one.ended_s, 6),
         "wait_s": round(one.wait_s, 6),
         "run_s": round(one.run_s, 6),
         "turnaround_s": round(one.turnaround_s, 6),
@@ -76,7 +76,7 @@ def _job(one: Measured) -> dict[str, Any]:
         "aggregate_bandwidth_gb_per_s": _rounded(one.aggregate_bandwidth),
         "allocation_quality": _rounded(one.quality),
         "slowdown": round(one.slowdown, 6),
-        "utility": _rounded(stay.utility),
+        "utility": _rounded(one.utility),
         "violates_slo": one.violates,
     }
 

@@ -1,16 +1,15 @@
 """The document of replays -> words and figures for people: what was replayed, and a row for each policy."""
 
-from typing import NamedTuple
-
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
+from gpulaunch.records import Record
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import figure
 
 _QUARTILES = ("min", "p25", "p50", "p75", "max", "mean")
 
 
-class Rows(NamedTuple):
+class Rows(Record):
     """A table.
 
     Attributes:
@@ -40,8 +39,10 @@ def replayed(document: Document) -> tuple[str, str]:
 
 
 KEY = (
-    "in use: GPU time that was held; broken: GPU time that was free on a socket where others ran; slower: mean "
-    "run time over that alone on the best GPUs; SLO: jobs that ran with less than they need; no ring: none over"
+    "in use: GPU time that was held; broken: GPU time that was free on a socket where others ran; "
+    "slower: mean "
+    "run time over that alone on the best GPUs; SLO: jobs that ran with less than they need; no "
+    "ring: none over"
     " NVLinks alone"
 )
 """What the columns are."""

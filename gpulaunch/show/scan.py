@@ -1,6 +1,7 @@
 """What a scan found -> its JSON document, and rows for a terminal."""
 
 from gpulaunch.errors import printable
+from gpulaunch.records import as_dict
 from gpulaunch.scan.call import Scan
 from gpulaunch.show import Document
 
@@ -14,7 +15,7 @@ def scan_document(scan: Scan) -> Document:
         scan: from scan_sources.
     """
     return {
-        "calls": [call._asdict() | {"file": printable(call.file)} for call in scan.calls],
+        "calls": [as_dict(call) | {"file": printable(call.file)} for call in scan.calls],
         "pattern": scan.pattern,
         "sensitive": scan.sensitive,
         "confidence": scan.confidence,

@@ -8,26 +8,28 @@ from gpulaunch.errors import printable
 from gpulaunch.show import Document
 
 if TYPE_CHECKING:
-    from gpulaunch.decide.share_options import Joining
+    from gpulaunch.decide.share_options import ShareOption
 
 
 def sharing_document(request: Request, grant: Grant | None) -> Document | None:
     """With whom the GPUs are shared, or will be, and what speaks for and against it; None if nobody asked for it."""
-    if request.own_because:
-        return {"residents": [], "own_because": request.own_because}
+    if request.exclusive_reason:
+        return {"residents": [], "own_because": request.exclusive_reason}
     if request.sharing is None or grant is None:
         return None
-    joined: Document = (
-        {"residents": []} if grant.joining is None else joining_document(grant.joining)
+    document: Document = (
+        {"residents": []}
+        if grant.share_option is None
+        else share_option_document(grant.share_option)
     )
-    return {**joined, "own_because": grant.own_because}
+    return {**document, "own_because": grant.exclusive_reason}
 
 
-def joining_document(joining: "Joining") -> Document:
+def share_option_document(option: "ShareOption") -> Document:
     """What becomes of some GPUs if a job comes to share them."""
-    sums, part = joining.verdict.sums, joining.part
+    sums, allotment = option.verdict.sums, option.allotment
     return {
-        "uuids": list(joining.group),
+        "uuids": list(option.group),
         "residents": [
             {
                 "lease": lease.id,
@@ -35,22 +37,22 @@ def joining_document(joining: "Joining") -> Document:
                 "profile": lease.profile,
                 "sm_percentage": lease.share.sm_percentage if lease.share else None,
             }
-            for lease in joining.residents
+            for lease in option.residents
         ],
-        "problem": joining.problem,
-        "notes": list(joining.verdict.notes),
+        "problem": option.refusal,
+        "notes": list(option.verdict.notes),
         "sm_utilization_percentage": sums.sm_percentage,
         "memory_bandwidth_utilization_percentage": sums.memory_bandwidth_percentage,
         "memory_bytes": sums.memory_bytes,
         "power_w": sums.power_w,
         "predicted_power_w": sums.predicted_power_w,
         "interference": sums.interference,
-        "sm_percentage": part.sm_percentage if part else None,
-        "optimum_sm_percentages": list(part.optimum.sm_percentages) if part else [],
-        "left_sm_percentage": part.left if part else None,
-        "why": part.reason if part else None,
-        "predicted_stp": joining.prediction.stp if joining.prediction else None,
-        "predicted_antt": joining.prediction.antt if joining.prediction else None,
+        "sm_percentage": allotment.sm_percentage if allotment else None,
+        "optimum_sm_percentages": list(allotment.optimum.sm_percentages) if allotment else [],
+        "left_sm_percentage": allotment.left if allotment else None,
+        "why": allotment.reason if allotment else None,
+        "predicted_stp": option.prediction.stp if option.prediction else None,
+        "predicted_antt": option.prediction.antt if option.prediction else None,
     }
 
 
@@ -66,5 +68,8 @@ def sharing_lines(document: Document) -> list[str]:
         for one in sharing["residents"]
     ]
     return [
-        f"shared: {document['sm_percentage']} % of the SMs, with {', '.join(beside) or 'nobody yet'}"
+        (
+            f"shared: {document['sm_percentage']} % of the SMs, with "
+            f"{', '.join(beside) or 'nobody yet'}"
+        )
     ]

@@ -22,7 +22,7 @@ from gpulaunch.show.terminal import Fitted, Group, Table, Text, cut, figure, tab
 from gpulaunch.show.topology.text import wrapped
 
 if TYPE_CHECKING:
-    from gpulaunch.decide.share_options import Joining
+    from gpulaunch.decide.share_options import ShareOption
     from gpulaunch.machine.gpu import Gpu
     from gpulaunch.sharing.partition import Partition
 
@@ -49,7 +49,8 @@ def status_table(document: Document, now: datetime) -> Group:
         lines += [
             Text(
                 f"lease {lease['id']} is held by a left-over process of a job that has ended (pid "
-                f"{', '.join(map(str, lease['left_over_pids']))}): 'gpulaunch free {lease['id']}' ends it",
+                f"{', '.join(map(str, lease['left_over_pids']))}): 'gpulaunch free {lease['id']}' "
+                "ends it",
                 "yellow",
             )
             for lease in document["leases"]
@@ -87,12 +88,18 @@ def status_table(document: Document, now: datetime) -> Group:
 def _container_note(lease: Document) -> str:
     """Why a lease stays whose container does not run, or cannot be asked about."""
     if lease["container_problem"]:
-        return f"lease {lease['id']} stays until its engine tells of its container: {lease['container_problem']}"
+        return (
+            f"lease {lease['id']} stays until its engine tells of its container: "
+            f"{lease['container_problem']}"
+        )
     if lease["container_state"] in (None, "running"):
         return ""
     note = f"lease {lease['id']} stays: container {printable(lease['container_name'])} "
     if lease["container_state"] == "exited":
-        return f"{note}has ended, and its restart policy may start it: 'gpulaunch free {lease['id']}' ends that"
+        return (
+            f"{note}has ended, and its restart policy may start it: 'gpulaunch free {lease['id']}' "
+            "ends that"
+        )
     if lease["container_state"] == "created":
         return f"{note}is made, and not started yet"
     return f"{note}is {printable(lease['container_state'])}"
@@ -197,26 +204,28 @@ def _sharing_parts(
         return []
     columns = ("SM %", "BW %", "memory")
     table = table_of("", "GPUs", *columns, "verdict on all together", right=columns)
-    chosen = decision.joining if isinstance(decision, Grant) else None
-    for joining, gpus in explanation.sharing:
-        sums, mark = joining.verdict.sums, ">" if joining == chosen else ""
+    chosen = decision.share_option if isinstance(decision, Grant) else None
+    for option, gpus in explanation.sharing:
+        sums, mark = option.verdict.sums, ">" if option == chosen else ""
         figures = (figure(sums.sm_percentage), figure(sums.memory_bandwidth_percentage))
-        table.add_row(mark, gpus, *figures, format_size(sums.memory_bytes), _verdict(joining))
+        table.add_row(mark, gpus, *figures, format_size(sums.memory_bytes), _verdict(option))
     parts: list[Table | Text] = [
         Text(f"sharing for {request.sharing.client.objective.name}", "bold")
     ]
     parts += [table] if explanation.sharing else []
-    if isinstance(decision, Grant) and decision.own_because:
-        parts.append(Text(f"not shared: {printable(decision.own_because)}", "yellow"))
-    if chosen and chosen.part:
-        parts.append(Text(f"{chosen.part.sm_percentage} % of the SMs: {chosen.part.reason}"))
-        optimum = chosen.part.optimum
+    if isinstance(decision, Grant) and decision.exclusive_reason:
+        parts.append(Text(f"not shared: {printable(decision.exclusive_reason)}", "yellow"))
+    if chosen and chosen.allotment:
+        parts.append(
+            Text(f"{chosen.allotment.sm_percentage} % of the SMs: {chosen.allotment.reason}")
+        )
+        optimum = chosen.allotment.optimum
         if len(optimum.sm_percentages) > 1:
             parts.append(
                 Text(f"best for all together would be {_shares(optimum)}: {optimum.reason}", "dim")
             )
     if chosen and chosen.prediction:
-        stp, antt = chosen.prediction
+        stp, antt = chosen.prediction.stp, chosen.prediction.antt
         parts.append(Text(f"predicted by their curves: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
     return [*parts, Text()]
 
@@ -231,12 +240,12 @@ def _shares(optimum: "Partition") -> str:
     )
 
 
-def _verdict(joining: "Joining") -> Text:
+def _verdict(option: "ShareOption") -> Text:
     """Whether the job may come, and who is there."""
-    verdict = Text(printable(joining.problem or "may come"), "red" if joining.problem else "green")
-    for note in () if joining.problem else joining.verdict.notes:
+    verdict = Text(printable(option.refusal or "may come"), "red" if option.refusal else "green")
+    for note in () if option.refusal else option.verdict.notes:
         verdict.append(f"; {note}", "yellow")
-    for lease in joining.residents:
+    for lease in option.residents:
         percentage = f", {lease.share.sm_percentage} % of the SMs" if lease.share else ""
         job = lease.name or lease.profile or lease.command[0]
         verdict.append(f"\nbeside {printable(job)} ({lease.id}){percentage}", "dim")
@@ -254,15 +263,15 @@ def _by_reason(explanation: Explanation) -> dict[str, str]:
 def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
     columns = ("effective", "preserved", "lasting", "aggregate", "fragmentation", "cost")
     table = table_of("", *columns, "GPUs", right=columns)
-    choice = grant.choice
+    problem = grant.problem
     for place, candidate in enumerate(explanation.candidates):
         style = "bold green" if place == 0 else ""
-        gpus = cut(choice.set_named(candidate.gpus))
+        gpus = cut(problem.format_set(candidate.gpus))
         table.add_row(">" if place == 0 else "", *_score_cells(candidate.scores), gpus, style=style)
     assumed = (
         f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
     )
-    sensitive = "bandwidth-sensitive" if choice.sensitive else "not bandwidth-sensitive"
+    sensitive = "bandwidth-sensitive" if problem.sensitive else "not bandwidth-sensitive"
     pattern = (
         request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
     )
@@ -272,8 +281,10 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         Text(explanation.reason),
         *_idle_part(explanation),
         Text(
-            f"policy {request.policy.replace('_', '-')}, bandwidth model {request.bandwidth_model}, pattern"
-            f" {printable(pattern)}, {sensitive}{assumed}; in rank order: {choice.named(grant.placement.gpus)}",
+            f"policy {request.policy.replace('_', '-')}, bandwidth model "
+            f"{request.bandwidth_model}, pattern"
+            f" {printable(pattern)}, {sensitive}{assumed}; in rank order: "
+            f"{problem.format_ranks(grant.placement.gpus)}",
             "dim",
         ),
     ]
@@ -309,7 +320,7 @@ def _candidates(grant: Grant) -> str:
     count = grant.placement.candidates
     if count == 1:
         return "1 candidate"
-    compared = grant.placement.by and not grant.placement.made
+    compared = grant.placement.by and not grant.placement.chosen_by_policy
     return f"{count} candidates, {'best' if compared else 'what the policy takes'} first"
 
 

@@ -12,28 +12,35 @@ from rich.text import Text
 
 from gpulaunch.errors import printable
 
-__all__ = ["Fitted", "Group", "ProgressLine", "Table", "Text", "cut", "draw", "figure", "table_of"]
+__all__ = [
+    "Fitted",
+    "Group",
+    "ProgressLine",
+    "Table",
+    "Text",
+    "bar",
+    "cut",
+    "draw",
+    "figure",
+    "table_of",
+]
 
 _LEAST = 14  # columns of the last one: then the others have to give way
 _UNCUT = 4096  # columns: a pipe has no edge to fit to
 _BAR = 24  # columns of a progress bar
 
 
-def draw(table: RenderableType, stream: TextIO | None, *, fit: bool = True) -> None:
+def draw(table: RenderableType, stream: TextIO | None) -> None:
     """Write a table to a terminal, as wide as that is and in its colours, or uncut and plain to anything else.
 
     Args:
         table: what the functions below return.
         stream: None draws nothing.
-        fit: cut to the terminal's width; else the terminal wraps what is too long.
     """
     if stream is not None:
         Console(
-            file=stream,
-            highlight=False,
-            markup=False,
-            width=None if fit and stream.isatty() else _UNCUT,
-        ).print(table)
+            file=stream, highlight=False, markup=False, width=None if stream.isatty() else _UNCUT
+        ).print(table, crop=False)
 
 
 def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -61,6 +68,23 @@ def cut(text: str) -> Text:
 def figure(value: float | None) -> str:
     """A number in four digits, or whole from 1,000 on; "-" where there is none."""
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def bar(share: float, columns: int, *, plain: bool) -> Text:
+    """Return a bar of so many columns; it is empty for a share of 0 only.
+
+    Args:
+        share: that is filled, 0 to 1.
+        columns: of all of it.
+        plain: draw with ASCII only.
+
+    Example:
+        >>> bar(0.5, 6, plain=True).plain
+        '###---'
+    """
+    filled, empty = "#-" if plain else "━─"
+    full = min(max(round(columns * share), share > 0), columns)
+    return Text.assemble((filled * full, "cyan"), (empty * (columns - full), "dim"))
 
 
 class Fitted:
@@ -103,11 +127,8 @@ class ProgressLine:
             share: of all, 0 to 1.
             text: beside the bar; it is cut where the terminal ends.
         """
-        full = round(_BAR * min(max(share, 0.0), 1.0))
-        bar = "##--" if self._console.options.ascii_only else "━━──"
-        line = Text.assemble(
-            (bar[0] * full, "cyan"), (bar[-1] * (_BAR - full), "dim"), f" {printable(text)}"
-        )
+        line = bar(share, _BAR, plain=self._console.options.ascii_only)
+        line.append(f" {printable(text)}")
         line.truncate(max(1, self._console.width - 1), overflow="ellipsis")
         self.clear()
         self._console.print(line, end="")

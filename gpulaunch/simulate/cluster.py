@@ -8,16 +8,17 @@ is, not for each machine; and what was decided for a state once is remembered.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
 
-from gpulaunch.decide.choose import choose
+from gpulaunch.decide.choose import pose_problem
 from gpulaunch.decide.decide import Grant, Refuse, Situation, admitted_gpus, decide
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
-from gpulaunch.decide.placement.policies import utility_of
-from gpulaunch.decide.request import GOES_BY_UTILITY, Request
+from gpulaunch.decide.placement.place import Placement
+from gpulaunch.decide.placement.policies import POLICIES, MachineFigure, utility_of
+from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import Job
 from gpulaunch.simulate.simulated_leases import lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
@@ -26,10 +27,6 @@ State = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter: how many there are of each, or in the order in
 which they began.
 """
-
-_FIRST_FIT = ("baseline", "fcfs")
-_COMPARES_MACHINES_BY = {"best_effort": ("aggregate_bandwidth",)}
-"""What a policy that makes its sets itself compares those of several machines by."""
 
 
 class Ahead:
@@ -52,7 +49,7 @@ class Ahead:
         }
 
 
-class Found(NamedTuple):
+class Found(Record):
     """GPUs for a job on machines in one state.
 
     Attributes:
@@ -69,7 +66,7 @@ class Found(NamedTuple):
 
 
 class Remembered:
-    """What was decided before, on machines of one kind; several simulations may share it if that is all they share.
+    """Decisions made before, on machines of one kind, for one or several simulations to share.
 
     Args:
         topology: of the machines.
@@ -88,7 +85,7 @@ class Remembered:
         self.utilities: dict[object, float] = {}
 
     def yardstick(self, model: str) -> Yardstick:
-        """What measures placements by a bandwidth model."""
+        """Return the yardstick of a bandwidth model."""
         return self._yardsticks.setdefault(model, Yardstick(self._topology, model))
 
 
@@ -123,7 +120,7 @@ class Cluster:
         self.topology = topology
         self.nodes = [Node(len(topology.gpus)) for _ in range(count)]
         requests = list(requests)
-        self._ordered = any(request.policy in GOES_BY_UTILITY for request in requests)
+        self._ordered = any(POLICIES[request.policy].goes_by_utility for request in requests)
         self._names = any(request.wishes.apart_from for request in requests)
         self._signature = signature(requests)
         self.sharing = any(request.sharing for request in requests)
@@ -140,9 +137,9 @@ class Cluster:
         self._position = position
 
     def kind_of(self, request: Request) -> int:
-        """A number that requests share which differ in nothing but the least utility, to look decisions up by."""
-        like = request._replace(
-            utility=request.utility._replace(least=0.0), name=self._name_of(request)
+        """Return a number that requests share which differ only in their least utility."""
+        like = replace(
+            request, utility=replace(request.utility, least=0.0), name=self._name_of(request)
         )
         same = repr((request.is_choosy, like))  # by which others may pass it, and it others
         kinds = self._remembered.kinds
@@ -161,10 +158,10 @@ class Cluster:
         return tuple(gpu.uuid for gpu in admitted_gpus(request, self.topology))
 
     def find(self, job: Job, kind: int, ahead: Ahead, clock_s: float) -> tuple[int, Found] | None:
-        """The best machine for a job now, with its GPUs there; None if it has to wait.
+        """Return the best machine for a job now, with its GPUs there; None if it has to wait.
 
         Args:
-            job: which.
+            job: to place.
             kind: of its request.
             ahead: earlier requests that wait.
             clock_s: now.
@@ -190,7 +187,7 @@ class Cluster:
         return 0
 
     def _lowest(self, alike: dict[State, list[int]], state: State) -> int | None:
-        """The first machine in a state; None if none is any more."""
+        """Return the first machine in a state; None if none is any more."""
         heap = alike[state]
         while heap and self.nodes[heap[0]].state != state:
             heappop(heap)
@@ -205,7 +202,7 @@ class Cluster:
         memory = self._remembered.found.get(key)
         if memory is None:
             memory = self._remembered.found[key] = _Memory()
-        patient = job.request.policy == "topo_aware_p"  # no other waits for utility
+        patient = POLICIES[job.request.policy].waits_for_utility
         least = job.request.utility.least if patient else 0.0
         known, found = memory.look_up(least)
         if not known:
@@ -223,7 +220,7 @@ class Cluster:
         return Found(gpus, lease, self._worth(job.request, grant, leases), grant.placement.utility)
 
     def utility(self, job: Job, kind: int, number: int, found: Found) -> float:
-        """Of GPUs to a job that is about to start there, whatever policy found them."""
+        """Return the utility of GPUs to a job that is about to start there, by whatever policy."""
         if found.utility is not None:
             return found.utility
         node = self.nodes[number]
@@ -236,33 +233,40 @@ class Cluster:
                 for gpu in self.topology.gpus
                 if not any(gpu.uuid in lease.uuids for lease in leases)
             ]
-            choice = choose(job.request, self.topology, free, free, len(found.gpus), leases)
-            utilities[key] = utility_of(choice, found.gpus)
+            problem = pose_problem(job.request, self.topology, free, free, len(found.gpus), leases)
+            utilities[key] = utility_of(problem, found.gpus)
         return utilities[key]
 
     def _worth(self, request: Request, grant: Grant, leases: Sequence[Lease]) -> tuple[float, ...]:
-        """By which the policy that chose GPUs on a machine would choose among machines, too.
-
-        Scores that decided on the machine decide among machines, with what is lost of preserved
-        bandwidth instead of what is left, which would make the largest machine the best.
-        """
-        placement, scores = grant.placement, grant.placement.scores
-        joins = float(bool(grant.joining and grant.joining.residents))
+        """Return the figures by which the policy of a request compares this machine with others."""
+        names = POLICIES[request.policy].compares_machines_by
+        if names == ():
+            return ()
+        if names is None:
+            names = grant.placement.by
+        joins = float(bool(grant.share_option and grant.share_option.residents))
         taken = {uuid for lease in leases for uuid in lease.uuids}
         free = [place for uuid, place in self._position.items() if uuid not in taken]
-        if request.policy in _FIRST_FIT:
-            return ()
-        if request.policy == "best_fit":
-            return joins, -float(len(free))
-        if placement.utility is not None:
-            return joins, round(placement.utility, 9), -scores.fragmentation
-        worth = [joins]
-        for name in _COMPARES_MACHINES_BY.get(request.policy, placement.by):
-            value = getattr(scores, name, None) or 0.0
-            if name in ("preserved_bandwidth", "lasting_bandwidth"):
-                value -= self._sum_of_links(free) / UNIT
-            worth.append(-value if name == "fragmentation" else round(value, 6))
-        return tuple(worth)
+        return joins, *(self._machine_figure(name, grant.placement, free) for name in names)
+
+    def _machine_figure(
+        self, name: MachineFigure, placement: Placement, free: Sequence[int]
+    ) -> float:
+        """Return one figure of a placement on a machine; of two machines the larger one wins.
+
+        Of preserved bandwidth it is what is lost, not what is left: that would always make the
+        largest machine the best.
+        """
+        if name == "fewest_free_gpus":
+            return -float(len(free))
+        if name == "utility":
+            return round(placement.utility or 0.0, 9)
+        if name == "fragmentation":
+            return -placement.scores.fragmentation
+        value: float = getattr(placement.scores, name, None) or 0.0
+        if name in ("preserved_bandwidth", "lasting_bandwidth"):
+            value -= self._sum_of_links(free) / UNIT
+        return round(value, 6)
 
     def _sum_of_links(self, places: Sequence[int]) -> int:
         weight = self._weight
@@ -295,10 +299,10 @@ class Cluster:
 
 
 class _Memory:
-    """What was decided for one kind of request in one state, by the least utility that was asked.
+    """Decisions for one kind of request in one state, by the least utility that was asked.
 
-    GPUs of a utility that is enough for a threshold are what any lower threshold down to the one
-    that they were found for would get, too; who waits under a threshold waits under any higher one.
+    GPUs whose utility passes a threshold are also granted under any lower threshold down to the one
+    that they were found for; a job that waits under a threshold waits under any higher one.
     """
 
     __slots__ = ("found", "waits_from")
@@ -308,7 +312,7 @@ class _Memory:
         self.waits_from = float("inf")
 
     def look_up(self, least: float) -> tuple[bool, Found | None]:
-        """Whether it is known, and what."""
+        """Return whether the answer is known, and the answer."""
         if least >= self.waits_from:
             return True, None
         for low, high, found in self.found:

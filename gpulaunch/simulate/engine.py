@@ -1,14 +1,18 @@
-"""Discrete events: jobs come, start when decide() grants them GPUs, run for as long as the time model says, and end."""
+"""The simulator's engine of discrete events.
+
+Jobs arrive, start when decide() grants them GPUs, run for as long as the time model says, and end.
+"""
 # pure: decides on plain values
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 from gpulaunch.simulate.cluster import Ahead, Cluster, Found, Remembered
 from gpulaunch.simulate.simulated_job import Job
 from gpulaunch.simulate.simulated_leases import ticket_of
@@ -38,8 +42,8 @@ class ImpossibleJobError(UsageError):
         self.job_id, self.reason = job.id, reason
 
 
-class Rules(NamedTuple):
-    """How jobs are replayed.
+class Rules(Record):
+    """Rules of a replay.
 
     Attributes:
         policy: name of the placement policy.
@@ -48,9 +52,8 @@ class Rules(NamedTuple):
         passable_s: how long smaller jobs may pass one that waits (backfill); 0: first in, first
             out.
         time_models: names of the models of time_model; none for fixed times.
-        lasting: a job stays as slow as the worst company it has had makes it; else it goes on
-            faster without.
-        tick_s: the scheduler looks only at multiples of this, and starts no job in the look that
+        lasting: a job stays as slow as its worst neighbours have made it; else it speeds up again.
+        tick_s: the scheduler acts only at multiples of this, and starts no job in the step that
             sees another end, as the published simulator of topo-aware-sc17 does; 0: it acts at
             once.
         yardstick: name of the bandwidth model by which placements are reported, whatever the policy
@@ -67,7 +70,7 @@ class Rules(NamedTuple):
     yardstick: str = "cut"
 
 
-class Stay(NamedTuple):
+class Stay(Record):
     """A job that has run.
 
     Attributes:
@@ -90,7 +93,7 @@ class Stay(NamedTuple):
     place: int
 
 
-class Moment(NamedTuple):
+class Moment(Record):
     """All that is so at one time, after everything that happens then.
 
     Attributes:
@@ -186,9 +189,10 @@ class _Simulation:
     ) -> None:
         def ruled(job: Job) -> Job:
             arrival_s = round(job.arrival_s, _DIGITS)
-            return job._replace(
+            return replace(
+                job,
                 arrival_s=arrival_s,
-                request=job.request._replace(policy=rules.policy, bandwidth_model=rules.model),
+                request=replace(job.request, policy=rules.policy, bandwidth_model=rules.model),
             )
 
         self._jobs = [ruled(job) for job in jobs]
@@ -217,7 +221,7 @@ class _Simulation:
         return sorted(self._done, key=lambda stay: stay.place)
 
     def _conserve(self) -> None:
-        """All jobs have ended, each once, and all GPUs are free again; that none is held twice, Cluster.start sees."""
+        """Check that all jobs have ended, each once, and that all GPUs are free again."""
         ended = sorted(stay.job.id for stay in self._done)
         free = sum(node.free for node in self._cluster.nodes)
         # _check has seen them run
@@ -326,7 +330,7 @@ class _Simulation:
             if job.request.utility.least
             else None
         )
-        lease = found.lease._replace(id=f"job{job.id}", name=job.request.name)
+        lease = replace(found.lease, id=f"job{job.id}", name=job.request.name)
         one = _Running(job, machine, found.gpus, lease, now, utility, self._started)
         self._started += 1
         self._cluster.start(machine, lease)
@@ -342,7 +346,7 @@ class _Simulation:
                 self._set_slowdown(one, now)
 
     def _set_slowdown(self, one: _Running, now: float) -> None:
-        """How fast it goes on from now; the end that was expected is replaced by another."""
+        """Set the speed of a job from now on; its expected end is replaced."""
         company = [
             lease
             for lease in self._cluster.nodes[one.machine].leases.values()

@@ -1,4 +1,4 @@
-"""Random traces, each from a seed alone: the mixes that the two scheduling papers draw their jobs from."""
+"""Random traces, each from a seed alone: the mixes of the two scheduling papers."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ def loaded_mix(
     most: int = 5,
     mean_s: float = 100.0,
 ) -> Iterator[Row]:
-    """Poisson arrivals that keep so much of a machine busy, if every job runs at its best; run times exponential.
+    """Return Poisson arrivals that ask for a share of a machine's GPU time; run times exponential.
 
     Args:
         seed: of the draw.
@@ -65,8 +65,8 @@ def loaded_mix(
         gpus: of the machine.
         load: share of its GPU time that is asked for, above 0.
         sensitive: share of jobs that are bandwidth-sensitive, 0 to 1.
-        least: GPUs of a job, uniform.
-        most: likewise.
+        least: fewest GPUs of a job; their number is uniform.
+        most: most GPUs of a job.
         mean_s: mean run time.
     """
     draw = Random(seed)  # noqa: S311

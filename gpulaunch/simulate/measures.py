@@ -1,12 +1,12 @@
-"""What came of a replay: of each job, and of all together."""
+"""Measures of a replay: of each job, and of all together."""
 # pure: decides on plain values
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from statistics import quantiles
-from typing import NamedTuple
 
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record
 from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Rules, Stay
 from gpulaunch.simulate.yardstick import Yardstick
@@ -15,19 +15,19 @@ _HOUR_S = 3600.0
 _SLO_ROUNDING = 1e-9
 
 
-class Measured(NamedTuple):
-    """What came of one job.
+class ReplayedJob(Record):
+    """Measures of one job.
 
     Attributes:
         stay: where and when it ran.
         effective_bandwidth: of its GPUs by the yardstick, GB/s; None without communication
             (mapa-sc21 3.4).
-        aggregate_bandwidth: likewise (Eq. 1).
+        aggregate_bandwidth: of its GPUs by the yardstick, GB/s; None without communication (Eq. 1).
         quality: aggregate bandwidth as a share of the best that the idle machine has (mapa-sc21
             Figure 4).
         nvlink_ring: whether a ring over NVLinks alone joins its GPUs; None without communication.
         slowdown: its time divided by that alone on the best GPUs, 1 at least but for rounding.
-        violates: it runs with less utility, or slower links, than it said that it needs
+        violates: it runs with less utility, or slower links, than it asked for
             (topo-aware-sc17 5.1: SLO).
     """
 
@@ -40,18 +40,58 @@ class Measured(NamedTuple):
     violates: bool
 
     @property
+    def id(self) -> int:
+        """Place of the job in the trace, from 0."""
+        return self.stay.job.id
+
+    @property
+    def name(self) -> str:
+        """What the job is called."""
+        return self.stay.job.name
+
+    @property
+    def arrival_s(self) -> float:
+        """When it came, from the beginning of the trace."""
+        return self.stay.job.arrival_s
+
+    @property
+    def machine(self) -> int:
+        """Number of the machine that it ran on, from 0."""
+        return self.stay.machine
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Indices of its GPUs, in rank order."""
+        return self.stay.gpus
+
+    @property
+    def started_s(self) -> float:
+        """When it started, from the beginning of the trace."""
+        return self.stay.started_s
+
+    @property
+    def ended_s(self) -> float:
+        """When it ended, from the beginning of the trace."""
+        return self.stay.ended_s
+
+    @property
+    def utility(self) -> float | None:
+        """Utility when it started, 0 to 1 (topo-aware-sc17 Eq. 2); None if it asked for none."""
+        return self.stay.utility
+
+    @property
     def wait_s(self) -> float:
-        """From its arrival to its start."""
+        """Seconds from its arrival to its start."""
         return self.stay.started_s - self.stay.job.arrival_s
 
     @property
     def run_s(self) -> float:
-        """From its start to its end."""
+        """Seconds from its start to its end."""
         return self.stay.ended_s - self.stay.started_s
 
     @property
     def turnaround_s(self) -> float:
-        """From its arrival to its end."""
+        """Seconds from its arrival to its end."""
         return self.stay.ended_s - self.stay.job.arrival_s
 
     @property
@@ -60,8 +100,8 @@ class Measured(NamedTuple):
         return self.stay.job.request.bandwidth_sensitive and len(self.stay.gpus) > 1
 
 
-class Level(NamedTuple):
-    """How busy the machines are from a time on.
+class Level(Record):
+    """Load of the machines from a time on.
 
     Attributes:
         time_s: from when.
@@ -76,7 +116,7 @@ class Level(NamedTuple):
     waiting: int
 
 
-class Replay(NamedTuple):
+class Replay(Record):
     """One run of a simulator over one trace.
 
     Attributes:
@@ -91,13 +131,13 @@ class Replay(NamedTuple):
     topology: str
     rules: Rules
     seed: int | None
-    jobs: tuple[Measured, ...]
+    jobs: tuple[ReplayedJob, ...]
     levels: tuple[Level, ...]
     gpus: int
 
     @property
     def makespan_s(self) -> float:
-        """From the first arrival to the last end."""
+        """Seconds from the first arrival to the last end."""
         first = min(one.stay.job.arrival_s for one in self.jobs)
         return max(one.stay.ended_s for one in self.jobs) - first
 
@@ -108,12 +148,12 @@ class Replay(NamedTuple):
 
     @property
     def utilization(self) -> float:
-        """Share of all GPU time until the last end in which a GPU was held, 0 to 1; shared GPUs count once."""
+        """Share of GPU time until the last end in which a GPU was held, 0 to 1."""
         return self._mean("used", self.gpus)
 
     @property
     def fragmentation(self) -> float:
-        """Mean share of all GPUs, over time, that were free on a socket where others were held, 0 to 1."""
+        """Mean share of GPUs that were free on a socket where others were held, 0 to 1."""
         return self._mean("broken", self.gpus)
 
     @property
@@ -127,8 +167,8 @@ class Replay(NamedTuple):
         return area / (of * self.makespan_s) if self.makespan_s else 0.0
 
 
-class Quartiles(NamedTuple):
-    """Least, 25th, 50th and 75th percentile, largest, as mapa-sc21 prints them; linear between two values."""
+class Quartiles(Record):
+    """Minimum, 25th, 50th and 75th percentile, maximum, linear between values, as in mapa-sc21."""
 
     least: float
     low: float
@@ -138,7 +178,7 @@ class Quartiles(NamedTuple):
 
 
 def quartiles(values: Iterable[float]) -> Quartiles | None:
-    """Of at least one value; None of none."""
+    """Return the quartiles of values; None if there are none."""
     found = sorted(values)
     if not found:
         return None
@@ -153,7 +193,7 @@ def measure(
     seed: int | None,
     remembered: Remembered | None = None,
 ) -> Replay:
-    """What came of a replay.
+    """Return the measures of a replay.
 
     Args:
         topology: of the machines.
@@ -169,14 +209,14 @@ def measure(
     return Replay(topology.name, rules, seed, jobs, tuple(_levels(stays, yardstick)), gpus)
 
 
-def _measured(stay: Stay, yardstick: Yardstick, own: Yardstick) -> Measured:
-    """What came of one job; what it needed is judged by the model that its policy went by."""
+def _measured(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJob:
+    """Return the measures of one job; its needs are judged by the model that its policy went by."""
     request = stay.job.request
     scores = yardstick.scores(request.pattern, stay.gpus)
     best = yardstick.best(request.pattern, len(stay.gpus))
     ideal = best.aggregate_bandwidth if scores.aggregate_bandwidth is not None else None
     got = own.scores(request.pattern, stay.gpus).effective_bandwidth
-    return Measured(
+    return ReplayedJob(
         stay=stay,
         effective_bandwidth=scores.effective_bandwidth,
         aggregate_bandwidth=scores.aggregate_bandwidth,
@@ -189,7 +229,7 @@ def _measured(stay: Stay, yardstick: Yardstick, own: Yardstick) -> Measured:
 
 
 def _levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[Level]:
-    """How busy the machines are, at every time when that changes."""
+    """Return the load of the machines at every time when it changes."""
     events = [(stay.job.arrival_s, 1, 0, stay) for stay in stays]
     events += [(stay.started_s, -1, 1, stay) for stay in stays]
     events += [(stay.ended_s, 0, -1, stay) for stay in stays]

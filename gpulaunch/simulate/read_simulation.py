@@ -2,33 +2,32 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.files.write import document_text
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import Surroundings, read_request
 from gpulaunch.launch.settings import Settings
-from gpulaunch.machine.catalog import load_paper
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.simulate.generate import GENERATORS
+from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import Job
 
-# a policy that goes by all that a job says; which one decides is said by each run
-_READ_WITH = "topo_aware_p"
+# Requests are read once for all runs, by a policy that uses everything a job says; each run then
+# puts in its own.
+_READ_WITH = next(name for name, policy in POLICIES.items() if policy.waits_for_utility)
 _APART = ("min_utility",)  # what hardly two jobs have in common
 
 
-class Trace(NamedTuple):
-    """The jobs of a file.
+class Trace(Record):
+    """The jobs of a file or a program.
 
     Attributes:
-        jobs: in the order of the file.
-        wheres: where each of them stands.
+        jobs: in their order there.
+        wheres: where each of them stands, for messages.
     """
 
     jobs: tuple[Job, ...]
@@ -36,7 +35,7 @@ class Trace(NamedTuple):
 
 
 def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trace:
-    """The jobs of a file as they would be launched on a machine, settings and profiles included.
+    """Return the jobs of a file as they would be launched, settings and profiles included.
 
     Args:
         path: of the file.
@@ -47,35 +46,29 @@ def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trac
         UsageError: the file is wrong, with path and line; or one of its jobs does not say how long
             it runs.
     """
-    file = load_jobs(path)
-    reader = _Reader(file, machine, warn)
+    return trace_of(load_jobs(path), machine, warn)
+
+
+def trace_of(file: JobFile, machine: Machine, warn: Callable[[str], None]) -> Trace:
+    """Read the jobs of a file whose form has been checked; see read_trace."""
+    reader = TraceReader(file.profiles, machine, warn)
     jobs = tuple(reader.read(number, entry) for number, entry in enumerate(file.entries))
     return Trace(jobs, tuple(entry.where for entry in file.entries))
 
 
-def generated_trace(kind: str, seed: int, count: int) -> str:
-    """A file of random jobs, with the profiles that they need.
+class TraceReader:
+    """Reader of jobs, which reads those that say the same once.
 
     Args:
-        kind: a key of GENERATORS.
-        seed: the same seed makes the same file.
-        count: how many jobs.
+        profiles: that the jobs bring along, by name.
+        machine: where they would be launched.
+        warn: where to say what is odd but no failure.
     """
-    jobs = list(GENERATORS[kind](seed, count))
-    needed = {job["profile"] for job in jobs if "profile" in job}
-    known = load_paper("topo-aware-sc17")["profile"] if needed else {}
-    document = {
-        "profile": {name: table for name, table in known.items() if name in needed},
-        "job": jobs,
-    }
-    return document_text({key: value for key, value in document.items() if value})
 
-
-class _Reader:
-    """Reads jobs; of those that say the same the first one is read."""
-
-    def __init__(self, file: JobFile, machine: Machine, warn: Callable[[str], None]) -> None:
-        self._profiles = file.profiles
+    def __init__(
+        self, profiles: Mapping[str, Profile], machine: Machine, warn: Callable[[str], None]
+    ) -> None:
+        self._profiles = profiles
         self._around = Surroundings(machine, None, None)
         self._warn = warn
         self._known: dict[object, tuple[Request, Profile]] = {}
@@ -87,7 +80,7 @@ class _Reader:
             number: its place in the file.
             entry: what the file says.
         """
-        request, profile = self._request(entry)
+        request, profile = self.request(entry)
         duration_s = entry.own.get("duration_s", profile.resources.duration_s)
         if not duration_s:
             said = (
@@ -101,14 +94,15 @@ class _Reader:
         return Job(
             id=number,
             name=entry.name,
-            request=request._replace(name=entry.own.get("name")),
+            request=replace(request, name=entry.own.get("name")),
             arrival_s=float(entry.own.get("arrival_s", 0.0)),
             duration_s=float(duration_s),
             communication_share=share,
             split_slowdown=_fraction(entry, "split_slowdown_percentage", split),
         )
 
-    def _request(self, entry: Entry) -> tuple[Request, Profile]:
+    def request(self, entry: Entry) -> tuple[Request, Profile]:
+        """Read what one job asks of the machine, and its profile."""
         common = {key: value for key, value in entry.settings.items() if key not in _APART}
         said = tuple(sorted(common.items()))
         request, profile = self._read_once(said, entry, common)
@@ -116,7 +110,7 @@ class _Reader:
             request, profile = self._read_once((said, entry.name), entry, common)
         least = entry.settings.get("min_utility")
         if least is not None:
-            request = request._replace(utility=request.utility._replace(least=float(least)))
+            request = replace(request, utility=replace(request.utility, least=float(least)))
         return request, profile
 
     def _read_once(
@@ -146,12 +140,12 @@ class _Reader:
         return _with_slowdowns(request, profile, self._profiles), profile
 
 
-def _fraction(entry: Entry, key: str, otherwise: float | None) -> float | None:
-    return entry.own[key] / 100 if key in entry.own else otherwise
+def _fraction(entry: Entry, key: str, default: float | None) -> float | None:
+    return entry.own[key] / 100 if key in entry.own else default
 
 
 def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Profile]) -> Request:
-    """With what is known of the job beside those whose profiles the file brings along."""
+    """Return the request with the slowdowns of the job beside profiles of the file."""
     if not profile.name:
         return request
     own = profile.slowdowns
@@ -163,4 +157,4 @@ def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Pr
         **request.utility.slowdowns,
         **{name: pair for name, pair in met.items() if any(pair)},
     }
-    return request._replace(utility=request.utility._replace(slowdowns=slowdowns))
+    return replace(request, utility=replace(request.utility, slowdowns=slowdowns))

@@ -1,12 +1,11 @@
 """A job of a trace: what it asks, when it comes, and how long it runs."""
 # pure: decides on plain values
 
-from typing import NamedTuple
-
 from gpulaunch.decide.request import Request
+from gpulaunch.records import Record
 
 
-class Job(NamedTuple):
+class Job(Record):
     """One job.
 
     Attributes:

@@ -1,8 +1,7 @@
-"""Leases and tickets of simulated jobs: what of the launcher's records decisions rest on, and the rest left empty."""
+"""Leases and tickets of simulated jobs: the fields that decisions rest on, the rest empty."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from gpulaunch.decide.decide import Grant
 from gpulaunch.decide.request import Request
@@ -10,6 +9,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.identity import Process
+from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import Job
 
 _NOBODY = Process(0, 0)
@@ -19,19 +19,20 @@ _TICKET = Ticket("", 0, 0, None, None, (), 0, 0.0, _NOBODY, (), None, None, _EPO
 
 
 def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
-    """What the launcher would write down of a job that starts.
+    """Return the lease that the launcher would record for a job that starts.
 
     Args:
-        job: which.
+        job: that starts.
         grant: what it got.
         uuids: of its GPUs, in rank order.
     """
     request, share = job.request, None
-    if grant.joining and grant.joining.part:
+    if grant.share_option and grant.share_option.allotment:
         from gpulaunch.decide.share_options import share_of  # late: few jobs share
 
-        share = share_of(request, grant.joining)
-    return _LEASE._replace(
+        share = share_of(request, grant.share_option)
+    return replace(
+        _LEASE,
         id=f"job{job.id}",
         user_id=request.sharing.user_id if request.sharing else 0,
         uuids=uuids,
@@ -44,15 +45,16 @@ def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
 
 
 def ticket_of(job: Job, uuids: tuple[str, ...], passable_s: float) -> Ticket:
-    """What the launcher would write down of a job that joins the queue.
+    """Return the ticket that the launcher would record for a job that joins the queue.
 
     Args:
-        job: which; its number in the queue is its place in the trace.
+        job: that joins; its number in the queue is its place in the trace.
         uuids: of the GPUs that would do.
         passable_s: how long smaller requests may pass it; 0 for never.
     """
     passable_s = passable_s or (CHOOSY_S if job.request.is_choosy else 0.0)
-    return _TICKET._replace(
+    return replace(
+        _TICKET,
         id=f"job{job.id}",
         number=job.id + 1,
         uuids=uuids,
@@ -62,15 +64,15 @@ def ticket_of(job: Job, uuids: tuple[str, ...], passable_s: float) -> Ticket:
     )
 
 
-class Signature(NamedTuple):
-    """What decisions about other jobs can depend on of a lease: machines whose leases agree in it are alike."""
+class Signature(Record):
+    """The part of a lease that decisions about other jobs depend on."""
 
     uuids: tuple[str, ...]
     rest: tuple[object, ...]
 
 
 def signature(requests: Iterable[Request]) -> Callable[[Lease], Signature]:
-    """Reads the signature of a lease, given what all jobs of a trace ask."""
+    """Return a function that reads the signature of a lease, given the requests of a trace."""
     names, profiles, hosts, shares = False, False, False, False
     for request in requests:
         apart = bool(request.wishes.apart_from)

@@ -1,4 +1,4 @@
-"""How long a job runs: what slows it down, of its links, its neighbours, and whom it shares GPUs with.
+"""Run times of jobs: slowed down by their links, their neighbours, and clients on the same GPUs.
 
 A slowdown of 0 is the time that the job would take alone on the best GPUs of the idle machine.
 docs/simulate.md tells where each model comes from, and what it leaves out.
@@ -49,14 +49,14 @@ class TimeModel:
     def slowdown(
         self, job: Job, gpus: tuple[int, ...], lease: Lease, company: Sequence[Lease]
     ) -> float:
-        """How much longer the job takes than at its best, 0.25 is 25 %.
+        """Return how much longer the job takes than at its best; 0.25 is 25 %.
 
         Of its links and its neighbours the one that slows it down more counts, as in the published
         code of topo-aware-sc17: a time measured beside a neighbour was measured on some links, too.
-        Who shares its GPUs stretches that.
+        Sharing GPUs stretches that.
 
         Args:
-            job: which.
+            job: that runs.
             gpus: indices, in rank order.
             lease: its own.
             company: the leases of all other jobs on the machine.
@@ -66,10 +66,10 @@ class TimeModel:
         return (1 + max(links, neighbours)) / (_rate(lease, company) if self._sharing else 1.0) - 1
 
     def slowdown_of_links(self, job: Job, gpus: tuple[int, ...]) -> float:
-        """How much longer a job takes on links slower than the best.
+        """Return how much longer a job takes on links slower than the best.
 
-        Measured where the job says so, else by the share of its time in which it waits for its
-        links.
+        By its own measurement if it has one, else by the share of its time in which it waits for
+        its links.
         """
         if job.split_slowdown is not None:
             return job.split_slowdown if self._yardstick.are_split(gpus) else 0.0
@@ -83,7 +83,7 @@ class TimeModel:
         return share * (min(best, ENOUGH_GB_PER_S) / max(min(got, best, ENOUGH_GB_PER_S), 1e-6) - 1)
 
     def _of_neighbours(self, request: Request, lease: Lease, company: Sequence[Lease]) -> float:
-        """The worst of what was measured beside those on the same sockets (topo-aware-sc17 4.2)."""
+        """Return the worst slowdown measured beside jobs on its sockets (topo-aware-sc17 4.2)."""
         slowdowns: Mapping[str, tuple[float, float]] = request.utility.slowdowns
         if not slowdowns:
             return 0.0
@@ -98,7 +98,7 @@ class TimeModel:
 
 
 def _rate(lease: Lease, company: Sequence[Lease]) -> float:
-    """Speed of a job beside those on its GPUs, as a share of its speed alone; see sharing.prediction.rates."""
+    """Return the speed of a job beside those on its GPUs, as a share of its speed alone."""
     own = lease.share
     if own is None:
         return 1.0

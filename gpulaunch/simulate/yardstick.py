@@ -1,21 +1,21 @@
-"""One scale for the placements of all policies: what they are worth, whatever the policy itself went by."""
+"""One scale for the placements of all policies, whatever a policy itself goes by."""
 # pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
-from gpulaunch.decide.placement.choice import Choice
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
+from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
+from gpulaunch.records import Record
 
 
-class Best(NamedTuple):
+class Best(Record):
     """The best that the idle machine has, GB/s; None where there is no such score.
 
     Attributes:
@@ -41,7 +41,7 @@ class Yardstick:
         self.scores = lru_cache(maxsize=None)(self._scores)  # there are few patterns, and few sets
         self.best = lru_cache(maxsize=None)(self._best)
         self.has_nvlink_ring = lru_cache(maxsize=None)(self._has_nvlink_ring)
-        self._choice = lru_cache(maxsize=None)(self._choice_of)
+        self._problem = lru_cache(maxsize=None)(self._problem_of)
         self._fabric = Fabric(topology)
 
     @cached_property
@@ -52,12 +52,12 @@ class Yardstick:
 
     @cached_property
     def socket(self) -> dict[int, int]:
-        """The same by index."""
+        """Socket of each GPU, by index."""
         return {gpu.index: self.socket_of[gpu.uuid] for gpu in self._topology.gpus}
 
     @cached_property
     def socket_size(self) -> Counter[int]:
-        """How many GPUs each socket has."""
+        """Number of GPUs of each socket."""
         return Counter(self.socket_of.values())
 
     def _has_nvlink_ring(self, gpus: frozenset[int]) -> bool:
@@ -66,9 +66,9 @@ class Yardstick:
         traffic = Traffic(self._fabric, PATTERNS["ring"].edges(len(positions)), speeds=nvlink)
         return Mapper(traffic).best(positions, slowest_first=True).slowest > 0
 
-    def _choice_of(self, pattern: Pattern, count: int) -> Choice:
+    def _problem_of(self, pattern: Pattern, count: int) -> PlacementProblem:
         indices = [gpu.index for gpu in self._topology.gpus]
-        return Choice(
+        return PlacementProblem(
             self._topology,
             free=indices,
             admitted=indices,
@@ -80,21 +80,21 @@ class Yardstick:
 
     def _scores(self, pattern: Pattern, gpus: tuple[int, ...]) -> Scores:
         """All scores of GPUs in rank order, by index."""
-        choice = self._choice(pattern, len(gpus))
-        mapping = choice.scale.traffic.figures([choice.fabric.position[gpu] for gpu in gpus])
-        return choice.scale.scores(choice.mask(gpus), mapping)
+        problem = self._problem(pattern, len(gpus))
+        mapping = problem.scorer.traffic.figures([problem.fabric.position[gpu] for gpu in gpus])
+        return problem.scorer.scores(problem.mask(gpus), mapping)
 
     def _best(self, pattern: Pattern, count: int) -> Best:
         if not pattern.edges(count):
             return Best(None, None)
-        choice = self._choice(pattern, count)
-        effective = next(choice.ranked(("effective_bandwidth",)))
-        aggregate = next(choice.ranked(("aggregate_bandwidth",)))
+        problem = self._problem(pattern, count)
+        effective = next(problem.ranked(("effective_bandwidth",)))
+        aggregate = next(problem.ranked(("aggregate_bandwidth",)))
         return Best(
-            choice.scores_by(effective.mask, ("effective_bandwidth",))[0] / UNIT,
-            choice.scores_by(aggregate.mask, ("aggregate_bandwidth",))[0] / UNIT,
+            problem.scores_by(effective.mask, ("effective_bandwidth",))[0] / UNIT,
+            problem.scores_by(aggregate.mask, ("aggregate_bandwidth",))[0] / UNIT,
         )
 
     def are_split(self, gpus: Sequence[int]) -> bool:
-        """Whether GPUs, by index, are on several sockets."""
+        """Return whether GPUs, by index, are on several sockets."""
         return len({self.socket[gpu] for gpu in gpus}) > 1

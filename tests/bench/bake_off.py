@@ -18,7 +18,7 @@ from itertools import product
 from multiprocessing import Pool
 from statistics import fmean, stdev
 
-from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.machine.find import find_machine
 from gpulaunch.profiles.pattern import PATTERNS
@@ -51,7 +51,6 @@ LOADS = (0.5, 0.8, 0.95)
 SENSITIVE = (0.3, 0.5, 0.7)
 LARGEST = 5
 FIGURES = ("mean GB/s", "25 % GB/s", "slowdown %")
-_MODELS = {"preserve_paper": "mapa"}
 
 Trace = tuple[float, float, int]
 Figures = dict[Trace, tuple[float, float, float]]
@@ -78,7 +77,7 @@ def replayed(
 ) -> tuple[str, str, Figures, float]:
     """What a policy makes of all traces of a machine."""
     machine = find_machine(machine_name, print, "--topology")
-    rules = Rules(policy, _MODELS.get(policy, "cut"), time_models=("bandwidth",))
+    rules = Rules(policy, POLICIES[policy].bandwidth_model, time_models=("bandwidth",))
     remembered, began = Remembered(machine.topology), time.monotonic()
     found: Figures = {}
     for trace, these in traces(machine, seeds, jobs).items():
@@ -112,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--machines", default=",".join(MACHINES))
     parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--default", default="preserve")
+    parser.add_argument("--default", default=DEFAULT_POLICY)
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--workers", type=int, default=2)

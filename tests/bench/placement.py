@@ -21,17 +21,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gpulaunch.decide.placement import candidates, mapping
-from gpulaunch.decide.placement.choice import Choice
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.place import MAPPING_EFFORT, place
 from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.placement.scores import Scale
+from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.decide.placement.scores import Scorer
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
+from gpulaunch.records import replace
 
 if TYPE_CHECKING:
     from gpulaunch.machine.link_bandwidth import PathType
@@ -83,7 +84,7 @@ def random_machine(seed: int, count: int = 16) -> Topology:
         (a, b): rng.choice(near if a * 2 // count == b * 2 // count else far) for a, b in pairs
     }
     v100 = load_described_machine("dgx1-v100")[0].gpus[0]
-    gpus = [v100._replace(index=i, uuid=f"GPU-{i}", numa_node=i * 2 // count) for i in range(count)]
+    gpus = [replace(v100, index=i, uuid=f"GPU-{i}", numa_node=i * 2 // count) for i in range(count)]
     links = wired(gpus, lambda a, b: Wire(paths[a, b], nvlinks[a, b]))
     return Topology(f"random-{count}-{seed}", tuple(gpus), links, "made up")
 
@@ -106,10 +107,10 @@ class Job(NamedTuple):
     policy: str = "preserve"
     model: str = "cut"
 
-    def choice(self) -> Choice:
+    def problem(self) -> PlacementProblem:
         """As decide() makes it."""
         topology, free, count, pattern, _, model = self
-        return Choice(
+        return PlacementProblem(
             topology,
             free=free,
             admitted=free,
@@ -151,7 +152,7 @@ def decision_ms(job: Job) -> float:
         for cache in caches:
             cache.cache_clear()
         start = time.perf_counter()
-        place(job.choice(), job.policy)
+        place(job.problem(), job.policy)
         return (time.perf_counter() - start) * 1000
 
     first = once()
@@ -403,7 +404,7 @@ def mapped_gaps(topology: Topology, pattern: Pattern, ranks: int, sets: int) -> 
     rng = random.Random(ranks)
     fabric = Fabric(topology)
     free = range(len(fabric.gpus))
-    speeds = Scale(
+    speeds = Scorer(
         fabric, free, ranks, pattern, "cut", range(len(fabric.gpus)), many=False
     ).traffic.speed
     for _ in range(sets):
@@ -448,12 +449,12 @@ def set_gap() -> None:
 
 def climb_gap(job: Job) -> Gap:
     """The scores of the set that is climbed to, beside those of the best."""
-    choice = job.choice()
-    by = POLICIES[job.policy](choice).by
-    best = choice.scores_by(next(choice.ranked(by)).mask, by)
+    problem = job.problem()
+    by = POLICIES[job.policy].order(problem).by
+    best = problem.scores_by(next(problem.ranked(by)).mask, by)
     with instead(candidates, "MOST_SETS", 10):
-        found = next(job.choice().ranked(by)).mask
-    return Gap(choice.scores_by(found, by), best)
+        found = next(job.problem().ranked(by)).mask
+    return Gap(problem.scores_by(found, by), best)
 
 
 def main() -> None:

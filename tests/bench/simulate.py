@@ -11,8 +11,7 @@ import subprocess
 import sys
 import time
 
-from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.papers.topo_aware import generated
+import gpulaunch
 from gpulaunch.simulate.engine import Rules, simulate
 
 CASES = [
@@ -32,15 +31,18 @@ BUSY = 1 / 3
 
 def one(jobs: int, machines: int) -> None:
     """Simulate, and print a line."""
-    topology, _ = load_described_machine("power8-minsky")
+    simulator = gpulaunch.Simulator("power8-minsky")
     gap_s = GPU_SECONDS / (BUSY * 4 * machines)
-    trace = [job._replace(arrival_s=job.arrival_s * gap_s / 10) for job in generated(1, jobs)]
+    trace = gpulaunch.generate_trace("poisson", 1, jobs)
+    for job in trace["job"]:
+        job["arrival_s"] *= gap_s / 10
+    read = simulator.read_trace(trace).jobs
     moments = []
     rules = Rules(
         "topo_aware_p", "cut", machines=machines, time_models=("bandwidth", "interference")
     )
     began = time.perf_counter()
-    stays = simulate(topology, trace, rules, lambda moment: moments.append(moment.running))
+    stays = simulate(simulator.topology, read, rules, lambda moment: moments.append(moment.running))
     seconds = time.perf_counter() - began
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     wait = sum(stay.started_s - stay.job.arrival_s for stay in stays) / jobs

@@ -25,6 +25,7 @@ from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, Info, NoAnswer
 from gpulaunch.containers.labels import LEASE_LABEL
 from gpulaunch.containers.life import Container
 from gpulaunch.errors import FailedError, printable
+from gpulaunch.records import replace
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ class DockerClient:
         except _NotFoundError:
             return None
         if found.lease_id and self.image_labels(found.image_id).get(LEASE_LABEL) == found.lease_id:
-            return found._replace(lease_id=None, uuids=(), shares=False)
+            return replace(found, lease_id=None, uuids=(), shares=False)
         return found
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:

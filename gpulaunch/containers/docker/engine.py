@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # few of docker's commands need the engine
     from gpulaunch.containers.command import ContainerCommand
     from gpulaunch.containers.engine import EngineClient, Info
     from gpulaunch.containers.ways import Offer
-    from gpulaunch.machine.gpu import Gpu
+    from gpulaunch.machine.topology import Topology
 
 
 class Docker:
@@ -23,11 +23,11 @@ class Docker:
     flags_for = staticmethod(gpu_flags.flags_for)
     allowed_ways = staticmethod(gpu_flags.allowed_ways)
 
-    def offer_of(self, info: "Info", gpus: "tuple[Gpu, ...]") -> "Offer":
+    def offer_of(self, info: "Info", topology: "Topology") -> "Offer":
         """Return the ways by which an engine can give GPUs to its containers."""
         from gpulaunch.containers.docker.ways import offer_of
 
-        return offer_of(info, gpus)
+        return offer_of(info, topology)
 
     def client_of(
         self, command: "ContainerCommand", environment: Mapping[str, str]

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch.containers.command import ContainerCommand, Flag
 from gpulaunch.containers.engine import Asked
-from gpulaunch.containers.ways import CDI_KIND, VISIBLE, WAYS
+from gpulaunch.containers.ways import VISIBLE, WAYS, cdi_prefixes
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.records import replace
 
 _DRIVER_CAPABILITIES = frozenset(
     {"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"}
@@ -44,15 +46,23 @@ def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Ask
         return _from_names(names, text)
     visible = _container_variable(command, environment, VISIBLE)
     if visible is not None:
-        names = [name.removeprefix(CDI_KIND) for name in visible.split(",")]
-        return _from_names(names, f"{VISIBLE}={visible}")
+        return _from_names(_without_kinds(visible), f"{VISIBLE}={visible}")
     names = environment.get("NV_GPU", "").replace(",", " ").split()
     return _from_names(names, f"NV_GPU={environment['NV_GPU']}") if names else None
 
 
 def _is_gpu(device: str) -> bool:
     """Whether a value of --device is a GPU's CDI name; nvidia's runtime has its own kind."""
-    return device.removeprefix("runtime.").startswith(CDI_KIND)
+    return device.removeprefix("runtime.").startswith(cdi_prefixes())
+
+
+def _without_kinds(devices: str) -> list[str]:
+    """Return the names of devices between commas, each with or without its CDI kind."""
+    names = []
+    for device in devices.split(","):
+        prefix = next(filter(device.startswith, cdi_prefixes()), "")
+        names.append(device.removeprefix(prefix))
+    return names
 
 
 def _container_variable(
@@ -121,8 +131,7 @@ def _from_gpus(value: str) -> Asked:
         if field.partition("=")[0] in ("driver", "capabilities", "options")
     )
     if "device" in keyed:
-        names = [name.removeprefix(CDI_KIND) for name in keyed["device"].split(",")]
-        return _from_names(names, text)._replace(fields=others)
+        return replace(_from_names(_without_kinds(keyed["device"]), text), fields=others)
     count = keyed.get("count", "1")
     if count in ("all", "-1"):
         return Asked(text, number="all", fields=others)
@@ -145,7 +154,11 @@ def is_gpu_flag(flag: Flag) -> bool:
 
 
 def flags_for(
-    command: ContainerCommand, gpus: Sequence[Gpu], way: str, asked: Asked | None
+    command: ContainerCommand,
+    gpus: Sequence[Gpu],
+    way: str,
+    asked: Asked | None,
+    driver: str,
 ) -> list[str]:
     """Return the flags of docker by which a container sees these GPUs and no others.
 
@@ -156,6 +169,7 @@ def flags_for(
         gpus: in rank order; none for a container that is to see no GPU.
         way: one of WAYS, or NO_WAY.
         asked: what docker's flags said.
+        driver: name of the GPUs' driver in the registry.
     """
     uuids = [gpu.uuid for gpu in gpus]
     if gpus and way == "gpus":
@@ -167,7 +181,9 @@ def flags_for(
         capabilities = _driver_capabilities(asked.fields if asked else ())
         limited = ["-e", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"] if capabilities else []
         return [*runtime, "-e", f"{VISIBLE}={','.join(uuids)}", *limited]
-    devices = [word for uuid in uuids if way == "cdi" for word in ("--device", CDI_KIND + uuid)]
+    devices = []
+    for uuid in uuids if way == "cdi" else ():
+        devices += ["--device", f"{DRIVERS[driver].cdi_kind}={uuid}"]
     # An image may say "all", and the engine's default runtime may be nvidia.
     return [*devices, "-e", f"{VISIBLE}=void"]
 

@@ -3,32 +3,38 @@
 import os
 
 from gpulaunch.containers.engine import Info
-from gpulaunch.containers.ways import CDI_KIND, Offer
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.containers.ways import Offer
+from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.topology import Topology
 
 _HOOK = "nvidia-container-runtime-hook"
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MOST_CHARACTERS = 16 << 20
 
 
-def offer_of(info: Info, gpus: tuple[Gpu, ...]) -> Offer:
+def offer_of(info: Info, topology: Topology) -> Offer:
     """Return the ways by which an engine can give GPUs to its containers.
 
     Args:
         info: what the engine says of itself.
-        gpus: the machine's.
+        topology: the machine.
     """
-    names = {gpu.uuid for gpu in gpus}
+    entry = DRIVERS[topology.driver]
+    names = {gpu.uuid for gpu in topology.gpus}
     if info.cdi_devices is None:
-        known = _named_in(info.cdi_directories, names)
+        known = _named_in(info.cdi_directories, entry.cdi_kind, names)
     else:
-        known = {uuid for uuid in names if CDI_KIND + uuid in info.cdi_devices}
+        known = {uuid for uuid in names if f"{entry.cdi_kind}={uuid}" in info.cdi_devices}
     path = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}"
     hook = any(os.access(os.path.join(directory, _HOOK), os.X_OK) for directory in path.split(":"))
-    return Offer(frozenset(known), "nvidia" in info.runtimes, hook)
+    return Offer(
+        frozenset(known),
+        runtime="runtime" in entry.container_ways and "nvidia" in info.runtimes,
+        gpus="gpus" in entry.container_ways and hook,
+    )
 
 
-def _named_in(directories: tuple[str, ...], uuids: set[str]) -> set[str]:
+def _named_in(directories: tuple[str, ...], kind: str, uuids: set[str]) -> set[str]:
     """Return the UUIDs that CDI specifications name, for engines that do not tell them."""
     found: set[str] = set()
     for directory in directories:
@@ -45,6 +51,6 @@ def _named_in(directories: tuple[str, ...], uuids: set[str]) -> set[str]:
                     text = file.read(_MOST_CHARACTERS)
             except OSError:
                 continue
-            if CDI_KIND.rstrip("=") in text:
+            if kind in text:
                 found |= {uuid for uuid in uuids if uuid in text}
     return found

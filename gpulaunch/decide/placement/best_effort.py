@@ -80,7 +80,7 @@ def best_of_partition(
     if len(gpus) > MOST_GPUS:
         raise FailedError(
             f"{len(gpus)} GPUs are free: policy best-effort can partition at most {MOST_GPUS}",
-            "narrow the choice with --only, or take --policy preserve",
+            "narrow the choice with --only, or take another --policy",
         )
     worth = cache(lambda group: sum(score[pair] for pair in combinations(group, 2)))
 

@@ -10,7 +10,8 @@ NVSwitch machine: of those the first get the most.
 from collections.abc import Sequence
 from itertools import combinations_with_replacement, pairwise, product
 from math import comb
-from typing import NamedTuple
+
+from gpulaunch.records import Record
 
 MOST_SETS = 20_000
 """So many sets are compared; 8 of 16 GPUs, all different, are 12,870."""
@@ -19,7 +20,7 @@ Cell = list[list[int]]
 """For each number of GPUs the masks that a part of the machine has to offer."""
 
 
-class Limits(NamedTuple):
+class Limits(Record):
     """What rules sets out. GPUs are places among the free ones.
 
     Attributes:

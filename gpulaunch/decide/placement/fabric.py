@@ -2,13 +2,14 @@
 # pure: decides on plain values
 
 from functools import cached_property
-from typing import NamedTuple
+from operator import attrgetter
 
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.levels import distance as length
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import nvls_efficiency
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, field_names, replace
 
 UNIT = 1_000_000
 """Bandwidths are compared as whole numbers of 1e-6 GB/s, so that the order of a sum makes no
@@ -16,7 +17,7 @@ difference.
 """
 
 
-class Kind(NamedTuple):
+class Kind(Record):
     """What all links of one kind are to placement; bandwidths in 1e-6 GB/s per direction.
 
     Attributes:
@@ -31,9 +32,12 @@ class Kind(NamedTuple):
     weight: int
     planned: int
     hop: int
-    count: int  # type: ignore[assignment]  # the field's own word; nobody asks a kind for tuple.count
+    count: int
     direct: bool
     name: str
+
+
+_all_but_ends = attrgetter(*field_names(Link)[2:])
 
 
 class Fabric:
@@ -65,7 +69,7 @@ class Fabric:
         instances = {gpu.index for gpu in topology.gpus if gpu.mig}
         for link in topology.links:
             usable = not instances or not (link.a in instances or link.b in instances)
-            alike = (usable, *link[2:])
+            alike = (usable, _all_but_ends(link))
             place = seen.get(alike)
             if place is None:
                 place = seen[alike] = places.setdefault(_kind(link, usable=usable), len(places))
@@ -109,14 +113,14 @@ class Fabric:
     @cached_property
     def measured(self) -> dict[tuple[str, ...], float]:
         """Measured all-reduce bandwidth in GB/s by the links of a set's best ring."""
-        return dict(self.topology.measured)
+        return {one.ring: one.all_reduce_gb_per_s for one in self.topology.measured}
 
     @cached_property
     def calibrated(self) -> "Fabric":
         """The same with the measured bandwidth of each class of links in place of the planned one."""
         return Fabric(
-            self.topology._replace(
-                links=tuple(map(self._as_measured, self.topology.links)), measured=()
+            replace(
+                self.topology, links=tuple(map(self._as_measured, self.topology.links)), measured=()
             )
         )
 
@@ -125,9 +129,9 @@ class Fabric:
         if bandwidth is None:
             return link
         return (
-            link._replace(nvlink_planned_gb_per_s=bandwidth)
+            replace(link, nvlink_planned_gb_per_s=bandwidth)
             if link.nvlink_count
-            else link._replace(pcie_gb_per_s=bandwidth)
+            else replace(link, pcie_gb_per_s=bandwidth)
         )
 
 

@@ -75,12 +75,12 @@ class Mapper:
     def figures(self, gpus: Sequence[int], *, slowest_first: bool) -> tuple[int, int]:
         """Slowest edge and total of the best mapping to a set; see best."""
         if len(gpus) > EXACT_RANKS:
-            return self.near_best(gpus, slowest_first=slowest_first)[1:]
+            return self.near_best(gpus, slowest_first=slowest_first).figures
         _, links = _arranged(self._kind, gpus)
         key = (slowest_first, *links)  # sets whose links are alike have the same figures
         if key not in self._known:
             found = None if self.gave_up else self._figures(gpus, slowest_first=slowest_first)
-            self._known[key] = found or self.near_best(gpus, slowest_first=slowest_first)[1:]
+            self._known[key] = found or self.near_best(gpus, slowest_first=slowest_first).figures
         return self._known[key]
 
     def _figures(self, gpus: Sequence[int], *, slowest_first: bool) -> tuple[int, int] | None:

@@ -1,13 +1,13 @@
-"""From a choice and a policy to the GPUs, rank by rank."""
+"""From a problem and a policy to the GPUs, rank by rank."""
 # pure: decides on plain values
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from gpulaunch.decide.placement.choice import Choice
 from gpulaunch.decide.placement.policies import POLICIES, Order
+from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName, Scores, slowest_decides
 from gpulaunch.decide.placement.traffic import Mapping
+from gpulaunch.records import Record
 
 MAPPING_EFFORT = 300
 """Beginnings that are tried for a better mapping of more ranks than the search for the best can
@@ -15,7 +15,7 @@ do: 10 ms or so.
 """
 
 
-class Candidate(NamedTuple):
+class Candidate(Record):
     """A set of GPUs with its best mapping.
 
     Attributes:
@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
     scores: Scores
 
 
-class Placement(NamedTuple):
+class Placement(Record):
     """The chosen GPUs.
 
     Attributes:
@@ -35,7 +35,7 @@ class Placement(NamedTuple):
         scores: of them.
         by: the scores that decided, in order of weight.
         candidates: how many sets there were.
-        made: whether the policy made the set itself, and compared none.
+        chosen_by_policy: whether the policy made the set itself, and compared none.
         utility: to the job, 0 to 1, of topo-aware-sc17; None by other policies.
     """
 
@@ -43,75 +43,75 @@ class Placement(NamedTuple):
     scores: Scores
     by: tuple[ScoreName, ...]
     candidates: int
-    made: bool = False
+    chosen_by_policy: bool = False
     utility: float | None = None
 
 
-def place(choice: Choice, policy: str) -> Placement | None:
+def place(problem: PlacementProblem, policy: str) -> Placement | None:
     """The best candidate by a policy, mapped to ranks; None if no candidate has what the job needs.
 
     Args:
-        choice: what is to be decided.
+        problem: what is to be decided.
         policy: a key of POLICIES.
     """
-    order = POLICIES[policy](choice)
-    best = next(_ordered(choice, order), None)
+    order = POLICIES[policy].order(problem)
+    best = next(_ordered(problem, order), None)
     if best is None:
         return None
-    made = order.made is not None and set(best.gpus) == set(order.made)
+    made = order.chosen_set is not None and set(best.gpus) == set(order.chosen_set)
     return Placement(
         best.gpus,
         best.scores,
         () if made else order.by,
-        choice.candidates,
+        problem.candidates,
         made,
         order.utility(best.gpus) if order.utility else None,
     )
 
 
-def ranking(choice: Choice, policy: str) -> Iterator[Candidate]:
+def ranking(problem: PlacementProblem, policy: str) -> Iterator[Candidate]:
     """The candidates by a policy, best first: what --explain shows. Of sets that are alike it has one.
 
     Args:
-        choice: what is to be decided.
+        problem: what is to be decided.
         policy: a key of POLICIES.
     """
-    return _ordered(choice, POLICIES[policy](choice))
+    return _ordered(problem, POLICIES[policy].order(problem))
 
 
-def _ordered(choice: Choice, order: Order) -> Iterator[Candidate]:
+def _ordered(problem: PlacementProblem, order: Order) -> Iterator[Candidate]:
     """What the policy made, then the others; only what has what the job needs."""
-    made = order.made is not None and choice.allows(order.made)
-    if order.made is not None and made:
+    made = order.chosen_set is not None and problem.allows(order.chosen_set)
+    if order.chosen_set is not None and made:
         yield (
-            _as_made(choice, order)
-            if order.ranks
-            else _mapped(choice, order, choice.mask(order.made))
+            _as_made(problem, order)
+            if order.in_rank_order
+            else _mapped(problem, order, problem.mask(order.chosen_set))
         )
-    for ranked in choice.ranked(order.by):
-        if not choice.meets(ranked.figures):
+    for ranked in problem.ranked(order.by):
+        if not problem.meets(ranked.figures):
             return
-        if not made or order.made is None or ranked.mask != choice.mask(order.made):
-            yield _mapped(choice, order, ranked.mask)
+        if not made or order.chosen_set is None or ranked.mask != problem.mask(order.chosen_set):
+            yield _mapped(problem, order, ranked.mask)
 
 
-def _mapped(choice: Choice, order: Order, mask: int) -> Candidate:
-    scale = choice.scale
-    mapping = scale.mapper.best(
-        scale.positions(mask),
-        slowest_first=slowest_decides((*choice.musts, *order.by)),
+def _mapped(problem: PlacementProblem, order: Order, mask: int) -> Candidate:
+    scorer = problem.scorer
+    mapping = scorer.mapper.best(
+        scorer.positions(mask),
+        slowest_first=slowest_decides((*problem.musts, *order.by)),
         effort=MAPPING_EFFORT,
     )
-    return _candidate(choice, mask, mapping)
+    return _candidate(problem, mask, mapping)
 
 
-def _as_made(choice: Choice, order: Order) -> Candidate:
-    positions = [choice.fabric.position[gpu] for gpu in order.made or ()]
+def _as_made(problem: PlacementProblem, order: Order) -> Candidate:
+    positions = [problem.fabric.position[gpu] for gpu in order.chosen_set or ()]
     return _candidate(
-        choice, choice.mask(order.made or ()), choice.scale.traffic.figures(positions)
+        problem, problem.mask(order.chosen_set or ()), problem.scorer.traffic.figures(positions)
     )
 
 
-def _candidate(choice: Choice, mask: int, mapping: Mapping) -> Candidate:
-    gpus = tuple(choice.fabric.gpus[position] for position in mapping.gpus)
-    return Candidate(gpus, choice.scale.scores(mask, mapping))
+def _candidate(problem: PlacementProblem, mask: int, mapping: Mapping) -> Candidate:
+    gpus = tuple(problem.fabric.gpus[position] for position in mapping.gpus)
+    return Candidate(gpus, problem.scorer.scores(mask, mapping))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.decide.placement.bounds import CutBounds, TrafficBounds, most_mapa
 from gpulaunch.decide.placement.candidates import places_of
@@ -20,6 +20,7 @@ from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
+from gpulaunch.records import Record
 
 ScoreName = Literal[
     "nvlink",
@@ -35,7 +36,7 @@ Weigh = Callable[[int], int]
 _NO_BOUND = 1 << 62
 
 
-class Scores(NamedTuple):
+class Scores(Record):
     """All scores of one candidate with its best mapping; None where a score does not exist.
 
     Attributes:
@@ -62,8 +63,8 @@ class Scores(NamedTuple):
     communication_cost: int
 
 
-class Score(NamedTuple):
-    """One score of the candidates of a choice, by mask.
+class Score(Record):
+    """One score of the candidates of a problem, by mask.
 
     Attributes:
         bound: at least the value.
@@ -74,8 +75,8 @@ class Score(NamedTuple):
     stages: tuple[Weigh, ...] = ()
 
 
-class Scale:
-    """Weighs the candidates of one choice.
+class Scorer:
+    """Weighs the candidates of one problem.
 
     Args:
         fabric: the machine.

@@ -8,9 +8,9 @@ weigh is the next best.
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.scores import Score, Weigh
+from gpulaunch.records import Record
 
 MOST_TRIES = 2_000_000
 """Times the cube of the set's size: so many exchanges are tried.
@@ -19,7 +19,7 @@ What it costs to weigh a set grows like that.
 """
 
 
-class Ranked(NamedTuple):
+class Ranked(Record):
     """A candidate in its place.
 
     Attributes:

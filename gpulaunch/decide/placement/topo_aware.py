@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.bipartition import bipartition
 from gpulaunch.decide.placement.utility import (
@@ -17,6 +16,7 @@ from gpulaunch.decide.placement.utility import (
     worst_slowdown,
 )
 from gpulaunch.errors import UsageError
+from gpulaunch.records import Record
 
 Gpus = tuple[int, ...]
 Edges = Sequence[tuple[int, int, float]]
@@ -237,7 +237,7 @@ class _Setting:
         return self._begun_at.get(gpu, 0)
 
 
-class _Part(NamedTuple):
+class _Part(Record):
     """A part of the machine: its GPUs that may be chosen, and the two parts below; none below a single GPU."""
 
     free: Gpus
@@ -307,7 +307,7 @@ def _neighbours(gpus: Gpus, others: Sequence[int]) -> Iterator[Gpus]:
             yield (*gpus[:j], gpu, *gpus[j + 1 : i], gpus[j], *gpus[i + 1 :])
 
 
-class _Deal(NamedTuple):
+class _Deal(Record):
     """Tasks being dealt out.
 
     Attributes:

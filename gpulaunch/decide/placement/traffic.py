@@ -10,13 +10,13 @@ divided by the same relative weight. Both are whole numbers of 1e-6 GB/s.
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.profiles.pattern import Edge
+from gpulaunch.records import Record
 
 
-class Mapping(NamedTuple):
+class Mapping(Record):
     """The GPUs by rank.
 
     Attributes:
@@ -28,6 +28,11 @@ class Mapping(NamedTuple):
     gpus: tuple[int, ...]
     slowest: int
     total: int
+
+    @property
+    def figures(self) -> tuple[int, int]:
+        """The slowest edge and the total, which say how good it is."""
+        return self.slowest, self.total
 
 
 class Traffic:

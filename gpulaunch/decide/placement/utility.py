@@ -8,9 +8,9 @@ utility.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from math import comb, isfinite, sqrt
-from typing import NamedTuple
 
 from gpulaunch.errors import UsageError
+from gpulaunch.records import Record, as_dict
 
 WORST_SLOWDOWN = 1.0
 """What counts as the worst for a job's own utility: from twice the time on, one after the other
@@ -34,7 +34,7 @@ ALL_SEEDS = 16
 """Up to so many GPUs, sets grow around each."""
 
 
-class Weights(NamedTuple):
+class Weights(Record):
     """How much each cost matters; they sum to 1. Equal ones are the paper's (5.2.1)."""
 
     communication: float = 1 / 3
@@ -42,7 +42,7 @@ class Weights(NamedTuple):
     fragmentation: float = 1 / 3
 
 
-class Costs(NamedTuple):
+class Costs(Record):
     """The costs of a placement, each 0 (the best there is) to 1 (the worst)."""
 
     communication: float
@@ -60,16 +60,16 @@ def weights_of(communication: float, interference: float, fragmentation: float) 
         >>> weights_of(2, 1, 1)
         Weights(communication=0.5, interference=0.25, fragmentation=0.25)
     """
-    asked = Weights(communication, interference, fragmentation)
-    for name, value in zip(Weights._fields, asked, strict=True):
+    asked = as_dict(Weights(communication, interference, fragmentation))
+    for name, value in asked.items():
         if not (isfinite(value) and value >= 0):
             raise UsageError(f"weight of {name}: asked for {value:g}, a weight is 0 or more")
-    largest = max(asked)
+    largest = max(asked.values())
     if not largest:
         raise UsageError(
             "weights of communication, interference and fragmentation: all are 0, one must be more"
         )
-    shares = [value / largest for value in asked]  # their sum is finite
+    shares = [value / largest for value in asked.values()]  # their sum is finite
     return Weights(*(share / sum(shares) for share in shares))
 
 
@@ -193,10 +193,12 @@ def utility(costs: Costs, weights: Weights) -> float:
         >>> utility(Costs(0, 0, 0), Weights())
         1.0
     """
-    roots = [
-        weight * sqrt(max(cost, COST_FLOOR)) for cost, weight in zip(costs, weights, strict=True)
-    ]
-    return min(1.0, sqrt(COST_FLOOR) / sum(roots))
+    roots = (
+        weights.communication * sqrt(max(costs.communication, COST_FLOOR))
+        + weights.interference * sqrt(max(costs.interference, COST_FLOOR))
+        + weights.fragmentation * sqrt(max(costs.fragmentation, COST_FLOOR))
+    )
+    return min(1.0, sqrt(COST_FLOOR) / roots)
 
 
 def job_utility(costs: Costs, weights: Weights) -> float:

@@ -9,7 +9,7 @@ from gpulaunch.leases.holders import guard, holders_of
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
-from gpulaunch.machine.find import left_on
+from gpulaunch.machine.find import find_at_work
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import descendants, end_all, family
@@ -78,7 +78,11 @@ class ProcessKeeper:
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the job on the GPUs of its lease, in rank order."""
         environment = job_environment(
-            gpus, by_uuid=self._launch.by_uuid, lease_id=lease.id, share=lease.share
+            gpus,
+            driver=self._launch.machine.topology.driver,
+            by_uuid=self._launch.by_uuid,
+            lease_id=lease.id,
+            share=lease.share,
         )
         variables = {**inherited_variables(), **environment}
         self._job.start(Started(self._launch.command, variables, self._cpus(gpus)))
@@ -149,7 +153,7 @@ class ProcessKeeper:
 
         def left_overs() -> set[int]:
             found = _without_mps(descendants(spared))
-            return left_on(self._launch.machine, lease.uuids, found)
+            return find_at_work(self._launch.machine, lease.uuids, found)
 
         return end_all(left_overs, self._launch.grace_s, self._job.ignored, self._before_kill)
 

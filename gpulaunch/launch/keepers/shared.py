@@ -25,6 +25,7 @@ class SharedKeeper:
 
     def __init__(self, launch: Launch, table: Table, record: Draft, share: Share) -> None:
         self._table = table
+        self._machine = launch.machine
         self._uuids = share.group
         self._membership = Membership(table, record, share)
         keeper = ProcessKeeper
@@ -62,7 +63,7 @@ class SharedKeeper:
     def wait(self, limit_s: float | None) -> int | None:
         """Wait for the job, and warn if it does not become a client of MPS."""
         return self._membership.wait(
-            self._job.wait, limit_s, self._uuids, self._table.warn, self._job.pids
+            self._job.wait, limit_s, self._machine, self._uuids, self._table.warn, self._job.pids
         )
 
     def end(self) -> int:

@@ -6,12 +6,13 @@ works. Only a GPU that is lost, or has no identity, is left out.
 """
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import pynvml
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.records import Record
 
 HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 
@@ -98,7 +99,7 @@ class LostGpuError(Exception):
     """A GPU does not answer any more; the text says which and how."""
 
 
-class Unanswered(NamedTuple):
+class Unanswered(Record):
     """A call that told nothing.
 
     Attributes:
@@ -117,7 +118,7 @@ class Unanswered(NamedTuple):
     steady: bool
 
 
-class NvlinkEnd(NamedTuple):
+class NvlinkEnd(Record):
     """One NVLink of a GPU.
 
     Attributes:
@@ -135,7 +136,7 @@ class NvlinkEnd(NamedTuple):
     gb_per_s: float = 0.0
 
 
-class Memory(NamedTuple):
+class Memory(Record):
     """A GPU's memory.
 
     Attributes:
@@ -379,15 +380,6 @@ def card_of(uuid: str, index: int) -> Card:
         LostGpuError: it does not answer, or is there no more.
     """
     return Card(_handle(pynvml.nvmlDeviceGetHandleByUUID, uuid, index), index, [])
-
-
-def is_present() -> bool:
-    """Whether this machine has NVIDIA GPUs, as far as NVML knows."""
-    try:
-        pynvml.nvmlInit()
-        return bool(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError as problem:
-        return problem.value not in _ABSENT  # a driver that fails is there all the same
 
 
 def _handle(function: Callable[..., Any], key: object, index: int) -> Any:  # noqa: ANN401

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterable
 
+from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.outside_use import OutsideUse
 from gpulaunch.process.system import owner_of, program_of
 
 IDLE_MEMORY_BYTES = 128 << 20

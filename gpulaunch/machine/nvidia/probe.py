@@ -7,7 +7,7 @@ Probing a box of eight takes long enough to feel, so find_machine keeps the answ
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
@@ -15,15 +15,15 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml import Card, NvlinkEnd, PciAddress, Unanswered
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 
 T = TypeVar("T")
 
 
-class Reading(NamedTuple):
+class NvmlReading(Record):
     """What NVML says of this machine's build.
 
     Attributes:
-        driver: its version; None if it does not say.
         topology: the GPUs in service and their links.
         problems: what was left out, a line each.
         unanswered: calls that told nothing.
@@ -34,7 +34,6 @@ class Reading(NamedTuple):
             be used.
     """
 
-    driver: str | None
     topology: Topology
     problems: tuple[str, ...]
     unanswered: tuple[Unanswered, ...]
@@ -48,7 +47,7 @@ class Reading(NamedTuple):
         return not self.problems and all(call.steady for call in self.unanswered)
 
 
-class Part(NamedTuple):
+class Part(Record):
     """A card as it was read.
 
     Attributes:
@@ -66,7 +65,7 @@ class Part(NamedTuple):
     instances: list[Gpu] | None
 
 
-def probe() -> Reading:
+def probe() -> NvmlReading:
     """Read this machine's build.
 
     Raises:
@@ -111,8 +110,7 @@ def probe() -> Reading:
     gpus = [gpu for gpu in gpus if gpu.card not in lost]
     left = {gpu.index for gpu in gpus}
     links = tuple(link for link in links if left.issuperset((link.a, link.b)))
-    return Reading(
-        nvml.driver_version(),
+    return NvmlReading(
         Topology(os.uname().nodename, tuple(gpus), links, "NVML"),
         tuple(dict.fromkeys(problems)),
         tuple(unanswered),
@@ -180,7 +178,7 @@ def _seen_through(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> Nv
         and everyone is not None
         and end.address not in everyone
     )
-    return end._replace(remote="switch") if hidden else end
+    return replace(end, remote="switch") if hidden else end
 
 
 def _up_and_down(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]]:
@@ -192,7 +190,8 @@ def _up_and_down(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]]:
 
 def _instance(card: Gpu, number: int, instance: Card) -> Gpu:
     profile, memory = instance.mig_profile(), instance.memory()
-    return card._replace(
+    return replace(
+        card,
         index=mig_index(card.index, number),
         uuid=instance.uuid(),
         model=f"{card.model} MIG {profile}",

@@ -6,13 +6,17 @@ which says what is odd.
 """
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import Any
 
+from gpulaunch.records import Record
+
+_LIBRARY = "libnvidia-ml.so.1"
+_NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
 _TEXT_BYTES = 96
 _MIG_ENABLED = 1
 
 
-class Listed(NamedTuple):
+class Listed(Record):
     """A card that answers.
 
     Attributes:
@@ -25,7 +29,7 @@ class Listed(NamedTuple):
     instances: dict[str, list[str]] | None
 
 
-class Roster(NamedTuple):
+class Roster(Record):
     """What NVML lists.
 
     Attributes:
@@ -37,10 +41,23 @@ class Roster(NamedTuple):
     cards: tuple[Listed, ...]
 
 
+def is_present() -> bool:
+    """Return whether NVML lists GPUs; a driver that fails is present all the same."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return False
+    problem = library.nvmlInitWithFlags(0)
+    if problem:
+        return problem not in _NO_DRIVER
+    count = ctypes.c_uint()
+    return bool(library.nvmlDeviceGetCount_v2(ctypes.byref(count)) or count.value)
+
+
 def read_roster() -> Roster | None:
     """The GPUs of this machine; None if there is no driver, or if anything about it is odd."""
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
+        library = ctypes.CDLL(_LIBRARY)
         _check(library.nvmlInitWithFlags(0))
         count = ctypes.c_uint()
         _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))

@@ -10,7 +10,8 @@ import calendar
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from gpulaunch.records import Record, replace
 
 LARGE_BYTES = 100_000
 """From such messages on fast links pay (mapa-sc21 2.3 and Figure 2a)."""
@@ -52,7 +53,7 @@ _TIME = re.compile(
 _BEFORE = 400  # characters before a message that can be its prefix
 
 
-class Endpoint(NamedTuple):
+class Endpoint(Record):
     """One rank's side of a communicator.
 
     Attributes:
@@ -66,7 +67,7 @@ class Endpoint(NamedTuple):
     comm: str
 
 
-class Member(NamedTuple):
+class Member(Record):
     """What the log says of one rank's side of a communicator.
 
     Attributes:
@@ -83,7 +84,7 @@ class Member(NamedTuple):
     group: tuple[str, ...]
 
 
-class Call(NamedTuple):
+class Call(Record):
     """All calls of one kind and size by one rank.
 
     Attributes:
@@ -102,7 +103,7 @@ class Call(NamedTuple):
     peer: int
 
 
-class NcclLog(NamedTuple):
+class NcclLog(Record):
     """What a log tells.
 
     Attributes:
@@ -236,7 +237,7 @@ class _Reader:
         if found["id"]:
             return ("id", found["id"])
         if found["parent"]:
-            parent = self.members.get(endpoint._replace(comm=found["parent"]))
+            parent = self.members.get(replace(endpoint, comm=found["parent"]))
             return ("split", *(parent.group if parent else ()), found["split"], found["color"])
         return (found["ranks"],)
 

@@ -4,7 +4,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from math import fsum
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import LARGE_BYTES, Call, Endpoint, NcclLog
@@ -13,6 +13,7 @@ from gpulaunch.measure.traffic_graph import NOISE_SHARE
 from gpulaunch.profiles.confidence import Confidence, weakest
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.profiles.pattern_union import union
+from gpulaunch.records import Record, as_dict
 
 FAST_GB_PER_S = 50.0
 SLOW_GB_PER_S = 12.0
@@ -49,7 +50,7 @@ _PEERS = ("Send", "Recv")
 _HINT = "run the job with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH"
 
 
-class Collective(NamedTuple):
+class Collective(Record):
     """All calls of one function.
 
     Attributes:
@@ -75,7 +76,7 @@ class Collective(NamedTuple):
     sent_gb: float
 
 
-class Communication(NamedTuple):
+class Communication(Record):
     """What a log says of the job.
 
     Attributes:
@@ -183,7 +184,7 @@ def nccl_document(log: NcclLog, found: Communication, file: str) -> dict[str, An
         "gb_per_s": found.gb_per_s,
         "duration_s": log.duration_s,
         "collectives": [
-            one._asdict() | {"sizes": [list(size) for size in one.sizes]}
+            as_dict(one) | {"sizes": [list(size) for size in one.sizes]}
             for one in found.collectives
         ],
         "rings": [{"ranks": list(order), "channels": channels} for order, channels in log.rings],
@@ -374,7 +375,10 @@ def _sensitive(
     """Whether faster links pay, how sure that is, and why."""
     if rate is not None:
         far = rate >= _FIRMLY * LEAST_GB_PER_S or rate <= LEAST_GB_PER_S / _FIRMLY
-        why = f"each GPU sends {rate:.3g} GB/s in messages of 100 kB and more; links matter from {LEAST_GB_PER_S:.2g} on"
+        why = (
+            f"each GPU sends {rate:.3g} GB/s in messages of 100 kB and more; links matter from "
+            f"{LEAST_GB_PER_S:.2g} on"
+        )
         return rate >= LEAST_GB_PER_S, "likely" if far else "guess", why
     size = f"{mean / 1e6:.3g} MB" if mean >= 1e6 else f"{mean / 1e3:.3g} kB"
     text = f"messages have {size} on average, fast links pay from 100 kB on"

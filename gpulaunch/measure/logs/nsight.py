@@ -15,9 +15,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.records import Record
 
 SECTOR_BYTES = 32
 """What ncu counts as one access to the L2 cache, the last level of a GPU's caches."""
@@ -77,7 +77,7 @@ _NUMBER = re.compile(r"[+-]?\d[\d.,]*(?:[eE][+-]?\d+)?")
 _SPACES = str.maketrans("", "", " '\u2019\u00a0\u202f")  # between thousands
 
 
-class NcuCounters(NamedTuple):
+class NcuCounters(Record):
     """A job's counters, over all kernels that ncu has profiled. Each is a key of a profile's [counters].
 
     Attributes:
@@ -101,7 +101,7 @@ class NcuCounters(NamedTuple):
     missing: tuple[str, ...] = ()
 
 
-class _Cell(NamedTuple):
+class _Cell(Record):
     """A figure as it stands there."""
 
     line: int
@@ -109,7 +109,7 @@ class _Cell(NamedTuple):
     unit: str
 
 
-class _Launch(NamedTuple):
+class _Launch(Record):
     """A kernel's launch: its cells by the metrics' names, one of METRICS where it is one of theirs."""
 
     line: int
@@ -154,7 +154,8 @@ def read_ncu(text: str, origin: str) -> NcuCounters:
     )
     if not instructions:
         raise UsageError(
-            f"{origin}: {len(launches)} kernels executed 0 warp instructions: there is nothing to count by"
+            f"{origin}: {len(launches)} kernels executed 0 warp instructions: there is nothing to "
+            "count by"
         )
     hits = sum(
         count * _needed(launch, value(launch, _HIT), _HIT, origin)
@@ -333,7 +334,8 @@ def _figure(cell: _Cell, metric: str, *, comma: bool, origin: str) -> float | No
 def _percentage(number: float, cell: _Cell, metric: str, origin: str) -> float:
     if number > 100 + _NOISE_PERCENTAGE or cell.unit.strip() not in {"%", "", "pct"}:
         raise UsageError(
-            f"{origin}:{cell.line}: {metric} is {quoted(f'{cell.text} {cell.unit}')}, not 0 to 100 %"
+            f"{origin}:{cell.line}: {metric} is {quoted(f'{cell.text} {cell.unit}')}, not 0 to 100 "
+            "%"
         )
     return min(number, 100.0)
 

@@ -2,10 +2,11 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.profiles.document.section import Part, Section
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record
 
 MOST_BASES = 16
 """So many profiles may stand on each other."""
@@ -14,7 +15,7 @@ _ORIGIN = ("source", "measured_on", "driver", "date", "samples")
 """Keys that say where the figures beside them are from."""
 
 
-class Reference(NamedTuple):
+class Reference(Record):
     """A profile as somebody asks for it.
 
     Attributes:

@@ -2,11 +2,12 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
 from gpulaunch.profiles.document.section import Key, Part, Section
 from gpulaunch.profiles.profile import Profile, Variant
+from gpulaunch.records import Record
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -103,7 +104,7 @@ def _range(rule: Any) -> str:  # noqa: ANN401  see AnyRule
     return _FORMS[type(rule)].words(rule)
 
 
-class _Form(NamedTuple):
+class _Form(Record):
     """How one kind of rule is told."""
 
     schema: Callable[[Any], dict[str, Any]]

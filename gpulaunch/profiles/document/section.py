@@ -6,9 +6,9 @@ A section is a class, and each of its keys an attribute of the same name:
         share = flag("whether to share GPUs")
 
 From this come the checks of files, the record that code reads (`profile.sharing.share` is True,
-False or None), the JSON schema and the table in docs/profiles.md. A record is a view of the checked
-document and costs nothing to make; eighty fields in as many NamedTuple defaults would cost every
-launch a millisecond.
+False or None), the JSON schema, the table in docs/profiles.md and the rows of `gpulaunch profiles
+show`. A record is a view of the checked document and costs nothing to make; eighty fields in as
+many NamedTuple defaults would cost every launch a millisecond.
 """
 # pure: decides on plain values
 
@@ -81,14 +81,24 @@ class Key(Generic[T]):
     Args:
         rule: for its value.
         meaning: one line of Markdown, with the unit where the name does not tell.
-        otherwise: what the record has where nobody gives it.
+        default: what the record has where nobody gives it.
+        label: what `profiles show` calls it; made of the name if empty.
+        unit: of its numbers; the one that the name ends with if empty.
 
     Attributes:
         name: its own.
     """
 
-    def __init__(self, rule: AnyRule, meaning: str, otherwise: Any = None) -> None:  # noqa: ANN401
-        self.rule, self.meaning, self.otherwise = rule, meaning, otherwise
+    def __init__(
+        self,
+        rule: AnyRule,
+        meaning: str,
+        default: Any = None,  # noqa: ANN401
+        label: str = "",
+        unit: str = "",
+    ) -> None:
+        self.rule, self.meaning, self.default = rule, meaning, default
+        self.label, self.unit = label, unit
         self.name = ""
 
     def __set_name__(self, _owner: type, name: str) -> None:
@@ -105,7 +115,7 @@ class Key(Generic[T]):
         """The key of the class, the value of a record."""
         if record is None:
             return self
-        value: T = record.document.get(self.name, self.otherwise)
+        value: T = record.document.get(self.name, self.default)
         return value
 
     def __set__(self, record: Section, value: object) -> None:
@@ -138,11 +148,43 @@ class Number(Key[T]):
         least: still allowed; whole, as `most` is, if the number has to be.
         most: likewise.
         meaning: one line of Markdown.
+        label: what `profiles show` calls it; made of the name if empty.
     """
 
-    def __init__(self, least: float, most: float, meaning: str) -> None:
-        super().__init__((least, most), meaning)
+    def __init__(self, least: float, most: float, meaning: str, label: str = "") -> None:
+        super().__init__((least, most), meaning, label=label)
         self.least, self.most = least, most
+
+
+class Curve(Key[list[Any]]):
+    """A key whose value is a list of numbers, one for each number of another key's list.
+
+    Args:
+        rule: for each number.
+        meaning: one line of Markdown.
+        over: the other key of the section.
+        unit_in: the key of the section that says in which unit the numbers are.
+        most: how many there are at most.
+    """
+
+    def __init__(self, rule: AnyRule, meaning: str, over: str, unit_in: str, most: int) -> None:
+        super().__init__(ListOf(rule, 1, most), meaning, default=[])
+        self.over, self.unit_in = over, unit_in
+
+
+class FiguresOf(Key["Mapping[str, float]"]):
+    """A key whose value is a table of numbers, each about the figure of that name in a section.
+
+    Args:
+        section: the class of that section.
+        meaning: one line of Markdown.
+        label: what stands before such a number where it is shown beside the figure it is about.
+    """
+
+    def __init__(self, section: type[Section], meaning: str, label: str) -> None:
+        names = [name for name, key in section.keys.items() if isinstance(key, Number)]
+        super().__init__(TableOf((0.0, 1e18), names), meaning, default={}, label=label)
+        self.section = section
 
 
 def part(section: type[S], meaning: str) -> Key[S]:
@@ -160,19 +202,19 @@ def flag(meaning: str) -> Key[bool | None]:
     return Key(bool, meaning)
 
 
-def number(least: float, most: float, meaning: str) -> Key[float | None]:
+def number(least: float, most: float, meaning: str, label: str = "") -> Key[float | None]:
     """A number from `least` to `most`, both included."""
-    return Number(float(least), float(most), meaning)
+    return Number(float(least), float(most), meaning, label)
 
 
-def percentage(meaning: str, most: float = 100.0) -> Key[float | None]:
+def percentage(meaning: str, most: float = 100.0, label: str = "") -> Key[float | None]:
     """A number from 0 to 100, or to more."""
-    return Number(0.0, most, meaning)
+    return Number(0.0, most, meaning, label)
 
 
-def whole(least: int, most: int, meaning: str) -> Key[int | None]:
+def whole(least: int, most: int, meaning: str, label: str = "") -> Key[int | None]:
     """A whole number from `least` to `most`, both included."""
-    return Number(least, most, meaning)
+    return Number(least, most, meaning, label)
 
 
 def word(words: Sequence[str], meaning: str) -> Key[str | None]:
@@ -180,14 +222,21 @@ def word(words: Sequence[str], meaning: str) -> Key[str | None]:
     return Key(tuple(words), meaning)
 
 
-def items(rule: AnyRule, meaning: str, least: int = 0, most: int = 1 << 20) -> Key[list[Any]]:
+def items(
+    rule: AnyRule,
+    meaning: str,
+    least: int = 0,
+    most: int = 1 << 20,
+    label: str = "",
+    unit: str = "",
+) -> Key[list[Any]]:
     """A list of `least` to `most` values; [] where nobody gives it."""
-    return Key(ListOf(rule, least, most), meaning, otherwise=[])
+    return Key(ListOf(rule, least, most), meaning, default=[], label=label, unit=unit)
 
 
-def table(rule: AnyRule, meaning: str, names: Sequence[str] = ()) -> Key[Mapping[str, Any]]:
-    """A table whose keys are free, or among `names`; {} where nobody gives it."""
-    return Key(TableOf(rule, names), meaning, otherwise={})
+def table(rule: AnyRule, meaning: str) -> Key[Mapping[str, Any]]:
+    """A table whose keys are free; {} where nobody gives it."""
+    return Key(TableOf(rule), meaning, default={})
 
 
 def section_mistakes(

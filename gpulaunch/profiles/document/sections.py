@@ -1,10 +1,15 @@
-"""Every section of a profile but the top: the one table of which files, code, schema and docs/profiles.md are made."""
+"""Every section of a profile but the top: the one table of what a profile may say.
+
+Files are checked by it; the records that code reads, the JSON schema, docs/profiles.md and what
+`gpulaunch profiles show` shows are made of it.
+"""
 # pure: decides on plain values
 
 from gpulaunch.files.fields import Above, RowOf
 from gpulaunch.profiles.confidence import CONFIDENCES
 from gpulaunch.profiles.document.section import (
-    Number,
+    Curve,
+    FiguresOf,
     Section,
     flag,
     items,
@@ -33,18 +38,25 @@ class Communication(Section):
     )
     edges = items(
         RowOf((0, MAX_RANKS - 1), (0, MAX_RANKS - 1), Above(0.0, 1e18)),
-        "`[[rank, rank, GB], ...]`: what went over each pair of GPUs; the pattern if `pattern` is missing",
+        "`[[rank, rank, GB], ...]`: what went over each pair of GPUs; the pattern if `pattern` is "
+        "missing",
+        unit="GB",
     )
     bandwidth_sensitive = flag("whether faster links make the job faster")
     weight = number(
         0.001,
         1000,
         "weight of the job graph's edges: 4 for the smallest batches to 1 for the largest",
+        label="weight of edges",
     )
     collective_calls_per_iteration = whole(0, 1 << 62, "of one GPU")
-    message_bytes = number(0, 1e15, "average size of a collective call's message")
+    message_bytes = number(
+        0, 1e15, "average size of a collective call's message", label="message size"
+    )
     time_percentage = percentage(
-        "share of its time in which it waits for its links on the best GPUs; for the [simulator](simulate.md)"
+        "share of its time in which it waits for its links on the best GPUs; for the "
+        "[simulator](simulate.md)",
+        label="time waiting for links",
     )
     split_slowdown_percentage = percentage(
         "how much longer it takes with its GPUs on several sockets; likewise", most=1e4
@@ -59,10 +71,16 @@ class Sensitivity(Section):
     required = ("source",)
     is_one_measurement = True
 
-    best_gb_per_s = number(*_ANY_GB_PER_S, "effective bandwidth of the best placement")
-    worst_gb_per_s = number(*_ANY_GB_PER_S, "effective bandwidth of the worst placement")
-    best_s = number(0, 1e9, "time of a run, or of an iteration, on the best placement")
-    worst_s = number(0, 1e9, "the same on the worst")
+    best_gb_per_s = number(
+        *_ANY_GB_PER_S, "effective bandwidth of the best placement", label="best bandwidth"
+    )
+    worst_gb_per_s = number(
+        *_ANY_GB_PER_S, "effective bandwidth of the worst placement", label="worst bandwidth"
+    )
+    best_s = number(
+        0, 1e9, "time of a run, or of an iteration, on the best placement", label="best time"
+    )
+    worst_s = number(0, 1e9, "the same on the worst", label="worst time")
     iterations = whole(1, 1 << 62, "how many iterations were timed; whole runs if missing")
     slowdown_percentage = number(
         -100, 1e6, "how much longer the worst took: `worst_s` / `best_s`, less 1"
@@ -88,18 +106,28 @@ class Resources(Section):
     )
     sm_utilization_max_percentage = percentage("its maximum")
     sm_occupancy_percentage = percentage("average share of the warps that the SMs can hold")
-    memory_bandwidth_utilization_percentage = percentage("average memory-bandwidth utilization")
-    memory_bandwidth_utilization_max_percentage = percentage("its maximum")
+    memory_bandwidth_utilization_percentage = percentage(
+        "average memory-bandwidth utilization", label="memory bandwidth"
+    )
+    memory_bandwidth_utilization_max_percentage = percentage(
+        "its maximum", label="memory bandwidth max"
+    )
     utilization = word(
         ("share", "time-active"),
-        "what both utilizations are: `share` of the SMs and of the DRAM bandwidth in use (GPM), or `time-active`: of "
-        "the time in which any kernel ran, and memory was accessed (NVML), which is no share of either",
+        "what both utilizations are: `share` of the SMs and of the DRAM bandwidth in use (GPM), or "
+        "`time-active`: of "
+        "the time in which any kernel ran, and memory was accessed (NVML), which is no share of "
+        "either",
     )
     time_active_percentage = percentage("average share of time in which any kernel ran")
-    idle_percentage = percentage("share of the samples in which none ran at all")
+    idle_percentage = percentage(
+        "share of the samples in which none ran at all", label="samples without a kernel"
+    )
     power_w = number(0, 1e5, "average power")
     power_max_w = number(0, 1e5, "its maximum")
-    power_cap_percentage = percentage("share of time in which the power cap held the clocks down")
+    power_cap_percentage = percentage(
+        "share of time in which the power cap held the clocks down", label="time at the power cap"
+    )
     energy_j = number(0, 1e15, "energy of one run")
     duration_s = number(0, 1e9, "time of one run")
     pcie_tx_gb_per_s = number(*_ANY_GB_PER_S, "average of one GPU, from the GPU over PCIe")
@@ -114,22 +142,17 @@ class Resources(Section):
     source = text(_SOURCE)
 
 
-_FIGURES = tuple(name for name, key in Resources.keys.items() if isinstance(key, Number))
-
-
 class Runs(Section):
     """How figures differ between runs; each is called as the key of `[resources]` that it is about."""
 
     count = whole(1, 1 << 62, "how many runs the averages are of")
     gpus = whole(1, 1 << 20, "how many GPUs the job had in them")
     misfits = whole(0, 1 << 62, "how many of the latest runs, in a row, did not fit")
-    spread = table(
-        (0.0, 1e18),
-        "standard deviation of each figure between runs, in the figure's unit",
-        _FIGURES,
+    spread = FiguresOf(
+        Resources, "standard deviation of each figure between runs, in the figure's unit", label="±"
     )
-    percentile_95 = table(
-        (0.0, 1e18), "95th percentile of each figure over the runs, in the figure's unit", _FIGURES
+    percentile_95 = FiguresOf(
+        Resources, "95th percentile of each figure over the runs, in the figure's unit", label="p95"
     )
 
 
@@ -139,9 +162,15 @@ class SmCurve(Section):
     required = ("sm_percentage", "throughput", "source")
     is_one_measurement = True
 
-    sm_percentage = items(Above(0, 100), "shares of the SMs, ascending", least=1, most=100)
-    throughput = items(
-        Above(0, 1e15), "throughput at each of them, in any one unit", least=1, most=100
+    sm_percentage = items(
+        Above(0, 100), "shares of the SMs, ascending", least=1, most=100, label="share of the SMs"
+    )
+    throughput = Curve(
+        Above(0, 1e15),
+        "throughput at each of them, in any one unit",
+        over="sm_percentage",
+        unit_in="unit",
+        most=100,
     )
     unit = text("the unit of `throughput`")
     knee_percentage = percentage("fewest SMs that keep 95 % of the best throughput")
@@ -189,7 +218,8 @@ class Collocation(Section):
 
     slowdown_percentage = table(
         _SLOWDOWN,
-        "table of profile name and number: how much longer it takes beside that job on one *socket*",
+        "table of profile name and number: how much longer it takes beside that job on one "
+        "*socket*",
     )
     incomplete = flag("the job failed before all was measured")
     source = text(_SOURCE)
@@ -222,7 +252,10 @@ class Placement(Section):
     single_node = flag("of several machines, all its GPUs must be in one")
     one_per_node = flag("or each in a machine of its own; not both")
     host_gb_per_s = number(
-        0.001, 1e6, "what the process of each GPU moves in the memory of its socket"
+        0.001,
+        1e6,
+        "what the process of each GPU moves in the memory of its socket",
+        label="host memory traffic",
     )
 
 
@@ -230,7 +263,9 @@ class SharingWish(Section):
     """Whether a job is to share GPUs."""
 
     share = flag("whether to [share](sharing.md) GPUs when the command line does not say")
-    sm_percentage = whole(1, 100, "share of the SMs that it is to have then")
+    sm_percentage = whole(
+        1, 100, "share of the SMs that it is to have then", label="share of the SMs"
+    )
 
 
 class Scaling(Section):

@@ -31,12 +31,18 @@ def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
     if resources.memory_is_reservation:
         yield (
             ("resources", "memory_is_reservation"),
-            "memory_is_reservation: memory_mib is what an allocator set aside, so it rules no GPU out",
+            (
+                "memory_is_reservation: memory_mib is what an allocator set aside, so it rules no GPU "
+                "out"
+            ),
         )
     if resources.utilization == "time-active":
         yield (
             ("resources", "utilization"),
-            "utilization: time in which any kernel ran is no share of the SMs: sharing is refused too often by it",
+            (
+                "utilization: time in which any kernel ran is no share of the SMs: sharing is refused "
+                "too often by it"
+            ),
         )
     for average, most in _MAXIMA:
         one, other = getattr(resources, average), getattr(resources, most)
@@ -58,7 +64,10 @@ def _of_sensitivity(measured: Sensitivity) -> Iterator[tuple[Path, str]]:
     if best and worst is not None and said is not None:
         slowdown = 100 * (worst / best - 1)
         if abs(slowdown - said) > _SLOWDOWN_TOLERANCE:
-            what = f"slowdown_percentage: {said:g}, and worst_s / best_s is {slowdown:.4g} % more than 1"
+            what = (
+                f"slowdown_percentage: {said:g}, and worst_s / best_s is {slowdown:.4g} % more "
+                "than 1"
+            )
             yield ("sensitivity", "slowdown_percentage"), what
     best, worst = measured.best_gb_per_s, measured.worst_gb_per_s
     if best is not None and worst is not None and best < worst:

@@ -2,6 +2,7 @@
 
 from gpulaunch.profiles.document.inherit import variants_of
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import as_dict
 from gpulaunch.show import Document
 
 _COMMUNICATION = ("pattern", "bandwidth_sensitive", "collective_calls_per_iteration")
@@ -44,9 +45,9 @@ def profile_document(profile: Profile, path: str) -> Document:
         "resources_source": resources.source,
         "share": profile.sharing.share,
         "sm_percentage": profile.sharing.sm_percentage,
-        "sm_curve": [point._asdict() for point in profile.curve],
+        "sm_curve": [as_dict(point) for point in profile.curve],
         "sm_curve_source": profile.sm_curve.source,
-        "counters": counters._asdict() if counters else None,
+        "counters": as_dict(counters) if counters else None,
         "counters_source": profile.counters.source,
         "variants": [f"{profile.name}@{variant}" for variant in variants_of(profile)],
         "document": profile.document,

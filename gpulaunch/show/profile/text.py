@@ -1,81 +1,106 @@
-"""A profile for a terminal: figures as bars, the pattern as a matrix, the curve as a plot, and the rest in words."""
+"""A profile on the terminal: labels and values, bars for shares, a matrix for edges."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import partial
 
-from gpulaunch.show.profile.text_bar import bar_lines
-from gpulaunch.show.profile.text_graph import matrix_lines
-from gpulaunch.show.profile.text_plot import plot_lines
-from gpulaunch.show.profile.view import Fact, ProfileView, Section, kept_whole
-from gpulaunch.show.terminal import Group, Text
+from gpulaunch.records import Record
+from gpulaunch.show.profile.view import NO_BREAK, Matrix, ProfileView, Row
+from gpulaunch.show.terminal import Fitted, Text, bar, figure
 from gpulaunch.show.topology.text import wrapped
 
-_LEAST = 20  # columns of a fact's text
+_MOST_LABEL = 30  # columns
+_BAR = 20  # columns
+_LEAST_FOR_BARS = 60  # columns of a terminal
+_LEAST_TEXT = 16  # columns
 _GAP = 2
 
 
-def profile_text(view: ProfileView, width: int, *, plain: bool = False) -> Group:
-    """The whole profile, one section below the other.
+class _Page(Record):
+    """What the rows of a profile have to keep to.
 
-    Args:
-        view: from view_of.
-        width: columns to keep to; a word that is longer runs over them, and a file's path is never
-            broken.
+    Attributes:
+        width: columns of the terminal.
+        labels: columns of all labels and the gap after them.
         plain: draw with ASCII only.
     """
-    view = _in_ascii(view) if plain else view
-    title = f"{view.name}: {view.description}" if view.description else view.name
-    every = [*view.facts, *(fact for section in view.sections for fact in section.facts)]
-    labels = max((len(fact.label) for fact in every), default=0) + _GAP
-    lines = [Text(line, "bold") for line in wrapped(title, width)]
-    lines += _fact_lines(view.facts, labels, width)
-    lines += [
-        Text(line, "yellow")
-        for text in view.warnings
-        for line in wrapped(f"warning: {text}", width)
-    ]
+
+    width: int
+    labels: int
+    plain: bool
+
+
+def profile_text(view: ProfileView) -> Fitted:
+    """Return the lines of a profile, as wide as the terminal; a path is never broken."""
+    return Fitted(partial(_lines, view))
+
+
+def _lines(view: ProfileView, width: int, plain: bool) -> Iterator[Text]:
+    every = [*view.rows, *(row for section in view.sections for row in section.inner)]
+    longest = max(map(_label_columns, every), default=0)
+    page = _Page(width, min(longest, _MOST_LABEL, width // 2) + _GAP, plain)
+    yield from _paragraph(view.title, width, style="bold")
+    yield _line((f"{'file':<{page.labels}}", "dim"), view.path)
+    yield from _row_lines(view.rows, page)
+    for warning in view.warnings:
+        yield from _paragraph(f"warning: {warning}", width, style="yellow")
     for section in view.sections:
-        lines += [Text(), _heading(section.title, width, plain=plain)]
-        lines += [*_drawn(section, width, plain=plain), *_fact_lines(section.facts, labels, width)]
-    for line in lines:
-        line.rstrip()
-    return Group(*lines)
+        yield Text()
+        heading = f"{section.label}: {section.text}"
+        yield from _paragraph(heading, width, len(section.label), style="dim")
+        yield from _row_lines(section.inner, page)
 
 
-def _in_ascii(part: Any) -> Any:  # noqa: ANN401  a view and all that is in it
-    """The same with our own signs spelled out; what others wrote is theirs."""
-    if isinstance(part, str):
-        return part.replace("±", "+-")
-    if isinstance(part, tuple):
-        parts = [_in_ascii(one) for one in part]
-        return type(part)(*parts) if hasattr(part, "_fields") else tuple(parts)
-    return part
+def _paragraph(text: str, width: int, bold: int = 0, style: str = "") -> Iterator[Text]:
+    """Draw text over the whole width, the first characters in bold."""
+    for words in wrapped(text, width):
+        yield _line((words[:bold], "bold"), (words[bold:], style))
+        bold = 0
 
 
-def _heading(title: str, width: int, *, plain: bool) -> Text:
-    line = "-" if plain else "─"
-    return Text.assemble(
-        (f"{line}{line} ", "dim"), (title, "bold"), (f" {line * (width - len(title) - 4)}", "dim")
-    )
+def _label_columns(row: Row, depth: int = 0) -> int:
+    inner = (_label_columns(one, depth + 1) for one in row.inner)
+    return max(2 * depth + len(row.label), *inner, 0)
 
 
-def _drawn(section: Section, width: int, *, plain: bool) -> list[Text]:
-    lines = bar_lines(section.bars, width, plain=plain)
-    lines += [Text(line, "dim") for line in (_lines(section.note, width) if section.note else [])]
-    lines += matrix_lines(section.graph, width, plain=plain) if section.graph else []
-    return lines + (plot_lines(section.plot, width, plain=plain) if section.plot else [])
+def _row_lines(rows: Iterable[Row], page: _Page, depth: int = 0) -> Iterator[Text]:
+    """Draw rows; what does not fit goes on below its text, or below a label that is too long."""
+    for row in rows:
+        label = "  " * depth + row.label.replace(NO_BREAK, " ")
+        if len(label) + _GAP > page.labels:
+            yield _line((label, "dim"))
+            label = ""
+        line = _line((f"{label:<{page.labels}}", "dim"))
+        if row.share is not None and page.width >= _LEAST_FOR_BARS:
+            line.append_text(bar(row.share, _BAR, plain=page.plain)).append(" " * _GAP)
+        left = line.cell_len
+        text = row.text.replace("±", "+-") if page.plain else row.text
+        lines = wrapped(text, max(page.width - left, _LEAST_TEXT))
+        first, *others = (one.replace(NO_BREAK, " ") for one in lines)
+        yield line.append(first)
+        for more in others:
+            yield _line(f"{'':{left}}{more}")
+        if isinstance(row.drawing, Matrix):
+            yield from _matrix_lines(row.drawing, page)
+        yield from _row_lines(row.inner, page, depth + 1)
 
 
-def _fact_lines(facts: Sequence[Fact], labels: int, width: int) -> list[Text]:
-    """Label and text of each; what does not fit goes on below its text."""
-    lines = []
-    for fact in facts:
-        room = None if fact.whole else max(width - labels, _LEAST)
-        first, *others = _lines(fact.text, room)
-        lines.append(Text.assemble((f"{fact.label:<{labels}}", "dim"), first))
-        lines += [Text(f"{'':{labels}}{line}") for line in others]
-    return lines
+def _matrix_lines(matrix: Matrix, page: _Page) -> Iterator[Text]:
+    """Draw a row and a column for each rank; nothing where they do not fit."""
+    figures = {pair: figure(weight) for pair, weight in matrix.weights.items()}
+    column = _GAP + max(map(len, figures.values()))
+    if 6 + matrix.ranks * column > page.width:
+        return
+    heaviest = max(matrix.weights.values())
+    yield _line(("  rank" + "".join(f"{rank:>{column}}" for rank in range(matrix.ranks)), "dim"))
+    for row in range(matrix.ranks):
+        line = _line((f"{row:>6}", "dim"))
+        for other in range(matrix.ranks):
+            share = matrix.weights.get((row, other), 0.0) / heaviest
+            style = "bold cyan" if share > 0.75 else "" if share > 0.25 else "dim"
+            line.append(f"{figures.get((row, other), '-'):>{column}}", style)
+        yield line
 
 
-def _lines(text: str, width: int | None) -> list[str]:
-    return kept_whole(text, lambda whole: wrapped(whole, width))
+def _line(*parts: str | tuple[str, str]) -> Text:
+    """Return a line that rich leaves as long as it is: the terminal wraps it, so it can be copied."""
+    return Text.assemble(*parts, no_wrap=True, overflow="ignore")

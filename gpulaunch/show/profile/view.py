@@ -1,213 +1,315 @@
-"""A profile made ready to be looked at: what stands on the page, in words and shares, before anybody draws it.
+"""A profile made ready to be shown: a row for each key that it sets, in the order of its sections.
 
-The terminal (text.py) and the picture (picture.py) draw the same view.
+Terminal (text.py) and file (picture.py) draw the same rows. Labels and units come from the keys as
+they are declared, and how a row is drawn depends on the kind of its key alone. So a key that is
+added to a section is shown without a change here.
 """
 
 import re
-from collections.abc import Callable
-from itertools import pairwise
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from math import floor, log10
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any
 
-from gpulaunch.profiles.demand import CurvePoint
-from gpulaunch.profiles.pattern import Edge, dimensions
+from gpulaunch.errors import printable
+from gpulaunch.files.duration import format_duration
+from gpulaunch.files.fields import ListOf, RowOf
+from gpulaunch.files.size import format_size
+from gpulaunch.profiles.document.section import Curve, FiguresOf, Key, Number, Part, Section
+from gpulaunch.profiles.document.suspicion import suspicions
+from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import Record
+from gpulaunch.show.terminal import figure
 
-_TOPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)  # halves of them are short, too
-_AXES = {"grid": 2, "block": 3}
-_NAMED = 6  # pairs of a graph that a line has room for
+_MOST_RANKS = 32  # of which a matrix is drawn
+_MOST_PAIRS = 6  # that a line names
 
+_UNITS = {
+    "_percentage": "%",
+    "_gb_per_s": "GB/s",
+    "_mib": "MiB",
+    "_bytes": "B",
+    "_w": "W",
+    "_j": "J",
+    "_s": "s",
+}
+_BYTES = {"MiB": 1 << 20, "B": 1}
+_WORDS = {
+    "gpus": "GPUs",
+    "llc": "LLC",
+    "nvlink": "NVLink",
+    "pcie": "PCIe",
+    "rx": "received",
+    "sm": "SM",
+    "tx": "sent",
+}
+NO_BREAK = "\u00a0"
+"""Stands between a number and its unit, which belong on one line."""
 
-class Fact(NamedTuple):
-    """A line of text.
+_IN_TITLE = ("name", "description")
 
-    Attributes:
-        label: what it is about.
-        text: with units; safe for a terminal.
-        whole: whether it is to stand on one line, however long, so that it can be copied.
-    """
-
-    label: str
-    text: str
-    whole: bool = False
-
-
-def kept_whole(text: str, wrap: Callable[[str], list[str]]) -> list[str]:
-    """Lines of a text in which no figure is parted from its unit.
-
-    Args:
-        text: safe for a terminal.
-        wrap: makes lines of a text, which it breaks at blanks only.
-    """
-    return [line.replace(_JOINED, " ") for line in wrap(_BEFORE_UNIT.sub(_JOINED, text))]
-
-
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B|GB/s|W|k?J|s|min)(?:[,;:)]|\s|$))")
-_JOINED = "\0"  # in place of a blank at which no line is broken
-
-
-class Bar(NamedTuple):
-    """A figure that has an end to be measured against.
-
-    Attributes:
-        label: what it is.
-        share: of that end, 0 to 1.
-        text: the figure, with its unit.
-        mark: where the largest value lies, 0 to 1; None if that is not known.
-    """
-
-    label: str
-    share: float
-    text: str
-    mark: float | None = None
+_Beside = Mapping[str, Sequence[tuple[str, float]]]
+"""Name of a number -> label and value of each other number that is shown beside it."""
 
 
-class Graph(NamedTuple):
-    """Who talks to whom.
+class Matrix(Record):
+    """What went between ranks.
 
     Attributes:
         ranks: how many there are.
-        edges: each pair once, the lower rank first.
-        unit: of the weights, where they were measured; None where all count the same.
-        shape: how the ranks are best laid out: "circle", "line", "grid" (of two dimensions) or
-            "block" (of three).
+        weights: of pairs of ranks, each in either order.
     """
 
     ranks: int
-    edges: tuple[Edge, ...]
-    unit: str | None = None
-    shape: str = "circle"
-
-    @property
-    def weights(self) -> dict[tuple[int, int], float]:
-        """Of each pair, in either order."""
-        return {pair: weight for a, b, weight in self.edges for pair in ((a, b), (b, a))}
-
-    @property
-    def heaviest(self) -> float:
-        """Largest weight; 1 if there is no edge."""
-        return max((weight for *_, weight in self.edges), default=1.0)
+    weights: Mapping[tuple[int, int], float]
 
 
-class Plot(NamedTuple):
-    """A curve of throughput over the share of SMs.
+class Plot(Record):
+    """A line through points.
 
     Attributes:
-        points: one or more, by ascending share.
-        unit: of throughput, or words in its place.
-        knee_percentage: share of SMs from which on more bring little; None if nobody has looked for
-            it.
+        xs: of each point.
+        ys: of each point.
+        x_label: what xs are, with their unit.
+        y_label: what ys are, with their unit.
     """
 
-    points: tuple[CurvePoint, ...]
-    unit: str
-    knee_percentage: float | None = None
-
-    @property
-    def top(self) -> float:
-        """A round number that no point lies above: where the axis ends."""
-        power = 10.0 ** floor(log10(self._most))
-        return next(
-            (step * power for step in _TOPS if step * power >= self._most * (1 - 1e-9)), 10 * power
-        )
-
-    def tick(self, share: float) -> str:
-        """The number beside the axis of throughput, at so much of its length."""
-        value = self.top * share
-        return f"{value:.0f}" if 1000 <= value < 1e6 else f"{value:.4g}"
-
-    @property
-    def proportional(self) -> tuple[CurvePoint, CurvePoint]:
-        """Both ends of the line on which throughput grows as the share of SMs does, up to the most of the curve."""
-        return CurvePoint(0.0, 0.0), CurvePoint(self.points[-1].sm_percentage, self._most)
-
-    @property
-    def _most(self) -> float:
-        return max(point.throughput for point in self.points)
+    xs: Sequence[float]
+    ys: Sequence[float]
+    x_label: str
+    y_label: str
 
 
-class Section(NamedTuple):
-    """What belongs together.
+class Row(Record):
+    """What a profile says under one key, or in one section; its texts are safe for a terminal.
 
     Attributes:
-        title: of it.
-        note: what the bars mean.
-        bars: figures with an end.
-        graph: who talks to whom.
-        plot: the curve.
-        facts: everything else.
+        label: what it is.
+        text: the value with its unit; the meaning of a section.
+        share: length of a bar, 0 to 1; None for no bar.
+        inner: rows that belong to this one.
+        drawing: what a picture shows instead of those.
+    """
+
+    label: str
+    text: str
+    share: float | None = None
+    inner: tuple["Row", ...] = ()
+    drawing: Matrix | Plot | None = None
+
+
+class ProfileView(Record):
+    """All that is shown of a profile.
+
+    Attributes:
+        title: name and description.
+        path: of the file.
+        rows: what stands above the sections of the file.
+        warnings: what to know before trusting the figures.
+        sections: those that say something, each with its rows.
     """
 
     title: str
-    note: str = ""
-    bars: tuple[Bar, ...] = ()
-    graph: Graph | None = None
-    plot: Plot | None = None
-    facts: tuple[Fact, ...] = ()
-
-
-class ProfileView(NamedTuple):
-    """Everything that is shown of a profile; all of its texts are safe for a terminal.
-
-    Attributes:
-        name: of the profile.
-        description: a line, or nothing.
-        facts: what it is about.
-        warnings: what to know before one trusts the figures.
-        sections: what is recorded, those without anything left out.
-    """
-
-    name: str
-    description: str
-    facts: tuple[Fact, ...]
+    path: str
+    rows: tuple[Row, ...]
     warnings: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[Row, ...]
 
 
-def sketch(graph: Graph) -> str:
-    """A graph in one line: a way through all ranks where it is one, else its heaviest pairs.
+def view_of(profile: Profile, path: str, gpu_memory_bytes: int | None = None) -> ProfileView:
+    """Return all that a profile says.
+
+    Args:
+        profile: any.
+        path: of its file.
+        gpu_memory_bytes: memory of the GPU that was measured; None if unknown.
+    """
+    rows = [row for row in _rows(profile, {}, None) if row.label not in _IN_TITLE]
+    if profile.missing_demand:
+        missing = f"{', '.join(profile.missing_demand)}; without, the job shares no GPU"
+        rows.append(Row("not recorded", missing))
+    sections = []
+    for name, key in Profile.keys.items():
+        if isinstance(key, Part):
+            section = key.section(profile.document.get(name))
+            own = tuple(_rows(section, _beside(profile, key.section), gpu_memory_bytes))
+            sections.append(Row(name, _without_markdown(key.meaning), inner=own))
+    return ProfileView(
+        title=printable(": ".join(filter(None, (profile.name, profile.description)))),
+        path=printable(path),
+        rows=tuple(rows),
+        warnings=tuple(printable(f"{where[0]}.{what}") for where, what in suspicions(profile)),
+        sections=tuple(section for section in sections if section.inner),
+    )
+
+
+def _without_markdown(meaning: str) -> str:
+    """Return the meaning of a key without links and quotes."""
+    text = re.sub(r" \(\[more\]\(.*?\)\)", "", meaning)
+    return re.sub(r"\[(.*?)\]\(.*?\)", r"\1", text).replace("`", "")
+
+
+def _rows(section: Section, beside: _Beside, gpu_memory_bytes: int | None) -> Iterator[Row]:
+    """Return a row for each key that is set, but for those that are shown with others."""
+    elsewhere: set[str] = set()
+    for name, key in section.keys.items():
+        if isinstance(key, Curve) and name in section.document:
+            elsewhere |= {key.over, key.unit_in}
+    for name, key in section.keys.items():
+        value = section.document.get(name)
+        if isinstance(key, Number) and (value is not None or name in beside):
+            yield _number_row(key, value, beside.get(name, ()), gpu_memory_bytes)
+        elif value is None or name in elsewhere or isinstance(key, Part | FiguresOf):
+            continue
+        elif isinstance(key, Curve):
+            yield _curve_row(key, section)
+        else:
+            yield _row(key, value)
+
+
+def _row(key: Key[Any], value: Any) -> Row:  # noqa: ANN401
+    """Return the row of a key that is no number, by the kind of its value."""
+    text = str(value)
+    if isinstance(key.rule, ListOf) and isinstance(key.rule.rule, RowOf):
+        return _edges_row(key, value)
+    if isinstance(value, Mapping):
+        kinds = {type(one) for one in value.values()}
+        if kinds <= {int, float}:
+            return _table_row(key, value)
+        if kinds == {str}:
+            rows = [Row(printable(name), printable(words)) for name, words in value.items()]
+            return Row(label_of(key), "", inner=tuple(rows))
+        text = ", ".join(value)
+    elif isinstance(value, list):
+        text = shlex.join(map(str, value))
+    elif isinstance(value, bool):
+        text = "yes" if value else "no"
+    return Row(label_of(key), printable(text))
+
+
+def _number_row(
+    key: Number[Any],
+    value: float | None,
+    beside: Sequence[tuple[str, float]],
+    gpu_memory_bytes: int | None,
+) -> Row:
+    """Return the row of a number: with a bar if it is a share of something."""
+    text, share = "not recorded", None
+    if value is not None:
+        text = amount(key, value)
+        used_bytes = value * _BYTES["MiB"]
+        if unit_of(key) == "%" and key.most == 100:
+            share = value / 100
+        elif unit_of(key) == "MiB" and gpu_memory_bytes and used_bytes <= gpu_memory_bytes:
+            share = used_bytes / gpu_memory_bytes
+            text += f" of {amount(key, gpu_memory_bytes / _BYTES['MiB'])}"
+    if beside:
+        others = (f"{sign} {amount(key, _rounded(number, value))}" for sign, number in beside)
+        text += f" ({', '.join(others)})"
+    return Row(label_of(key), text, share)
+
+
+def _rounded(number: float, figure_beside: float | None) -> float:
+    """Return a number without the digits that the figure beside it does not show.
 
     Example:
-        >>> sketch(Graph(3, ((0, 1, 1.0), (0, 2, 1.0), (1, 2, 1.0))))
-        '0 - 1 - 2 - 0'
+        >>> _rounded(0.04738, 70.75), _rounded(2.5e-06, 3.0)
+        (0.05, 0.0)
     """
-    pairs = {(a, b) for a, b, _ in graph.edges}
-    if not pairs:
-        return "no rank talks to another"
-    walk = _walk(graph)
-    if walk:
-        return " - ".join(map(str, walk))
-    if graph.shape in _AXES:
-        sizes = " x ".join(map(str, dimensions(graph.ranks, _AXES[graph.shape])))
-        return f"{sizes} {graph.shape}, each with its neighbours"
-    if pairs == {(0, rank) for rank in range(1, graph.ranks)}:
-        return f"0 with each of 1 to {graph.ranks - 1}"
-    if len(pairs) == graph.ranks * (graph.ranks - 1) // 2 and not graph.unit:
-        return "each rank with every other"
-    ordered = sorted(graph.edges, key=lambda edge: (-edge[2], edge[:2]))
-    named = ", ".join(_pair(edge, graph.unit) for edge in ordered[:_NAMED])
-    more = len(ordered) - _NAMED
-    return f"{named} and {more} more" if more > 0 else named
+    if not figure_beside:
+        return number
+    return round(number, 3 - floor(log10(abs(figure_beside))))
 
 
-def _pair(edge: Edge, unit: str | None) -> str:
-    a, b, weight = edge
-    return f"{a}-{b} {weight:.3g} {unit}" if unit else f"{a}-{b}"
+def _beside(profile: Profile, section: type[Section]) -> _Beside:
+    """Return what other sections say of the numbers of a section, such as their spread."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    for part in Profile.keys.values():
+        if not isinstance(part, Part):
+            continue
+        said = profile.document.get(part.name, {})
+        for key in part.section.keys.values():
+            if isinstance(key, FiguresOf) and key.section is section:
+                for name, number in said.get(key.name, {}).items():
+                    found.setdefault(name, []).append((key.label, number))
+    return found
 
 
-def _walk(graph: Graph) -> list[int]:
-    """Ranks along a ring of all of them, back to the first, or along a chain; [] if the graph is neither."""
-    around: dict[int, list[int]] = {rank: [] for rank in range(graph.ranks)}
-    for a, b, _ in graph.edges:
-        around[a].append(b)
-        around[b].append(a)
-    ends = [rank for rank, others in around.items() if len(others) == 1]
-    if len(ends) not in (0, 2) or any(len(others) not in (1, 2) for others in around.values()):
-        return []
-    walk = [ends[0] if ends else 0]
-    while len(walk) <= graph.ranks:
-        before = walk[-2] if len(walk) > 1 else None
-        ahead = [other for other in sorted(around[walk[-1]]) if other != before]
-        if not ahead:
-            break
-        walk.append(ahead[0])
-    return walk if len(set(pairwise(walk))) == len(graph.edges) and set(walk) == set(around) else []
+def _table_row(key: Key[Any], table: Mapping[str, float]) -> Row:
+    """Return a row with a bar for each number of a table."""
+    full = max(table.values(), default=0.0)
+    if unit_of(key) == "%":
+        full = max(full, 100.0)
+    inner = []
+    for name, value in table.items():
+        inner.append(Row(printable(name), amount(key, value), value / full if full else 0.0))
+    return Row(
+        label_of(key), f"a full bar is {amount(key, full)}" if inner else "none", inner=tuple(inner)
+    )
+
+
+def _curve_row(key: Curve, section: Section) -> Row:
+    """Return a row with a bar for each point of a curve, which a picture draws as a line."""
+    over = section.keys[key.over]
+    xs, ys = section.document[key.over], section.document[key.name]
+    unit = printable(section.document.get(key.unit_in, ""))
+    inner = []
+    for x, y in zip(xs, ys, strict=True):
+        inner.append(Row(amount(over, x), f"{figure(y)} {unit}".rstrip(), y / max(ys)))
+    plot = Plot(
+        xs,
+        ys,
+        x_label=f"{label_of(over)}, {unit_of(over)}",
+        y_label=f"{label_of(key)}, {unit}" if unit else label_of(key),
+    )
+    return Row(label_of(key), f"by {label_of(over)}", inner=tuple(inner), drawing=plot)
+
+
+def _edges_row(key: Key[Any], edges: Sequence[tuple[int, int, float]]) -> Row:
+    """Return a row with the heaviest pairs of ranks, and a matrix of all of them."""
+    ordered = sorted(edges, key=itemgetter(2), reverse=True)
+    pairs = [f"{a}-{b}{NO_BREAK}{amount(key, weight)}" for a, b, weight in ordered[:_MOST_PAIRS]]
+    named = ", ".join(pairs)
+    more = len(ordered) - _MOST_PAIRS
+    ranks = 1 + max((max(a, b) for a, b, _ in edges), default=-1)
+    weights = {}
+    for a, b, weight in edges:
+        weights[a, b] = weights[b, a] = weight
+    matrix = Matrix(ranks, weights) if 0 < ranks <= _MOST_RANKS else None
+    return Row(label_of(key), f"{named} and {more} more" if more > 0 else named, drawing=matrix)
+
+
+def label_of(key: Key[Any]) -> str:
+    """Return what a key is about: its label, or its name without the unit.
+
+    Example:
+        >>> label_of(Profile.resources.sm_utilization_percentage)
+        'SM utilization'
+    """
+    name = key.name
+    words = name.removesuffix(_ending(name)).split("_")
+    return key.label or " ".join(_WORDS.get(word, word) for word in words)
+
+
+def unit_of(key: Key[Any]) -> str:
+    """Return the unit of a key's numbers, which its row or the end of its name says."""
+    return key.unit or _UNITS.get(_ending(key.name), "")
+
+
+def _ending(name: str) -> str:
+    """Return the end of a name that is a unit."""
+    return next((ending for ending in _UNITS if name.endswith(ending)), "")
+
+
+def amount(key: Key[Any], value: float) -> str:
+    """Return a number of a key with its unit, such as 148.2 W, 2 GiB or 3 min 04 s."""
+    unit = unit_of(key)
+    text = f"{figure(value)} {unit}".rstrip()
+    if unit in _BYTES:
+        text = format_size(round(value * _BYTES[unit]))
+    elif unit == "J" and value >= 1000:
+        text = f"{figure(value / 1000)} kJ"
+    elif unit == "s" and value >= 100:
+        text = format_duration(value)
+    return text.replace(" ", NO_BREAK)

@@ -2,17 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
+from gpulaunch.records import Record, replace
 from gpulaunch.show.report.series import Run
-from gpulaunch.simulate.measures import Measured
+from gpulaunch.simulate.measures import ReplayedJob
 
 _ROWS = 32  # GPUs of a panel, if these are no more than one machine's
 _ROWS_OF_MANY = 16  # the same where many panels stand one below the other
 _MOST_ROWS = 80  # GPUs of a machine
 
 
-class Grid(NamedTuple):
+class Grid(Record):
     """The rows of a timeline, the same for all runs.
 
     Attributes:
@@ -49,7 +49,7 @@ def grid_of(runs: Sequence[Run]) -> Grid:
     return Grid(min(machines, max(1, budget // len(gpus))), machines, gpus[:_MOST_ROWS], size)
 
 
-class Bar(NamedTuple):
+class Bar(Record):
     """A job on GPUs that stand one below the other.
 
     Attributes:
@@ -62,7 +62,7 @@ class Bar(NamedTuple):
         to_s: where it ends.
     """
 
-    one: Measured
+    one: ReplayedJob
     row: int
     rows: int
     lane: int
@@ -79,7 +79,7 @@ def bars_of(run: Run, grid: Grid) -> list[Bar]:
         grid: the rows that there are; what is on other GPUs is left out.
     """
     place = {gpu: i for i, gpu in enumerate(grid.gpus)}
-    on_row: dict[int, list[Measured]] = defaultdict(list)
+    on_row: dict[int, list[ReplayedJob]] = defaultdict(list)
     for one in run.replay.jobs:
         for gpu in one.stay.gpus if one.stay.machine < grid.machines else ():
             if gpu in place:
@@ -97,7 +97,7 @@ def bars_of(run: Run, grid: Grid) -> list[Bar]:
     return sorted(bars, key=lambda bar: (bar.from_s, bar.row, bar.lane))
 
 
-def _rows_of(one: Measured, grid: Grid, place: dict[int, int]) -> list[int]:
+def _rows_of(one: ReplayedJob, grid: Grid, place: dict[int, int]) -> list[int]:
     if one.stay.machine >= grid.machines:
         return []
     return sorted(
@@ -116,7 +116,7 @@ def _groups(rows: Sequence[int], shared: set[int]) -> list[list[int]]:
     return groups
 
 
-def _lanes(jobs: Iterable[Measured]) -> dict[int, tuple[int, int]]:
+def _lanes(jobs: Iterable[ReplayedJob]) -> dict[int, tuple[int, int]]:
     """Of jobs on one GPU, by id: its lane, and how many lanes there are as long as any of those beside it runs."""
     found: dict[int, tuple[int, int]] = {}
     together: list[tuple[int, int]] = []  # ids and lanes of those that overlap, one with the next
@@ -133,7 +133,7 @@ def _lanes(jobs: Iterable[Measured]) -> dict[int, tuple[int, int]]:
 
 def within(bars: Iterable[Bar], end_s: float) -> list[Bar]:
     """Those that begin before a time, cut off there."""
-    return [bar._replace(to_s=min(bar.to_s, end_s)) for bar in bars if bar.from_s < end_s]
+    return [replace(bar, to_s=min(bar.to_s, end_s)) for bar in bars if bar.from_s < end_s]
 
 
 def window_s(bars_of_runs: Sequence[Sequence[Bar]], longest_s: float, most: int) -> float:

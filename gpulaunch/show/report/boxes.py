@@ -1,8 +1,9 @@
 """Box plots: what jobs got and how long they took, one row for each run."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from gpulaunch.records import Record
 from gpulaunch.show.report.canvas import WIDTH, Axes, Picture, Rectangle, Sheet
 from gpulaunch.show.report.colours import INK, PALE, PAPER
 from gpulaunch.show.report.scales import PLAIN, set_scale
@@ -28,14 +29,14 @@ _GAP = 24  # px between panels
 _HEAD, _FOOT = 34, 56  # px above and below them
 
 
-class _Panel(NamedTuple):
+class _Panel(Record):
     """Jobs that are shown together."""
 
     title: str
     boxes: list[Box]
 
 
-class _Axis(NamedTuple):
+class _Axis(Record):
     """The axis of all panels.
 
     Attributes:

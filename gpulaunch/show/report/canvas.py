@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from gpulaunch.records import Record
 from gpulaunch.show.report.colours import ALL, GRID, INK, PALE, PAPER, Colour
 
 __all__ = [
@@ -70,7 +71,7 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 _NAMES = {colour.light: colour.name for colour in ALL}
 
 
-class Picture(NamedTuple):
+class Picture(Record):
     """What was drawn.
 
     Attributes:

@@ -38,8 +38,10 @@ def of_bandwidth(runs: Sequence[Run]) -> str:
         runs, lambda run: mean_of(values_of(run, bandwidth, sensitive)), "{:.1f} GB/s".format
     )
     return (
-        "What the links between a job's GPUs carry: further right is better. A box holds the middle half of the jobs, "
-        "its thick stroke is their median, the thin line reaches from the least to the largest, and the ring is the "
+        "What the links between a job's GPUs carry: further right is better. A box holds the "
+        "middle half of the jobs, "
+        "its thick stroke is their median, the thin line reaches from the least to the largest, "
+        "and the ring is the "
         f"mean: {mean}."
     )
 
@@ -72,7 +74,8 @@ def of_curves(runs: Sequence[Run]) -> str:
         else f"The longest wait: {longest}."
     )
     return (
-        "A line has all jobs of a policy, each sorted for itself: the sooner it falls, the fewer jobs are badly off. "
+        "A line has all jobs of a policy, each sorted for itself: the sooner it falls, the fewer "
+        "jobs are badly off. "
         f"The largest slowdown: {worst}. {waits}"
     )
 
@@ -81,7 +84,8 @@ def of_quality(runs: Sequence[Run]) -> str:
     """Of the distributions."""
     best = compared(runs, _share_at_best, "{:.0%}".format)
     return (
-        "A line climbs where jobs are: one that stays low up to the right edge is better, for there all got the best "
+        "A line climbs where jobs are: one that stays low up to the right edge is better, for "
+        "there all got the best "
         f"links that the idle machine has. Jobs that got them: {best}."
     )
 
@@ -95,8 +99,10 @@ def of_load(runs: Sequence[Run]) -> str:
     """Of load over time."""
     end = compared(runs, lambda run: run.replay.makespan_s, time_text)
     return (
-        "Strong colour is GPUs in use. Pale above it are free GPUs on sockets where others are held, so that a job of "
-        f"several may have to take them from two sockets; blank is free in whole sockets. The last job ends: {end}."
+        "Strong colour is GPUs in use. Pale above it are free GPUs on sockets where others are "
+        "held, so that a job of "
+        "several may have to take them from two sockets; blank is free in whole sockets. The last "
+        f"job ends: {end}."
     )
 
 
@@ -113,6 +119,7 @@ def of_timeline(window: Window) -> str:
     shown = f" Shown: {', '.join(parts)}." if parts else ""
     names = "number and name where they fit" if window.named else "names in the next picture"
     return (
-        "A row is a GPU, and a bar a job on it, redder if it took longer than at its best; blank is idle. "
+        "A row is a GPU, and a bar a job on it, redder if it took longer than at its best; blank "
+        "is idle. "
         f"Bars have {names}, and say more where the pointer rests.{shown}"
     )

@@ -1,8 +1,8 @@
 """A panel of lines, and the key beside it that says whose they are."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from gpulaunch.records import Record
 from gpulaunch.show.report.canvas import WIDTH, Axes, Sheet
 from gpulaunch.show.report.colours import PALE
 from gpulaunch.show.report.scales import PERCENT, Unit, set_scale
@@ -17,7 +17,7 @@ HEIGHT = 200  # px of it
 _LINE = 21  # px of a line of the key
 
 
-class Chart(NamedTuple):
+class Chart(Record):
     """What is drawn on a panel.
 
     Attributes:

@@ -4,10 +4,11 @@ Those of policies can be told apart with any of the usual colour blindnesses: th
 lightness, too.
 """
 
-from typing import NamedTuple
+from gpulaunch.decide.placement.policies import POLICIES as KNOWN
+from gpulaunch.records import Record
 
 
-class Colour(NamedTuple):
+class Colour(Record):
     """A colour.
 
     Attributes:
@@ -29,15 +30,8 @@ IDLE = Colour("idle", "#f1f3f6", "#1e242b")
 ON_BAR = Colour("on-bar", "#1d2731", "#11161c")
 
 POLICIES = {
-    "baseline": Colour("baseline", "#656c76", "#9aa2ad"),
-    "fcfs": Colour("fcfs", "#141c28", "#f2f6fa"),
-    "best-fit": Colour("best-fit", "#99390b", "#b8924a"),
-    "greedy": Colour("greedy", "#c98300", "#f5c63c"),
-    "topo-aware": Colour("topo-aware", "#0d9a66", "#5ee6a0"),
-    "topo-aware-p": Colour("topo-aware-p", "#a557b4", "#cc74dc"),
-    "preserve": Colour("preserve", "#2c50dc", "#5c86ff"),
-    "preserve-paper": Colour("preserve-paper", "#4f9ff0", "#a5dcff"),
-    "best-effort": Colour("best-effort", "#6d1f3a", "#e25a68"),
+    name.replace("_", "-"): Colour(name.replace("_", "-"), policy.colour, policy.colour)
+    for name, policy in KNOWN.items()
 }
 """The same in every report, so that who has seen one can read the next."""
 

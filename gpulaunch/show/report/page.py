@@ -114,7 +114,10 @@ def _variables() -> str:
     """Our colours, on screens that are dark the others."""
     light = " ".join(f"--{colour.name}: {colour.light};" for colour in ALL)
     dark = " ".join(f"--{colour.name}: {colour.dark};" for colour in ALL)
-    return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+    return (
+        f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} "
+        f"}} }}\n"
+    )
 
 
 def _table(caption: str, rows: Rows, runs: Sequence[Run]) -> str:
@@ -123,7 +126,8 @@ def _table(caption: str, rows: Rows, runs: Sequence[Run]) -> str:
         return f"<p><b>{caption}</b>: none</p>"
     head = "".join(f"<th>{escape(column)}</th>" for column in rows.columns)
     body = "\n".join(
-        f'<tr><th scope="row"><i style="background: var(--{run.colour.name})"></i>{escape(printable(run.label))}</th>'
+        '<tr><th scope="row"><i style="background: '
+        f'var(--{run.colour.name})"></i>{escape(printable(run.label))}</th>'
         f"{''.join(f'<td>{escape(cell)}</td>' for cell in cells[1:])}</tr>"
         for run, cells in zip(runs, rows.rows, strict=True)
     )
@@ -138,6 +142,7 @@ def _figure(heading: str, caption: str, picture: Picture) -> str:
         f'<a href="{picture.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png")
     )
     return (
-        f"<figure>\n<figcaption>\n<h2>{escape(heading)} {links}</h2>\n<p>{escape(caption)}</p>\n</figcaption>\n"
+        f"<figure>\n<figcaption>\n<h2>{escape(heading)} "
+        f"{links}</h2>\n<p>{escape(caption)}</p>\n</figcaption>\n"
         f'<div class="wide">\n{picture.inline}</div>\n</figure>'
     )

@@ -1,12 +1,13 @@
 """Axes that people read: round steps, numbers without noughts that say nothing, and units of time that fit."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.files.duration import format_duration
+from gpulaunch.records import Record
 from gpulaunch.show.report.canvas import Axes, FuncFormatter, MaxNLocator
 
 
-class Unit(NamedTuple):
+class Unit(Record):
     """What numbers on an axis are told in.
 
     Attributes:

@@ -3,16 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
+from gpulaunch.records import Record
 from gpulaunch.show.report.colours import Colour, colours_of
-from gpulaunch.simulate.measures import Level, Measured, Quartiles, Replay, quartiles
+from gpulaunch.simulate.measures import Level, Quartiles, Replay, ReplayedJob, quartiles
 
 _PANELS = 5  # numbers of GPUs that have a panel of their own
 _PARTS = 180  # of a line over time
 
 
-class Run(NamedTuple):
+class Run(Record):
     """A replay as it is shown.
 
     Attributes:
@@ -53,41 +53,41 @@ def runs_of(replays: Sequence[Replay]) -> list[Run]:
     ]
 
 
-Measure = Callable[[Measured], float | None]
-Which = Callable[[Measured], bool]
+Measure = Callable[[ReplayedJob], float | None]
+Which = Callable[[ReplayedJob], bool]
 
 
-def bandwidth(one: Measured) -> float | None:
+def bandwidth(one: ReplayedJob) -> float | None:
     """Effective bandwidth, GB/s."""
     return one.effective_bandwidth or 0.0
 
 
-def slowdown(one: Measured) -> float | None:
+def slowdown(one: ReplayedJob) -> float | None:
     """Run time by that alone on the best GPUs."""
     return one.slowdown
 
 
-def wait_s(one: Measured) -> float | None:
+def wait_s(one: ReplayedJob) -> float | None:
     """From arrival to start."""
     return one.wait_s
 
 
-def quality(one: Measured) -> float | None:
+def quality(one: ReplayedJob) -> float | None:
     """Aggregate bandwidth as a share of the best."""
     return one.quality
 
 
-def sensitive(one: Measured) -> bool:
+def sensitive(one: ReplayedJob) -> bool:
     """Whether its speed depends on its links."""
     return one.sensitive
 
 
-def insensitive(one: Measured) -> bool:
+def insensitive(one: ReplayedJob) -> bool:
     """Whether it does not."""
     return not one.sensitive
 
 
-def connected(one: Measured) -> bool:
+def connected(one: ReplayedJob) -> bool:
     """Whether its GPUs have anything to tell each other."""
     return one.quality is not None
 
@@ -97,7 +97,7 @@ def of_gpus(count: int, which: Which) -> Which:
     return lambda one: len(one.stay.gpus) == count and which(one)
 
 
-class Box(NamedTuple):
+class Box(Record):
     """What a box plot shows of some jobs of one run.
 
     Attributes:
@@ -188,7 +188,7 @@ def stairs(points: Points) -> Points:
     ]
 
 
-class Span(NamedTuple):
+class Span(Record):
     """A mean over a part of a run.
 
     Attributes:

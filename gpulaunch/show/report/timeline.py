@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from math import ceil
-from typing import NamedTuple
 
 from gpulaunch.errors import printable
+from gpulaunch.records import Record
 from gpulaunch.show.report.bars import Bar, Grid, bars_of, close_window_s, grid_of, window_s, within
 from gpulaunch.show.report.canvas import WIDTH, Axes, Picture, Rectangle, Sheet
 from gpulaunch.show.report.colours import IDLE, ON_BAR, PALE, PAPER, SLOWED
 from gpulaunch.show.report.scales import set_scale, time_text, time_unit
 from gpulaunch.show.report.series import Run
 from gpulaunch.show.topology.layout import cut, fits
-from gpulaunch.simulate.measures import Measured
+from gpulaunch.simulate.measures import ReplayedJob
 
 _LEFT = 104  # px for the names of GPUs
 _RIGHT = 6
@@ -22,7 +22,7 @@ _NAMED = 48  # px of a bar that has room for a name
 _SMALLEST = 9.0  # letters
 
 
-class Window(NamedTuple):
+class Window(Record):
     """What part of a timeline a picture shows.
 
     Attributes:
@@ -150,7 +150,7 @@ def _write_name(axes: Axes, bar: Bar, unit_s: float, size: tuple[float, float]) 
         )
 
 
-def _told(one: Measured) -> str:
+def _told(one: ReplayedJob) -> str:
     """A job in words."""
     stay, job = one.stay, one.stay.job
     gpus = ",".join(map(str, stay.gpus))

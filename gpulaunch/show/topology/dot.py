@@ -31,7 +31,10 @@ def topology_dot(topology: Topology) -> str:
     label = f"{title(topology)}{f'; GB/s per direction: {carried}' if carried else ''}"
     lines = [
         f"graph {_quoted(topology.name)} {{",
-        f'  graph [label={_quoted(label)}, labelloc=t, fontname="Helvetica", nodesep=0.45, ranksep=1]',
+        (
+            f'  graph [label={_quoted(label)}, labelloc=t, fontname="Helvetica", nodesep=0.45, '
+            "ranksep=1]"
+        ),
         '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica"]',
         '  edge [fontname="Helvetica", fontsize=10]',
         *(f"  {line}" for line in _machine_lines(topology)),

@@ -5,12 +5,12 @@ neither crosses a GPU.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from gpulaunch.machine.cards import Card, card_links, cards, several_models
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
 from gpulaunch.show.topology.text import socket_name
 
 MARGIN = 28
@@ -27,7 +27,7 @@ NODE_HEAD, NODE_GAP, STUB = (
 _CHARACTER = 0.62  # width of a letter, as a share of the font's size
 
 
-class _Size(NamedTuple):
+class _Size(Record):
     """Of the boxes, which are smaller on a big machine."""
 
     width: float
@@ -36,7 +36,7 @@ class _Size(NamedTuple):
     socket_gap: float
 
 
-class Box(NamedTuple):
+class Box(Record):
     """A card's place: its row, its place in the row, and where its upper left corner lies."""
 
     card: Card
@@ -67,7 +67,7 @@ Curve = tuple[tuple[float, float], ...]
 """Points: both ends of a straight line, or the four of a cubic Bezier curve."""
 
 
-class Picture(NamedTuple):
+class Picture(Record):
     """Everything that has a place.
 
     Attributes:
@@ -217,7 +217,8 @@ def _parts(socket: Level, most: int) -> Iterator[Level]:
 
 
 def _of_children(level: Level, children: Sequence[Level]) -> Level:
-    return level._replace(
+    return replace(
+        level,
         gpus=tuple(index for child in children for index in child.gpus),
         cards=tuple(index for child in children for index in child.cards),
         children=tuple(children),

@@ -1,12 +1,13 @@
 """What the colours and lines of a picture mean, and the legend that says so."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 from xml.etree import ElementTree as ET
 
 from gpulaunch.machine.cards import Card
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType
+from gpulaunch.records import Record
 from gpulaunch.show.topology.element import add_element, add_text
 from gpulaunch.show.topology.layout import MARGIN
 from gpulaunch.show.topology.text import MEANINGS, link_classes
@@ -14,7 +15,7 @@ from gpulaunch.show.topology.text import MEANINGS, link_classes
 StateKind = Literal["free", "leased", "shared", "outside", "drained"]
 
 
-class GpuState(NamedTuple):
+class GpuState(Record):
     """What a GPU is doing.
 
     Attributes:
@@ -53,7 +54,7 @@ def nvlink_width(count: int) -> float:
     return min(1.0 + 1.2 * count, 6.5)
 
 
-class _Item(NamedTuple):
+class _Item(Record):
     """A line of the legend: a stroke of some thickness, a box if that is 0, or text alone without a stroke."""
 
     text: str

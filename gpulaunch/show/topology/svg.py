@@ -11,6 +11,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import Level
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.records import replace
 from gpulaunch.show.topology.element import PALE, add_element, add_text, as_number
 from gpulaunch.show.topology.layout import (
     CELL,
@@ -221,7 +222,7 @@ def _draw_level(
     edge = depth
     if depth == 0 and hides_switch(level):
         edge = 1
-        _draw_bar(bars, picture, level._replace(kind="switch"), 1)
+        _draw_bar(bars, picture, replace(level, kind="switch"), 1)
         _draw_line(lines, picture, level, (1, 0))
     for child in level.children or (level,):
         if child is not level and child.is_branch:

@@ -5,7 +5,7 @@ adds to the words and never replaces them.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
@@ -16,6 +16,7 @@ from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record
 
 _MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
 _MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
@@ -109,7 +110,7 @@ def topology_lines(topology: Topology, *, colour: bool, width: int | None = None
     return [pen(title(topology), _BOLD), *head, *([""] if tree else []), *tree, "", *below]
 
 
-class _Pen(NamedTuple):
+class _Pen(Record):
     """Writes text in a colour, or does not."""
 
     colour: bool

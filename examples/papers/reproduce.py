@@ -1,0 +1,68 @@
+"""Repeat figures of the two scheduling papers with gpulaunch's simulator.
+
+python examples/papers/reproduce.py mapa-fig13            a figure as Markdown
+python examples/papers/reproduce.py mapa-fig13 --json     the same as JSON
+python examples/papers/reproduce.py --all > docs/reproductions.md
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+
+import mapa
+import mapa_scores
+import topo_aware
+from reproduction import Reproduction, document, markdown
+
+FIGURES: dict[str, Callable[[], Reproduction]] = {
+    "mapa-table3": mapa.table_3,
+    "mapa-fig4": mapa.figure_4,
+    "mapa-fig11": mapa_scores.figure_11,
+    "mapa-fig12": mapa_scores.figure_12,
+    "mapa-fig13": mapa.figure_13,
+    "mapa-fig16": mapa_scores.figure_16,
+    "mapa-fig18": mapa.figure_18,
+    "mapa-fig19": mapa_scores.figure_19,
+    "topo-fig8": topo_aware.figure_8,
+    "topo-fig10": topo_aware.figure_10,
+    "topo-fig11": topo_aware.figure_11,
+}
+"""Name on the command line -> what computes it."""
+
+INTRODUCTION = """\
+# The papers' figures, and ours
+
+gpulaunch's placement rests on two papers: MAPA (mapa-sc21: Ranganath et al., SC'21) and
+topology-aware scheduling (topo-aware-sc17: Amaral et al., SC'17). Below is every figure of theirs
+that can be repeated without their machines: what they got, what the simulator gets with the
+launcher's own decisions, and what differs. Each is a command. Nothing here was run on a GPU. Where
+a paper does not give an input, ours is estimated, and the notes say so. `-` is a number that nobody
+gives.
+
+This page is written by `python examples/papers/reproduce.py --all`; a test compares it with what
+the commands print. The programs stand on gpulaunch's [Python API](python.md) alone.
+"""
+
+
+def main() -> None:
+    """Print what the command line asks for."""
+    parser = argparse.ArgumentParser(description="Repeat figures of mapa-sc21 and topo-aware-sc17.")
+    parser.add_argument("name", nargs="?", choices=FIGURES, metavar="NAME", help=", ".join(FIGURES))
+    parser.add_argument(
+        "--json", action="store_true", help="print the figure as JSON instead of Markdown"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="print the page with all figures instead (minutes)"
+    )
+    options = parser.parse_args()
+    if options.all == bool(options.name) or (options.all and options.json):
+        parser.error("either NAME, with --json or without, or --all")
+    if options.all:
+        print(f"{INTRODUCTION}\n{markdown(compute() for compute in FIGURES.values())}", end="")
+        return
+    found = FIGURES[options.name]()
+    print(json.dumps(document(found), indent=2) if options.json else markdown([found]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""One placement to be decided, with everything that a policy may ask about it."""
+# pure: decides on plain values
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+from gpulaunch.decide.placement.candidates import Limits, how_many, is_allowed, mask_of, sets
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.scores import ScoreName, Scorer
+from gpulaunch.decide.placement.search import Ranked, climbed, ranked
+from gpulaunch.decide.placement.utility import Weights
+from gpulaunch.machine.gpu_names import gpu_names
+from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import Pattern
+from gpulaunch.records import Record, replace
+
+_SEEDS = 8
+
+
+class Needs(Record):
+    """What a set must have besides its size. GPUs are indices.
+
+    Attributes:
+        required: GPUs that must be in it.
+        within: it must lie in one of these groups; empty for anywhere.
+        at_most: of a group it may have only so many.
+        nvlink: NVLink must connect it.
+        least_gb_per_s: least effective bandwidth; 0 for any.
+    """
+
+    required: frozenset[int] = frozenset()
+    within: tuple[frozenset[int], ...] = ()
+    at_most: tuple[tuple[frozenset[int], int], ...] = ()
+    nvlink: bool = False
+    least_gb_per_s: float = 0.0
+
+
+class UtilitySetting(Record):
+    """What the policies of topo-aware-sc17 go by besides.
+
+    Attributes:
+        weights: of communication, interference and fragmentation.
+        slowdown: by index what a GPU's neighbours and this job would suffer, 0.1 is 10 %; none
+            where it is missing.
+        least: under this utility the job would wait.
+        begun: by index, how late the last job on the GPU's socket began, as a place in the order of
+            all; 0 where it is missing.
+    """
+
+    weights: Weights = Weights()
+    slowdown: Mapping[int, float] = {}
+    least: float = 0.0
+    begun: Mapping[int, int] = {}
+
+
+class PlacementProblem:
+    """One placement to be decided.
+
+    Args:
+        topology: the machine.
+        free: indices of all GPUs that are free; what is preserved is counted over these.
+        admitted: those of them that the request admits.
+        count: how many GPUs, 1 to len(admitted).
+        pattern: who talks to whom.
+        sensitive: whether the job's speed depends on its links; without traffic between GPUs it
+            does not.
+        model: name of the effective-bandwidth model.
+        needs: what a set must have besides.
+        utility: what the policies of topo-aware-sc17 go by.
+        scope: indices of all GPUs in reach, busy or not; None for those of the machine.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        free: Sequence[int],
+        admitted: Sequence[int],
+        count: int,
+        pattern: Pattern,
+        sensitive: bool,
+        model: str,
+        needs: Needs = Needs(),  # noqa: B008  # it is frozen
+        utility: UtilitySetting = UtilitySetting(),  # noqa: B008
+        scope: Sequence[int] | None = None,
+    ) -> None:
+        self.topology = topology
+        self.free = tuple(sorted(free))
+        self.admitted = tuple(sorted(admitted))
+        self.count = count
+        self.pattern = pattern
+        self.sensitive = sensitive and bool(pattern.edges(count))
+        self.model = model
+        self.needs = needs
+        self.utility = utility
+        self._scope = scope
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """The machine's links."""
+        return Fabric(self.topology)
+
+    def format_ranks(self, gpus: Sequence[int]) -> str:
+        """GPUs by index as people name them, in their order: "3,0,1"."""
+        names = {gpu.index: gpu.name for gpu in self.topology.gpus}
+        return ",".join(names[gpu] for gpu in gpus)
+
+    def format_set(self, gpus: Sequence[int]) -> str:
+        """The same without an order: "0-1,3"."""
+        return gpu_names(gpu for gpu in self.topology.gpus if gpu.index in gpus)
+
+    @cached_property
+    def groups(self) -> list[tuple[int, ...]]:
+        """Where a policy that makes one set itself may take it: the admitted GPUs of each group that has enough."""
+        if not self.needs.within:
+            return [self.admitted]
+        groups = [
+            tuple(gpu for gpu in self.admitted if gpu in group)
+            for group in self.needs.within
+            if self.needs.required <= group
+        ]
+        return [group for group in groups if len(group) >= self.count]
+
+    def sockets(self, gpus: Sequence[int]) -> list[tuple[int, ...]]:
+        """GPUs by index, socket after socket."""
+        found: dict[int, list[int]] = {}
+        for gpu in gpus:
+            found.setdefault(self.fabric.socket[self.fabric.position[gpu]], []).append(gpu)
+        return [tuple(found[number]) for number in sorted(found)]
+
+    def free_beside(self, gpus: Sequence[int]) -> int:
+        """How many GPUs are free on the sockets of these."""
+        socket, position = self.fabric.socket, self.fabric.position
+        touched = {socket[position[gpu]] for gpu in gpus}
+        return sum(socket[position[gpu]] in touched for gpu in self.free)
+
+    @cached_property
+    def _limits(self) -> Limits:
+        def places(gpus: frozenset[int]) -> frozenset[int]:
+            return frozenset(self.free.index(gpu) for gpu in gpus if gpu in self.free)
+
+        return Limits(
+            admitted=places(frozenset(self.admitted)),
+            required=places(self.needs.required),
+            within=tuple(places(group) for group in self.needs.within),
+            at_most=tuple((places(group), most) for group, most in self.needs.at_most),
+        )
+
+    @cached_property
+    def candidates(self) -> int:
+        """How many sets there are to choose from, alike or not."""
+        return how_many(self._limits, self.count)
+
+    @cached_property
+    def _sets(self) -> list[int] | None:
+        if not self.needs.required.issubset(self.admitted):
+            return []
+        fabric = self.fabric
+        positions = [fabric.position[gpu] for gpu in self.free]
+        others = [
+            position for position in range(len(fabric.gpus)) if position not in set(positions)
+        ]
+        kind = [[fabric.kind[a][b] for b in (*positions, *others)] for a in positions]
+        domain = [(fabric.socket[a], fabric.socket_size[fabric.socket[a]]) for a in positions]
+        return sets(kind, domain, self.count, self._limits)
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there are more sets than can be compared."""
+        return self._sets is None
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """What weighs the candidates."""
+        positions = [self.fabric.position[gpu] for gpu in self.free]
+        many = 8 * len(self._sets or ()) * self.count > 1 << len(self.free)
+        scope = [
+            self.fabric.position[gpu]
+            for gpu in self.fabric.gpus
+            if self._scope is None or gpu in self._scope
+        ]
+        return Scorer(
+            self.fabric, positions, self.count, self.pattern, self.model, scope, many=many
+        )
+
+    def ranked(self, by: Sequence[ScoreName]) -> Iterator[Ranked]:
+        """The candidates, best first, of those that are alike one; where they are too many, a single good one.
+
+        What the job needs comes before all else: a candidate has it if the scores of ranked() say
+        so.
+
+        Args:
+            by: the scores that decide, in order of weight; the lowest indices decide last.
+        """
+        order = (*self.musts, *by)
+        minimum = round(self.needs.least_gb_per_s * UNIT)
+        scores = [self.scorer.score(name, order, minimum) for name in order]
+        if self._sets is None:
+            seeds = [mask for mask in self._seeds() if self._is_allowed(mask)]
+            bits = [mask_of([place], len(self.free)) for place in sorted(self._limits.admitted)]
+            return iter([climbed(seeds, bits, scores, self._is_allowed)] if seeds else [])
+        return ranked(self._sets, scores, known=len(self.musts))
+
+    @cached_property
+    def musts(self) -> tuple[ScoreName, ...]:
+        """The scores that say whether a candidate has what the job needs."""
+        nvlink: tuple[ScoreName, ...] = ("nvlink",) if self.needs.nvlink and self.count > 1 else ()
+        talks = bool(self.pattern.edges(self.count))
+        return (*nvlink, "adequate_bandwidth") if self.needs.least_gb_per_s and talks else nvlink
+
+    def _is_allowed(self, mask: int) -> bool:
+        return is_allowed(mask, len(self.free), self._limits)
+
+    def _seeds(self) -> list[int]:
+        """Sets to begin with where there are too many: the lowest GPUs, and what grows by links from some of them."""
+        groups = [sorted(group.intersection(self.admitted)) for group in self.needs.within] or [
+            list(self.admitted)
+        ]
+        grown = [
+            self._grown(group, first)
+            for group in groups
+            for first in (None, *group[:: max(1, len(group) // _SEEDS)])
+        ]
+        return [self.mask(gpus) for gpus in grown if len(gpus) == self.count]
+
+    def _grown(self, group: Sequence[int], first: int | None) -> list[int]:
+        """GPUs of a group, of which as many as may be are near the first and each other; None: the lowest."""
+        kind, kinds, position = self.fabric.kind, self.fabric.kinds, self.fabric.position
+        grown = sorted(self.needs.required if first is None else self.needs.required | {first})
+        while len(grown) < self.count:
+            full = [
+                held for held, most in self.needs.at_most if len(held.intersection(grown)) >= most
+            ]
+            left = [
+                gpu for gpu in group if gpu not in grown and not any(gpu in held for held in full)
+            ]
+            if not left:
+                break
+            rows = [kind[position[gpu]] for gpu in grown] if first is not None else []
+            grown.append(
+                max(
+                    left,
+                    key=lambda gpu: (sum(kinds[row[position[gpu]]].weight for row in rows), -gpu),
+                )
+            )
+        return grown
+
+    def mask(self, gpus: Sequence[int]) -> int:
+        """GPUs by index as a mask."""
+        return mask_of([self.free.index(gpu) for gpu in gpus], len(self.free))
+
+    def allows(self, gpus: Sequence[int]) -> bool:
+        """Whether a set of GPUs by index has what the job needs."""
+        mask = self.mask(gpus)
+        required = self.needs.required.issubset(
+            gpus
+        )  # also such as are not free, of which the limits know nothing
+        return required and self._is_allowed(mask) and self.meets(self.scores_by(mask, self.musts))
+
+    def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
+        """The scores of a set in full."""
+        minimum = round(self.needs.least_gb_per_s * UNIT)
+        scores = [self.scorer.score(name, (*self.musts, *by), minimum) for name in by]
+        return tuple((score.bound, *score.stages)[-1](mask) for score in scores)
+
+    def meets(self, figures: Sequence[int]) -> bool:
+        """Whether the first of a candidate's scores say that it has what the job needs."""
+        least = {"nvlink": 1, "adequate_bandwidth": round(self.needs.least_gb_per_s * UNIT)}
+        return all(figure >= least[name] for name, figure in zip(self.musts, figures, strict=False))
+
+    def best_effective(self) -> float | None:
+        """The largest effective bandwidth of the sets that meet all other needs, GB/s; None without such a set."""
+        other = PlacementProblem(
+            self.topology,
+            free=self.free,
+            admitted=self.admitted,
+            count=self.count,
+            pattern=self.pattern,
+            sensitive=self.sensitive,
+            model=self.model,
+            needs=replace(self.needs, least_gb_per_s=0.0),
+        )
+        best = next(other.ranked(("effective_bandwidth",)), None)
+        if best is None or not other.meets(best.figures):
+            return None
+        return other.scores_by(best.mask, ("effective_bandwidth",))[0] / UNIT

@@ -1,0 +1,123 @@
+"""The interface of a driver: what gpulaunch asks of the software that runs a maker's GPUs.
+
+A driver is a module with the functions of Driver. The registry (drivers.py) names it, and find.py
+loads it when this machine's own GPUs are asked about: described machines load none.
+"""
+# pure: decides on plain values
+
+from collections.abc import Collection, Iterable
+from typing import Literal, Protocol
+
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record
+
+
+class Build(Record):
+    """This machine, as a driver reads it.
+
+    Attributes:
+        topology: the GPUs in service and their links.
+        problems: one line for each GPU that was left out.
+        is_steady: whether the next reading would give the same, so that this one may be remembered.
+    """
+
+    topology: Topology
+    problems: tuple[str, ...]
+    is_steady: bool
+
+
+class OutsideUse(Record):
+    """The use of a GPU, which a lease may explain or not.
+
+    Attributes:
+        uuid: the GPU.
+        who: such as "pid 4123, alice", or what else shows the use.
+        pids: the processes, as far as they are visible.
+        lost: whether there is no use to be seen, because the GPU does not answer.
+    """
+
+    uuid: str
+    who: str
+    pids: tuple[int, ...] = ()
+    lost: bool = False
+
+
+class Finding(Record):
+    """One part of the machine, as `gpulaunch doctor` found it.
+
+    Attributes:
+        subject: the part.
+        state: a problem keeps launches from working, or from being safe; a warning costs something
+            less than that.
+        text: what was found.
+        hint: one thing to do about it; None if all is well.
+    """
+
+    subject: str
+    state: Literal["ok", "warning", "problem"]
+    text: str
+    hint: str | None = None
+
+
+class Driver(Protocol):
+    """The driver of this machine's GPUs, implemented by one module for each maker.
+
+    A GPU is named by its UUID, which survives reboots. A driver raises FailedError where its
+    library is missing or fails, and describes a single GPU that is lost as a problem of that GPU.
+    """
+
+    def is_present(self) -> bool:
+        """Return whether this machine has GPUs of this driver.
+
+        A driver that is installed and fails is present: its GPUs must not be hidden by a described
+        machine. Every launch asks this of the drivers in the order of the registry, so the answer
+        must cost little.
+        """
+
+    def fingerprint(self) -> str | None:
+        """Return a text that changes whenever GPUs are added, removed, replaced or divided anew.
+
+        The topology that was read last is believed while this text stays the same. None means that
+        something is odd and that everything must be read. Every launch asks this, so the answer
+        must cost little.
+        """
+
+    def read(self) -> Build:
+        """Read the GPUs in service and their links, in as long as it takes.
+
+        Raises:
+            FailedError: the driver is missing or fails, or no GPU is in service.
+        """
+
+    def read_use(self, gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse, ...]:
+        """Return every one of these GPUs that is at work, unusable or lost, whoever uses it.
+
+        Args:
+            gpus: of this machine.
+            ignored: programs whose use does not count, such as a desktop's.
+
+        Raises:
+            FailedError: the driver is missing or fails.
+        """
+
+    def pids_at_work(self, uuids: Iterable[str]) -> set[int]:
+        """Return the processes that compute on the GPUs of these UUIDs, as far as they are visible.
+
+        Raises:
+            FailedError: the driver is missing or fails.
+        """
+
+    def version(self) -> str | None:
+        """Return the version of the driver, or None if it does not say.
+
+        Raises:
+            FailedError: the driver is missing or fails.
+        """
+
+    def diagnose(self) -> list[Finding]:
+        """Read everything anew and return what `gpulaunch doctor` is to say about it.
+
+        Raises:
+            FailedError: the driver is missing or fails, or no GPU is in service.
+        """

@@ -1,0 +1,101 @@
+"""What `gpulaunch doctor` says about NVIDIA GPUs."""
+
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.driver import Finding
+from gpulaunch.machine.nvidia.nvml import PROHIBITED
+from gpulaunch.machine.nvidia.probe import NvmlReading, probe
+
+_ALWAYS_LINKED = ("SXM", "HBM3", "B200", "B300", "GH200")
+"""In the names of cards that come on boards with NVLink."""
+
+
+def diagnose() -> list[Finding]:
+    """Return what NVML tells when everything is asked anew, and what it does not.
+
+    Raises:
+        FailedError: there is no NVML, no driver, or no GPU in service.
+    """
+    reading = probe()
+    found = [
+        Finding("GPUs", "problem", text, "look for it in 'dmesg' (Xid), then reset it or boot")
+        for text in reading.problems
+    ]
+    found += [
+        Finding(
+            "GPUs",
+            "warning",
+            f"GPU {card} is in MIG mode and has no instance",
+            f"'nvidia-smi mig -i {card} -cgi 19 -C', say, makes one",
+        )
+        for card in reading.empty
+    ]
+    instances = [gpu for gpu in reading.topology.gpus if gpu.mig]
+    if instances:
+        profiles = ", ".join(f"{gpu.name} {gpu.mig.profile}" for gpu in instances if gpu.mig)
+        found.append(
+            Finding(
+                "MIG",
+                "ok",
+                f"{len(instances)} instance{'' if len(instances) == 1 else 's'}: {profiles}",
+            )
+        )
+    return [*found, *_modes(reading), *_nvlinks(reading), *_unanswered(reading)]
+
+
+def _modes(reading: NvmlReading) -> list[Finding]:
+    """Compute modes that restrict who may use a card."""
+    return [
+        Finding(
+            "compute mode",
+            "warning" if mode == PROHIBITED else "ok",
+            f"GPU {card}: {mode}",
+            f"'nvidia-smi -i {card} -c DEFAULT' lets jobs use it" if mode == PROHIBITED else None,
+        )
+        for card, mode in reading.compute_modes.items()
+    ]
+
+
+def _nvlinks(reading: NvmlReading) -> list[Finding]:
+    """Links that are down.
+
+    Where none is up at all, the cards may just have no bridge, unless they are made for one.
+    """
+    linked = {card: (up, down) for card, (up, down) in reading.nvlinks.items() if up or down}
+    if not linked:
+        return []
+    if not any(up for up, _ in linked.values()):
+        meant = any(word in gpu.model for gpu in reading.topology.gpus for word in _ALWAYS_LINKED)
+        hint = (
+            "is the fabric manager running? 'systemctl status nvidia-fabricmanager'"
+            if meant
+            else None
+        )
+        return [Finding("NVLink", "warning" if meant else "ok", "no link is up", hint)]
+    return [
+        Finding(
+            "NVLink",
+            "warning",
+            f"GPU {card}: {'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))} down",
+            f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links "
+            "that are up",
+        )
+        for card, (_, down) in linked.items()
+        if down
+    ] or [Finding("NVLink", "ok", "every link is up")]
+
+
+def _unanswered(reading: NvmlReading) -> list[Finding]:
+    """Calls that told nothing, a line each, with the GPUs that they were about."""
+    gpus: dict[tuple[str, str], set[int]] = {}
+    for call in reading.unanswered:
+        if not call.usual:
+            gpus.setdefault((call.call, call.why), set()).add(call.gpu)
+    return [
+        Finding(
+            "NVML",
+            "warning",
+            f"{call} tells nothing of GPU {format_cpuset(frozenset(about))}: {why}",
+            "what it would tell is taken for unknown; a newer driver may know it",
+        )
+        for (call, why), about in gpus.items()
+    ]

@@ -1,0 +1,55 @@
+"""The NVIDIA driver: its functions are those of gpulaunch.machine.driver.Driver, where each is explained."""
+
+from collections.abc import Collection, Iterable
+
+from gpulaunch.machine.driver import Build, Finding, OutsideUse
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.nvidia import roster
+
+
+def is_present() -> bool:
+    """Return whether NVML lists GPUs, or fails although the driver is loaded."""
+    return roster.is_present()
+
+
+def fingerprint() -> str | None:
+    """Return the driver's version and the identities of all cards and MIG instances."""
+    listed = roster.read_roster()
+    return None if listed is None else repr(listed)
+
+
+def read() -> Build:
+    """Read the cards, MIG instances and links that NVML tells of."""
+    from gpulaunch.machine.nvidia.probe import probe  # late: few launches need it
+
+    found = probe()
+    return Build(found.topology, found.problems, found.is_steady)
+
+
+def read_use(gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse, ...]:
+    """Return the GPUs that have processes, or memory in use by processes that are not visible."""
+    from gpulaunch.machine.nvidia import outside_use  # late: `gpulaunch topo` does without
+
+    return outside_use.read_use(gpus, ignored)
+
+
+def pids_at_work(uuids: Iterable[str]) -> set[int]:
+    """Return the compute processes and MPS clients that NVML lists."""
+    from gpulaunch.machine.nvidia import outside_use
+
+    return outside_use.compute_pids(uuids)
+
+
+def version() -> str | None:
+    """Return the version of the kernel driver, such as "550.54.15"."""
+    from gpulaunch.machine.nvidia import nvml
+
+    nvml.open_nvml()
+    return nvml.driver_version()
+
+
+def diagnose() -> list[Finding]:
+    """Return findings about lost GPUs, MIG, compute modes, NVLinks and calls that NVML does not answer."""
+    from gpulaunch.machine.nvidia import diagnosis  # late: only doctor needs it
+
+    return diagnosis.diagnose()

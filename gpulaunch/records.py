@@ -1,0 +1,156 @@
+"""Records: immutable values with named fields, in slots, that cost little to define.
+
+    class Refuse(Record):
+        reason: str
+
+A record is equal only to a record of its own class with equal fields, and it can be hashed,
+copied and pickled. It is no tuple: it has no order, no length and no positions.
+
+A launch defines 65 record classes and makes 200 values. typing.NamedTuple compiles a constructor
+for each class as it is defined, which takes seven times as long as all the rest, and dataclasses
+import inspect besides. Here a constructor is compiled when its class turns out to be made often.
+To a type checker a record is a frozen dataclass.
+"""
+# pure: decides on plain values
+
+from itertools import count
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from dataclasses import Field, replace
+    from typing import Any, ClassVar, Self, dataclass_transform
+else:
+
+    def dataclass_transform(**_: object) -> "Callable[[type], type]":
+        """Return a decorator that does nothing; type checkers know it as typing's."""
+        return lambda decorated: decorated
+
+    def replace(record: "Record", /, **changes: object) -> "Record":
+        """Return a copy of the record with other values in the fields that are named."""
+        return record.__class__(**{**as_dict(record), **changes})
+
+
+__all__ = ["Record", "as_dict", "as_list", "field_names", "replace"]
+
+OFTEN = 32
+"""After so many values of a class a compiled constructor pays."""
+
+_set = object.__setattr__
+
+
+class RecordType(type):
+    """The type of record classes: a slot for each name that the class body annotates."""
+
+    _fields: tuple[str, ...]
+    _defaults: "dict[str, Any]"
+    _made: "count[int]"
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: "dict[str, Any]"
+    ) -> "RecordType":
+        """Define a record class."""
+        if any(getattr(base, "_fields", ()) for base in bases):
+            raise TypeError(f"{name} cannot inherit the fields of another record")
+        fields = namespace.get("__annotations__")
+        if fields is None:  # from Python 3.14 on a class body leaves a function instead
+            annotate = namespace.get("__annotate_func__")
+            fields = annotate(1) if annotate else ()
+        namespace["__slots__"] = namespace["_fields"] = tuple(fields)
+        namespace["_defaults"] = {
+            field: namespace.pop(field) for field in fields if field in namespace
+        }
+        namespace["_made"] = count(1)
+        return type.__new__(cls, name, bases, namespace)
+
+    def _constructor(cls) -> "Callable[..., Record]":
+        """Compile the constructor that one would write by hand.
+
+        It fills the slots while the value is of a class that has the same ones and can be assigned,
+        which takes much less time than object.__setattr__ for each.
+        """
+        fields, defaults = cls._fields, cls._defaults
+        open_class = type.__new__(
+            RecordType,
+            cls.__name__,
+            (Record,),
+            {"__slots__": fields, "__setattr__": object.__setattr__},
+        )
+        names: dict[str, Any] = {"_new": object.__new__, "_open": open_class, "_defaults": defaults}
+        parameters = [
+            f"{name}=_defaults[{name!r}]" if name in defaults else name for name in fields
+        ]
+        lines = [
+            f"def {cls.__name__}({', '.join(['_class', '/', *parameters])}):",
+            " _made = _new(_open)",
+            *[f" _made.{name} = {name}" for name in fields],
+            " _made.__class__ = _class",
+            " return _made",
+        ]
+        exec("\n".join(lines), names)  # noqa: S102 - all of it is from the class body
+        constructor: Callable[..., Record] = names[cls.__name__]
+        return constructor
+
+
+@dataclass_transform(frozen_default=True)
+class Record(metaclass=RecordType):
+    """A value with the fields that its class annotates; what the class assigns is the default."""
+
+    if TYPE_CHECKING:  # what the type of replace asks for
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    else:
+
+        def __new__(cls, /, *values: object, **named: object) -> "Self":
+            """Make a value from fields by position and by name."""
+            if next(cls._made) == OFTEN:
+                cls.__new__ = staticmethod(cls._constructor())
+            given = dict(zip(cls._fields, values, strict=False), **named)
+            filled = {**cls._defaults, **given}
+            if len(given) != len(values) + len(named) or filled.keys() != set(cls._fields):
+                return cls._constructor()(cls, *values, **named)  # raises Python's own TypeError
+            made = object.__new__(cls)
+            for name, value in filled.items():
+                _set(made, name, value)
+            return made
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Raise AttributeError: others may hold this record, or have it as a key."""
+        raise AttributeError(f"cannot assign {name!r}: {self.__class__.__name__} is immutable")
+
+    def __delattr__(self, name: str) -> None:
+        """Raise AttributeError, as __setattr__ does."""
+        raise AttributeError(f"cannot delete {name!r}: {self.__class__.__name__} is immutable")
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the fields with those of a record of the same class."""
+        if not isinstance(other, Record) or other.__class__ is not self.__class__:
+            return NotImplemented
+        return as_list(self) == as_list(other)
+
+    def __hash__(self) -> int:
+        """Hash the fields, all of which have to be hashable."""
+        return hash(tuple(as_list(self)))
+
+    def __repr__(self) -> str:
+        """Show the class and its fields as in a call."""
+        fields = ", ".join([f"{name}={value!r}" for name, value in as_dict(self).items()])
+        return f"{self.__class__.__qualname__}({fields})"
+
+    def __reduce__(self) -> "tuple[type[Record], tuple[object, ...]]":
+        """Copy and pickle by way of the constructor, since slots cannot be assigned."""
+        return self.__class__, tuple(as_list(self))
+
+
+def field_names(record: "type[Record]") -> tuple[str, ...]:
+    """Return the names of the fields, in the order of the class body."""
+    return record._fields
+
+
+def as_dict(record: Record) -> "dict[str, Any]":
+    """Return the fields by name; records in them stay records."""
+    return {name: getattr(record, name) for name in record.__class__._fields}
+
+
+def as_list(record: Record) -> "list[Any]":
+    """Return the fields in the order of the class body; records in them stay records."""
+    return [getattr(record, name) for name in record.__class__._fields]

@@ -1,0 +1,250 @@
+"""The simulator as a Python API: `gpulaunch.Simulator` and `gpulaunch.generate_trace`."""
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpulaunch.batch.job_file import read_jobs
+from gpulaunch.decide.decide import Grant, Situation, Wait, decide
+from gpulaunch.decide.placement.place import Placement
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
+from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.decide.request import select
+from gpulaunch.errors import UsageError, WouldWaitError
+from gpulaunch.files.data_files import shipped_directory
+from gpulaunch.files.document import read_document
+from gpulaunch.files.write import document_text
+from gpulaunch.launch.read_launch import shown_machine
+from gpulaunch.launch.settings import one_of
+from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.profiles.pattern_file import load_pattern
+from gpulaunch.records import replace
+from gpulaunch.simulate.cluster import Remembered
+from gpulaunch.simulate.engine import Rules, simulate
+from gpulaunch.simulate.generate import GENERATORS
+from gpulaunch.simulate.measures import Replay, measure
+from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace, trace_of
+from gpulaunch.simulate.time_model import MODELS
+
+SIMULATED_MODELS = ("cut", "mapa")
+"""Bandwidth models of the simulator; what was measured of a machine is not in its description."""
+
+_log = logging.getLogger("gpulaunch")
+
+
+def generate_trace(generator: str, seed: int = 0, count: int = 300) -> dict[str, Any]:
+    """Draw a trace of random jobs.
+
+    Args:
+        generator: "uniform" (the mix of MAPA, SC'21) or "poisson" (that of topology-aware
+            scheduling, SC'17); docs/simulate.md has their distributions.
+        seed: the same seed makes the same trace.
+        count: number of jobs.
+
+    Returns:
+        What a file of jobs says: under "job" a list of tables, under "profile" the profiles that
+        they name, if any.
+
+    Raises:
+        UsageError: there is no such generator.
+
+    Example:
+        >>> gpulaunch.generate_trace("uniform", seed=1, count=1)["job"][0]["name"]
+        'inception-v3'
+    """
+    jobs = list(GENERATORS[one_of(GENERATORS, "generator")(generator)](seed, count))
+    needed = {job["profile"] for job in jobs if "profile" in job}
+    if not needed:
+        return {"job": jobs}
+    path = os.path.join(shipped_directory("generators"), f"{generator}.toml")
+    known = read_document(path).data["profile"]
+    return {
+        "profile": {name: table for name, table in known.items() if name in needed},
+        "job": jobs,
+    }
+
+
+def generated_trace(kind: str, seed: int, count: int) -> str:
+    """Return the text of a file with the jobs of generate_trace."""
+    return document_text(generate_trace(kind, seed, count))
+
+
+class Simulator:
+    """A machine on which jobs are placed and replayed, and nothing is launched.
+
+    It makes the launcher's own decisions (docs/simulate.md). It remembers them, so several replays
+    on one machine are fastest with one simulator.
+
+    Args:
+        topology: name or file of a described machine; None for this machine.
+
+    Attributes:
+        topology: the machine: its `gpus` and `links`, and `to_networkx()`.
+
+    Raises:
+        UsageError: there is no such description, or it is wrong.
+        FailedError: this machine's GPUs cannot be read.
+
+    Example:
+        >>> simulator = gpulaunch.Simulator("dgx1-v100")
+        >>> trace = simulator.read_trace(gpulaunch.generate_trace("uniform", seed=1))
+        >>> for policy in ("baseline", "preserve"):
+        ...     print(f"{policy}: {simulator.replay(trace, policy).makespan_s:.0f} s")
+        baseline: 2659 s
+        preserve: 2199 s
+    """
+
+    def __init__(self, topology: str | None = None) -> None:
+        self._machine = shown_machine(topology, _log.warning)
+        self._remembered = Remembered(self._machine.topology)
+        self.topology = self._machine.topology
+
+    def read_trace(self, trace: "str | os.PathLike[str] | Mapping[str, Any]") -> Trace:
+        """Read jobs as they would be launched on this machine; settings apply as to a launch.
+
+        Args:
+            trace: a file of jobs (docs/simulate.md), or what such a file says in TOML:
+                `{"job": [{"gpus": 2, "duration_s": 60.0}, ...]}`, with "profile" if jobs need it.
+
+        Returns:
+            The jobs, for this simulator's `replay`.
+
+        Raises:
+            UsageError: a job is wrong, or does not say how long it runs.
+        """
+        if isinstance(trace, Mapping):
+            return trace_of(read_jobs(trace), self._machine, _log.warning)
+        return read_trace(os.fspath(trace), self._machine, _log.warning)
+
+    def replay(
+        self,
+        trace: Trace,
+        policy: str = DEFAULT_POLICY,
+        *,
+        machines: int = 1,
+        backfill_limit_s: float = 0.0,
+        time_models: Iterable[str] = ("bandwidth",),
+        bandwidth_model: str | None = None,
+        measure_by: str = "cut",
+        lasting: bool = False,
+        tick_s: float = 0.0,
+    ) -> Replay:
+        """Replay a trace under one policy.
+
+        Args:
+            trace: the jobs.
+            policy: which GPUs a job gets; docs/placement.md lists the policies.
+            machines: number of machines, all like this one.
+            backfill_limit_s: how long smaller jobs may pass one that cannot start; 0: first in,
+                first out.
+            time_models: what makes jobs take longer than they say: any of "bandwidth",
+                "interference" and "sharing".
+            bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
+            measure_by: "cut" or "mapa", by which bandwidths are reported and jobs slowed down.
+            lasting: a job stays as slow as its worst neighbours have made it after they have left.
+            tick_s: the scheduler acts at multiples of this only, and starts no job in a tick in
+                which another ends; 0: it acts at once. This and `lasting` are rules of the
+                published simulator of topo-aware-sc17.
+
+        Returns:
+            When and where each job ran, and measures of the whole.
+
+        Raises:
+            UsageError: a job can never run on this machine, or a name is unknown.
+        """
+        if machines < 1:
+            raise UsageError(f"{machines} machines requested: at least 1 is needed")
+        name = _policy(policy)
+        rules = Rules(
+            name,
+            _bandwidth_model(bandwidth_model, name),
+            machines,
+            passable_s=backfill_limit_s,
+            time_models=tuple(map(one_of(MODELS[1:], "time model"), time_models)),
+            lasting=lasting,
+            tick_s=tick_s,
+            yardstick=_bandwidth_model(measure_by, name),
+        )
+        stays = simulate(self.topology, trace.jobs, rules, remembered=self._remembered)
+        return measure(self.topology, stays, rules, None, self._remembered)
+
+    def place(
+        self,
+        job: Mapping[str, Any],
+        policy: str = DEFAULT_POLICY,
+        *,
+        busy: Iterable[int] = (),
+        bandwidth_model: str | None = None,
+    ) -> Placement:
+        """Choose GPUs for one job.
+
+        Args:
+            job: as in a trace, such as `{"gpus": 3, "pattern": "ring"}`; no duration is needed.
+            policy: which GPUs it gets; docs/placement.md lists the policies.
+            busy: indices of GPUs that others have.
+            bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
+
+        Returns:
+            The GPUs in rank order, with their scores.
+
+        Raises:
+            WouldWaitError: too few GPUs are left that would do.
+            UsageError: the idle machine could not run the job either, or the job is wrong.
+
+        Example:
+            >>> gpulaunch.Simulator("dgx1-v100").place({"gpus": 3}, busy=[0, 1]).gpus
+            (4, 6, 7)
+        """
+        name = _policy(policy)
+        entry = read_jobs({"job": [job]}).entries[0]
+        request, _ = TraceReader({}, self._machine, _log.warning).request(entry)
+        request = replace(
+            request, policy=name, bandwidth_model=_bandwidth_model(bandwidth_model, name)
+        )
+        outside = tuple(
+            OutsideUse(gpu.uuid, "given as busy")
+            for gpu in select(self.topology, map(str, busy), "busy")
+        )
+        decision = decide(request, Situation(self.topology, outside=outside))
+        if isinstance(decision, Grant):
+            return decision.placement
+        raise (WouldWaitError if isinstance(decision, Wait) else UsageError)(decision.reason)
+
+    def scores(
+        self, gpus: Sequence[int], *, pattern: str = "ring", bandwidth_model: str = "cut"
+    ) -> Scores:
+        """Return how good GPUs of the idle machine are together.
+
+        Args:
+            gpus: indices, in rank order.
+            pattern: how their ranks communicate: a name such as "all-to-all", or a file
+                (docs/patterns.md).
+            bandwidth_model: "cut" or "mapa".
+
+        Returns:
+            Bandwidths in GB/s and what else policies go by; None where there is no such score.
+
+        Raises:
+            UsageError: there are no such GPUs, or a name is unknown.
+
+        Example:
+            >>> gpulaunch.Simulator("dgx1-v100").scores([0, 2, 3]).aggregate_bandwidth
+            125.0
+        """
+        found = tuple(gpu.index for gpu in select(self.topology, map(str, gpus), "gpus"))
+        if not found or len(set(found)) < len(found):
+            raise UsageError(f"gpus: {list(gpus)} are not one GPU or several different ones")
+        model = _bandwidth_model(bandwidth_model, "")
+        return self._remembered.yardstick(model).scores(load_pattern(pattern), found)
+
+
+def _policy(name: str) -> str:
+    return one_of(POLICIES, "policy")(name)
+
+
+def _bandwidth_model(name: str | None, policy: str) -> str:
+    """Return the model of this name, or the usual one of a policy."""
+    if name is None:
+        return POLICIES[policy].bandwidth_model if policy else "cut"
+    return one_of(SIMULATED_MODELS, "bandwidth model")(name)

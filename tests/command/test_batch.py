@@ -1,0 +1,920 @@
+"""`gpulaunch batch`: a file of jobs through the ordinary queue, in order, once each, whatever happens to the batch."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+import tomlkit
+from conftest import DGX, Launcher, ending_in_time, held, wait_for_end
+
+from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB
+from gpulaunch.cli.batch import _words
+from gpulaunch.cli.options import read_line
+from gpulaunch.launch.read_launch import shown_machine
+from gpulaunch.records import replace
+from gpulaunch.simulate.engine import Rules, Stay, simulate
+from gpulaunch.simulate.read_simulation import read_trace
+
+RESULTS = "jobs.toml.results.jsonl"
+DONE = re.compile(
+    r"gpulaunch: info: (.*); results in jobs\.toml\.results\.jsonl(; --resume runs the rest)?\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """A batch that never ends fails its test."""
+    with ending_in_time(120):
+        yield
+
+
+class Site:
+    """A directory to run batches in, and jobs that tell when they start and end when they are told to.
+
+    Attributes:
+        launcher: of the table.
+        home: the directory.
+        file: the file of jobs.
+    """
+
+    def __init__(self, launcher: Launcher, home: Path) -> None:
+        self.launcher = launcher
+        self.home = home / "work"
+        self.home.mkdir()
+        self.file = self.home / "jobs.toml"
+        os.mkfifo(self.home / "started")
+        self._started = os.fdopen(os.open(self.home / "started", os.O_RDWR))
+        self._running: list[subprocess.Popen[str] | pexpect.spawn] = []
+
+    def write(self, jobs: Sequence[dict[str, Any]], **top: Any) -> None:
+        """Write the file of jobs."""
+        self.file.write_text(tomlkit.dumps({"job": list(jobs), **top}))
+
+    def gated(self, number: int, then: str = "exit 0") -> list[str]:
+        """A command that says its number and GPUs, waits for its release, and then does something."""
+        gate = self.home / f"gate.{number}"
+        if not gate.exists():
+            os.mkfifo(gate)
+        script = (
+            f'echo "{number} $CUDA_VISIBLE_DEVICES $$" >started; read line <gate.{number}; {then}'
+        )
+        return ["sh", "-c", script]
+
+    def next_start(self) -> tuple[int, list[int]]:
+        """Number and GPUs of the job that starts next."""
+        number, gpus, pid = self._started.readline().split()
+        self.pid = int(pid)
+        return int(number), [int(gpu) for gpu in gpus.split(",")]
+
+    def release(self, number: int) -> None:
+        """Let a job go on, once it waits for that."""
+        (self.home / f"gate.{number}").write_text("\n")
+
+    def start(self, *options: str, **more: Any) -> subprocess.Popen[str]:
+        """Start a batch."""
+        process = self.launcher.start(
+            "batch", self.file.name, *DGX, *options, cwd=self.home, **more
+        )
+        self._running.append(process)
+        return process
+
+    def run(self, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        """Run a batch to its end."""
+        return self.launcher.run(
+            "batch", self.file.name, *DGX, *options, cwd=self.home, timeout=100, **more
+        )
+
+    def at_terminal(self, *options: str) -> pexpect.spawn:
+        """Start a batch at a terminal of its own."""
+        arguments = ["batch", self.file.name, *DGX, *options]
+        terminal = pexpect.spawn(
+            self.launcher.script,
+            arguments,
+            env=self.launcher.environment | {"TERM": "xterm"},
+            cwd=str(self.home),
+            encoding="utf-8",
+            timeout=30,
+            dimensions=(24, 200),
+        )
+        terminal.delaybeforesend = None
+        self._running.append(terminal)
+        return terminal
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The results file, line by line."""
+        return [json.loads(line) for line in (self.home / RESULTS).read_text().splitlines()]
+
+    def results(self) -> dict[int, dict[str, Any]]:
+        """The last result of each job."""
+        return {line["id"]: line for line in self.lines() if "id" in line}
+
+    def statuses(self) -> dict[int, int]:
+        """Exit statuses of jobs."""
+        return {number: result["exit_status"] for number, result in sorted(self.results().items())}
+
+    def table(self) -> dict[str, Any]:
+        """The table of the machine."""
+        return json.loads(self.launcher.run("status", *DGX, "--json").stdout)
+
+    def clear_away(self) -> None:
+        for process in self._running:
+            if isinstance(process, pexpect.spawn):
+                process.close(force=True)
+            else:
+                process.kill()
+                process.wait()
+                process.stdout.close()
+                process.stderr.close()
+        for record in (*self.table()["leases"], *self.table()["queue"]):
+            self.launcher.run(
+                "free", record["id"], env=self.launcher.environment | {"GPULAUNCH_GRACE": "0.1"}
+            )
+        self._started.close()
+
+
+@pytest.fixture
+def site(launcher: Launcher, tmp_path: Path) -> Iterator[Site]:
+    site = Site(launcher, tmp_path)
+    yield site
+    site.clear_away()
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """The summary of a batch, which is all that it says."""
+    found = DONE.fullmatch(done.stderr)
+    assert found, done.stderr
+    return found[1]
+
+
+# --------------------------------------------------------------------------------------------- that all goes well
+
+HOLDING = """
+IFS=,; set -- $CUDA_VISIBLE_DEVICES; unset IFS
+cd held && mkdir "$@" || exit 9
+echo "$0 $CUDA_VISIBLE_DEVICES" >>../order
+sleep 0.15
+rmdir "$@"
+"""
+
+
+def test_300_jobs(site: Site) -> None:
+    """Of 300 jobs each runs once, on the GPUs that its result names, in the order of the file, alone on each GPU."""
+    (site.home / "held").mkdir()
+    draw = random.Random(7)
+    jobs = [
+        {
+            "gpus": draw.randint(1, 5),
+            "bandwidth_sensitive": draw.random() < 0.5,
+            "pattern": draw.choice(["ring", "all-to-all", "chain"]),
+            "command": ["sh", "-c", HOLDING, str(number)],
+        }
+        for number in range(300)
+    ]
+    site.write(jobs)
+    done = site.run()
+    assert (said(done), done.returncode, done.stdout) == ("300 of 300 jobs ended with 0", 0, "")
+    results = site.results()
+    assert list(site.statuses().values()) == [0] * 300
+    ran = [line.split() for line in (site.home / "order").read_text().splitlines()]
+    assert sorted(int(number) for number, _ in ran) == list(range(300))
+    assert {int(number): gpus for number, gpus in ran} == {
+        number: ",".join(map(str, result["gpus"])) for number, result in results.items()
+    }
+    assert [len(results[number]["gpus"]) for number in range(300)] == [job["gpus"] for job in jobs]
+    starts = [results[number]["started_s"] for number in range(300)]
+    assert starts == sorted(starts)
+    assert max(len(result["gpus"]) for result in results.values()) == 5
+    assert any(result["wait_s"] > 1 for result in results.values())
+    assert site.launcher.records() == []
+
+
+@pytest.mark.parametrize("policy", ["preserve", "greedy", "best-fit", "topo-aware"])
+def test_the_simulator_says_what_a_batch_does(site: Site, policy: str) -> None:
+    """The same file through `batch` and the simulator: the same GPUs, and the same order of starts, job by job.
+
+    As both papers validate their simulators; here each job ends when the simulation has it end.
+    """
+    stays = _with_gates(site, policy, 40)
+    moments = [0.0, *sorted(stay.ended_s for stay in stays)]
+    assert len(set(moments)) == len(moments)
+    batch = site.start("--at-once", "--policy", policy)
+    for moment in moments:
+        for stay in stays:
+            if stay.ended_s == moment:
+                site.release(stay.job.id)
+        due = {stay.job.id: list(stay.gpus) for stay in stays if stay.started_s == moment}
+        assert dict(site.next_start() for _ in due) == due, moment
+    _, stderr = batch.communicate(timeout=30)
+    assert (batch.returncode, DONE.fullmatch(stderr)[1]) == (0, "40 of 40 jobs ended with 0")
+    results = site.results()
+    assert [results[stay.job.id]["gpus"] for stay in stays] == [list(stay.gpus) for stay in stays]
+    assert sorted(results, key=lambda number: results[number]["started_s"]) == [
+        stay.job.id for stay in stays
+    ]
+    assert any(stay.started_s > 0 for stay in stays)
+
+
+def _with_gates(site: Site, policy: str, count: int) -> list[Stay]:
+    """Write a file of random jobs that wait at gates; what the simulator makes of it, in the order of starts."""
+    draw = random.Random(policy)
+    site.write(
+        [
+            {
+                "gpus": draw.randint(1, 5),
+                "bandwidth_sensitive": draw.random() < 0.5,
+                "pattern": draw.choice(["ring", "all-to-all", "tree"]),
+                "duration_s": round(draw.uniform(10, 1000), 3),
+                "arrival_s": draw.uniform(0, 1000),
+                "profile": draw.choice(["chatty", "quiet"]),
+                "command": site.gated(number),
+            }
+            for number in range(count)
+        ],
+        profile={
+            "chatty": {
+                "collocation": {
+                    "source": "a test",
+                    "slowdown_percentage": {"chatty": 20.0, "quiet": 3.0},
+                }
+            },
+            "quiet": {"collocation": {"source": "a test", "slowdown_percentage": {"chatty": 5.0}}},
+        },
+    )
+    machine = shown_machine("dgx1-v100", pytest.fail)
+    jobs = [
+        replace(job, arrival_s=0.0) for job in read_trace(str(site.file), machine, pytest.fail).jobs
+    ]
+    return simulate(machine.topology, jobs, Rules(policy=policy.replace("-", "_"), model="cut"))
+
+
+def test_arrivals(site: Site) -> None:
+    """Jobs start by arrival, then as they stand in the file, and none before its time; --at-once does not wait."""
+    site.write(
+        [
+            {"name": str(n), "arrival_s": s, "command": ["true"]}
+            for n, s in enumerate([0.6, 0.2, 0.2, 0.0])
+        ]
+    )
+    assert site.run().returncode == 0
+    results = site.results()
+    assert sorted(results, key=lambda number: results[number]["started_s"]) == [3, 1, 2, 0]
+    assert [results[number]["submitted_s"] for number in range(4)] == [0.6, 0.2, 0.2, 0.0]
+    assert all(results[number]["wait_s"] > 0 for number in range(4))
+    site.file.write_text(site.file.read_text().replace("0.6", "600"))
+    assert site.run("--at-once", "--results", "second").returncode == 0
+    second = [json.loads(line) for line in (site.home / "second").read_text().splitlines()]
+    assert [(line["id"], line["submitted_s"]) for line in second[1:]] == [
+        (0, 0.0),
+        (1, 0.0),
+        (2, 0.0),
+        (3, 0.0),
+    ]
+
+
+def test_what_a_result_says(site: Site) -> None:
+    """A result has the job, its status, GPUs and lease, its times, and how long it waited; the first line the batch."""
+    site.write(
+        [{"name": "mine", "gpus": 3, "command": ["sh", "-c", "echo $GPULAUNCH_LEASE; exit 3"]}]
+    )
+    done = site.run()
+    assert (said(done), done.returncode) == ("0 of 1 jobs ended with 0, 1 did not: 0 (mine): 3", 1)
+    header, result = site.lines()
+    assert header == {"batch": header["batch"], "file": "jobs.toml", "began_at": header["began_at"]}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", header["began_at"])
+    times = [result.pop(f"{name}_at") for name in ("submitted", "started", "ended")]
+    assert sorted(times) == times
+    assert times[0] == header["began_at"]
+    seconds = [result.pop(f"{name}_s") for name in ("submitted", "started", "ended")]
+    assert 0 == seconds[0] < seconds[1] < seconds[2] < 30
+    assert result == {
+        "id": 0,
+        "name": "mine",
+        "digest": result["digest"],
+        "exit_status": 3,
+        "gpus": [0, 2, 3],
+        "uuids": ["GPU-dgx1-v100-0", "GPU-dgx1-v100-2", "GPU-dgx1-v100-3"],
+        "lease": done.stdout.strip(),
+        "interrupted": False,
+        "wait_s": seconds[1],
+    }
+
+
+def test_exit_statuses(site: Site) -> None:
+    """A job's exit status is what its launch would have ended with; the batch's is 1 if one is not 0."""
+    commands = ["exit 0", "exit 3", "kill -KILL $$", "kill -INT $$", "sleep 60"]
+    site.write([{"command": ["sh", "-c", command], "time_limit": "0.3s"} for command in commands])
+    done = site.run("-q")
+    assert (done.returncode, site.statuses()) == (1, {0: 0, 1: 3, 2: 137, 3: 130, 4: 124})
+    assert done.stderr == "gpulaunch: error: the job ran longer than its limit of 0.3 s\n"
+
+
+def test_a_job_that_gives_up_waiting(site: Site) -> None:
+    """A job whose launch waits too long has 124 and no GPUs; --resume runs it, since it never has."""
+    site.write([{"name": "late", "gpus": 6, "command": ["true"]}, {"command": ["true"]}])
+    with held(site.launcher, *DGX, "-n", "4"):
+        done = site.run(env=site.launcher.environment | {"GPULAUNCH_WAIT_TIMEOUT": "0.2s"})
+    assert done.returncode == 1
+    assert site.statuses() == {0: 124, 1: 0}
+    assert {key: site.results()[0][key] for key in ("gpus", "lease", "started_s", "wait_s")} == {
+        "gpus": [],
+        "lease": None,
+        "started_s": None,
+        "wait_s": None,
+    }
+    done = site.run("--resume")
+    assert (said(done), done.returncode, site.statuses()) == (
+        "2 of 2 jobs ended with 0",
+        0,
+        {0: 0, 1: 0},
+    )
+
+
+def test_where_output_goes(site: Site) -> None:
+    """Jobs print where the batch prints, and read nothing; with --logs each to its own file, with --json to stderr."""
+    site.write(
+        [{"command": ["sh", "-c", f"cat; echo out {n}; echo err {n} >&2"]} for n in range(2)]
+    )
+    done = site.run("-q", input="for nobody")
+    assert (done.stdout, done.stderr) == ("out 0\nout 1\n", "err 0\nerr 1\n")
+    done = site.run("-q", "--results", "b", "--logs", "logs/of it")
+    assert (done.stdout, done.stderr) == ("", "")
+    assert [(site.home / f"logs/of it/{n}.log").read_text() for n in range(2)] == [
+        f"out {n}\nerr {n}\n" for n in range(2)
+    ]
+    done = site.run("-q", "--results", "c", "--json")
+    assert done.stderr == "out 0\nerr 0\nout 1\nerr 1\n"
+    document = json.loads(done.stdout)
+    header, *results = [json.loads(line) for line in (site.home / "c").read_text().splitlines()]
+    assert document == header | {"jobs": results}
+
+
+def test_what_a_job_finds(site: Site) -> None:
+    """A job has its name in `status`, and in its environment what a launch gives it and which job of a batch it is."""
+    site.write(
+        [{"name": "mine", "command": ["sh", "-c", "env >found; echo x >started; read line <gate"]}]
+    )
+    os.mkfifo(site.home / "gate")
+    batch = site.start()
+    site._started.readline()
+    (lease,) = site.table()["leases"]
+    assert (lease["name"], lease["pid"] != batch.pid) == ("mine", True)
+    (site.home / "gate").write_text("\n")
+    batch.communicate(timeout=30)
+    header, result = site.lines()
+    found = dict(line.split("=", 1) for line in (site.home / "found").read_text().splitlines())
+    new = {
+        name: value
+        for name, value in found.items()
+        if name not in {*site.launcher.environment, "PWD", "OLDPWD"}
+    }
+    assert new == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "NVIDIA_VISIBLE_DEVICES": "GPU-dgx1-v100-0",
+        "GPULAUNCH_LEASE": lease["id"],
+        "GPULAUNCH_BATCH": f"{header['batch']}.0.{result['digest']}",
+    } | ({"_": new["_"]} if "_" in new else {})
+
+
+def test_profiles_of_the_file(site: Site) -> None:
+    """Profiles that the file brings along are known to its launches, before those of the same name elsewhere."""
+    show = [
+        "sh",
+        "-c",
+        "gpulaunch profiles show vgg16 --json | grep gpus; echo $CUDA_VISIBLE_DEVICES",
+    ]
+    site.write([{"profile": "vgg16", "command": show}], profile={"vgg16": {"gpus": 5}})
+    done = site.run("-q")
+    assert done.stdout.splitlines()[-1].count(",") == 4
+    assert '"gpus": 5' in done.stdout
+    assert os.listdir(site.launcher.state) == []
+
+
+VALUES = {"bandwidth_sensitive": "false", "share": "true", "nvlink": "true", "single_node": "true"}
+
+
+@pytest.mark.parametrize("key", SETTINGS_OF_A_JOB)
+def test_settings_reach_the_command_line(key: str) -> None:
+    """What a job says is said to its launch by an option, which reads the same."""
+    text = VALUES.get(key, "true" if key == "one_per_node" else "-x=1")
+    words, variables = _words({key: text})
+    line = read_line([*words, "run"])
+    assert ({name: given.text for name, given in line.given.items()}, variables, line.word_at) == (
+        {key: text},
+        {},
+        1,
+    )
+
+
+def test_a_setting_that_no_option_says(site: Site) -> None:
+    """A setting such as nvlink = false has no option, and yet is said: to a launch whose settings say otherwise."""
+    assert _words({"nvlink": "false"}) == ([], {"GPULAUNCH_NVLINK": "false"})
+    site.write([{"only": ["0", "7"], "gpus": 2, "nvlink": False, "command": ["true"]}])
+    assert site.run(env=site.launcher.environment | {"GPULAUNCH_NVLINK": "true"}).returncode == 0
+    site.write([{"only": ["0", "7"], "gpus": 2, "command": ["true"]}])
+    done = site.run("--results", "b", env=site.launcher.environment | {"GPULAUNCH_NVLINK": "true"})
+    assert done.returncode == 2
+
+
+# --------------------------------------------------------------------------------------------- files that are wrong
+
+OK = '[[job]]\ncommand = ["true"]\n'
+BROKEN = [
+    ("no TOML", "[[job\n", "1: expected ']]' at the end of an array declaration"),
+    ("nothing in it", "\n", " there is no job in it"),
+    ("an unknown key", f"{OK}gpu = 3\n", "3: unknown key 'gpu': known here are name, command, "),
+    ("no command", f"{OK}[[job]]\nname = 'x'\n", "3: job 1 (x) has no command"),
+    ("no words", "[[job]]\ncommand = []\n", "2: command: [] is not a list of texts such as"),
+    ("text for words", '[[job]]\ncommand = "true"\n', "2: command: 'true' is not a list"),
+    (
+        "a command that is not there",
+        f'{OK}[[job]]\ncommand = ["./no"]\n',
+        "4: command: './no' is not found, or cannot ",
+    ),
+    (
+        "what cannot be executed",
+        '[[job]]\ncommand = ["/etc/passwd"]\n',
+        "2: command: '/etc/passwd' is not found, or ",
+    ),
+    (
+        "an empty word",
+        '[[job]]\ncommand = [""]\n',
+        "2: command: '' is not found, or cannot be executed",
+    ),
+    (
+        "a NUL",
+        '[[job]]\ncommand = ["true", "a\\u0000b"]\n',
+        "2: command: 'a\\x00b' has a NUL in it, which no program",
+    ),
+    (
+        "too many GPUs",
+        f'{OK}[[job]]\nname = "big"\ngpus = 9\n{OK[8:]}',
+        "3: job 1 (big) can never run: 9 GPUs requested",
+    ),
+    ("no GPUs", f"{OK}gpus = 0\n", "3: gpus: 0 GPUs requested: at least 1 is needed"),
+    ("GPUs that do not exist", f"{OK}only = ['9']\n", "1: job 0 (true): only 9: '9' is no"),
+    (
+        "too little memory",
+        f"{OK}memory = '99GiB'\n",
+        "1: job 0 (true) can never run: 1 GPU requested",
+    ),
+    (
+        "an unknown profile",
+        f"{OK}profile = 'nobody'\n",
+        "1: job 0 (nobody): unknown profile 'nobody'",
+    ),
+    ("before the beginning", f"{OK}arrival_s = -1\n", "3: arrival_s: -1 is not within 0 to "),
+    (
+        "a name for nobody",
+        f"{OK}name = '{'x' * 1001}'\n",
+        f"1: job 0 ({'x' * 1001}): the name has 1001 characters",
+    ),
+    ("MAPA's columns", "3,ring,0,60,1,vgg16\n", "1: job 0 (vgg16) has no command"),
+    ("no JSON", '{"command": ["true"]}\n{"command"}\n', "2: no JSON: Expecting ':' delimiter"),
+    (
+        "JSON of another kind",
+        '{"command": ["true"]}\n7\n',
+        "2: 7 is not a table of keys and values",
+    ),
+    (
+        "half a character",
+        '{"command": ["true", "\\ud800"]}\n',
+        "1: command: '\\ud800' is no text that a program can be ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sentence", "text", "want"), BROKEN, ids=[case[0] for case in BROKEN])
+def test_a_file_that_is_wrong(site: Site, sentence: str, text: str, want: str) -> None:
+    """A mistake is told with path and line before anything starts, and no results are begun."""
+    site.file.write_text(
+        text.replace('["true"]', '["touch", "ran"]', 1) if '["true"]' in text[:40] else text
+    )
+    done = site.run()
+    expected = f"gpulaunch: error: jobs.toml:{want}".replace("(true)", "(touch)")
+    assert (done.returncode, done.stdout, done.stderr[: len(expected)]) == (2, "", expected), (
+        sentence
+    )
+    assert sorted(os.listdir(site.home)) == ["jobs.toml", "started"]
+
+
+WRONG = [
+    (("--policy", "best"), 2, "--policy: unknown policy 'best'"),
+    (("--results", "."), 125, ".: is a directory"),
+    (("--results", "no/where"), 125, "no/where: no such file or directory"),
+    (("--results", "started"), 2, "started: is no regular file"),
+    (
+        ("--results", "jobs.toml"),
+        2,
+        "jobs.toml: there is something else in it than the results of a batch",
+    ),
+    (("--logs", "jobs.toml"), 125, "jobs.toml: file exists"),
+    (("--", "true"), 2, "'gpulaunch batch' runs no command, but -- is given"),
+    (("more",), 2, "unrecognized arguments: more"),
+]
+
+
+@pytest.mark.parametrize(("options", "status", "want"), WRONG)
+def test_a_command_line_that_is_wrong(
+    site: Site, options: tuple[str, ...], status: int, want: str
+) -> None:
+    """What cannot be is told before anything starts."""
+    site.write([{"command": ["touch", "ran"]}])
+    before = site.file.read_text()
+    done = site.run(*options)
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[0]) == (
+        status,
+        "",
+        f"gpulaunch: error: {want}",
+    )
+    assert (sorted(os.listdir(site.home)), site.file.read_text()) == (
+        ["jobs.toml", "started"],
+        before,
+    )
+
+
+# --------------------------------------------------------------------------------------------- ending early
+
+
+def test_the_first_ctrl_c_starts_nothing_more(site: Site) -> None:
+    """After the first Ctrl-C those that run go on, untouched by it, and no more start; --resume runs the rest."""
+    site.write(
+        [
+            {
+                "gpus": 3,
+                "command": [
+                    "sh",
+                    "-c",
+                    f"trap 'echo INT >>heard' INT; {site.gated(0, 'exit 5')[2]}",
+                ],
+            },
+            {"gpus": 3, "command": site.gated(1)},
+            {"gpus": 8, "command": ["touch", "two"]},
+            {"gpus": 1, "command": ["touch", "three"]},
+        ]
+    )
+    terminal = site.at_terminal("--logs", "logs")
+    assert [site.next_start()[0] for _ in range(2)] == [0, 1]
+    terminal.expect_exact("touch waits: 8 GPUs requested: 2 of 8 are free, 6 are leased")
+    terminal.sendintr()
+    terminal.expect_exact(
+        "no more jobs are started, 2 jobs go on to their ends; Ctrl-C again ends them\r\n"
+    )
+    site.release(1)
+    site.release(0)
+    terminal.expect_exact(
+        "1 of 4 jobs ended with 0, 1 did not: 0 (sh): 5, 2 have not run; results in"
+    )
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.signalstatus == signal.SIGINT
+    assert (site.statuses(), site.table()["queue"], site.table()["leases"]) == (
+        {0: 5, 1: 0},
+        [],
+        [],
+    )
+    assert not (site.home / "heard").exists()
+    done = site.run("--resume")
+    assert (said(done), done.returncode) == ("3 of 4 jobs ended with 0, 1 did not: 0 (sh): 5", 1)
+    assert site.statuses() == {0: 5, 1: 0, 2: 0, 3: 0}
+
+
+@pytest.mark.parametrize(
+    ("number", "times", "returned"),
+    [
+        (signal.SIGINT, 2, -signal.SIGINT),
+        (signal.SIGTERM, 1, 143),
+        (signal.SIGHUP, 1, 129),
+        (signal.SIGQUIT, 1, -3),
+    ],
+    ids=["INT INT", "TERM", "HUP", "QUIT"],
+)
+def test_ending_all(site: Site, number: signal.Signals, times: int, returned: int) -> None:
+    """The second Ctrl-C, TERM, HUP and QUIT end the jobs that run: by TERM, and who ignores that by KILL."""
+    stubborn = f"trap '' TERM; {site.gated(1)[2]}"
+    site.write(
+        [
+            {"gpus": 2, "command": site.gated(0)},
+            {"gpus": 2, "command": ["sh", "-c", stubborn]},
+            {"gpus": 8, "command": ["touch", "two"]},
+        ]
+    )
+    batch = site.start(env=site.launcher.environment | {"GPULAUNCH_GRACE": "0.3s"})
+    for _ in range(2):
+        site.next_start()
+    for _ in range(times):
+        batch.send_signal(number)
+        said = batch.stderr.readline()
+    assert re.fullmatch(r"gpulaunch: info: ending [23] jobs: TERM now, KILL after 0.3 s\n", said)
+    stderr = batch.communicate(timeout=30)[1]
+    assert stderr.startswith(
+        "gpulaunch: info: 0 of 3 jobs ended with 0, 2 were ended early, 1 has not run; results in "
+    )
+    assert batch.returncode == returned
+    assert {
+        n: (line["exit_status"], line["interrupted"]) for n, line in site.results().items()
+    } == {
+        0: (143, True),
+        1: (137, True),
+    }
+    assert site.launcher.records() == []
+    again = site.start("--resume")
+    assert [site.next_start()[0] for _ in range(2)] == [0, 1]
+    site.release(0)
+    site.release(1)
+    again.communicate(timeout=30)
+    assert (again.returncode, site.statuses()) == (0, {0: 0, 1: 0, 2: 0})
+
+
+def test_a_third_signal_is_impatient(site: Site) -> None:
+    """A third Ctrl-C does not wait for the grace to pass."""
+    site.write([{"command": ["sh", "-c", f"trap '' TERM; {site.gated(0)[2]}"]}])
+    batch = site.start(env=site.launcher.environment | {"GPULAUNCH_GRACE": "1h"})
+    site.next_start()
+    for want in ("no more jobs are started", "ending 1 job: TERM now, KILL after 1 h 00 min"):
+        batch.send_signal(signal.SIGINT)
+        assert want in batch.stderr.readline()
+    batch.send_signal(signal.SIGINT)
+    batch.communicate(timeout=30)
+    assert (site.statuses(), site.launcher.records()) == ({0: 137}, [])
+
+
+def test_ignored_signals_stay_ignored(site: Site) -> None:
+    """Under nohup a hang-up ends neither the batch nor its jobs."""
+    site.write([{"command": site.gated(0)}])
+    batch = site.start(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    site.next_start()
+    batch.send_signal(signal.SIGHUP)
+    os.kill(site.pid, signal.SIGHUP)
+    site.release(0)
+    assert (batch.wait(30), site.statuses()) == (0, {0: 0})
+
+
+def test_a_line_for_each_job_at_a_terminal(site: Site) -> None:
+    """Where jobs print to the terminal a line tells of each that has ended; with -q none does."""
+    site.write([{"name": "mine", "gpus": 3, "command": ["sh", "-c", "echo here; exit 2"]}])
+    terminal = site.at_terminal()
+    terminal.expect(
+        r"here\r\ngpulaunch: info: 1 of 1: job 0 \(mine\) ended with 2 after [\d.]+ s on GPUs 0,2,3\r\n"
+    )
+    terminal.expect(pexpect.EOF)
+    terminal = site.at_terminal("--results", "b", "-q")
+    terminal.expect(pexpect.EOF)
+    assert terminal.before == "here\r\n"
+
+
+# --------------------------------------------------------------------------------------------- going on
+
+
+def test_kill_and_resume(site: Site) -> None:
+    """After kill -9 of the batch its jobs go on; --resume takes over what runs, and runs no job twice.
+
+    Of four jobs that were begun one ends before the batch is resumed, two run on, and one still waits for GPUs.
+    """
+    count = "echo $0 >>ran; "
+    site.write(
+        [
+            {"gpus": 2, "command": ["sh", "-c", count + site.gated(n, f"exit {n}")[2], str(n)]}
+            for n in range(3)
+        ]
+        + [
+            {"gpus": 4, "command": ["sh", "-c", count, "3"]},
+            {"gpus": 1, "command": ["sh", "-c", count, "4"]},
+        ]
+    )
+    terminal = site.at_terminal("--logs", "logs")
+    gpus = dict(site.next_start() for _ in range(3))
+    terminal.expect_exact("sh waits: 4 GPUs requested: 2 of 8 are free, 6 are leased")
+    terminal.kill(signal.SIGKILL)
+    terminal.expect(pexpect.EOF)
+    leases = site.table()["leases"]
+    site.release(1)
+    wait_for_end(next(lease["pid"] for lease in leases if sorted(lease["gpus"]) == sorted(gpus[1])))
+    assert [line["exit_status"] for line in site.lines() if line.get("event") == "ended"] == [1]
+
+    refused = site.run()
+    error = f"gpulaunch: error: {RESULTS}: here are the results of a batch already\n"
+    hint = "gpulaunch: hint: --resume goes on with it; to begin anew, remove the file or give --results FILE\n"
+    assert (refused.returncode, refused.stderr) == (2, error + hint)
+    again = site.start("--resume", "--logs", "logs")
+    assert [again.stderr.readline() for _ in range(2)] == [
+        f"gpulaunch: info: job {n} (sh) still runs, under lease {id_of(leases, gpus[n])}: taken over\n"
+        for n in (0, 2)
+    ]
+    site.release(2)
+    site.release(0)
+    again.communicate(timeout=30)
+    assert (again.returncode, site.statuses()) == (1, {0: 0, 1: 1, 2: 2, 3: 0, 4: 0})
+    assert sorted((site.home / "ran").read_text().split()) == ["0", "1", "2", "3", "4"]
+    results = site.results()
+    assert {n: results[n]["gpus"] for n in range(3)} == gpus
+    assert all(
+        results[n]["submitted_s"] <= results[n]["started_s"] <= results[n]["ended_s"]
+        for n in range(5)
+    )
+    assert site.launcher.records() == []
+
+
+def id_of(leases: list[dict[str, Any]], gpus: list[int]) -> str:
+    return next(lease["id"] for lease in leases if sorted(lease["gpus"]) == sorted(gpus))
+
+
+def test_a_job_whose_end_nobody_saw(site: Site) -> None:
+    """If its launcher is killed along with the batch, a job is waited for, and then run again."""
+    site.write([{"command": site.gated(0)}])
+    batch = site.start()
+    site.next_start()
+    (lease,) = site.table()["leases"]
+    batch.kill()
+    os.kill(lease["pid"], signal.SIGKILL)
+    wait_for_end(lease["pid"])
+    again = site.start("--resume")
+    assert (
+        again.stderr.readline()
+        == f"gpulaunch: info: job 0 (sh) still runs, under lease {lease['id']}: taken over\n"
+    )
+    site.release(0)
+    assert site.next_start()[0] == 0
+    site.release(0)
+    again.communicate(timeout=30)
+    assert (again.returncode, site.statuses()) == (0, {0: 0})
+
+
+def test_a_job_that_was_taken_over_can_be_ended(site: Site) -> None:
+    """Ctrl-C twice ends jobs that an earlier run of the batch has started, too; then they are run again."""
+    site.write([{"command": site.gated(0)}])
+    first = site.start()
+    site.next_start()
+    first.kill()
+    first.wait()
+    second = site.start("--resume")
+    assert "taken over" in second.stderr.readline()
+    for want in ("no more jobs are started, the job that runs goes on to its end", "ending 1 job"):
+        second.send_signal(signal.SIGINT)
+        assert want in second.stderr.readline()
+    second.communicate(timeout=30)
+    assert (second.returncode, site.launcher.records()) == (-signal.SIGINT, [])
+    assert (site.results()[0]["exit_status"], site.results()[0]["interrupted"]) == (143, True)
+    third = site.start("--resume")
+    site.next_start()
+    site.release(0)
+    third.communicate(timeout=30)
+    assert (third.returncode, site.statuses()) == (0, {0: 0})
+
+
+def test_on_ci_jobs_go_with_the_batch(site: Site) -> None:
+    """Where CI=true kill -9 of the batch ends its launches, and thereby its jobs."""
+    site.write([{"command": site.gated(0)}])
+    batch = site.start(env=site.launcher.environment | {"CI": "true"})
+    site.next_start()
+    batch.kill()
+    wait_for_end(site.pid)
+    done = site.start("--resume")
+    assert site.next_start()[0] == 0
+    site.release(0)
+    done.communicate(timeout=30)
+    assert done.returncode == 0
+
+
+def test_a_batch_runs_only_once_at_a_time(site: Site) -> None:
+    """While a batch runs a second one on the same results is refused with 75, and changes nothing."""
+    site.write([{"command": site.gated(0)}])
+    batch = site.start()
+    site.next_start()
+    before = (site.home / RESULTS).read_text()
+    second = site.run("--resume")
+    error = f"gpulaunch: error: {RESULTS}: another batch is writing its results there\n"
+    assert (second.returncode, second.stderr) == (75, error)
+    assert (site.home / RESULTS).read_text() == before
+    site.release(0)
+    assert batch.wait(30) == 0
+
+
+def test_a_job_that_has_changed(site: Site) -> None:
+    """--resume runs again what the file says otherwise of now, also with a new place; times may change."""
+    jobs = [{"name": name, "command": ["sh", "-c", f"echo {name} >>ran"]} for name in "abcd"]
+    site.write(jobs[:3])
+    assert site.run().returncode == 0
+    jobs[0]["duration_s"] = 7.0
+    jobs[0]["arrival_s"] = 0.0
+    jobs[1]["gpus"] = 2
+    site.write([*jobs[:2], jobs[3], jobs[2]])
+    assert said(site.run("--resume")) == "4 of 4 jobs ended with 0"
+    assert (site.home / "ran").read_text().split() == ["a", "b", "c", "b", "d", "c"]
+    assert said(site.run("--resume")) == "4 of 4 jobs ended with 0"
+    assert len((site.home / "ran").read_text().split()) == 6
+
+
+def test_a_job_that_has_changed_and_still_runs(site: Site) -> None:
+    """What still runs as it stood in the file before is not taken over, nor run beside itself: 75, and what to do."""
+    site.write([{"command": site.gated(0)}])
+    first = site.start()
+    site.next_start()
+    (lease,) = site.table()["leases"]
+    first.kill()
+    first.wait()
+    site.write([{"gpus": 2, "command": site.gated(0)}])
+    done = site.run("--resume")
+    assert done.returncode == 75
+    assert re.fullmatch(
+        r"gpulaunch: error: job 0 of this batch still runs \(pid \d+\), as it stood in the file before\n"
+        rf"gpulaunch: hint: wait for its end, or 'gpulaunch free {lease['id']}' ends it\n",
+        done.stderr,
+    )
+    assert len(site.table()["leases"]) == 1
+
+
+def test_resume_begins_what_has_not_begun(site: Site) -> None:
+    """--resume without results begins the batch, so that one command does for both."""
+    site.write([{"command": ["true"]}])
+    assert [said(site.run("--resume")) for _ in range(2)] == ["1 of 1 jobs ended with 0"] * 2
+    assert len(site.lines()) == 2
+
+
+# --------------------------------------------------------------------------------------------- results on disk
+
+
+@pytest.mark.parametrize("cut", [1, 20, 200])
+def test_a_torn_line(site: Site, cut: int) -> None:
+    """A last line that was torn, as by a crash, is passed over, and its job run again; all lines before it count."""
+    site.write([{"command": ["sh", "-c", f"echo {n} >>ran"]} for n in range(3)])
+    assert site.run().returncode == 0
+    whole = (site.home / RESULTS).read_bytes()
+    (site.home / RESULTS).write_bytes(whole[:-cut])
+    done = site.run("--resume")
+    added = (site.home / RESULTS).read_bytes().removeprefix(whole[:-cut])
+    if cut == 1:  # only its end is missing
+        assert (said(done), added) == ("3 of 3 jobs ended with 0", b"")
+    else:
+        warning, summary = done.stderr.splitlines(keepends=True)
+        assert (
+            warning
+            == f"gpulaunch: warning: {RESULTS}:4: passed over: this line is torn, or not a batch's\n"
+        )
+        assert DONE.fullmatch(summary)[1] == "3 of 3 jobs ended with 0"
+        torn, new = added.splitlines()
+        assert (torn, json.loads(new)["id"]) == (b"", 2)
+    assert (site.home / "ran").read_text().split() == ["0", "1", "2", "2"][: 3 + (cut > 1)]
+
+
+def test_results_that_are_removed(site: Site) -> None:
+    """Who removes the results of a batch that runs is told so: no more jobs start, since nobody would know of them."""
+    site.write([{"command": site.gated(0)}, {"gpus": 8, "command": ["touch", "ran"]}])
+    batch = site.start()
+    site.next_start()
+    (site.home / RESULTS).unlink()
+    site.release(0)
+    error, summary, *_ = batch.communicate(timeout=30)[1].splitlines()
+    assert (
+        error == f"gpulaunch: error: {RESULTS}: no such file or directory: no more jobs are started"
+    )
+    assert DONE.fullmatch(summary + "\n")[1] == "1 of 2 jobs ended with 0, 1 has not run"
+    assert (batch.returncode, (site.home / "ran").exists()) == (125, False)
+
+
+def test_no_room_to_begin(site: Site) -> None:
+    """When not even the first line can be written nothing starts, and the file is gone again."""
+    site.write([{"command": ["touch", "ran"]}])
+
+    def no_room() -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    done = site.run(preexec_fn=no_room)
+    assert (done.returncode, done.stderr) == (125, f"gpulaunch: error: {RESULTS}: file too large\n")
+    assert sorted(os.listdir(site.home)) == ["jobs.toml", "started"]
+
+
+DAMAGE: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
+    ("a number for a name", lambda line: line | {"name": 7}),
+    ("no number", lambda line: line | {"exit_status": float("nan")}),
+    ("a list", lambda line: [line]),
+    ("no id", lambda line: {key: value for key, value in line.items() if key != "id"}),
+    ("a truth for a number", lambda line: line | {"id": True}),
+    ("text for seconds", lambda line: line | {"ended_s": "1"}),
+    ("another event", lambda line: line | {"event": "ended"}),
+]
+
+
+@pytest.mark.parametrize(("sentence", "change"), DAMAGE, ids=[case[0] for case in DAMAGE])
+def test_a_line_that_is_none(
+    site: Site, sentence: str, change: Callable[[dict[str, Any]], object]
+) -> None:
+    """A line that no batch has written is passed over with a warning, and the job run again."""
+    site.write([{"command": ["sh", "-c", "echo >>ran"]}])
+    site.run()
+    header, result = site.lines()
+    (site.home / RESULTS).write_text(f"{json.dumps(header)}\n{json.dumps(change(result))}\n")
+    done = site.run("--resume")
+    warning = f"gpulaunch: warning: {RESULTS}:2: passed over: this line is torn, or not a batch's\n"
+    assert (done.returncode, done.stderr.startswith(warning)) == (0, True), sentence
+    assert (site.home / "ran").read_text() == "\n\n"

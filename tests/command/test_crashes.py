@@ -1,0 +1,711 @@
+"""Death of anything at any moment: whatever is killed, stopped, damaged or misdated, the table is right afterwards."""
+
+import json
+import os
+import pwd
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
+from test_table import put
+
+from gpulaunch.leases.record_file import MAX_RECORD_BYTES
+from gpulaunch.process.ending import marked
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import identify, seconds_since_boot
+
+AT_STEP = Path(__file__).parents[1] / "jobs" / "at_step"
+WAIT = ("--wait", "--wait-timeout", "20")
+ALL = (*DGX, "-n", "all")
+LEASE, TICKET = "gpulaunch.lease.aaaaaaaaaaaa", "gpulaunch.ticket.00000001.aaaaaaaaaaaa"
+
+# The job: makes a file for each of its GPUs, which must not be there yet, tells its GPUs, and runs until it is told
+# to end. Two owners at one time would show, whatever the table says.
+OWN = """
+set -C; IFS=,
+for gpu in $CUDA_VISIBLE_DEVICES; do true 2>/dev/null > "$OWNED/$gpu" || echo "two owners of $gpu"; done
+echo "$CUDA_VISIBLE_DEVICES"
+read line
+cd "$OWNED" && rm $CUDA_VISIBLE_DEVICES
+"""
+OWNING = ("--", "sh", "-c", OWN)
+
+
+def launcher_in(directory: Path) -> Launcher:
+    """A launcher with a table of its own."""
+    (directory / "owned").mkdir(parents=True)
+    launcher = Launcher(directory)
+    launcher.environment |= {"OWNED": str(directory / "owned"), "GPULAUNCH_GRACE": "0.1"}
+    return launcher
+
+
+@contextmanager
+def start(launcher: Launcher, *command: str, before: Sequence[str] = (), **options):
+    """A launcher with a stdin that its job can be told to end by; killed at the end of the block.
+
+    Args:
+        launcher: where.
+        command: arguments of gpulaunch.
+        before: what to run instead of gpulaunch, which gets the arguments after its own.
+        options: of Popen.
+    """
+    command = (*(before or [launcher.script]), *command)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, env=launcher.environment, text=True, **pipes, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        with suppress(BrokenPipeError, ValueError):  # told to end already
+            process.communicate()
+
+
+def at_step(action: str, step: str) -> list[str]:
+    """What to run instead of gpulaunch so that it is hit at a step."""
+    return [str(AT_STEP), action, step]
+
+
+def patched(patch: str) -> list[str]:
+    """What to run instead of gpulaunch so that something has been done to it before it starts."""
+    return [sys.executable, "-c", f"{patch}\nfrom gpulaunch.__main__ import main; main()"]
+
+
+def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Let its job end if it has not yet: its status, and what was not read yet of its stdout and stderr."""
+    with suppress(BrokenPipeError):
+        process.stdin.write("\n")
+        process.stdin.flush()
+    stdout, stderr = process.communicate(timeout=30)
+    return process.returncode, stdout, stderr
+
+
+def wait_for_stop(pid: int) -> None:
+    """Block until a child has stopped."""
+    found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert found.si_code == os.CLD_STOPPED, (
+        "it ended without having reached the step where it was to stop"
+    )
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
+    """A lease of all GPUs and a ticket for three, as real launchers write them, with the ids of LEASE and TICKET."""
+    launcher = launcher_in(tmp_path_factory.mktemp("real"))
+    with held(launcher, *ALL), start(launcher, *VGG, *WAIT, *SHOW) as waiter:
+        queue_up(waiter, 1)
+        lease, ticket = (
+            json.loads((launcher.state / name).read_bytes()) for name in launcher.records()
+        )
+    return lease | {"id": LEASE[-12:]}, ticket | {"id": TICKET[-12:]}
+
+
+@pytest.fixture
+def lease(documents: tuple[dict, dict]) -> dict:
+    """The document of a lease of all GPUs."""
+    return documents[0]
+
+
+@pytest.fixture
+def ticket(documents: tuple[dict, dict]) -> dict:
+    """The document of a ticket for three GPUs."""
+    return documents[1]
+
+
+def all_free(launcher: Launcher) -> tuple[str, str, list[str]]:
+    """What a launch of all GPUs says now, and which records it leaves."""
+    done = launcher.run(*ALL, "--", "echo", "all")
+    return done.stdout, done.stderr, launcher.records()
+
+
+ALL_FREE = ("all\n", "", [])
+
+
+# --- killed at every step ---------------------------------------------------------------------------------------
+
+
+IN_WAIT = "process.job.Job.wait:signal.sigwaitinfo#1"
+
+Scene = Callable[[Launcher, Sequence[str]], int]
+"""Plays a launcher's life, in which it is killed or not, asserts that the table is right, and tells its status."""
+
+
+def traced(
+    directory: Path, scene: Scene, certain: Sequence[str], since: str = "", until: str = ""
+) -> list[str]:
+    """The steps of a scene in which nobody is killed; of those that come several times, the first and the last.
+
+    Args:
+        directory: for the traces.
+        scene: what is played, again if it went by so fast that nobody had to wait.
+        certain: some of the steps.
+        since: what the first step's name begins with.
+        until: the last step, if the launcher's end is not meant.
+    """
+    for attempt in "12345":
+        trace = directory / f"trace {attempt}"
+        assert (
+            scene(launcher_in(directory / f"traced {attempt}"), at_step("trace", str(trace))) == 0
+        )
+        steps = trace.read_text().split()
+        if set(certain) < set(steps):
+            break
+    else:
+        pytest.fail(f"{certain} are not all among {steps}")
+    begin = next(i for i, step in enumerate(steps) if step.startswith(since))
+    end = steps.index(until) if until else len(steps)
+    first_and_last: dict[str, list[str]] = {}
+    for step in steps[begin : end + 1]:
+        first_and_last.setdefault(step.partition("#")[0], []).append(step)
+    return [step for same in first_and_last.values() for step in dict.fromkeys((same[0], same[-1]))]
+
+
+def sweep(directory: Path, scene: Scene, steps: list[str]) -> None:
+    """Play a scene once for each step, with a launcher that is killed there.
+
+    A step at which it would wait may not come, if what it waits for was there before. So a first time is given more
+    chances; of the last times, whose number varies, most must come.
+    """
+    wrong: dict[str, str] = {}
+    missed: list[str] = []
+
+    def play(step: str) -> None:
+        for attempt in "123":
+            if (
+                len(wrong) > 2
+            ):  # enough to see that something is wrong, and each may take half a minute
+                return
+            try:
+                status = scene(launcher_in(directory / f"{step} {attempt}"), at_step("KILL", step))
+            except (AssertionError, subprocess.TimeoutExpired) as problem:
+                wrong[step] = str(problem)
+                return
+            if status == killed(step):
+                return
+            if not step.endswith("#1"):
+                break
+        missed.append(step)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(play, steps))
+    assert wrong == {}
+    assert [step for step in missed if step.endswith("#1")] == []
+    assert len(missed) <= len(steps) / 5, missed
+
+
+def killed(step: str) -> int:
+    """The launcher's status when it is killed there; what kills the child has killed the job."""
+    return 128 + signal.SIGKILL if step.startswith("child:") else -signal.SIGKILL
+
+
+def queue_up(waiter: subprocess.Popen[str], *places: int) -> None:
+    """Block until a launcher is in the queue, at one of these places."""
+    first_word, _, _ = select.select([waiter.stdout, waiter.stderr], [], [], 30)
+    line = waiter.stderr.readline() if waiter.stderr in first_word else "it did not queue"
+    assert line.startswith(
+        tuple(f"gpulaunch: info: waiting as number {place} in the queue: " for place in places)
+    ), line
+
+
+def served(waiter: subprocess.Popen[str], launcher: Launcher) -> None:
+    """A launcher gets all GPUs, which nobody else uses, and leaves no record."""
+    got = waiter.stdout.readline()
+    status, rest, errors = ends(waiter)
+    assert (sorted(got.rstrip().split(",")), status, rest) == (list("01234567"), 0, ""), errors
+    assert launcher.records() == []
+
+
+def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
+    """A launch gets its GPUs; while its job runs, if it comes to that, another one queues for all of them."""
+    with start(launcher, *VGG, *OWNING, before=victim) as first:
+        began = first.stdout.readline()
+        assert began in ("0,2,3\n", "")
+        with start(launcher, *ALL, *WAIT, *OWNING) as second:
+            if began:
+                queue_up(second, 1)
+            status, _, _ = ends(first)
+            served(second, launcher)
+    return status
+
+
+def test_killed_at_every_step_of_a_launch(tmp_path: Path) -> None:
+    """Wherever a launcher is killed, its job keeps its GPUs while it runs; then others get them; no record stays."""
+    certain = [
+        "leases.record_file.Draft.publish:os.link#1",
+        "child:process.job._execute:os.exec#1",
+        IN_WAIT,
+    ]
+    steps = traced(tmp_path, launch_at_once, certain)
+    sweep(tmp_path, launch_at_once, steps)
+
+
+def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict) -> int:
+    """A launch queues behind a holder, and another one behind it; the holder ends, and both are served in order."""
+    holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
+    with start(launcher, *VGG, *WAIT, *OWNING, before=victim) as first:
+        first.stderr.readline()
+        with start(launcher, *ALL, *WAIT, *OWNING) as second:
+            queue_up(second, 1, 2)
+            os.close(holder)
+            began = first.stdout.readline()
+            assert began in ("0,2,3\n", "")
+            status, _, _ = ends(first)
+            served(second, launcher)
+    return status
+
+
+def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict) -> None:
+    """Wherever a launcher that joins the queue, waits or takes its turn is killed, the one behind it is served."""
+
+    def scene(launcher: Launcher, victim: Sequence[str]) -> int:
+        return launch_from_the_queue(launcher, victim, lease)
+
+    certain = [
+        "leases.record_file.Draft.publish:os.link#2",
+        "leases.watch.Watch.sleep:select.poll#1",
+        IN_WAIT,
+    ]
+    steps = traced(tmp_path, scene, certain)
+    sweep(tmp_path, scene, steps)
+
+
+def launch_with_a_straggler(launcher: Launcher, victim: Sequence[str]) -> int:
+    """A job leaves a process behind that ignores TERM; another launch gets all GPUs once that has ended."""
+    job = 'trap "" TERM; sleep 600 >/dev/null 2>&1 & echo $!'
+    with start(launcher, *VGG, "--", "sh", "-c", job, before=victim) as first:
+        straggler = os.pidfd_open(int(first.stdout.readline()))
+        status, _, _ = ends(first)
+        with start(launcher, *ALL, *WAIT, *OWNING) as second:
+            first_word, _, _ = select.select([second.stdout, second.stderr], [], [], 30)
+            if first_word == [second.stderr]:
+                queue_up(second, 1)
+                assert status == -signal.SIGKILL, "a launcher that lives leaves no straggler"
+                signal.pidfd_send_signal(straggler, signal.SIGKILL)
+            assert select.select([straggler], [], [], 30)[0], "its GPUs were given away"
+            served(second, launcher)
+    os.close(straggler)
+    return status
+
+
+def test_killed_at_every_step_of_a_release_with_a_straggler(tmp_path: Path) -> None:
+    """Wherever a launcher that ends what its job left behind is killed, that keeps the GPUs until it has ended."""
+    certain = ["process.ending._send:os.kill#1", "leases.table.LockedTable.remove:os.remove#1"]
+    steps = traced(tmp_path, launch_with_a_straggler, certain, since="process.ending.")
+    sweep(tmp_path, launch_with_a_straggler, steps)
+
+
+def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
+    """A launch by a CI runner, and one of all GPUs after it; nobody ends the job of the first."""
+    launcher.environment["CI"] = "true"
+    with start(launcher, *VGG, "--", *job.split(), before=victim) as first:
+        status = first.wait(30)
+        with start(launcher, *ALL, *WAIT, *OWNING) as second:
+            served(second, launcher)
+    return status
+
+
+def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path) -> None:
+    """With CI=true, wherever a launcher is killed before its job has ended, the job goes too and the GPUs are free."""
+    certain = [
+        "process.companion.Companion.__init__:os.fork#1",
+        "process.job.Job._reap:os.waitpid#1",
+    ]
+    steps = traced(
+        tmp_path, lambda *scene: launch_in_ci(*scene, job="true"), certain, until=certain[-1]
+    )
+    own = [
+        step for step in steps if not step.startswith("child:")
+    ]  # the guard's death leaves a launcher as it is
+    sweep(tmp_path, lambda *scene: launch_in_ci(*scene, job="sleep 600"), [*own, IN_WAIT])
+
+
+INNOCENT = """
+import sys
+from gpulaunch.leases.record_file import Draft
+drafts = [Draft(sys.argv[1]) for _ in range(100)]
+print("has records", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_guard_that_comes_late_ends_nobody_else(tmp_path: Path) -> None:
+    """A guard does not mistake a later launch for its own because the kernel gave its record's inode to that one."""
+    launcher = launcher_in(tmp_path)
+    launcher.environment["CI"] = "true"
+    before = at_step("STOP", "process.job.Job.__init__:os.fork#1")
+    with start(launcher, *VGG, "--", "true", before=before) as victim:
+        wait_for_stop(victim.pid)
+        (guard,) = marked(f"GPULAUNCH_STATE_DIR={launcher.state}") - {victim.pid}
+        os.kill(guard, signal.SIGSTOP)
+        victim.kill()
+        victim.wait(30)
+        with start(
+            launcher, str(launcher.state), before=[sys.executable, "-c", INNOCENT]
+        ) as innocent:
+            assert innocent.stdout.readline() == "has records\n"
+            os.kill(guard, signal.SIGCONT)
+            wait_for_end(guard)
+            assert ends(innocent)[0] == 0
+
+
+def test_who_reads_a_record_does_not_hold_it(tmp_path: Path) -> None:
+    """Freeing a lease that a left-over process holds ends that one, and nobody who merely reads the record."""
+    launcher = launcher_in(tmp_path)
+    job = "sleep 600 >/dev/null 2>&1 & echo $!; read line"
+    with start(launcher, *VGG, "--", "sh", "-c", job) as process:
+        left_over = int(process.stdout.readline())
+        process.kill()
+    (name,) = launcher.records()
+    reads = f'exec 9<"{launcher.state / name}"; echo reads; read line; exit 3'
+    with start(launcher, before=["sh", "-c", reads]) as reader:
+        reader.stdout.readline()
+        (lease,) = json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
+        assert lease["left_over_pids"] == [left_over]
+        assert launcher.run("free", *DGX, lease["id"]).returncode == 0
+        wait_for_end(left_over)
+        assert ends(reader)[0] == 3
+    assert all_free(launcher) == ALL_FREE
+
+
+# --- stopped ----------------------------------------------------------------------------------------------------
+
+STOPPED = [
+    ("before it looks", "leases.table.Table.peek:open#1", "0,2,3", "4,6,7"),
+    ("after it has looked", "leases.record_file.Draft.__init__:open#1", "0,2,3", "4,6,7"),
+    ("with a record that has no name yet", "process.job.Job.__init__:os.pipe#1", "0,2,3", "4,6,7"),
+    ("before it forks", "process.job.Job.__init__:os.fork#1", "0,2,3", "4,6,7"),
+    ("after it has forked", "process.job.Job.__init__:os.close#1", "0,2,3", "4,6,7"),
+    (
+        "before it takes the host-wide lock",
+        "leases.host_lock.lock_in_time:fcntl.flock#1",
+        "0,2,3",
+        "4,6,7",
+    ),
+    (
+        "after it has published",
+        "leases.table.Table.locked:signal.pthread_sigmask#2",
+        "4,6,7",
+        "0,2,3",
+    ),
+    ("before the job's word", "process.job.Job.start:os.write#1", "4,6,7", "0,2,3"),
+    ("while the job runs", "process.job.Job._reap:os.waitpid#1", "4,6,7", "0,2,3"),
+    ("when the job has ended", "process.ending.descendants:os.waitpid#1", "4,6,7", "0,2,3"),
+    (
+        "before the lock of the release",
+        "leases.host_lock.lock_in_time:fcntl.flock#2",
+        "4,6,7",
+        "0,2,3",
+    ),
+    ("after the release", "leases.record_file.Draft.close:os.close#1", "0,2,3", "0,2,3"),
+]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "step", "others", "own"), STOPPED, ids=[row[0] for row in STOPPED]
+)
+def test_a_stopped_launcher(
+    tmp_path: Path, sentence: str, step: str, others: str, own: str
+) -> None:
+    """A launcher that is stopped keeps what it has published and nothing else; woken, it goes on with what is there."""
+    launcher = launcher_in(tmp_path)
+    with start(launcher, *VGG, *SHOW, before=at_step("STOP", step)) as stopped:
+        wait_for_stop(stopped.pid)
+        with held(launcher, *VGG) as other:
+            stopped.send_signal(signal.SIGCONT)
+            assert (other.gpus, ends(stopped)) == (others, (0, f"{own}\n", "")), sentence
+    assert all_free(launcher) == ALL_FREE
+
+
+def test_a_launcher_stopped_with_the_host_lock(tmp_path: Path) -> None:
+    """While the host-wide lock's holder is stopped, others end with 125 and its pid; woken, it ends well."""
+    launcher = launcher_in(tmp_path)
+    with start(
+        launcher, *VGG, *SHOW, before=at_step("STOP", "leases.record_file.Draft.publish:os.link#1")
+    ) as stopped:
+        wait_for_stop(stopped.pid)
+        impatient = patched("from gpulaunch.leases import table; table.LOCK_TIMEOUT_S = 0.5")
+        with start(launcher, *VGG, *SHOW, before=impatient) as other:
+            error = f"{launcher.state}: the host-wide lock is held for 0.5 s by pid {stopped.pid}"
+            assert ends(other) == (125, "", f"gpulaunch: error: {error}\n")
+        stopped.send_signal(signal.SIGCONT)
+        assert ends(stopped) == (0, "0,2,3\n", "")
+    assert all_free(launcher) == ALL_FREE
+
+
+STOPPED_WAITERS = [
+    ("before it joins", "leases.record_file.Draft.__init__:open#1"),
+    ("when it has joined", "leases.watch.Watch.__init__:libc.inotify#1"),
+    ("while it waits", "leases.watch.Watch.sleep:select.poll#1"),
+    ("when its turn has come", "leases.record_file.Draft.__init__:open#2"),
+    ("with a child that is to be the job", "process.job.Job.__init__:os.close#1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "step"), STOPPED_WAITERS, ids=[row[0] for row in STOPPED_WAITERS]
+)
+def test_a_stopped_waiter(tmp_path: Path, lease: dict, sentence: str, step: str) -> None:
+    """A waiter that is stopped lets those behind it pass, and is served when it goes on."""
+    launcher = launcher_in(tmp_path)
+    holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
+    with start(launcher, *VGG, *WAIT, *OWNING, before=at_step("STOP", step)) as stopped:
+        if step.endswith("#1") and "Job" not in step:
+            wait_for_stop(stopped.pid)
+        else:  # it stops when the holder has ended
+            queue_up(stopped, 1)
+        with start(launcher, *ALL, *WAIT, *OWNING) as behind:
+            queue_up(behind, 1, 2)
+            os.close(holder)
+            wait_for_stop(stopped.pid)
+            assert sorted(behind.stdout.readline().rstrip().split(",")) == list("01234567"), (
+                sentence
+            )
+            stopped.send_signal(signal.SIGCONT)
+            assert ends(behind)[:2] == (0, "")
+        assert stopped.stdout.readline() == "0,2,3\n"
+        assert ends(stopped)[:2] == (0, "")
+    assert all_free(launcher) == ALL_FREE
+
+
+# --- killed from outside ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped_first", [False, True], ids=["killed", "stopped and killed"])
+@pytest.mark.parametrize("victim", ["launcher", "job", "both", "group"])
+def test_who_is_killed_while_the_job_runs(tmp_path: Path, victim: str, stopped_first: bool) -> None:
+    """GPUs are held while launcher or job lives, though stopped, and are the next one's when both are gone."""
+    launcher = launcher_in(tmp_path)
+    with start(
+        launcher, *VGG, "--", "sh", "-c", "echo $$; read line", start_new_session=True
+    ) as process:
+        job = int(process.stdout.readline())
+        victims = {
+            "launcher": [process.pid],
+            "job": [job],
+            "both": [process.pid, job],
+            "group": [-process.pid],
+        }[victim]
+
+        if stopped_first:
+            for pid in victims:
+                os.kill(pid, signal.SIGSTOP)
+            assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        assert process.wait(30) == (128 + signal.SIGKILL if victim == "job" else -signal.SIGKILL)
+        if victim == "launcher":
+            assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
+            process.stdin.close()  # the job reads the end of its input, and ends
+        wait_for_end(job)
+        assert all_free(launcher) == ALL_FREE
+
+
+@pytest.mark.parametrize("stopped_first", [False, True], ids=["killed", "stopped and killed"])
+def test_who_is_killed_while_waiting(tmp_path: Path, stopped_first: bool) -> None:
+    """A waiter that is killed, with its process group, leaves the queue at once, for those who are behind it."""
+    launcher = launcher_in(tmp_path)
+    with (
+        held(launcher, *VGG) as holder,
+        start(launcher, *ALL, *WAIT, *SHOW, start_new_session=True) as waiter,
+    ):
+        queue_up(waiter, 1)
+        with start(launcher, *VGG, *WAIT, *SHOW) as behind:
+            queue_up(behind, 2)
+            if stopped_first:
+                os.killpg(waiter.pid, signal.SIGSTOP)
+            os.killpg(waiter.pid, signal.SIGKILL)
+            assert ends(behind)[:2] == (0, "4,6,7\n")
+        assert holder.end() == 7
+    assert all_free(launcher) == ALL_FREE
+
+
+# --- clocks and pids --------------------------------------------------------------------------------------------
+
+CLOCKS = {"past": 978_307_200, "future": 4_070_908_800}  # 2001 and 2099
+WRONG_CLOCK = "import time; time.time = lambda: {0}; real = time.gmtime; time.gmtime = lambda at={0}: real(at)"
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_a_lease_lives_by_no_clock(tmp_path: Path, clock: str) -> None:
+    """A lease that began long ago, or is yet to begin, is held for as long as its job runs, and shown."""
+    launcher = launcher_in(tmp_path)
+    with start(launcher, *VGG, *OWNING, before=patched(WRONG_CLOCK.format(CLOCKS[clock]))) as job:
+        assert job.stdout.readline() == "0,2,3\n"
+        assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
+        shown = json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
+        year = time.gmtime(CLOCKS[clock]).tm_year
+        assert [(lease["gpus"], lease["started_at"][:4]) for lease in shown] == [
+            ([0, 2, 3], str(year))
+        ]
+        assert launcher.run("status", *DGX).returncode == 0
+        assert ends(job) == (0, "", "")
+    assert all_free(launcher) == ALL_FREE
+
+
+@pytest.mark.parametrize("clocks", [("future", "past"), ("past", "future")])
+def test_the_queue_has_no_clock(tmp_path: Path, clocks: tuple[str, str]) -> None:
+    """Who comes first is served first, whatever the clock said when they came."""
+    launcher = launcher_in(tmp_path)
+    before = [patched(WRONG_CLOCK.format(CLOCKS[clock])) for clock in clocks]
+    with (
+        held(launcher, *VGG) as holder,
+        start(launcher, *ALL, *WAIT, *OWNING, before=before[0]) as first,
+    ):
+        queue_up(first, 1)
+        with start(launcher, *ALL, *WAIT, *OWNING, before=before[1]) as second:
+            queue_up(second, 2)
+            assert holder.end() == 7
+            assert len(first.stdout.readline().split(",")) == 8
+            assert ends(first)[:2] == (0, "")
+            served(second, launcher)
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_backfill_goes_by_the_time_since_boot(tmp_path: Path, clock: str) -> None:
+    """How long a request may be passed does not depend on the clock, neither on its own nor on who passes it."""
+    launcher = launcher_in(tmp_path)
+    launcher.environment |= {"GPULAUNCH_QUEUE": "backfill", "GPULAUNCH_BACKFILL_LIMIT": "10m"}
+    wrong = patched(WRONG_CLOCK.format(CLOCKS[clock]))
+    with held(launcher, *VGG), start(launcher, *ALL, *WAIT, *OWNING, before=wrong) as head:
+        queue_up(head, 1)
+        ticket = json.loads((launcher.state / launcher.records()[-1]).read_bytes())
+        assert 570 < ticket["passable_until_s"] - seconds_since_boot() <= 600
+        for before in ([], wrong):
+            with start(launcher, *VGG, *SHOW, before=before) as smaller:
+                assert ends(smaller)[:2] == (0, "4,6,7\n")
+
+
+def test_pids_are_no_proof_of_life(tmp_path: Path, lease: dict, ticket: dict) -> None:
+    """Unlocked records hold nothing though their processes live; locked ones do though their pids are others' now."""
+    launcher = launcher_in(tmp_path)
+    living = {"launcher": identify(os.getpid()), "job": identify(1)}
+    reused = {
+        name: Process(process.pid, process.start_time + 1) for name, process in living.items()
+    }
+
+    os.close(put(launcher, LEASE, json.dumps(lease | living).encode(), live=False))
+    os.close(
+        put(
+            launcher,
+            TICKET,
+            json.dumps(ticket | {"launcher": living["launcher"]}).encode(),
+            live=False,
+        )
+    )
+    assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+    assert launcher.records() == []
+
+    holder = put(launcher, LEASE, json.dumps(lease | reused).encode(), live=True)
+    done = launcher.run(*VGG, *SHOW)
+    assert (done.returncode, "3 GPUs requested: 0 of 8 are free, 8 are leased" in done.stderr) == (
+        75,
+        True,
+    )
+    os.close(holder)
+    assert all_free(launcher) == ALL_FREE
+
+
+def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, ticket: dict) -> None:
+    """A ticket keeps its place though a stopped process has its launcher's pid now; not if that is its launcher."""
+    launcher = launcher_in(tmp_path)
+    with start(launcher, before=["sleep", "600"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_for_stop(process.pid)
+        pid, start_time = identify(process.pid)
+        for started, status in ((start_time + 1, 75), (start_time, 0)):
+            content = json.dumps(ticket | {"launcher": [pid, started]}).encode()
+            waiter = put(launcher, TICKET, content, live=True)
+            done = launcher.run(*VGG, *SHOW)
+            assert (done.returncode, "but an earlier request for 3 GPUs waits" in done.stderr) == (
+                status,
+                status == 75,
+            )
+            os.close(waiter)
+            assert all_free(launcher) == ALL_FREE
+
+
+# --- tickets that are damaged, and disks that take none -----------------------------------------------------------
+
+UNREADABLE = [
+    ("empty", lambda _: b"", "Expecting value"),
+    ("no JSON", lambda _: b"{", "Expecting property name"),
+    ("huge", lambda _: b" " * (MAX_RECORD_BYTES + 1), "larger than 1048576 bytes"),
+    ("of a newer version", lambda good: good | {"version": 2}, "version: 2 is not within 1 to 1"),
+    (
+        "a lease's document",
+        lambda good: good | {"started_at": good["since"]},
+        "unknown key 'started_at'",
+    ),
+    ("with a wrong type", lambda good: good | {"uuids": [1]}, "uuids: [1] is no list of texts"),
+    (
+        "without its launcher",
+        lambda good: {k: v for k, v in good.items() if k != "launcher"},
+        "launcher",
+    ),
+    ("for no GPU", lambda good: good | {"gpus": 0}, "gpus: 0 is not within 1 to"),
+    (
+        "passable for ever",
+        lambda good: good | {"passable_until_s": float("inf")},
+        "Infinity is no number",
+    ),
+    (
+        "with a time that is none",
+        lambda good: good | {"since": "yesterday"},
+        "since: 'yesterday' is no time",
+    ),
+    ("of another id", lambda good: good | {"id": "b" * 12}, "bbbbbbbbbbbb"),
+    ("of another number", lambda good: good | {"number": 2}, "2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "damage", "reason"),
+    UNREADABLE,
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_live_ticket_that_nobody_understands_stops_decisions(
+    tmp_path: Path, ticket: dict, sentence: str, damage, reason
+) -> None:
+    """A live ticket that cannot be understood ends a launch with 125, file and owner named; a dead one is cleared."""
+    launcher = launcher_in(tmp_path)
+    content = damage(ticket)
+    descriptor = put(
+        launcher,
+        TICKET,
+        content if isinstance(content, bytes) else json.dumps(content).encode(),
+        live=True,
+    )
+    done = launcher.run(*VGG, *SHOW)
+    owner = pwd.getpwuid(os.geteuid()).pw_name
+    error = f"gpulaunch: error: {launcher.state / TICKET}: this live ticket of {owner} cannot be understood: "
+    assert (done.returncode, done.stdout, done.stderr.startswith(error)) == (125, "", True), (
+        sentence
+    )
+    assert reason in done.stderr.removeprefix(error)
+    assert launcher.records() == [TICKET]
+    os.close(descriptor)
+    assert all_free(launcher) == ALL_FREE
+
+
+def test_things_that_are_no_tickets_are_ignored(tmp_path: Path) -> None:
+    """A symbolic link, a FIFO and a directory under a ticket's name keep nobody waiting, and stay."""
+    launcher = launcher_in(tmp_path)
+    names = [f"gpulaunch.ticket.0000000{i}.aaaaaaaaaaaa" for i in range(1, 5)]
+    os.symlink("/dev/zero", launcher.state / names[0])
+    os.symlink(names[3], launcher.state / names[1])
+    os.mkfifo(launcher.state / names[2])
+    (launcher.state / names[3]).mkdir()
+    with held(launcher, *VGG), start(launcher, *VGG, *WAIT, *OWNING) as second:
+        assert second.stdout.readline() == "4,6,7\n"
+        with start(launcher, *VGG, *WAIT, *SHOW) as waiter:
+            queue_up(waiter, 1)
+            assert ends(second)[:2] == (0, "")
+            assert ends(waiter)[:2] == (0, "4,6,7\n")
+    assert (launcher.run(*ALL, "--", "true").returncode, launcher.records()) == (0, names)

@@ -1,0 +1,591 @@
+"""Docker's command line, held against the parser of the installed client.
+
+The client talks to an engine that writes down what it is asked for and makes nothing, so these tests need no engine.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import string
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import Any
+
+import pytest
+from engine import SEARCHED
+from test_docker_command import (
+    ASKED,
+    LINES,
+    STARTS,
+    gpus,
+    lines,
+    named,
+    read,
+    share,
+    with_gpus,
+)
+
+from gpulaunch.containers.command import FlagTable
+from gpulaunch.containers.docker.flags import DOCKER
+from gpulaunch.containers.docker.gpu_flags import asked_gpus
+from gpulaunch.containers.ways import NO_WAY, WAYS
+from gpulaunch.errors import UsageError
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """Notes what the client asks for and answers that it failed."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        ping = self.path.endswith("/_ping")
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if not ping:
+            self.server.requests.append((self.path, body))
+        reply = b"OK" if ping else b'{"message": "nothing is made here"}'
+        self.send_response(200 if ping else 500)
+        for name, value in (
+            ("Api-Version", "1.44"),
+            ("Ostype", "linux"),
+            ("Content-Length", str(len(reply))),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply)
+
+
+class _Recorder(ThreadingMixIn, UnixStreamServer):
+    daemon_threads = True
+    requests: list[tuple[str, bytes]]
+
+
+class Client:
+    """The installed docker client, and what it understands of a command line.
+
+    Attributes:
+        host: where the engine that makes nothing listens.
+    """
+
+    def __init__(self, program: str, directory: Path) -> None:
+        self._program = program
+        self._server = _Recorder(str(directory / "docker.sock"), _Answer)
+        self._server.requests = []
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self.host = f"unix://{directory}/docker.sock"
+        self._environment = {
+            "DOCKER_HOST": self.host,
+            "DOCKER_CONFIG": str(directory),
+            "HOME": str(directory),
+        }
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def says(self, *words: str, **environment: str) -> str:
+        """Everything that the client prints."""
+        done = subprocess.run(
+            [self._program, *words],
+            env=self._environment | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        return done.stdout
+
+    def requests(self, *words: str, **environment: str) -> list[tuple[str, Any]]:
+        """What the client asks of the engine: paths, and documents."""
+        self._server.requests.clear()
+        self.says(*words, **environment)
+        return [(path, json.loads(body) if body else None) for path, body in self._server.requests]
+
+    def creates(self, *words: str, **environment: str) -> dict[str, Any] | None:
+        """The container that a command line makes; None if none."""
+        asked = self.requests(*words, **environment)
+        return next((document for path, document in asked if "/containers/create" in path), None)
+
+    def kinds(self, subcommand: Sequence[str], flags: Iterable[str]) -> dict[str, str]:
+        """Of those flags that the client's parser knows: whether it is a switch, or a word is missing after it."""
+        flags = list(flags)
+        with ThreadPoolExecutor(4) as pool:
+            kinds = pool.map(lambda flag: _kind(self.says(*subcommand, flag)), flags)
+            return {flag: kind for flag, kind in zip(flags, kinds, strict=True) if kind}
+
+
+def _kind(answer: str) -> str | None:
+    """What the client's answer to a flag that nothing follows tells."""
+    if "flag needs an argument" in answer:
+        return "value"
+    if re.search(r"unknown (shorthand )?flag", answer):
+        return None
+    assert re.search(r"requires at least 1 argument|Usage:|Docker version", answer), answer
+    return "switch"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """The client on PATH."""
+    program = shutil.which("docker", path=SEARCHED)
+    if not program:
+        pytest.skip("no docker client is installed")
+    client = Client(program, tmp_path_factory.mktemp("docker"))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+COMMANDS = [
+    ("docker run", ("run",), DOCKER.run_flags),
+    ("docker create", ("create",), DOCKER.run_flags),
+    ("docker container run", ("container", "run"), DOCKER.run_flags),
+    ("docker container create", ("container", "create"), DOCKER.run_flags),
+    ("docker start", ("start",), DOCKER.start_flags),
+    ("docker restart", ("restart",), DOCKER.start_flags),
+    ("docker container start", ("container", "start"), DOCKER.start_flags),
+    ("docker container restart", ("container", "restart"), DOCKER.start_flags),
+    ("docker", (), DOCKER.global_flags),
+]
+
+CHANGING = {
+    "--annotation",
+    "--health-start-interval",
+    "-q",
+    "--quiet",
+    "--use-api-socket",
+    "-s",
+    "--signal",
+    "--timeout",
+}
+
+CHANGING |= {"--disable-content-trust", "--kernel-memory"}
+"""Flags that came after docker 20.10, or may go."""
+
+_HELP_LINE = re.compile(r"^ {2}(?:(-\w), | {4})(--[\w-]+)(?: (\S+))?(?: {2,}.*)?$", re.MULTILINE)
+
+
+def table_kinds(table: FlagTable, flags: Iterable[str]) -> dict[str, str | None]:
+    """What a table says about flags."""
+    return {
+        flag: "switch" if flag in table.switches else "value" if flag in table.valued else None
+        for flag in flags
+    }
+
+
+@pytest.mark.parametrize(("subcommand", "table"), named(COMMANDS))
+def test_every_flag_in_the_clients_help_is_known_with_and_without_value_as_it_says(
+    client: Client, subcommand: tuple[str, ...], table: FlagTable
+) -> None:
+    """Every flag, long and short, that the installed client's help shows is a switch or takes a value as shown."""
+    text = client.says(*subcommand, "--help")
+    want = {
+        flag: "value" if kind else "switch"
+        for short, long, kind in _HELP_LINE.findall(text)
+        for flag in (short, long)
+        if flag
+    }
+    got = table_kinds(table, want)
+    assert text.count(" --") >= len([flag for flag in want if flag.startswith("--")]) > 1
+    assert got == want
+
+
+@pytest.mark.parametrize(
+    ("subcommand", "table"), named([row for row in COMMANDS if row[1][:1] != ("container",)])
+)
+def test_the_clients_parser_takes_each_flag_of_the_table_and_each_letter_as_the_table_does(
+    client: Client, subcommand: tuple[str, ...], table: FlagTable
+) -> None:
+    """Whatever flag of our table, and whatever letter, the client's own parser knows, it is what our table says."""
+    letters = {f"-{letter}" for letter in string.ascii_letters + string.digits}
+    want = client.kinds(subcommand, sorted(table.switches | table.valued | letters))
+    got = table_kinds(table, want)
+    assert got == want
+
+
+@pytest.mark.parametrize(
+    ("subcommands", "table"),
+    named(
+        [
+            ("run and create", (("run",), ("create",)), DOCKER.run_flags),
+            ("start and restart", (("start",), ("restart",)), DOCKER.start_flags),
+            ("before the subcommand", ((),), DOCKER.global_flags),
+        ]
+    ),
+)
+def test_the_table_invents_no_flag(
+    client: Client, subcommands: tuple[tuple[str, ...], ...], table: FlagTable
+) -> None:
+    """The client knows each flag of our table, except for those that not every version has."""
+    known = {
+        flag
+        for subcommand in subcommands
+        for flag in client.kinds(subcommand, table.switches | table.valued)
+    }
+    got = (table.switches | table.valued) - known - CHANGING
+    assert got == set()
+
+
+@pytest.mark.parametrize(("line", "operands"), named([(row[0], row[1], row[3]) for row in LINES]))
+def test_the_client_finds_the_same_image(client: Client, line: str, operands: str) -> None:
+    """The table above is true of the installed client: it asks its engine for that image and that command."""
+    made = client.creates(*shlex.split(line.replace("SOCKET", client.host)))
+    got = made and (made["Image"], *(made["Cmd"] or ()))
+    assert got == tuple(shlex.split(operands))
+
+
+@pytest.mark.parametrize(
+    "line",
+    named(
+        [
+            ("no words", ""),
+            ("no image", "run"),
+            ("flags without an image", "run -d --rm"),
+            ("nothing after --", "run --"),
+            ("help", "run --help img"),
+            ("help after other flags", "run -d --help img"),
+            ("help that is on at last", "run --help=false --help img"),
+            ("a value that is missing", "run --gpus"),
+            ("a letter's value that is missing", "run -dv"),
+            ("a name that takes the image", "run --name img"),
+            ("another command", "ps -a"),
+            ("another command with flags that run does not have", "ps --no-trunc -n 3"),
+            ("exec of a command called run", "exec box run img"),
+            ("another command of container", "container ls"),
+            ("container alone", "container"),
+            ("another case", "RUN img"),
+            ("the version", "--version"),
+            ("help that ends with --", "container -- run img"),
+        ]
+    ),
+)
+def test_no_container_is_made(client: Client, line: str) -> None:
+    """A command line that makes no container launches nothing, as for the installed client."""
+    got = (read(line).launches, client.creates(*shlex.split(line)))
+    assert got == (False, None)
+
+
+@pytest.mark.parametrize(("line", "operands"), named([(row[0], row[1], row[3]) for row in STARTS]))
+def test_the_client_starts_the_same_containers(client: Client, line: str, operands: str) -> None:
+    """The table above is true of the installed client: it asks its engine for these containers."""
+    paths = [path for path, _ in client.requests(*shlex.split(line))]
+    got = [
+        found.group(1)
+        for path in paths
+        if (found := re.search(r"/containers/([^/]+)/(start|restart|json)", path))
+    ]
+    assert got == operands.split()
+
+
+@pytest.mark.parametrize(
+    "line",
+    named(
+        [
+            ("none named", "start"),
+            ("only flags", "restart -t 3"),
+            ("help", "start --help x"),
+            ("help after a container", "start x --help"),
+            ("help by its old letter", "start -h x"),
+            ("another command", "stop x"),
+        ]
+    ),
+)
+def test_nothing_is_started(client: Client, line: str) -> None:
+    """A command line that starts no container is read as none that starts any, as by the installed client."""
+    started = [path for path, _ in client.requests(*shlex.split(line)) if "start" in path]
+    got = (read(line).starts, started)
+    assert got == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    named(
+        [
+            ("--rm", "run --rm img", True),
+            *(
+                (f"--rm={yes}", f"run --rm={yes} img", True)
+                for yes in ("1", "t", "T", "true", "True", "TRUE")
+            ),
+            *(
+                (f"--rm={no}", f"run --rm={no} img", False)
+                for no in ("0", "f", "F", "false", "False", "FALSE")
+            ),
+            ("the last one counts", "run --rm --rm=false img", False),
+            ("and may be on", "run --rm=false --rm img", True),
+            ("none", "run img", False),
+            ("as a value", "run --name --rm img", False),
+            ("after the image", "run img --rm", False),
+        ]
+    ),
+)
+def test_a_switch_is_on_as_docker_reads_it(client: Client, line: str, want: bool) -> None:
+    """Whether a switch is on is what its last mention before the image says, to us and to the client."""
+    made = client.creates(*shlex.split(line))
+    got = (read(line).says("--rm"), made and made["HostConfig"]["AutoRemove"])
+    assert got == (want, want)
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "flag"),
+    named(
+        [
+            ("long", "run --nosuch img", "docker run", "--nosuch"),
+            ("long, before a known one", "run --nosuch --rm img", "docker run", "--nosuch"),
+            ("a beginning of a known one", "run --detac img", "docker run", "--detac"),
+            ("a known one in capitals", "run --RM img", "docker run", "--RM"),
+            ("short", "run -Z img", "docker run", "-Z"),
+            ("in a cluster", "run -itZ img", "docker run", "-Z"),
+            ("at the start of a cluster", "run -Zit img", "docker run", "-Z"),
+            ("an = that sets nothing", "run -d= img", "docker run", "-="),
+            ("three dashes", "run ---rm img", "docker run", "---rm"),
+            ("a global one after the subcommand", "run --debug img", "docker run", "--debug"),
+            ("of create", "create --nosuch img", "docker create", "--nosuch"),
+            ("of container run", "container run -Z img", "docker container run", "-Z"),
+            ("of start, after a container", "start x --nosuch", "docker start", "--nosuch"),
+            ("of restart", "restart -Z x", "docker restart", "-Z"),
+            ("before the subcommand", "--nosuch run img", "docker", "--nosuch"),
+            ("in a cluster before the subcommand", "-DZ run img", "docker", "-Z"),
+        ]
+    ),
+)
+def test_an_unknown_flag_is_refused_by_its_name(
+    client: Client, line: str, command: str, flag: str
+) -> None:
+    """A flag that is unknown, so that nobody can tell where the image is, is refused by name; the client does, too."""
+    with pytest.raises(UsageError) as refused:
+        read(line)
+    got = (refused.value.message, client.requests(*shlex.split(line)))
+    assert got == (f"{command}: unknown flag {flag}", [])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_command_line_is_read_as_the_client_reads_it(client: Client, seed: int) -> None:
+    """Of 30 generated command lines a seed, hostile values included, what we find is what the client finds."""
+    for line in lines(seed, 30):
+        made = client.creates(*line.words, PATH="/bin")
+        assert made, shlex.join(line.words)
+        command = read(line.words)
+        variables = [value.replace("PATH", "PATH=/bin") for value in command.values("-e", "--env")]
+        labels = dict((*value.split("=", 1), "")[:2] for value in command.values("-l", "--label"))
+        got = (*command.operands, variables, labels)
+        want = (made["Image"], *(made["Cmd"] or ()), made["Env"] or [], made["Labels"])
+        assert got == want, shlex.join(line.words)
+
+
+GPUS_VALUES = [
+    row[1]
+    for row in ASKED
+    if row[1].startswith("--gpus") and "none" not in row[1] and "3,3" not in row[1]
+]
+
+
+@pytest.mark.parametrize("flags", GPUS_VALUES)
+def test_the_client_understands_gpus_alike(client: Client, flags: str) -> None:
+    """What the installed client asks of its engine for a --gpus is what we read in it."""
+    words = ["run", *shlex.split(flags), "img"]
+    asked = asked_gpus(read(words), {})
+    assert asked
+    got = (asked.number, asked.devices, asked.nothing)
+    (request,) = client.creates(*words)["HostConfig"]["DeviceRequests"]
+    ids = tuple(name.removeprefix("nvidia.com/gpu=") for name in request["DeviceIDs"] or ())
+    number = {-1: "all", 0: None}.get(request["Count"], str(request["Count"]))
+    want = ("all", (), False) if ids == ("all",) else (number, ids, number is None and not ids)
+    assert got == want
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "x",
+        "1.5",
+        "count=x",
+        "count=",
+        "device",
+        "2,2",
+        "all,all",
+        "count=2,count=2",
+        "device=0,device=1",
+        "driver=nvidia,driver=nvidia",
+        "colour=red",
+        "all, capabilities=utility",
+        'device="0,2"',
+        '"device=0,2"x',
+        '"device=0,2',
+    ],
+)
+def test_a_gpus_that_the_client_refuses_is_refused(client: Client, value: str) -> None:
+    """A --gpus that the installed client cannot read takes no GPU."""
+    assert f"invalid argument {json.dumps(value)} for " in client.says(
+        "run", "--gpus", value, "img"
+    )
+    with pytest.raises(UsageError, match="^" + re.escape(f"--gpus {value}")):
+        asked_gpus(read(["run", "--gpus", value, "img"]), {})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("nvidia.com/gpu=0,1", id="a list"),
+        pytest.param("nvidia.com/gpu=", id="no name"),
+    ],
+)
+def test_a_device_that_the_client_refuses_is_refused(client: Client, name: str) -> None:
+    """A CDI name that is none, so that the client takes it for a path, takes no GPU."""
+    assert "is not an absolute path" in client.says("run", "--device", name, "img")
+    with pytest.raises(UsageError):
+        asked_gpus(read(["run", "--device", name, "img"]), {})
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    named(
+        [
+            ("indices", "device=0,2", (("0", "2"), ())),
+            ("three of them", "device=0,2,3", (("0", "2", "3"), ())),
+            ("UUIDs", "device=GPU-a,GPU-b", (("GPU-a", "GPU-b"), ())),
+            ("quotes in the wrong place", 'device="0,2"', (("0", "2"), ())),
+            (
+                "more after the devices",
+                "device=0,2,capabilities=utility",
+                (("0", "2"), ("capabilities=utility",)),
+            ),
+        ]
+    ),
+)
+def test_the_hint_about_quotes_can_be_pasted_into_a_shell(
+    client: Client, value: str, want: tuple
+) -> None:
+    """What the hint says to write for a device list without quotes of its own is what was meant."""
+    with pytest.raises(UsageError) as refused:
+        asked_gpus(read(["run", "--gpus", value, "img"]), {})
+    assert refused.value.hint
+    words = shlex.split(refused.value.hint.partition(": ")[2])
+    asked = asked_gpus(read(["run", *words, "img"]), {})
+    assert asked
+    got = (asked.devices, asked.fields)
+    assert got == want
+    (request,) = client.creates("run", *words, "img")["HostConfig"]["DeviceRequests"]
+    assert tuple(request["DeviceIDs"]) == want[0]
+
+
+def settled(made: dict[str, Any]) -> tuple[dict[str, str], dict[str, str], Any, Any, Any]:
+    """Variables and labels that a container ends up with, how it gets GPUs, and all the rest of what makes it."""
+    variables = dict((*text.split("=", 1), "")[:2] for text in made.pop("Env") or ())
+    return (
+        variables,
+        made.pop("Labels"),
+        made["HostConfig"].pop("DeviceRequests"),
+        made["HostConfig"].pop("Runtime", ""),
+        made,
+    )
+
+
+@pytest.mark.parametrize("way", [*WAYS, NO_WAY])
+def test_the_client_makes_the_same_container_with_these_gpus(client: Client, way: str) -> None:
+    """To the client, our command line makes the user's container with the leased GPUs, and differs in nothing else."""
+    requests = {
+        "cdi": ("cdi", ["nvidia.com/gpu=GPU-7", "nvidia.com/gpu=GPU-3"]),
+        "gpus": ("", ["GPU-7", "GPU-3"]),
+    }
+    visible = {"cdi": "void", NO_WAY: "void", "runtime": "GPU-7,GPU-3"}
+    for line in lines(11, 20, asking=True):
+        ours = client.creates(
+            *with_gpus(read(line.words), gpus(7, 3), way, "L", None)[1:], PATH="/bin"
+        )
+        theirs = client.creates(*line.without(), PATH="/bin")
+        assert ours, shlex.join(line.words)
+        assert theirs, shlex.join(line.words)
+        variables, labels, devices, runtime, rest = settled(ours)
+        got_devices = [(request["Driver"], request["DeviceIDs"]) for request in devices or ()]
+        got = (variables, labels, got_devices, runtime, rest)
+        variables, labels, _, runtime, rest = settled(theirs)
+        variables |= {"NVIDIA_VISIBLE_DEVICES": visible[way]} if way in visible else {}
+        variables |= {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": "1,0",
+            "GPULAUNCH_LEASE": "L",
+        }
+        labels |= {"io.gpulaunch.gpus": "GPU-7,GPU-3", "io.gpulaunch.lease": "L"}
+        want_devices = [requests[way]] if way in requests else []
+        want = (variables, labels, want_devices, "nvidia" if way == "runtime" else runtime, rest)
+        assert got == want, shlex.join(line.words)
+
+
+@pytest.mark.parametrize("way", [*WAYS, NO_WAY])
+@pytest.mark.parametrize(
+    "line",
+    named(
+        [
+            ("nothing said", "run img"),
+            ("all by the user", "run -e NVIDIA_VISIBLE_DEVICES=all img"),
+            ("all from the environment", "run -e NVIDIA_VISIBLE_DEVICES img"),
+            ("all of them asked", "run --gpus all img"),
+        ]
+    ),
+)
+def test_no_image_is_left_to_see_all_gpus(client: Client, way: str, line: str) -> None:
+    """Whatever an image or the user says, what the container ends up with names the leased GPUs, or void."""
+    argv = with_gpus(read(line), gpus(3), way, "L", None)
+    made = client.creates(*argv[1:], NVIDIA_VISIBLE_DEVICES="all")
+    assert made
+    variables, _, devices, _, _ = settled(made)
+    if way == "gpus":  # then the engine itself sets the variable, after all others
+        assert [request["DeviceIDs"] for request in devices] == [["GPU-3"]]
+    else:
+        assert variables["NVIDIA_VISIBLE_DEVICES"] == ("GPU-3" if way == "runtime" else "void")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2,driver=nvidia",
+        '2,"capabilities=compute,utility"',
+        "2,options=a=b",
+        '2,"options=a=b,c=d"',
+        '2,"options=""a=1,b"",c=d"',
+    ],
+)
+def test_the_other_fields_of_gpus_reach_the_engine(client: Client, value: str) -> None:
+    """Driver, capabilities and options of a --gpus are the same to the client after its count has become devices."""
+    command = read(["run", "--gpus", value, "img"])
+    argv = with_gpus(command, gpus(0, 2), "gpus", None, asked_gpus(command, {}))
+    made = [client.creates(*words[1:]) for words in (argv, command.argv)]
+    got, want = (document and document["HostConfig"]["DeviceRequests"][0] for document in made)
+    assert got == want | {"Count": 0, "DeviceIDs": ["GPU-0", "GPU-2"]}
+
+
+def test_the_client_mounts_the_daemons_directory(client: Client) -> None:
+    """To the client, directory and /dev/shm are the host's under their own names, whatever the directory is called."""
+    directory = '/tmp/a b,"c:d'
+    argv = with_gpus(
+        read("run img"), gpus(0), NO_WAY, "L", None, share("GPU-0", directory=directory)
+    )
+    made = client.creates(*argv[1:])
+    assert made
+    got = [
+        (mount["Type"], mount["Source"], mount["Target"]) for mount in made["HostConfig"]["Mounts"]
+    ]
+    assert got == [("bind", directory, directory), ("bind", "/dev/shm", "/dev/shm")]
+    assert not any(mount.get("ReadOnly") for mount in made["HostConfig"]["Mounts"])

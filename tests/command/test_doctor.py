@@ -1,0 +1,170 @@
+"""gpulaunch doctor: what works here, what does not, and what to do about it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from conftest import DGX, Launcher
+
+pytest_plugins = ("fake_nvml",)
+
+
+def findings(launcher: Launcher, *options: str) -> dict[tuple[str, str], str]:
+    """What was found, by part and state; the exit status says whether one is a problem."""
+    done = launcher.run("doctor", *options, "--json")
+    assert done.stderr == ""
+    found = json.loads(done.stdout)["findings"]
+    assert done.returncode == (1 if any(finding["state"] == "problem" for finding in found) else 0)
+    return {(finding["subject"], finding["state"]): finding["text"] for finding in found}
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_no_gpus(launcher: Launcher) -> None:
+    """Without a driver that is a problem, with the hint that a launch would give, and the rest is looked at."""
+    found = findings(launcher)
+    assert (
+        found["GPUs", "problem"] == "no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver"
+    )
+    assert found["state directory", "ok"].startswith(f"{launcher.state}, of ")
+    assert (
+        "without GPUs, try a described machine: --topology dgx1-v100"
+        in launcher.run("doctor").stdout
+    )
+
+
+def test_described_machine_without_docker(launcher: Launcher) -> None:
+    """A described machine needs no driver, and no Docker Engine is no problem."""
+    launcher.environment["DOCKER_HOST"] = "unix:///no/such.sock"
+    assert findings(launcher, *DGX) == {
+        ("GPUs", "ok"): "dgx1-v100: 8 GPUs (Tesla V100-SXM2-16GB), described",
+        ("sharing", "ok"): "GPUs 0-7 can be shared with --share",
+        ("state directory", "ok"): f"{launcher.state}, of root: 0 leases, 0 waiting"
+        if os.geteuid() == 0
+        else f"{launcher.state}, of {Path(launcher.state).owner()}: 0 leases, 0 waiting",
+        (
+            "Docker Engine",
+            "warning",
+        ): "none at /no/such.sock, so 'gpulaunch docker run' will not work",
+    }
+
+
+def test_damaged_table(launcher: Launcher) -> None:
+    """A state directory that is none is a problem, and doctor goes on."""
+    launcher.environment["GPULAUNCH_STATE_DIR"] = "/proc"
+    found = findings(launcher, *DGX)
+    assert ("state directory", "problem") in found
+    assert ("GPUs", "ok") in found
+
+
+def test_wrong_settings(launcher: Launcher) -> None:
+    """A mistake in the settings is told as everywhere."""
+    config = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "config.toml")
+    config.parent.mkdir(parents=True)
+    config.write_text('container_gpu = "cdi"\n')
+    done = launcher.run("doctor", *DGX)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        f"gpulaunch: error: {config}:1: unknown setting 'container_gpu': known are "
+    )
+
+
+# What NVML tells, and what it does not
+
+
+def bad(launcher: Launcher) -> dict[tuple[str, str], tuple[str, str]]:
+    """Findings that are not ok, with what to do about them."""
+    found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
+    return {(f["subject"], f["state"]): (f["text"], f["hint"]) for f in found if f["state"] != "ok"}
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_driver_and_links(launcher: Launcher) -> None:
+    """Of a healthy machine the driver, the GPUs and their NVLinks are found."""
+    launcher.environment["DOCKER_HOST"] = "unix:///no/such.sock"
+    found = findings(launcher)
+    assert found["driver", "ok"] == "550.54.15"
+    assert found["GPUs", "ok"] == f"{os.uname().nodename}: 8 GPUs (Tesla V100-SXM2-16GB), by NVML"
+    assert found["NVLink", "ok"] == "every link is up"
+    assert {part for part, state in found if state != "ok"} == {"Docker Engine", "MPS"}
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("nvmlDeviceGetCpuAffinity", "Function Not Found"),
+        ("nvmlDeviceGetTopologyCommonAncestor", "Not Supported"),
+        ("nvmlDeviceGetP2PStatus", "Insufficient Permissions"),
+        ("nvmlDeviceGetName", "Not Supported"),
+    ],
+)
+def test_what_was_not_told(launcher: Launcher, dgx1_v100, function: str, why: str) -> None:
+    """A call that is missing, unsupported or forbidden is a warning that says of which GPUs, and what follows."""
+    code = {"Not Supported": 3, "Insufficient Permissions": 4, "Function Not Found": 13}[why]
+    dgx1_v100.answer(function, code, gpu=2)
+    dgx1_v100.answer(function, code, gpu=3)
+    want = f"{function} tells nothing of GPU 2-3: {why}"
+    assert bad(launcher)["NVML", "warning"] == (
+        want,
+        "what it would tell is taken for unknown; a newer driver may know it",
+    )
+
+
+def test_cards_without_nvlink(launcher: Launcher, dgx1_v100) -> None:
+    """That cards have no NVLinks, and cannot be split, is nothing to complain of."""
+    dgx1_v100.drop("nvlink ")
+    assert {part for part, _ in bad(launcher)} <= {"MPS", "Docker Engine"}
+
+
+def test_links_that_are_down(launcher: Launcher, dgx1_v100) -> None:
+    """NVLinks that are down are named."""
+    dgx1_v100.drop("nvlink 3 1 ")
+    dgx1_v100.add("nvlink 3 1 state=0")
+    text, hint = bad(launcher)["NVLink", "warning"]
+    assert text == "GPU 3: link 1 down"
+    assert hint.startswith("'nvidia-smi nvlink -s -i 3'")
+
+
+@pytest.mark.parametrize(
+    ("model", "state"),
+    [("Tesla V100-SXM2-16GB", "warning"), ("NVIDIA A100 80GB PCIe", "ok")],
+    ids=["board", "cards"],
+)
+def test_no_link_is_up(launcher: Launcher, dgx1_v100, model: str, state: str) -> None:
+    """Where every link is down, cards that are made for a board with NVLink want their fabric manager."""
+    dgx1_v100.drop("nvlink ")
+    dgx1_v100.add(*(f"nvlink {gpu} {link} state=0" for gpu in range(8) for link in range(6)))
+    for gpu in range(8):
+        dgx1_v100.change(gpu, name=model)
+    assert findings(launcher)["NVLink", state] == "no link is up"
+
+
+def test_card_without_a_link_that_is_up(launcher: Launcher, dgx1_v100) -> None:
+    """A card that has lost all its links is named."""
+    dgx1_v100.drop("nvlink 3 ")
+    dgx1_v100.add(*(f"nvlink 3 {link} state=0" for link in range(6)))
+    assert bad(launcher)["NVLink", "warning"][0] == "GPU 3: links 0, 1, 2, 3, 4, 5 down"
+
+
+def test_lost_gpu(launcher: Launcher, dgx1_v100) -> None:
+    """A GPU that fell off the bus is a problem."""
+    dgx1_v100.answer("nvmlDeviceGetUUID", 15, gpu=5)
+    assert bad(launcher)["GPUs", "problem"][0] == "GPU 5 is left out: GPU is lost"
+    assert launcher.run("doctor").returncode == 1
+
+
+def test_mig(launcher: Launcher, dgx1_v100) -> None:
+    """MIG instances are listed, and a card that has none is a warning."""
+    dgx1_v100.change(0, mig=1)
+    dgx1_v100.change(1, mig=1)
+    dgx1_v100.add("gpu 1002 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
+    assert findings(launcher)["MIG", "ok"] == "1 instance: 0:2 1g.10gb"
+    assert bad(launcher)["GPUs", "warning"][0] == "GPU 1 is in MIG mode and has no instance"
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_every_fault_has_something_to_do(launcher: Launcher) -> None:
+    """Whatever is not ok comes with one thing to do about it."""
+    launcher.environment |= {"DOCKER_HOST": "unix:///no/such.sock", "GPULAUNCH_STATE_DIR": "/proc"}
+    assert [hint for _, hint in bad(launcher).values() if not hint] == []
+    assert len(bad(launcher)) >= 2

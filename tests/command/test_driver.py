@@ -1,0 +1,181 @@
+"""Another maker's GPUs need a module and an entry in the registry, and everything else works with them."""
+
+import json
+import sys
+from pathlib import Path
+
+import made_up_driver
+import pytest
+from conftest import Launcher, held
+
+from gpulaunch.containers.command import read_command
+from gpulaunch.containers.container_launch import with_gpus
+from gpulaunch.containers.docker.engine import Docker
+from gpulaunch.containers.docker.flags import DOCKER
+from gpulaunch.containers.docker.gpu_flags import asked_gpus
+from gpulaunch.containers.engine import Asked
+from gpulaunch.machine.drivers import DRIVERS
+
+COMMAND = """#!{python}
+import sys
+
+sys.path.insert(0, {tests!r})
+from made_up_driver import ENTRY
+
+from gpulaunch.machine.drivers import DRIVERS
+
+shipped = dict(DRIVERS)
+DRIVERS.clear()  # the made-up one first, should this machine have GPUs
+DRIVERS.update(made_up=ENTRY, **shipped)
+
+from gpulaunch.__main__ import main
+
+main()
+"""
+VARIABLES = ("TEST_VISIBLE_DEVICES", "CUDA_", "NVIDIA_")
+
+
+@pytest.fixture
+def made_up(launcher: Launcher, tmp_path: Path) -> Launcher:
+    """The gpulaunch command with a made-up driver in its registry."""
+    script = tmp_path / "gpulaunch"
+    script.write_text(
+        COMMAND.format(python=sys.executable, tests=str(Path(__file__).parent.parent))
+    )
+    script.chmod(0o755)
+    launcher.script = str(script)
+    launcher.environment["MADE_UP_READINGS"] = str(tmp_path / "readings")
+    return launcher
+
+
+def told(launcher: Launcher, *options: str) -> list[str]:
+    """The variables that tell a job its GPUs."""
+    done = launcher.run(*options, "--", "env")
+    assert (done.returncode, done.stderr) == (0, "")
+    return sorted(line for line in done.stdout.splitlines() if line.startswith(VARIABLES))
+
+
+def status(launcher: Launcher) -> dict:
+    return json.loads(launcher.run("status", "--json").stdout)
+
+
+def test_job_is_told_by_its_drivers_variable(made_up: Launcher) -> None:
+    """A job gets the driver's variable, and none that is another driver's."""
+    assert told(made_up, "-n", "2") == ["TEST_VISIBLE_DEVICES=0,1"]
+    assert told(made_up, "-n", "2", "--uuid") == ["TEST_VISIBLE_DEVICES=TEST-0,TEST-1"]
+
+
+def test_dry_run_says_so(made_up: Launcher) -> None:
+    """--dry-run --json shows the variables that the job would get."""
+    document = json.loads(made_up.run("-n", "2", "--dry-run", "--json", "--", "env").stdout)
+    assert document["env"] == {"TEST_VISIBLE_DEVICES": "0,1"}
+
+
+def test_variable_that_is_set_restricts(made_up: Launcher) -> None:
+    """The driver's variable restricts a launch where it is set already, as CUDA_VISIBLE_DEVICES does with NVIDIA's."""
+    made_up.environment |= {"TEST_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}
+    assert told(made_up) == ["CUDA_VISIBLE_DEVICES=0", "TEST_VISIBLE_DEVICES=1"]
+
+
+def test_lease_in_the_table_of_this_machine(made_up: Launcher) -> None:
+    """A job's lease bars others from its GPUs, and status shows it."""
+    made_up.environment["CUDA_VISIBLE_DEVICES"] = "of-no-concern"
+    with held(made_up, "-n", "1", "--only", "TEST-1"):
+        seen = status(made_up)
+        refused = made_up.run("-n", "2", "--", "true")
+    assert [(gpu["model"], gpu["state"]) for gpu in seen["gpus"]] == [
+        ("Made-up One", "free"),
+        ("Made-up One", "leased"),
+    ]
+    assert (seen["topology"], [lease["gpus"] for lease in seen["leases"]]) == (
+        "made-up-host",
+        [[1]],
+    )
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (
+        75,
+        "gpulaunch: error: 2 GPUs requested: 1 of 2 is free, 1 is leased",
+    )
+
+
+def test_use_by_others(made_up: Launcher) -> None:
+    """A GPU that the driver says is in use is not given out, and status shows the use."""
+    made_up.environment["MADE_UP_BUSY"] = "0"
+    assert told(made_up) == ["TEST_VISIBLE_DEVICES=1"]
+    assert [(gpu["state"], gpu["outside"]) for gpu in status(made_up)["gpus"]] == [
+        ("outside", "a game"),
+        ("free", None),
+    ]
+
+
+def test_driver_is_read_once(made_up: Launcher) -> None:
+    """What the driver has read is remembered while it gives the same fingerprint."""
+    for _ in range(2):
+        assert told(made_up) == ["TEST_VISIBLE_DEVICES=0"]
+    assert Path(made_up.environment["MADE_UP_READINGS"]).read_text() == "read\n"
+
+
+def test_doctor(made_up: Launcher) -> None:
+    """The doctor shows GPUs, version and findings of the driver, and nothing about NVML or MPS."""
+    document = json.loads(made_up.run("doctor", "--json").stdout)
+    of_driver = [
+        (finding["subject"], finding["state"], finding["text"])
+        for finding in document["findings"]
+        if finding["subject"] not in ("state directory", "Docker Engine", "GPUs in containers")
+    ]
+    assert of_driver == [
+        ("GPUs", "ok", "made-up-host: 2 GPUs (Made-up One), by imagination"),
+        ("driver", "ok", "1.0"),
+        ("fans", "warning", "they are loud"),
+    ]
+
+
+def test_sharing_needs_mps(made_up: Launcher) -> None:
+    """GPUs that have no CUDA MPS are not shared, and a job that asks for that is told why."""
+    demand = ("--sm", "20", "--memory-bandwidth", "10", "--memory", "1GiB")
+    done = made_up.run("--share", *demand, "--dry-run", "--", "true")
+    warning = "gpulaunch: warning: not shared: GPUs of the driver made_up have no CUDA MPS\n"
+    assert (done.returncode, done.stderr) == (0, warning)
+
+
+def test_described_machines_are_as_before(made_up: Launcher) -> None:
+    """A described machine has NVIDIA's variables, whatever GPUs this machine has."""
+    assert told(made_up, "--topology", "dgx1-v100", "-n", "2") == [
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES=0,3",
+        "NVIDIA_VISIBLE_DEVICES=GPU-dgx1-v100-0,GPU-dgx1-v100-3",
+    ]
+
+
+def test_described_machine_names_its_driver(made_up: Launcher, tmp_path: Path) -> None:
+    """`topo -o` writes the driver into the description, and a launch on that has the driver's variable."""
+    path = tmp_path / "box.toml"
+    assert made_up.run("topo", "-o", str(path)).returncode == 0
+    assert 'driver = "made_up"\n' in path.read_text()
+    assert told(made_up, "--topology", str(path), "-n", "2") == ["TEST_VISIBLE_DEVICES=0,1"]
+
+
+def test_description_with_an_unknown_driver(launcher: Launcher, tmp_path: Path) -> None:
+    """A description that names a driver nobody knows is refused, with those that are known."""
+    path = tmp_path / "box.toml"
+    path.write_text(
+        'name = "box"\nsource = "made up"\ndriver = "made_up"\n'
+        '[gpus]\ncount = 1\nmodel = "Made-up One"\n[pcie]\ngeneration = 4\nwidth = 16\n'
+    )
+    done = launcher.run("topo", "--topology", str(path))
+    want = f"gpulaunch: error: {path}:3: driver: 'made_up' is none of nvidia\n"
+    assert (done.returncode, done.stderr) == (2, want)
+
+
+def test_containers_name_them_by_the_drivers_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker's command line has the driver's CDI devices, and those are understood in it."""
+    monkeypatch.setitem(DRIVERS, "made_up", made_up_driver.ENTRY)
+    command = read_command(["docker", "run", "--device", "example.com/gpu=1", "image"], DOCKER)
+    asked = asked_gpus(command, {})
+    assert asked == Asked("--device example.com/gpu=1", devices=("1",))
+    got = with_gpus(
+        Docker(), command, made_up_driver.GPUS[1:], "cdi", asked=asked, driver="made_up"
+    )
+    assert got == (
+        *("docker", "run", "--device", "example.com/gpu=TEST-1"),
+        *("-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", "io.gpulaunch.gpus=TEST-1", "image"),
+    )

@@ -1,0 +1,792 @@
+"""Nothing left behind: what a job leaves is ended before its GPUs are free, whatever was killed, and nothing else."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
+
+pytest_plugins = ("fake_nvml",)
+
+JOBS = Path(__file__).parents[1] / "jobs"
+ALL = (*DGX, "-n", "8")
+PYTHON = (sys.executable, "-SIc")
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(launcher: Launcher) -> None:
+    """What ignores TERM need not be waited for; tests in which the grace must not end by itself say so."""
+    launcher.environment["GPULAUNCH_GRACE"] = "0.2"
+
+
+def state(pid: int) -> str:
+    """R, S, T ... as /proc has it; empty for a process that has ended, whether or not somebody has put it away."""
+    try:
+        found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+    return "" if found in "ZX" else found
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if state(pid)]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds, for which there is no event."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@contextmanager
+def started(
+    launcher: Launcher, *command: str, pids: int = 1, **options
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A launch whose job prints that many pids of processes, which do not outlive the block: launcher, pids."""
+    options = {"stdin": subprocess.PIPE, "start_new_session": True, **options}
+    found: list[int] = []
+    identities: list[int] = []
+    with launcher.start(*command, **options) as process:
+        try:
+            for _ in range(pids):
+                found.append(int(process.stdout.readline()))
+                with suppress(ProcessLookupError):
+                    identities.append(os.pidfd_open(found[-1]))
+            yield process, found
+        finally:
+            process.kill()
+            for identity in identities:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(identity, signal.SIGKILL)
+                os.close(identity)
+
+
+def processes_with(variable: str) -> set[int]:
+    """Live processes that were started with this variable in their environment."""
+    found = set()
+    for name in os.listdir("/proc"):
+        with suppress(OSError):
+            if name.isdecimal() and variable.encode() in Path(
+                f"/proc/{name}/environ"
+            ).read_bytes().split(b"\0"):
+                found.add(int(name))
+    return found
+
+
+def processes_of(launcher: Launcher) -> set[int]:
+    return processes_with(f"GPULAUNCH_STATE_DIR={launcher.state}")
+
+
+def table(launcher: Launcher) -> dict:
+    """The described machine's table."""
+    return json.loads(launcher.run("status", *DGX, "--json").stdout)
+
+
+def free(launcher: Launcher, *ids: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return launcher.run("free", *DGX, *ids, env={**launcher.environment, **environment})
+
+
+def ended(*leases: dict) -> str:
+    """What `free` says."""
+    return "".join(
+        f"ended lease {lease['id']}: GPUs {','.join(map(str, lease['gpus']))} of dgx1-v100\n"
+        for lease in leases
+    )
+
+
+# Stragglers of a job that has ended
+
+PHOENIX = """
+import os, signal, time
+def again(*_):
+    if os.fork():
+        os._exit(0)
+    os.write(1, b"%d\\n" % os.getpid())
+signal.signal(signal.SIGTERM, again)
+os.write(1, b"%d\\n" % os.getpid())
+time.sleep(60)
+"""
+
+CLOSES_ALL = """
+import os, time
+os.close(0)
+os.closerange(2, 4096)
+os.write(1, b"%d\\n" % os.getpid())
+os.close(1)
+time.sleep(60)
+"""
+
+SAYS_TERM = """
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"told\\n"))
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+STRAGGLERS = [
+    ("a background child", 1, "sleep 60 & echo $!"),
+    (
+        "a daemon, orphaned and in a session of its own",
+        1,
+        "setsid -f sh -c 'echo $$; exec sleep 60'",
+    ),
+    (
+        "a daemon that has closed every descriptor",
+        1,
+        f"setsid -f '{sys.executable}' -SIc '{CLOSES_ALL}'",
+    ),
+    ("one that ignores TERM", 1, "sh -c 'trap \"\" TERM; echo $$; exec sleep 60' &"),
+    (
+        "a stopped one",
+        1,
+        f"sh -c 'kill -STOP $$; exec sleep 60' & '{JOBS}/await_stopped' $!; echo $!",
+    ),
+    (
+        "three generations",
+        3,
+        "family() { ( [ $1 -gt 1 ] && family $(($1 - 1)); exec sleep 60 ) & echo $!; }; family 3",
+    ),
+    (
+        "one that forks again whenever it gets TERM",
+        1,
+        f"setsid -f '{sys.executable}' -SIc '{PHOENIX}'",
+    ),
+]
+
+LOOK = (
+    'for pid; do { read -r stat </proc/$pid/stat && echo "$stat"; } 2>/dev/null; done; echo looked'
+)
+"""A job that prints the /proc/PID/stat of those of its arguments that are still there."""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "pids", "start"), STRAGGLERS, ids=[row[0] for row in STRAGGLERS]
+)
+def test_what_a_job_leaves_is_ended_before_the_release(
+    launcher: Launcher, sentence: str, pids: int, start: str
+) -> None:
+    """Whoever waits for a job's GPUs finds all dead that it left running when it starts; the status is the job's."""
+    with started(launcher, *ALL, "--", "sh", "-c", f"{start}\nread line; exit 7", pids=pids) as (
+        process,
+        left,
+    ):
+        look = ("--", "sh", "-c", LOOK, "sh", *map(str, left))
+        with started(launcher, *ALL, "--wait", *look, pids=0) as (waiter, _):
+            assert "waiting as number 1" in waiter.stderr.readline()
+            assert alive(left) == left, sentence
+            process.stdin.close()  # the job reads the end of its input, and ends
+            assert (process.wait(30), process.stderr.read()) == (7, ""), sentence
+            *found, last = waiter.stdout.read().splitlines()
+            assert [
+                line for line in found if line.rpartition(")")[2].split()[0] not in "ZX"
+            ] == [], sentence
+            assert (last, waiter.wait(30)) == ("looked", 0)
+        assert processes_of(launcher) == set(), (
+            sentence
+        )  # nor is there anybody whom they have forked since
+    assert launcher.records() == []
+
+
+FORKS_ON = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while not os.path.exists(os.environ["HOME"] + "/stop"):
+    time.sleep(0.001)
+    if os.fork():
+        os._exit(0)
+"""
+
+
+def test_a_straggler_that_forks_on_and_on(launcher: Launcher) -> None:
+    """A straggler that is never the same process for long is ended before the release, or else keeps the lease."""
+    script = (
+        f"setsid -f '{sys.executable}' -SIc '{FORKS_ON}'; echo $GPULAUNCH_LEASE; read line; exit 7"
+    )
+    with started(launcher, *VGG, "--", "sh", "-c", script, pids=0) as (process, _):
+        lease_id = process.stdout.readline().strip()
+        process.stdin.close()
+        assert process.wait(30) == 7
+        released = launcher.records() == []
+        survivors = [
+            pid for _ in range(20) for pid in processes_with(f"GPULAUNCH_LEASE={lease_id}")
+        ]
+        (launcher.state.parent / "stop").touch()
+        assert not released or survivors == []
+
+
+def test_a_stopped_straggler_gets_its_term(launcher: Launcher) -> None:
+    """A stopped straggler is woken, so that it hears TERM and may tidy up in the grace."""
+    launcher.environment["GPULAUNCH_GRACE"] = "60"
+    straggler = (
+        "import os, signal; t = {signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, t)\n"
+    )
+    straggler += "os.kill(os.getpid(), signal.SIGSTOP); signal.sigwait(t); print('tidy')"
+    script = f"'{sys.executable}' -SIc \"{straggler}\" & '{JOBS}/await_stopped' $!; echo $!; exit 7"
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, _):
+        assert (process.wait(30), process.stdout.read()) == (7, "tidy\n")
+
+
+@pytest.mark.parametrize("signal_name", ["INT", "TERM"])
+def test_a_signal_ends_the_grace(launcher: Launcher, signal_name: str) -> None:
+    """Ctrl-C, or TERM to the launcher, ends the grace of what the job left: it is killed at once."""
+    launcher.environment["GPULAUNCH_GRACE"] = "300"
+    script = f"'{sys.executable}' -SIc '{SAYS_TERM}' & read line; exit 7"
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, left):
+        process.stdin.close()
+        assert process.stdout.readline() == "told\n"
+        assert (process.poll(), len(launcher.records())) == (None, 1)
+        process.send_signal(getattr(signal, f"SIG{signal_name}"))
+        assert process.wait(30) == 7
+        assert (alive(left), launcher.records()) == ([], [])
+
+
+ORPHANS = """
+import os, sys
+for _ in range(40):
+    middle = os.fork()
+    if middle == 0:
+        middle = os.getpid()
+        if os.fork() == 0:
+            while os.getppid() == middle:
+                pass
+            os.write(1, b"%d\\n" % os.getppid())  # who adopted it
+        os._exit(0)
+    os.waitpid(middle, 0)
+sys.stdin.readline()
+"""
+
+
+def test_zombies_are_put_away_while_the_job_runs(launcher: Launcher) -> None:
+    """Orphans of a running job are adopted by the launcher, which puts them away as they end."""
+    with started(launcher, *VGG, "--", *PYTHON, ORPHANS, pids=40) as (process, adopted_by):
+        assert set(adopted_by) == {process.pid}
+        job_pid = table(launcher)["leases"][0]["job_pid"]
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        until(lambda: children.read_text().split() == [str(job_pid)])
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_a_nested_job_is_spared_whose_launcher_was_killed(launcher: Launcher) -> None:
+    """A nested launch's job goes on, and its lease with it, though its launcher is gone and the outer job ends."""
+    inner = "gpulaunch -n 1 -- sh -c 'echo $PPID; echo $$; read line' <&3 &"
+    script = f"exec 3<&0; {inner} read line; exit 7"
+    with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (
+        outer,
+        (inner_launcher, inner_job),
+    ):
+        os.kill(inner_launcher, signal.SIGKILL)
+        wait_for_end(inner_launcher)
+        outer_lease, inner_lease = sorted(
+            table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
+        )
+        os.kill(outer_lease["job_pid"], signal.SIGTERM)
+        assert outer.wait(30) == 143
+        assert state(inner_job)
+        assert [lease["id"] for lease in table(launcher)["leases"]] == [inner_lease["id"]]
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """The pid of a process that no job has started."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize("ci", ["false", "true"])
+def test_only_what_is_at_work_on_the_gpus_is_ended(
+    launcher: Launcher, dgx1_v100, stranger: int, ci: str
+) -> None:
+    """On real GPUs a straggler is ended if NVML lists it on the lease's GPUs; others, such as tmux, go on without it.
+
+    They hold the record's descriptor all the same. A process that is none of the job's is never touched, and in CI the
+    guard, dismissed, ends nobody.
+    """
+    launcher.environment["CI"] = ci
+    daemons = "for i in 1 2 3; do setsid -f sh -c 'echo $$; exec sleep 60'; done; read line; exit 7"
+    with started(launcher, "--only", "0", "--", "sh", "-c", daemons, pids=3) as (
+        process,
+        (at_work, idle, elsewhere),
+    ):
+        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+        guards = processes_of(launcher) - {process.pid, lease["job_pid"], at_work, idle, elsewhere}
+        assert len(guards) == (ci == "true")
+        dgx1_v100.add(
+            *(f"process 0 {pid} 300" for pid in (at_work, stranger)), f"process 5 {elsewhere} 300"
+        )
+        process.stdin.close()
+        assert process.wait(30) == 7
+        for guard in guards:
+            wait_for_end(guard)
+        assert alive([at_work, idle, elsewhere, stranger]) == [idle, elsewhere, stranger]
+        assert launcher.records() == []
+        dgx1_v100.drop("process ")
+        assert launcher.run("-n", "8", "--", "true").returncode == 0
+
+
+# Time limits
+
+CHILD_AND_STOP = """
+import os, signal
+child = os.posix_spawnp("sleep", ["sleep", "60"], {}, setsigmask=(), setsid=True)
+print(child, flush=True)
+if signal.SIGTERM not in signal.sigpending():
+    os.kill(os.getpid(), signal.SIGSTOP)
+signal.sigwait({signal.SIGTERM})
+print("tidy")
+"""
+
+
+def limited(launcher: Launcher, ignored: str, blocked: str, *line: str) -> subprocess.Popen[str]:
+    """A launch with a limit, started with these signals ignored or blocked: so its job does from the beginning."""
+    command = [
+        str(JOBS / "started_with"),
+        ignored,
+        blocked,
+        launcher.script,
+        "--time-limit",
+        "0.2",
+        *line,
+    ]
+    options = {
+        "env": launcher.environment,
+        "text": True,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
+    return subprocess.Popen(command, start_new_session=True, **options)
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, error = process.communicate(timeout=30)
+    return process.returncode, out, error
+
+
+RAN_LONGER = "gpulaunch: error: the job ran longer than its limit of 0.2 s\n"
+
+
+def test_a_job_that_runs_too_long_gets_term(launcher: Launcher) -> None:
+    """A job that runs longer than --time-limit is ended: status 124 and one line, and its GPUs are free."""
+    launcher.environment["GPULAUNCH_GRACE"] = "10"
+    assert outcome(limited(launcher, "-", "-", *VGG, "--", "sleep", "60")) == (124, "", RAN_LONGER)
+    assert launcher.records() == []
+    assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_a_job_that_ignores_term_is_killed(launcher: Launcher) -> None:
+    """A job over its limit that ignores TERM is killed after the grace, whether or not it is at work on its GPUs."""
+    assert outcome(limited(launcher, "TERM", "-", "--", "sleep", "60")) == (124, "", RAN_LONGER)
+    assert launcher.records() == []
+
+
+def test_a_job_over_its_limit_may_tidy_up(launcher: Launcher) -> None:
+    """A job over its limit, though it was stopped, hears TERM and may end by itself: 124 all the same, children too."""
+    launcher.environment["GPULAUNCH_GRACE"] = "10"
+    with limited(launcher, "-", "TERM", *VGG, "--", *PYTHON, CHILD_AND_STOP) as process:
+        child = int(process.stdout.readline())
+        assert state(child)
+        assert outcome(process) == (124, "tidy\n", RAN_LONGER)
+        assert (alive([child]), launcher.records()) == ([], [])
+
+
+def test_a_limit_that_is_not_reached(launcher: Launcher) -> None:
+    """A job within its limit notices nothing of it: signals reach it, and its status is the launcher's."""
+    done = launcher.run(
+        *VGG, "-q", "--", "true", env={**launcher.environment, "GPULAUNCH_TIME_LIMIT": "1h"}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with launcher.start(*VGG, "--time-limit", "1m", "--", str(JOBS / "catches"), "USR1") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        assert outcome(process) == (7, "caught\n", "")
+
+
+def test_the_limit_counts_from_the_start_of_the_job(launcher: Launcher) -> None:
+    """What a launch waits for its GPUs is not taken from its time limit."""
+    options = ("--wait", "--time-limit", "0.2")
+    with held(launcher, *ALL) as job, launcher.start(*ALL, *options, "--", "echo", "ran") as waiter:
+        assert "waiting as number 1" in waiter.stderr.readline()
+        behind = launcher.run(
+            *DGX, "--wait-timeout", "0.3", "--", "true"
+        )  # for longer than that limit
+        assert (behind.returncode, waiter.poll()) == (124, None)
+        job.end()
+        assert (waiter.stdout.read(), waiter.wait(30)) == ("ran\n", 0)
+
+
+def test_times_may_be_long(launcher: Launcher) -> None:
+    """The longest time that is understood is no trouble, neither as time limit nor as grace."""
+    launcher.environment["GPULAUNCH_GRACE"] = "9999999999"
+    done = launcher.run(*VGG, "--time-limit", "9999999999", "--", "echo", "ran")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+    with started(launcher, *VGG, "--", "sh", "-c", "echo $$; read line") as (process, _):
+        (lease,) = table(launcher)["leases"]
+        done = free(launcher, lease["id"])
+        assert (done.stdout, done.stderr, process.wait(30)) == (ended(lease), "", 143)
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "soon", "inf", "nan", "1e3", "1h30", ""])
+def test_a_limit_that_is_none(launcher: Launcher, limit: str) -> None:
+    """A time limit that is no positive length of time is refused with one line; nothing runs."""
+    done = launcher.run(*VGG, "--time-limit", limit, "--", "echo", "ran")
+    why = (
+        f": '{limit}' is no length of time such as 90s, 10m or 1h30m"
+        if limit
+        else " has an empty value"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        f"gpulaunch: error: --time-limit{why}\n",
+    )
+
+
+# CI runners, which cancel with SIGKILL
+
+CI_JOB = """
+import os, subprocess, sys
+closes = subprocess.Popen(["sleep", "60"], start_new_session=True)
+inherits = subprocess.Popen(["sleep", "60"], start_new_session=True, close_fds=False, env={"PATH": os.environ["PATH"]})
+print(os.getpid(), closes.pid, inherits.pid, sep="\\n", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("killed", ["launcher", "launcher and job", "process group"])
+def test_a_cancelled_ci_job_leaves_nothing(launcher: Launcher, killed: str) -> None:
+    """With CI=true no SIGKILL leaves a lease: children in their own sessions, with the record or without, end too."""
+    launcher.environment["CI"] = "true"
+    with started(launcher, *VGG, "--", sys.executable, "-Ic", CI_JOB, pids=3) as (
+        process,
+        (job, *children),
+    ):
+        if killed == "process group":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+            if killed == "launcher and job":
+                os.kill(job, signal.SIGKILL)
+        assert process.wait(30) == -signal.SIGKILL
+        for pid in (job, *children):
+            wait_for_end(pid)
+        assert [gpu["state"] for gpu in table(launcher)["gpus"]] == ["free"] * 8
+        for pid in processes_of(launcher):  # the guard itself
+            wait_for_end(pid)
+
+
+def test_a_cancelled_ci_job_may_tidy_up(launcher: Launcher) -> None:
+    """The job of a launcher that was killed hears TERM first, and has the grace to end by itself."""
+    launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": "10"}
+    with launcher.start(*VGG, "--", str(JOBS / "catches"), "TERM") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        assert process.stdout.read() == "caught\n"
+
+
+def is_open_to_read_only(pid: int, fd: int) -> bool:
+    (flags,) = re.findall(
+        r"^flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{fd}").read_text(), re.MULTILINE
+    )
+    return int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
+
+
+@pytest.mark.parametrize(("value", "guards"), [("true", 1), ("1", 1), ("false", 0), ("", 0)])
+def test_the_guard_holds_nothing_and_goes(launcher: Launcher, value: str, guards: int) -> None:
+    """With CI=true a guard stands by in its own session, keeps nothing from ending, and goes with the launcher."""
+    launcher.environment["CI"] = value
+    with held(launcher, *VGG) as job:
+        found = processes_of(launcher) - {job.process.pid, job.job_pid}
+        assert len(found) == guards
+        for guard in found:
+            # it goes to / when it has let go of the rest
+            until(lambda: os.readlink(f"/proc/{guard}/cwd") == "/")  # noqa: B023
+            files = {
+                os.readlink(entry.path): int(entry.name)
+                for entry in os.scandir(f"/proc/{guard}/fd")
+            }
+            held_open = [
+                fd
+                for path, fd in files.items()
+                if path != "/dev/null" and not path.startswith("pipe:")
+            ]
+            assert [fd for fd in held_open if not is_open_to_read_only(guard, fd)] == []
+            assert len(held_open) <= 1  # the record, which it keeps from being mistaken for another
+            assert os.getsid(guard) not in (os.getsid(job.process.pid), os.getsid(0))
+        assert job.end() == 7
+        for guard in found:
+            wait_for_end(guard)
+    assert processes_of(launcher) == set()
+
+
+LOSES_THE_RECORD = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "60"])
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+print(child.pid, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_the_guard_ends_no_later_lease(launcher: Launcher) -> None:
+    """The guard of a killed launcher ends nobody who happens to get the inode number that its record had.
+
+    ext4 gives a number out again at once.
+    """
+    launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": "2"}
+    with started(launcher, *VGG, "--", sys.executable, "-Ic", LOSES_THE_RECORD) as (
+        process,
+        (child,),
+    ):
+        job = table(launcher)["leases"][0]["job_pid"]
+        process.kill()
+        wait_for_end(
+            job
+        )  # the guard has ended it; the child ignores TERM, and has closed the record
+        assert table(launcher)["leases"] == []  # which clears the dead record away
+        with held(launcher, *ALL) as later:
+            wait_for_end(child)
+            assert later.end() == 7
+
+
+def test_the_guard_keeps_no_reader_waiting(launcher: Launcher) -> None:
+    """Whoever reads the job's output sees its end when the job closes it, and when the launcher ends, guard or not."""
+    launcher.environment["CI"] = "true"
+    with started(launcher, *VGG, "--", "sh", "-c", "exec >&-; read line; exit 7", pids=0) as (
+        process,
+        _,
+    ):
+        assert process.stdout.read() == ""
+        assert process.poll() is None
+        assert process.communicate("\n", timeout=30) == ("", "")
+        assert process.returncode == 7
+
+
+def test_a_nested_launch_keeps_its_guard(launcher: Launcher) -> None:
+    """A nested launch that outlives the outer job is still guarded: SIGKILL of its launcher leaves no lease."""
+    launcher.environment["CI"] = "true"
+    script = "exec 3<&0; gpulaunch -n 1 -- sh -c 'echo $PPID; echo $$; read line' <&3 & read line"
+    with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (
+        outer,
+        (inner_launcher, inner_job),
+    ):
+        outer_lease, _ = sorted(
+            table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
+        )
+        (guard,) = processes_with(f"GPULAUNCH_LEASE={outer_lease['id']}") - {
+            inner_launcher,
+            outer_lease["job_pid"],
+        }
+        os.kill(outer_lease["job_pid"], signal.SIGTERM)
+        assert outer.wait(30) == 143
+        assert state(guard)
+        os.kill(inner_launcher, signal.SIGKILL)
+        wait_for_end(inner_job)
+        assert table(launcher)["leases"] == []
+
+
+# Left-over holders
+
+LEAVES_A_HOLDER = "setsid -f sh -c 'echo $$; exec sleep 60'; echo $$; read line"
+
+
+@contextmanager
+def left_over(launcher: Launcher) -> Iterator[tuple[dict, int]]:
+    """A lease whose launcher and job were killed while a daemon holds on to it: the lease, the daemon's pid."""
+    with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_HOLDER, pids=2) as (process, pids):
+        job = table(launcher)["leases"][0]["job_pid"]
+        (daemon,) = set(pids) - {job}
+        process.kill()
+        process.wait()
+        assert table(launcher)["leases"][0]["left_over_pids"] is None  # its job is still there
+        os.kill(job, signal.SIGKILL)
+        wait_for_end(job)
+        yield table(launcher)["leases"][0], daemon
+
+
+def test_a_left_over_holder_is_shown_and_freed(launcher: Launcher) -> None:
+    """A lease that only a left-over daemon holds is shown as such, blocks its GPUs, and `free` gives them back."""
+    with left_over(launcher) as (lease, daemon):
+        assert (lease["gpus"], lease["left_over_pids"]) == ([0, 2, 3], [daemon])
+        shown = " ".join(launcher.run("status", *DGX).stdout.split())
+        want = f"lease {lease['id']} is held by a left-over process of a job that has ended (pid {daemon})"
+        assert want in shown
+        assert launcher.run(*ALL, *SHOW).returncode == 75
+        assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
+        done = free(launcher, lease["id"])
+        assert (done.returncode, done.stdout, done.stderr) == (0, ended(lease), "")
+        assert (alive([daemon]), launcher.records()) == ([], [])
+        assert launcher.run(*ALL, "--", "true").returncode == 0
+
+
+def test_a_launcher_killed_over_its_stragglers(launcher: Launcher) -> None:
+    """A launcher that is killed while it ends what its job left leaves a left-over holder, which `free` ends."""
+    launcher.environment["GPULAUNCH_GRACE"] = "300"
+    script = f"'{sys.executable}' -SIc '{SAYS_TERM}' & read line"
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, left):
+        process.stdin.close()
+        assert process.stdout.readline() == "told\n"
+        process.kill()
+        process.wait()
+        (lease,) = table(launcher)["leases"]
+        assert lease["left_over_pids"] == left
+        assert free(launcher, lease["id"], GPULAUNCH_GRACE="0.1").stdout == ended(lease)
+        assert (alive(left), launcher.records()) == ([], [])
+
+
+# gpulaunch free
+
+LEAVES_A_DAEMON = "setsid -f sh -c 'trap \"\" TERM; echo $$; exec sleep 60'; echo $$; read line"
+
+
+JOBS_TO_FREE = [
+    ("one that dies of TERM", "echo $$; read line", 143),
+    (
+        "one that ignores TERM, and is killed after the grace",
+        "trap '' TERM; echo $$; read line",
+        137,
+    ),
+    ("one that is stopped", "echo $$; kill -STOP $$; read line", 143),
+]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "job", "status"), JOBS_TO_FREE, ids=[row[0] for row in JOBS_TO_FREE]
+)
+def test_free_ends_a_job(launcher: Launcher, sentence: str, job: str, status: int) -> None:
+    """`gpulaunch free` ends the job and says which GPUs are free; the launcher tells how the job ended."""
+    with started(launcher, *VGG, "--", "sh", "-c", job) as (process, pids):
+        until(lambda: "STOP" not in job or state(pids[0]) == "T")
+        (lease,) = table(launcher)["leases"]
+        done = free(launcher, lease["id"])
+        assert (done.returncode, done.stdout, done.stderr) == (0, ended(lease), ""), sentence
+        assert (alive(pids), launcher.records()) == ([], []), sentence
+        assert (process.wait(30), process.stderr.read()) == (status, ""), sentence
+
+
+def test_free_lets_a_job_tidy_up(launcher: Launcher) -> None:
+    """A job that traps TERM has the grace, and its own status is the launcher's."""
+    launcher.environment["GPULAUNCH_GRACE"] = "10"
+    with launcher.start(*VGG, "--", str(JOBS / "catches"), "TERM") as process:
+        assert process.stdout.readline() == "ready\n"
+        (lease,) = table(launcher)["leases"]
+        assert free(launcher, lease["id"]).stdout == ended(lease)
+        assert outcome(process) == (7, "caught\n", "")
+
+
+def test_free_wakes_a_stopped_launcher(launcher: Launcher) -> None:
+    """A launcher that somebody stopped is no obstacle: it is woken, ends what its job left, and releases."""
+    with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
+        process.send_signal(signal.SIGSTOP)
+        (lease,) = table(launcher)["leases"]
+        assert free(launcher, lease["id"]).stdout == ended(lease)
+        assert (alive(pids), launcher.records(), process.wait(30)) == ([], [], 143)
+
+
+def test_free_ends_the_job_of_a_killed_launcher(launcher: Launcher) -> None:
+    """Where the launcher is gone and the job goes on, `free` ends the job and whoever else holds the lease."""
+    with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
+        process.kill()
+        process.wait()
+        (lease,) = table(launcher)["leases"]
+        assert free(launcher, lease["id"]).stdout == ended(lease)
+        assert (alive(pids), launcher.records()) == ([], [])
+
+
+def test_free_has_a_grace_of_its_own(launcher: Launcher) -> None:
+    """A launcher that gives its stragglers longer than `free` does is not waited for: all who hold the lease end."""
+    launcher.environment["GPULAUNCH_GRACE"] = "300"
+    with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
+        (lease,) = table(launcher)["leases"]
+        assert free(launcher, lease["id"], GPULAUNCH_GRACE="0.1").stdout == ended(lease)
+        process.wait(30)
+        assert (alive(pids), launcher.records()) == ([], [])
+
+
+def test_free_ends_a_python_program(launcher: Launcher) -> None:
+    """A lease that a Python program holds ends with the program, by TERM."""
+    script = "import gpulaunch, sys\nwith gpulaunch.allocate(2, topology='dgx1-v100'):\n"
+    script += "    print('got', flush=True); sys.stdin.read()"
+    options = {
+        "env": launcher.environment,
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+    }
+    with subprocess.Popen([sys.executable, "-c", script], **options) as program:
+        assert program.stdout.readline() == "got\n"
+        (lease,) = table(launcher)["leases"]
+        assert free(launcher, lease["id"]).stdout == ended(lease)
+        assert (program.wait(30), launcher.records()) == (-signal.SIGTERM, [])
+
+
+def test_free_spares_nested_leases(launcher: Launcher) -> None:
+    """`free` of a lease leaves those alone that were taken from it: each ends by its own id."""
+    script = "exec 3<&0; gpulaunch -n 1 -- sh -c 'echo $$; read line' <&3 & wait"
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, (inner_job,)):
+        outer, inner = sorted(
+            table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
+        )
+        assert free(launcher, outer["id"]).stdout == ended(outer)
+        assert process.wait(30) == 143
+        assert [lease["id"] for lease in table(launcher)["leases"]] == [inner["id"]]
+        assert state(inner_job)
+        assert free(launcher, inner["id"]).stdout == ended(inner)
+        assert (alive([inner_job]), launcher.records()) == ([], [])
+
+
+def test_free_of_several(launcher: Launcher) -> None:
+    """Several ids are freed one after the other, each once; others' leases go on."""
+    with (
+        held(launcher, *VGG) as first,
+        held(launcher, *VGG) as second,
+        held(launcher, *DGX) as third,
+    ):
+        leases = table(launcher)["leases"]
+        one, two = (
+            lease for lease in leases if lease["pid"] in (first.process.pid, second.process.pid)
+        )
+        done = free(launcher, two["id"], one["id"], two["id"])
+        assert (done.returncode, done.stdout, done.stderr) == (0, ended(two, one), "")
+        assert (first.process.wait(30), second.process.wait(30), third.end()) == (143, 143, 7)
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        (["0123456789ab"], "no live lease '0123456789ab' on dgx1-v100"),
+        (["../../etc"], "no live lease '../../etc' on dgx1-v100"),
+        ([""], "no live lease '' on dgx1-v100"),
+        ([], "the following arguments are required: id"),
+    ],
+)
+def test_free_of_nothing(launcher: Launcher, ids: list[str], error: str) -> None:
+    """An id that is no live lease's, and none at all, is one line and status 2; nobody is ended."""
+    with held(launcher, *VGG) as job:
+        done = free(launcher, *ids)
+        first, *hint = done.stderr.splitlines()
+        assert (done.returncode, done.stdout, first) == (2, "", f"gpulaunch: error: {error}")
+        assert hint == ([] if ids else ["gpulaunch: hint: see 'gpulaunch free --help'"])
+        assert job.end() == 7
+
+
+def test_free_of_a_lease_on_another_machine(launcher: Launcher) -> None:
+    """A lease stands in one machine's table; on another there is no such lease."""
+    with held(launcher, *VGG) as job:
+        (lease,) = table(launcher)["leases"]
+        done = launcher.run("free", "--topology", "pcie-4gpu-workstation", lease["id"])
+        error = f"gpulaunch: error: no live lease '{lease['id']}' on pcie-4gpu-workstation"
+        assert (done.returncode, done.stderr.splitlines()[0]) == (2, error)
+        assert job.end() == 7

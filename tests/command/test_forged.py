@@ -1,0 +1,177 @@
+"""What other users write into the sticky directory by hand, and what root does about it."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import DGX, SHOW, VGG, Launcher, held
+
+from gpulaunch.leases import record_file as records
+
+ALL_GPUS = (*DGX, "-n", "8")
+
+
+def plant(launcher: Launcher, name: str, content: bytes) -> int:
+    """A live record made by hand; the descriptor that keeps it so."""
+    descriptor = os.open(launcher.state / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    os.write(descriptor, content)
+    fcntl.fcntl(
+        descriptor,
+        fcntl.F_OFD_SETLK,
+        records.struct.pack(records._FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0),
+    )
+    return descriptor
+
+
+def document(launcher: Launcher, prefix: str) -> dict:
+    """What the only record with this prefix holds."""
+    (name,) = (name for name in launcher.records() if name.startswith(prefix))
+    return json.loads((launcher.state / name).read_bytes())
+
+
+def test_free_follows_no_link(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that puts a symbolic link in its record's place while it is being freed ends nobody but itself."""
+    log = tmp_path / "log"
+    swap = f'trap "ln -sf {log} $GPULAUNCH_STATE_DIR/gpulaunch.lease.$GPULAUNCH_LEASE; exit 3" TERM; echo up; read line'
+    writer = [
+        sys.executable,
+        "-c",
+        f"import sys; f = open({str(log)!r}, 'w'); print('open', flush=True); input()",
+    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(writer, **pipes) as bystander:
+        assert bystander.stdout.readline() == "open\n"
+        with launcher.start(*VGG, "--", "sh", "-c", swap, stdin=subprocess.PIPE) as process:
+            assert process.stdout.readline() == "up\n"
+            (name,) = launcher.records()
+            done = launcher.run("free", records.id_in(name))
+            assert done.returncode == 0, done.stderr
+            process.communicate()
+        assert bystander.poll() is None
+        bystander.communicate("\n")
+        assert bystander.returncode == 0
+    assert launcher.records() == []  # the launcher's release has removed the link
+
+
+def test_a_ticket_beyond_all_reason(launcher: Launcher) -> None:
+    """A forged ticket with the highest number makes nobody's number one that others cannot read."""
+    with held(launcher, *ALL_GPUS):
+        with launcher.start(*VGG, "--wait", "--", "true") as waiter:
+            waiter.stderr.readline()
+            forged = document(launcher, "gpulaunch.ticket.") | {
+                "id": "ffffffffffff",
+                "number": 1 << 30,
+            }
+            waiter.kill()
+            waiter.communicate()
+        descriptor = plant(
+            launcher, f"gpulaunch.ticket.{1 << 30}.ffffffffffff", json.dumps(forged).encode()
+        )
+        with launcher.start(*VGG, "--wait", "--", "true") as waiter:
+            assert waiter.stderr.readline().startswith(
+                "gpulaunch: info: waiting as number 1 in the queue"
+            )
+            assert launcher.run("status", *DGX).returncode == 0
+            waiter.kill()
+            waiter.communicate()
+        os.close(descriptor)
+
+
+def test_a_lease_of_no_command(launcher: Launcher) -> None:
+    """A forged lease without a command keeps nobody from waiting."""
+    with held(launcher, *ALL_GPUS):
+        forged = document(launcher, "gpulaunch.lease.") | {"id": "ffffffffffff", "command": []}
+    descriptor = plant(launcher, "gpulaunch.lease.ffffffffffff", json.dumps(forged).encode())
+    done = launcher.run(*VGG, "--wait-timeout", "0.2", "--", "true")
+    assert (done.returncode, "Traceback" in done.stderr) == (124, False), done.stderr
+    os.close(descriptor)
+
+
+def test_a_damaged_record_can_be_freed(launcher: Launcher) -> None:
+    """Who is stopped by a record that nobody understands is told how to end it, and that works."""
+    keep = (
+        "import fcntl, os, sys\n"
+        "fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)\n"
+        "os.write(fd, b'{')\n"
+        "fcntl.fcntl(fd, fcntl.F_OFD_SETLK, bytes.fromhex(sys.argv[2]))\n"
+        "print('there', flush=True)\n"
+        "input()"
+    )
+    lock = records.struct.pack(records._FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0).hex()
+    path = str(launcher.state / "gpulaunch.lease.ffffffffffff")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", keep, path, lock], **pipes) as keeper:
+        assert keeper.stdout.readline() == b"there\n"
+        done = launcher.run(*VGG, *SHOW)
+        assert done.returncode == 125
+        assert done.stderr.splitlines()[1].endswith(
+            " or root can end it: gpulaunch free ffffffffffff"
+        )
+        assert launcher.run("free", "ffffffffffff").returncode == 0
+        keeper.communicate()
+        assert keeper.returncode == -signal.SIGTERM
+    assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+
+
+def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
+    """A record that nobody understands, of whoever, does not keep what a job leaves behind from being ended."""
+    launcher.environment["GPULAUNCH_GRACE"] = "0.3"
+    with launcher.start(
+        *VGG, "--", "sh", "-c", "sleep 600 & echo $!; read line", stdin=subprocess.PIPE
+    ) as process:
+        straggler = int(process.stdout.readline())
+        descriptor = plant(launcher, "gpulaunch.lease.ffffffffffff", b"{")
+        process.communicate("\n")
+        status = Path(f"/proc/{straggler}/stat")
+        assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+    os.close(descriptor)
+
+
+def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path: Path) -> None:
+    """A launch whose decision takes long gets its GPUs although others come and go all the time: it queues."""
+    big = tmp_path / "big.toml"
+    big.write_text(
+        'name = "big"\nsource = "made up"\n[gpus]\ncount = 12\nmodel = "GPU"\nmemory_mib = 1\n'
+        "[pcie]\ngeneration = 3\nwidth = 16\n[pcie.groups]\nPIX = [[0, 1], [2, 3]]\n"
+    )
+    machine = ("--topology", str(big))
+    loop = f"while [ ! -e {tmp_path}/stop ]; do {launcher.script} {' '.join(machine)} -n 1 --policy baseline -- true; done"
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(["sh", "-c", loop], env=launcher.environment, **pipes):
+        try:
+            done = launcher.run(*machine, "-n", "6", "--wait", "--wait-timeout", "20", "-q", *SHOW)
+        finally:
+            (tmp_path / "stop").touch()
+    assert (done.returncode, len(done.stdout.split(","))) == (0, 6), done.stderr
+
+
+def test_what_a_share_may_say(launcher: Launcher) -> None:
+    """A live record whose share holds what is no number, or names no place, is complained of and nothing more."""
+    light = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+    with held(launcher, *DGX, *light):
+        good = document(launcher, "gpulaunch.lease.")
+    good["id"] = "b" * 12
+    demand = good["share"]["demand"]
+    for bad, what in (
+        ({"demand": demand | {"counters": [1, 0.5, float("inf")]}}, "Infinity is no number"),
+        ({"demand": demand | {"curve": [[float("nan"), 1]]}}, "NaN is no number"),
+        ({"pipe_directory": "/tmp/a\0b"}, "is neither a UUID nor a directory"),
+        ({"pipe_directory": "/tmp/\ud800"}, "is neither a UUID nor a directory"),
+        ({"pipe_directory": "tmp"}, "is no absolute path"),
+        ({"pipe_directory": f"/{'x' * 100}"}, "is neither a UUID nor a directory"),
+    ):
+        content = json.dumps(good | {"share": good["share"] | bad}).encode()
+        descriptor = plant(launcher, f"gpulaunch.lease.{good['id']}", content)
+        done = launcher.run("status", *DGX)
+        assert (done.returncode, done.stderr.count("\n")) == (125, 2)
+        assert (
+            f"this live lease of {Path(launcher.state).owner()} cannot be understood: "
+            in done.stderr
+        )
+        assert what in done.stderr
+        os.close(descriptor)
+        (launcher.state / f"gpulaunch.lease.{good['id']}").unlink()

@@ -1,0 +1,109 @@
+"""A made-up policy, one function and one row of POLICIES, is all that a new policy takes."""
+
+import json
+import subprocess
+import sys
+from itertools import chain, zip_longest
+from pathlib import Path
+
+import pytest
+from conftest import Launcher
+
+from gpulaunch.decide.placement.policies import POLICIES, Order, Policy
+from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.show.policy_table import policy_table
+
+ROOT = Path(__file__).parents[2]
+
+
+def spread(problem: PlacementProblem) -> Order:
+    """One GPU of each socket in turn."""
+    turns = zip_longest(*problem.sockets(problem.admitted))
+    gpus = [gpu for gpu in chain.from_iterable(turns) if gpu is not None]
+    return Order((), tuple(gpus[: problem.count]))
+
+
+ROW = Policy(
+    spread,
+    colour="#12ab89",
+    help="makes: one GPU of each socket in turn",
+    source="made up",
+    compares_machines_by=("fewest_free_gpus",),
+)
+
+# gpulaunch, as it would be if the row stood in policies.py
+SCRIPT = f"""\
+#!{sys.executable}
+import sys
+sys.path += [{str(Path(__file__).parent)!r}, {str(ROOT / "tests")!r}]
+from test_new_policy import POLICIES, ROW
+POLICIES["spread"] = ROW
+from gpulaunch.__main__ import main
+main()
+"""
+
+
+@pytest.fixture
+def spreader(launcher: Launcher, tmp_path: Path) -> Launcher:
+    """A launcher that knows the policy."""
+    path = tmp_path / "spreader"
+    path.write_text(SCRIPT)
+    path.chmod(0o755)
+    launcher.script = str(path)
+    return launcher
+
+
+def output(done: subprocess.CompletedProcess[str]) -> str:
+    """What was printed by a command that found nothing wrong."""
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def test_a_launch_goes_by_the_policy(spreader: Launcher) -> None:
+    """--policy takes it, --dry-run decides by it and --explain names it."""
+    options = ("--topology", "dgx1-v100", "--policy", "spread", "-n", "3", "--dry-run", "--explain")
+    done = spreader.run(*options, "--json", "--", "true")
+    found = json.loads(output(done))
+    assert (found["policy"], found["bandwidth_model"]) == ("spread", "cut")
+    assert [gpu["index"] for gpu in found["gpus"]] == [0, 1, 4]
+    told = output(spreader.run(*options, "--", "true"))
+    assert "0-1,4 is what policy spread makes; it compares no candidates" in told
+
+
+def test_help_lists_the_policy(spreader: Launcher) -> None:
+    """The help of --policy lists it with the others."""
+    assert "spread" in output(spreader.run("--help"))
+
+
+JOBS = """\
+gpus,pattern,arrival,time,sensitive,name
+4,ring,0,10,0,a.sh
+6,ring,0,10,0,b.sh
+1,ring,0,10,0,c.sh
+"""
+
+
+def test_a_replay_goes_by_the_policy(spreader: Launcher, tmp_path: Path) -> None:
+    """Machines of a cluster are compared by its row, and the report draws it in its colour."""
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text(JOBS)
+    options = ("simulate", "--topology", "dgx1-v100", "--jobs", str(jobs), "--machines", "2")
+    done = spreader.run(*options, "--policy", "spread,baseline", "--json")
+    runs = json.loads(output(done))["runs"]
+    assert {run["policy"]: [job["machine"] for job in run["jobs"]] for run in runs} == {
+        "spread": [0, 1, 1],
+        "baseline": [0, 1, 0],
+    }
+    output(spreader.run(*options, "--policy", "spread", "--report", str(tmp_path / "report")))
+    assert ROW.colour in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_documentation_lists_the_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of docs/placement.md is made of the rows, so a new row is a new line."""
+    text = (ROOT / "docs" / "placement.md").read_text()
+    table = policy_table()
+    assert text.partition("<!-- policies -->\n")[2].partition("<!-- /policies -->")[0] == table
+    monkeypatch.setitem(POLICIES, "spread", ROW)
+    assert policy_table() == (
+        table + "| `spread` | makes: one GPU of each socket in turn | made up |\n"
+    )

@@ -1,0 +1,647 @@
+"""This machine's GPUs as NVML tells of them, from the real nvidia-ml-py to the job that runs on them."""
+
+import ctypes
+import json
+import os
+import pwd
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import combinations
+
+import pytest
+from conftest import complaint
+
+pytest_plugins = ("fake_nvml",)
+
+ALL = [0, 1, 2, 3, 4, 5, 6, 7]
+SHOW_GPUS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+HOLD = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES $$; read line")  # until its stdin ends
+SHOW_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")
+NO_GPUS_HINT = "without GPUs, try a described machine: --topology dgx1-v100"
+STATUS_HINT = "add --wait to queue, or see 'gpulaunch status'"
+# nvmlReturn_t
+NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_POWER, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND = (
+    3,
+    4,
+    8,
+    9,
+    13,
+)
+GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999
+USER = pwd.getpwuid(os.getuid()).pw_name
+
+# nvidia-smi topo -m of a DGX-1V, as Microway published it ("nvidia-smi: Control Your GPUs").
+DGX1 = """
+ X  NV1 NV1 NV2 NV2 SYS SYS SYS
+NV1  X  NV2 NV1 SYS NV2 SYS SYS
+NV1 NV2  X  NV2 SYS SYS NV1 SYS
+NV2 NV1 NV2  X  SYS SYS SYS NV1
+NV2 SYS SYS SYS  X  NV1 NV1 NV2
+SYS NV2 SYS SYS NV1  X  NV2 NV1
+SYS SYS NV1 SYS NV1 NV2  X  NV2
+SYS SYS SYS NV1 NV2 NV1 NV2  X
+"""
+DGX1_PCIE = """
+ X  PIX PHB PHB SYS SYS SYS SYS
+PIX  X  PHB PHB SYS SYS SYS SYS
+PHB PHB  X  PIX SYS SYS SYS SYS
+PHB PHB PIX  X  SYS SYS SYS SYS
+SYS SYS SYS SYS  X  PIX PHB PHB
+SYS SYS SYS SYS PIX  X  PHB PHB
+SYS SYS SYS SYS PHB PHB  X  PIX
+SYS SYS SYS SYS PHB PHB PIX  X
+"""
+BANDWIDTH_GB_PER_S = {
+    "NV1": 25.0,
+    "NV2": 50.0,
+    "PIX": 12.0,
+    "PHB": 10.0,
+    "SYS": 6.0,
+}  # PCIe 3.0 x16
+
+
+def document(launcher, *arguments) -> dict:
+    run = launcher.run(*arguments, "--json")
+    assert (run.returncode, run.stderr) == (0, "")
+    return json.loads(run.stdout)
+
+
+def links(launcher) -> list[tuple]:
+    found = document(launcher, "topo")["links"]
+    return [(x["a"], x["b"], x["path"], x["nvlink_count"], x["bandwidth_gb_per_s"]) for x in found]
+
+
+def links_of(matrix: str) -> list[tuple]:
+    rows = [row.split() for row in matrix.split("\n") if row]
+    return [
+        (a, b, "NVL", int(cell[2:]), BANDWIDTH_GB_PER_S[cell])
+        if (cell := rows[a][b]).startswith("NV")
+        else (a, b, cell, 0, BANDWIDTH_GB_PER_S[cell])
+        for a, b in combinations(range(8), 2)
+    ]
+
+
+def states(launcher, *arguments) -> list[str]:
+    return [gpu["state"] for gpu in document(launcher, "status", *arguments)["gpus"]]
+
+
+def outcome(run: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
+    return run.returncode, run.stdout, run.stderr
+
+
+@contextmanager
+def holding(launcher, *options) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
+    """A launch that runs inside the block: gpulaunch, the job's GPUs, the job's pid."""
+    with launcher.start(*options, "--", *HOLD, stdin=subprocess.PIPE) as process:
+        gpus, job = process.stdout.readline().split()
+        yield process, gpus, int(job)
+
+
+def kill(pid: int) -> None:
+    """Kill a process that is not our child, and return when it has ended."""
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        select.select([process], [], [])
+        os.close(process)
+
+
+# What the machine is
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_topology_of_a_dgx1(launcher):
+    """`gpulaunch topo` says of a DGX-1 what nvidia-smi says: its 8 GPUs and the best connection of all 28 pairs."""
+    got = document(launcher, "topo")
+    want = [
+        {
+            "index": i,
+            "uuid": f"GPU-v100-{i}",
+            "model": "Tesla V100-SXM2-16GB",
+            "memory_bytes": 16160 << 20,
+            "numa_node": 0 if i < 4 else 1,
+            "node": 0,
+            "host_gb_per_s": None,
+            "cpuset": "0-9,20-29" if i < 4 else "10-19,30-39",
+            "compute_capability": "7.0",
+            "pci_address": f"ffff:{0x06 + 4 * i:02x}:00",
+            "pcie_generation": 3,
+            "pcie_width": 16,
+            "nvlink_version": 2,
+            "nvlinks_to_switch": 0,
+            "nvlinks_to_cpu": 0,
+            "mig": None,
+        }
+        for i in ALL
+    ]
+    assert (got["name"], got["source"], got["gpus"]) == (os.uname().nodename, "NVML", want)
+    assert links(launcher) == links_of(DGX1)
+
+
+def test_pcie_tree(launcher, dgx1_v100):
+    """Without NVLinks the same pairs meet over PCIe, slower the farther they reach."""
+    dgx1_v100.drop("nvlink ")
+    assert links(launcher) == links_of(DGX1_PCIE)
+
+
+@pytest.mark.parametrize(
+    ("level", "path", "bandwidth"),
+    [
+        (0, "PIX", 12.0),
+        (10, "PIX", 12.0),
+        (20, "PXB", 11.4),
+        (30, "PHB", 10.0),
+        (40, "NODE", 9.0),
+        (50, "SYS", 6.0),
+        (60, "SYS", 6.0),
+    ],
+)
+def test_common_ancestor(launcher, dgx1_v100, level, path, bandwidth):
+    """NVML's level of the common ancestor gives the path; a level that is not known yet counts as the farthest."""
+    dgx1_v100.drop("ancestor 0 1 ")
+    dgx1_v100.drop("nvlink ")
+    dgx1_v100.add(f"ancestor 0 1 {level}")
+    assert links(launcher)[0] == (0, 1, path, 0, pytest.approx(bandwidth))
+
+
+def test_narrow_slot(launcher, dgx1_v100):
+    """A PCIe link is as fast as the slower and narrower of its two ends can be."""
+    dgx1_v100.drop("nvlink ")
+    dgx1_v100.change(0, gen=4, width=8)
+    assert links(launcher)[:2] == [(0, 1, "PIX", 0, 6.0), (0, 2, "PHB", 0, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("version", "bandwidth"),
+    [
+        (1, 20.0),
+        (2, 25.0),
+        (3, 25.0),
+        (4, 25.0),
+        (5, 25.0),
+        (6, 25.0),
+        (7, 50.0),
+        (8, 50.0),
+        (99, 50.0),
+        (None, 20.0),
+    ],
+)
+def test_nvlink_version(launcher, dgx1_v100, version, bandwidth):
+    """NVML's number of an NVLink version gives the bandwidth: a later one counts as the newest, none as the oldest."""
+    dgx1_v100.drop("nvlink ")
+    dgx1_v100.add(f"nvlink 0 0 peer=1 version={version}", f"nvlink 1 0 peer=0 version={version}")
+    if version is None:
+        dgx1_v100.answer("nvmlDeviceGetNvLinkVersion", NOT_SUPPORTED)
+    assert links(launcher)[0] == (0, 1, "NVL", 1, bandwidth)
+
+
+def test_nvlink_that_is_down(launcher, dgx1_v100):
+    """An NVLink that is down does not count, and the ones after it do."""
+    dgx1_v100.drop("nvlink 0 0 ")  # one of the two to GPU 3
+    dgx1_v100.add("nvlink 0 0 state=0")
+    want = [
+        (0, 1, "NVL", 1, 25.0),
+        (0, 2, "NVL", 1, 25.0),
+        (0, 3, "NVL", 1, 25.0),
+        (0, 4, "NVL", 2, 50.0),
+    ]
+    assert links(launcher)[:4] == want
+
+
+@pytest.mark.usefixtures("hgx_h100")
+def test_nvswitch(launcher):
+    """NVLinks into NVSwitches join every pair, all with all of them."""
+    assert links(launcher) == [(a, b, "NVL", 18, 450.0) for a, b in combinations(ALL, 2)]
+
+
+@pytest.mark.usefixtures("hgx_h100")
+def test_effective_bandwidth_with_nvswitch(launcher):
+    """Four H100 are a ring over their 18 links of 20.6 GB/s each; for eight the NVSwitches compute the sum."""
+    runs = [launcher.run("-n", count, "--dry-run", "--json", "--", "true") for count in ("4", "8")]
+    got = [json.loads(run.stdout)["scores"]["effective_bandwidth_gb_per_s"] for run in runs]
+    assert got == pytest.approx([370.8, 370.8 * 0.83 * 14 / 9])
+
+
+# What a job gets
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_main_job(launcher):
+    """The main job runs on the three best linked GPUs, numbered by PCI order, and knows their UUIDs."""
+    script = "echo $CUDA_DEVICE_ORDER; echo $CUDA_VISIBLE_DEVICES; echo $NVIDIA_VISIBLE_DEVICES"
+    run = launcher.run("--profile", "vgg16", "-n", "3", "--", "sh", "-c", script)
+    assert outcome(run) == (0, "PCI_BUS_ID\n0,2,3\nGPU-v100-0,GPU-v100-2,GPU-v100-3\n", "")
+    assert launcher.records() == []
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_uuid(launcher):
+    """--uuid names the GPUs by UUID in CUDA_VISIBLE_DEVICES."""
+    run = launcher.run("--profile", "vgg16", "-n", "3", "--uuid", "--", *SHOW_GPUS)
+    assert outcome(run) == (0, "GPU-v100-0,GPU-v100-2,GPU-v100-3\n", "")
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_second_launch(launcher):
+    """While one launch holds GPUs a second gets others; when it ends they come back."""
+    vgg16 = ("--profile", "vgg16", "-n", "3")
+    with holding(launcher, *vgg16) as (_, first, _):
+        second = launcher.run(*vgg16, "--", *SHOW_GPUS).stdout
+        busy = states(launcher)
+        too_many = launcher.run("-n", "6", "--", "echo", "ran")
+    third = launcher.run(*vgg16, "--", *SHOW_GPUS).stdout
+    assert (first, second, third) == ("0,2,3", "4,6,7\n", "0,2,3\n")
+    assert busy == ["leased", "free", "leased", "leased", "free", "free", "free", "free"]
+    want = complaint("6 GPUs requested: 5 of 8 are free, 3 are leased", STATUS_HINT)
+    assert outcome(too_many) == (75, "", want)
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_killed_together(launcher):
+    """SIGKILL of launcher and job gives the GPUs back."""
+    with holding(launcher, "-n", "all") as (process, _, job):
+        process.kill()
+        process.wait()
+        kill(job)
+        assert states(launcher) == ["free"] * 8
+        assert launcher.records() == []
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_killed_launcher(launcher):
+    """When only the launcher is killed, its job keeps the GPUs until it ends."""
+    with holding(launcher, "-n", "all") as (process, _, job):
+        process.kill()
+        process.wait()
+        assert states(launcher) == ["leased"] * 8
+        assert launcher.run("--", "true").returncode == 75
+        kill(job)
+        assert outcome(launcher.run("--", "true")) == (0, "", "")
+
+
+def test_card_that_changed_its_index(launcher, dgx1_v100):
+    """A lease is about a GPU, not about an index: when cards are counted anew, it blocks the same card."""
+    with holding(launcher, "--only", "0"):
+        dgx1_v100.swap(0, 5)
+        held = [
+            (gpu["index"], gpu["uuid"])
+            for gpu in document(launcher, "status")["gpus"]
+            if not gpu["free"]
+        ]
+        shown = [lease["gpus"] for lease in document(launcher, "status")["leases"]]
+        by_index = [launcher.run("--only", index, "--", "true").returncode for index in ("0", "5")]
+    assert (held, shown, by_index) == ([(5, "GPU-v100-0")], [[5]], [0, 75])
+
+
+# What the GPUs are used for
+
+
+def test_outside_use(launcher, dgx1_v100):
+    """A GPU with a compute process and no lease is in use outside gpulaunch, and the message says by whom."""
+    dgx1_v100.add(f"process 0 {os.getpid()} 300")
+    run = launcher.run("-n", "8", "--", "echo", "ran")
+    used = f"1 is in use outside gpulaunch (pid {os.getpid()}, {USER})"
+    assert outcome(run) == (
+        75,
+        "",
+        complaint(f"8 GPUs requested: 7 of 8 are free, {used}", STATUS_HINT),
+    )
+    gpu = document(launcher, "status")["gpus"][0]
+    assert (gpu["state"], gpu["free"], gpu["outside"]) == (
+        "outside",
+        False,
+        f"pid {os.getpid()}, {USER}",
+    )
+
+
+def test_outside_use_of_several_processes(launcher, dgx1_v100):
+    """Several processes of one GPU are all named, lowest pid first; one that is not visible here has no user."""
+    nobody = 2**22 + 1  # beyond the kernel's largest pid
+    dgx1_v100.add(f"process 0 {nobody} 300", f"process 0 {os.getpid()} 300")
+    assert (
+        document(launcher, "status")["gpus"][0]["outside"]
+        == f"pid {os.getpid()}, {USER}; pid {nobody}"
+    )
+
+
+def test_outside_use_ends(launcher, dgx1_v100):
+    """GPUs in use outside gpulaunch are avoided as long as that lasts, and no longer."""
+    dgx1_v100.add(f"process 2 {os.getpid()} 300")
+    during = launcher.run("--profile", "vgg16", "-n", "3", "--", *SHOW_GPUS).stdout
+    dgx1_v100.drop("process ")
+    after = launcher.run("--profile", "vgg16", "-n", "3", "--", *SHOW_GPUS).stdout
+    assert (during, after) == ("4,6,7\n", "0,2,3\n")
+
+
+def test_outside_use_that_has_just_ended(launcher, dgx1_v100):
+    """Use that NVML showed at first, such as that of a job whose lease ended meanwhile, is looked at once more."""
+    dgx1_v100.add(*(f"ending {gpu} {os.getpid()} 300" for gpu in ALL))
+    assert outcome(launcher.run("-n", "8", "--", "echo", "ran")) == (0, "ran\n", "")
+
+
+@pytest.mark.parametrize(
+    ("used_mib", "state", "who"),
+    [(128, "free", None), (129, "outside", "129 MiB in use by a process that is not visible here")],
+)
+def test_memory_in_use(launcher, dgx1_v100, used_mib, state, who):
+    """More than 128 MiB in use by nobody visible is use outside gpulaunch; the driver's own reserve does not count."""
+    dgx1_v100.change(0, used_mib=used_mib)
+    gpu = document(launcher, "status")["gpus"][0]
+    assert (gpu["state"], gpu["outside"]) == (state, who)
+
+
+@pytest.mark.parametrize(("used_mib", "state"), [(1200, "free"), (1300, "outside")])
+def test_memory_in_use_of_an_older_driver(launcher, dgx1_v100, used_mib, state):
+    """Where the driver's reserve, here 300 MiB, may be counted as use, 1.5 GiB is the bound."""
+    dgx1_v100.answer("nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND)
+    dgx1_v100.change(0, used_mib=used_mib)
+    assert document(launcher, "status")["gpus"][0]["state"] == state
+
+
+def test_memory_in_use_blocks(launcher, dgx1_v100):
+    """A GPU whose memory is in use by nobody visible is not granted."""
+    dgx1_v100.change(0, used_mib=5000)
+    run = launcher.run("-n", "8", "--", "true")
+    used = "1 is in use outside gpulaunch (5000 MiB in use by a process that is not visible here)"
+    assert outcome(run) == (
+        75,
+        "",
+        complaint(f"8 GPUs requested: 7 of 8 are free, {used}", STATUS_HINT),
+    )
+
+
+def test_graphics(launcher, dgx1_v100):
+    """A screen on a GPU is no use that counts, whatever memory it takes."""
+    dgx1_v100.add(f"graphics 0 {os.getpid()} 700")
+    assert states(launcher) == ["free"] * 8
+
+
+def test_leased_gpu_at_work(launcher, dgx1_v100):
+    """The job of a lease shows up as compute process on its own GPU: that is no use outside gpulaunch."""
+    with holding(launcher, "--only", "0") as (_, _, job):
+        dgx1_v100.add(f"process 0 {job} 9000")
+        run = launcher.run("-n", "8", "--", "true")
+        gpu = document(launcher, "status")["gpus"][0]
+    assert (gpu["state"], gpu["outside"]) == ("leased", None)
+    want = complaint("8 GPUs requested: 7 of 8 are free, 1 is leased", STATUS_HINT)
+    assert outcome(run) == (75, "", want)
+
+
+# NVML that knows less, or fails
+
+OPTIONAL = [
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetCpuAffinity",
+    "nvmlDeviceGetMemoryAffinity",
+    "nvmlDeviceGetMaxPcieLinkGeneration",
+    "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkVersion",
+    "nvmlDeviceGetNvLinkRemoteDeviceType",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlDeviceGetComputeRunningProcesses_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v2",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetP2PStatus",
+    "nvmlDeviceGetComputeMode",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetName",
+    "nvmlSystemGetDriverVersion",
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (GPU_IS_LOST, "GPU is lost"),
+        (RESET_REQUIRED, "GPU requires restart"),
+        (INSUFFICIENT_POWER, "Insufficient External Power"),
+    ],
+    ids=["lost", "reset", "no power"],
+)
+@pytest.mark.parametrize(
+    "functions",
+    [("nvmlDeviceGetHandleByIndex_v2",), ("nvmlDeviceGetUUID",), ("nvmlDeviceGetUUID", *OPTIONAL)],
+    ids=["handle", "uuid", "everything"],
+)
+def test_lost_gpu(launcher, dgx1_v100, functions, code, words):
+    """A GPU that fell off the bus is left out with a warning; the others work, by UUID, since CUDA may count anew."""
+    for function in functions:
+        dgx1_v100.answer(function, code, gpu=3)
+    run = launcher.run("-n", "all", "--", *SHOW_GPUS)
+    assert (run.returncode, run.stderr) == (0, f"gpulaunch: warning: GPU 3 is left out: {words}\n")
+    assert sorted(run.stdout.strip().split(",")) == [f"GPU-v100-{i}" for i in ALL if i != 3]
+
+
+def test_lost_gpu_is_no_peer(launcher, dgx1_v100):
+    """What is linked to a lost GPU is still linked to the others as before."""
+    dgx1_v100.answer("nvmlDeviceGetUUID", GPU_IS_LOST, gpu=3)
+    run = launcher.run("topo", "--json")
+    got = [(x["a"], x["b"], x["path"], x["nvlink_count"]) for x in json.loads(run.stdout)["links"]]
+    assert got == [link[:4] for link in links_of(DGX1) if 3 not in link[:2]]
+
+
+def test_every_gpu_lost(launcher, dgx1_v100):
+    """A machine whose GPUs are all lost has none to launch on."""
+    dgx1_v100.answer("nvmlDeviceGetUUID", GPU_IS_LOST)
+    run = launcher.run("--", "echo", "ran")
+    lost = "; ".join(f"GPU {i} is left out: GPU is lost" for i in ALL)
+    assert outcome(run) == (
+        125,
+        "",
+        complaint(f"NVML lists no GPU in service; {lost}", NO_GPUS_HINT),
+    )
+
+
+def test_driver_that_is_older_than_510(launcher, dgx1_v100):
+    """A driver that knows version 2 alone of the process lists still tells who uses a GPU."""
+    dgx1_v100.answer("nvmlDeviceGetComputeRunningProcesses_v3", FUNCTION_NOT_FOUND)
+    dgx1_v100.answer("nvmlDeviceGetGraphicsRunningProcesses_v3", FUNCTION_NOT_FOUND)
+    dgx1_v100.add(f"process 0 {os.getpid()} 300", f"graphics 1 {os.getpid()} 300")
+    got = [gpu["outside"] for gpu in document(launcher, "status")["gpus"]]
+    assert got == [f"pid {os.getpid()}, {USER}", *[None] * 7]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION],
+    ids=["unsupported", "missing", "forbidden"],
+)
+@pytest.mark.parametrize("function", OPTIONAL)
+def test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code):
+    """A call that the card does not support, that the driver lacks or forbids, is no obstacle."""
+    dgx1_v100.answer(function, code)
+    run = launcher.run("-n", "all", "--", *SHOW_GPUS)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert sorted(run.stdout.strip().split(",")) == [str(i) for i in ALL]
+
+
+def test_nothing_optional_is_supported(launcher, dgx1_v100):
+    """Where NVML knows no more than the GPUs' names, they are alike and as far from each other as can be."""
+    for function in OPTIONAL:
+        dgx1_v100.answer(function, FUNCTION_NOT_FOUND)
+    got = document(launcher, "topo")
+    facts = {(gpu["numa_node"], gpu["cpuset"], gpu["compute_capability"]) for gpu in got["gpus"]}
+    assert facts == {(None, "", None)}
+    assert links(launcher) == [(a, b, "SYS", 0, 6.0) for a, b in combinations(ALL, 2)]
+
+
+def test_card_that_knows_less_than_the_others(launcher, dgx1_v100):
+    """One card without an optional call costs the others nothing."""
+    dgx1_v100.answer("nvmlDeviceGetNvLinkState", NOT_SUPPORTED, gpu=7)
+    dgx1_v100.change(7, cpus=None)
+    got = links(launcher)
+    assert [link for link in got if 7 not in link[:2]] == [
+        link for link in links_of(DGX1) if 7 not in link[:2]
+    ]
+    assert [gpu["cpuset"] for gpu in document(launcher, "topo")["gpus"]][6:] == ["10-19,30-39", ""]
+
+
+@pytest.mark.parametrize("function", OPTIONAL)
+def test_call_that_fails_in_earnest(launcher, dgx1_v100, function):
+    """A call that fails with an unknown error, as many do in WSL, costs only what it would have told."""
+    dgx1_v100.answer(function, UNKNOWN)
+    run = launcher.run("-n", "all", "--", *SHOW_GPUS)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"])
+def test_gpu_that_fails_in_earnest(launcher, dgx1_v100, function):
+    """A GPU that has no handle or no identity, whatever the error, is left out; the others work."""
+    dgx1_v100.answer(function, UNKNOWN, gpu=1)
+    run = launcher.run("-n", "all", "--", *SHOW_GPUS)
+    words = {"nvmlDeviceGetUUID": "it has no UUID"}.get(function, "Unknown Error")
+    assert (run.returncode, run.stderr) == (0, f"gpulaunch: warning: GPU 1 is left out: {words}\n")
+    assert sorted(run.stdout.strip().split(",")) == [f"GPU-v100-{i}" for i in ALL if i != 1]
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "line", "hint"),
+    [
+        ("nvmlDeviceGetCount_v2", UNKNOWN, "nvmlDeviceGetCount failed: Unknown Error", None),
+        (
+            "nvmlInitWithFlags",
+            DRIVER_NOT_LOADED,
+            "nvmlInit failed: Driver Not Loaded",
+            NO_GPUS_HINT,
+        ),
+    ],
+    ids=["count", "no-driver"],
+)
+def test_nvml_fails(launcher, dgx1_v100, function, code, line, hint):
+    """Where NVML as a whole fails nothing is decided, held or run, and one line says which call failed."""
+    dgx1_v100.answer(function, code)
+    run = launcher.run("--", "echo", "ran")
+    assert outcome(run) == (125, "", complaint(f"NVML: {line}", hint))
+    assert launcher.records() == []
+
+
+@pytest.mark.usefixtures("nvml")
+def test_driver_without_gpus(launcher):
+    """A driver that lists no GPU: status 125, and a hint how to go on without GPUs."""
+    run = launcher.run("--", "echo", "ran")
+    assert outcome(run) == (125, "", complaint("NVML lists no GPU in service", NO_GPUS_HINT))
+
+
+def test_no_library(launcher):
+    """Without NVIDIA's library: status 125, and a hint how to go on without GPUs."""
+    with suppress(OSError):
+        ctypes.CDLL("libnvidia-ml.so.1")
+        pytest.skip("this machine has the real libnvidia-ml.so.1")
+    run = launcher.run("--", "echo", "ran")
+    want = complaint("no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", NO_GPUS_HINT)
+    assert outcome(run) == (125, "", want)
+
+
+# Real GPUs and described ones
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_described_machine_must_not_hide_real_gpus(launcher):
+    """Where NVIDIA GPUs are present, GPULAUNCH_TOPOLOGY alone does not hide them; the command line may."""
+    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
+    refused = launcher.run("--", "echo", "ran")
+    allowed = launcher.run("--topology", "dgx1-v100", "--", "echo", "ran")
+    want = complaint(
+        "GPULAUNCH_TOPOLOGY=dgx1-v100 would hide this machine's own GPUs",
+        "say so on the command line: --topology dgx1-v100",
+    )
+    assert outcome(refused) == (2, "", want)
+    assert outcome(allowed) == (0, "ran\n", "")
+
+
+def test_described_machine_must_not_hide_a_failing_driver(launcher, dgx1_v100):
+    """A driver that fails is there all the same, so GPULAUNCH_TOPOLOGY alone does not hide its GPUs."""
+    dgx1_v100.answer("nvmlInitWithFlags", UNKNOWN)
+    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
+    assert launcher.run("--", "echo", "ran").returncode == 2
+
+
+@pytest.mark.usefixtures("nvml")
+def test_described_machine_where_no_gpu_is(launcher):
+    """Where NVML lists no GPU, GPULAUNCH_TOPOLOGY is enough."""
+    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
+    assert outcome(launcher.run("--", "echo", "ran")) == (0, "ran\n", "")
+
+
+def test_described_and_real_leases_apart(launcher, dgx1_v100):
+    """Leases of described GPUs never show among the real ones, nor the other way round, even if UUIDs are the same."""
+    described = ("--topology", "dgx1-v100")
+    for gpu in document(launcher, "topo", *described)["gpus"]:
+        dgx1_v100.change(gpu["index"], uuid=gpu["uuid"])
+    with holding(launcher, *described, "-n", "3", "--profile", "vgg16"):
+        real_before = states(launcher)
+        with holding(launcher, "-n", "all") as (_, gpus, _):
+            leases = [
+                len(document(launcher, "status", *machine)["leases"]) for machine in ((), described)
+            ]
+            real, pretended = states(launcher), states(launcher, *described)
+            fits = launcher.run(*described, "-n", "5", "--", "true").returncode
+    assert (real_before, sorted(gpus.split(","))) == (["free"] * 8, [str(i) for i in ALL])
+    assert (leases, real) == ([1, 1], ["leased"] * 8)
+    assert pretended == ["leased", "free", "leased", "leased", "free", "free", "free", "free"]
+    assert fits == 0
+
+
+# The CPUs next to the GPUs
+
+
+@pytest.fixture
+def one_near_cpu(dgx1_v100) -> int:
+    """A CPU that is the only one next to GPUs 0 to 3, and not the only one there is."""
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) == 1:
+        pytest.skip("needs a machine with two CPUs")
+    near = max(allowed)
+    for gpu in range(4):
+        dgx1_v100.change(gpu, cpus=near)
+    return near
+
+
+def test_runs_on_the_cpus_next_to_its_gpus(launcher, one_near_cpu):
+    """A job whose GPUs share a NUMA node runs on the CPUs there."""
+    run = launcher.run("--only", "0,1", "-n", "2", "--", *SHOW_CPUS)
+    assert outcome(run) == (0, f"{one_near_cpu}\n", "")
+
+
+@pytest.mark.usefixtures("one_near_cpu")
+@pytest.mark.parametrize(
+    "options",
+    [("--no-bind-cpu", "--only", "0,1"), ("--only", "3,4"), ("--only", "4,5")],
+    ids=["not-wanted", "two-nodes", "no-cpu-there"],
+)
+def test_leaves_the_cpus_alone(launcher, options):
+    """CPUs stay as they were with --no-bind-cpu, for GPUs of two NUMA nodes, and where none of the near may be used."""
+    want = " ".join(map(str, sorted(os.sched_getaffinity(0))))
+    run = launcher.run(*options, "-n", "2", "--", *SHOW_CPUS)
+    assert outcome(run) == (0, f"{want}\n", "")

@@ -1,0 +1,181 @@
+"""Plans as `gpulaunch plan` prints them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "queue.toml"
+
+
+def planned(launcher, *arguments: str) -> dict:
+    done = launcher.run("plan", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_example_is_planned(launcher) -> None:
+    """The shipped example has a plan for each objective."""
+    for objective in ("throughput", "energy", "product"):
+        document = planned(launcher, str(EXAMPLE), "--objective", objective)
+        assert (document["objective"], document["gpu_model"]) == (
+            objective,
+            "A100X converged accelerator, 80 GB",
+        )
+        assert document["predicted"]["throughput"] > 1
+        assert document["idle_power_estimated"]
+
+
+def test_the_table_says_the_same(launcher) -> None:
+    """For people: every job, every group, the reasons, the best configuration, and that all is predicted."""
+    text = launcher.run("plan", str(EXAMPLE)).stdout
+    document = planned(launcher, str(EXAMPLE))
+    for group in document["groups"]:
+        assert all(member["name"] in text for member in group["jobs"])
+        assert not group["why_alone"] or group["why_alone"] in text
+    compared = [entry for entry in document["configurations"] if len(entry["choices"]) > 1]
+    assert sum(line.startswith(">") for line in text.splitlines()) == len(compared)
+    assert all(reason in text for entry in document["configurations"] for reason in entry["limits"])
+    assert "predicted" in text
+
+
+@pytest.fixture
+def queue_file(tmp_path):
+    """Writes a queue file; answers its path."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "queue.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+HEAD = 'gpu = "a100x"\ngpu_memory = "80GiB"\n'
+
+FULL = "sm = 10\nmemory_bandwidth = 1\nmemory = '1GiB'\nduration_s = 5\n"
+
+
+def test_figures_of_a_job_count_more_than_its_profiles(launcher, queue_file) -> None:
+    """A queue may correct what a profile says; power is optional, and without it energy is unknown."""
+    path = queue_file(
+        f"{HEAD}[[job]]\nname = 'a'\nprofile = 'kripke-4x'\nduration_s = 7\n[[job]]\nname = 'b'\n{FULL}"
+    )
+    document = planned(launcher, path)
+    assert [member["alone_s"] for member in document["groups"][0]["jobs"]] == [5, 7]
+    assert document["predicted"]["energy_j"] is document["predicted"]["product"] is None
+    assert document["sequential"] == {"time_s": 12, "energy_j": None}
+
+
+def test_measured_slowdowns_keep_jobs_apart(launcher, queue_file, tmp_path) -> None:
+    """What a profile says of another job's company counts; beside that one it runs alone, and says why."""
+    profile = tmp_path / "mine.toml"
+    profile.write_text(
+        'name = "mine"\n[collocation]\nsource = "us"\nslowdown_percentage = { "b" = 40 }\n'
+    )
+    path = queue_file(
+        f"{HEAD}[[job]]\nname = 'a'\nprofile = '{profile}'\n{FULL}[[job]]\nname = 'b'\n{FULL}"
+    )
+    assert planned(launcher, path)["groups"][0]["why_alone"] == (
+        "beside b: measured slowdown of mine 40 % of at most 25 %"
+    )
+
+
+def test_the_head_of_a_queue_counts(launcher, queue_file) -> None:
+    """Number of GPUs, weights and a job's own power are what the file says."""
+    body = "".join(
+        f"[[job]]\nname = '{name}'\nprofile = 'kripke-4x'\npower_w = 200\n" for name in "ab"
+    )
+    document = planned(launcher, queue_file(f"{HEAD}gpus = 2\nweights = [2, 1]\n{body}"))
+    assert [group["gpu"] for group in document["groups"]] == [0, 1]
+    assert (document["throughput_weight"], document["energy_weight"]) == (2, 1)
+    assert document["sequential"]["energy_j"] == pytest.approx(2 * 200 * 84.1)  # s, of the profile
+
+
+def test_measured_idle_power_counts(launcher, queue_file) -> None:
+    """idle_power_w replaces the estimate, and is not called one."""
+    path = queue_file(f"{HEAD}idle_power_w = 40\n[[job]]\nname = 'a'\n{FULL}")
+    document = planned(launcher, path)
+    assert (document["idle_power_w"], document["idle_power_estimated"]) == (40, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("gpu_memory = '1GiB'\njob = []\n", None, "key 'gpu' is missing"),
+        ("gpu = 'zx81'\ngpu_memory = '1GiB'\njob = [1]\n", 1, "unknown GPU model 'zx81'"),
+        (
+            "gpu = 'h100'\ngpu_memory = '1GiB'\njob = [1]\n",
+            1,
+            "'h100' could be H100 PCIe 80 GB or H100 SXM5 80 GB",
+        ),
+        ("gpu = 'a100x'\ngpu_memory = 'lots'\njob = [1]\n", 2, "'lots' is no size"),
+        (
+            f"{HEAD}objective = 'fame'\njob = []\n",
+            3,
+            "'fame' is none of throughput, energy, product",
+        ),
+        (f"{HEAD}weights = [1]\njob = [1]\n", 3, "is not two numbers"),
+        (f"{HEAD}weights = [0, 0]\njob = [1]\n", 3, "not both 0"),
+        (f"{HEAD}weights = [nan, 1]\njob = [1]\n", 3, "is not two numbers"),
+        (f"{HEAD}gpus = 0\njob = []\n", 3, "0 is not within 1"),
+        (f"{HEAD}job = []\n", 3, "job: there is none"),
+        (f"{HEAD}job = [1]\n", 3, "1 is not a table"),
+        (f"{HEAD}[[job]]\nsm = 1\n", 3, "neither a name nor a profile"),
+        (f"{HEAD}[[job]]\nname = 'a'\nsm = 101\n", 5, "101 is not within 0 to 100"),
+        (f"{HEAD}[[job]]\nname = 'a'\nspeed = 1\n", 5, "unknown key 'speed'"),
+        (f"{HEAD}[[job]]\nname = 'a'\nprofile = 'nix'\n", 5, "unknown profile 'nix'"),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\nprofile = 'alexnet'\n",
+            3,
+            "job 'a': nobody says its sm, memory_bandwidth, memory, duration_s",
+        ),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\nsm = 1\nmemory = '1G'\nmemory_bandwidth = 1\n",
+            3,
+            "says its duration_s",
+        ),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\n{FULL}memory = '90GiB'\n".replace("memory = '1GiB'\n", ""),
+            3,
+            "does not fit",
+        ),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\n{FULL}repetitions = 5\nparallel = 2\n",
+            10,
+            "cannot share 5 tasks evenly",
+        ),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\n{FULL}[[job]]\nname = 'a'\n{FULL}",
+            10,
+            "there are two jobs 'a'",
+        ),
+        (f"{HEAD}[[job]]\nname = 'a'\n{FULL}after = ['b']\n", 9, "there is no job 'b'"),
+        (f"{HEAD}[[job]]\nname = 'a'\n{FULL}after = [1]\n", 9, "is not a list of names"),
+        (
+            f"{HEAD}[[job]]\nname = 'a'\n{FULL}after = ['a']\n",
+            9,
+            "these wait for each other: a after a",
+        ),
+    ],
+)
+def test_mistakes_are_one_line_with_its_number(launcher, queue_file, text, line, words) -> None:
+    """What is wrong in a queue is said with path and line, and the status is 2."""
+    path = queue_file(text)
+    done = launcher.run("plan", path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    first = done.stderr.splitlines()[0]
+    assert first.startswith(
+        f"gpulaunch: error: {path}:{line}: " if line else f"gpulaunch: error: {path}: "
+    )
+    assert words in first
+
+
+def test_mistakes_on_the_command_line_are_told_as_such(launcher) -> None:
+    """An option that is wrong is named, and not a line of the file."""
+    done = launcher.run("plan", str(EXAMPLE), "--gpu", "zx81")
+    assert (done.returncode, done.stderr.split(":")[2:4]) == (
+        2,
+        [" --gpu", " unknown GPU model 'zx81'"],
+    )

@@ -1,0 +1,605 @@
+"""What this machine is, through NVML: every described machine, MIG, faults, and what is remembered of it."""
+
+import json
+import os
+import subprocess
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import tomlkit
+from conftest import Launcher
+
+from gpulaunch.machine.catalog import machine_names
+from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.topology import Topology
+
+if TYPE_CHECKING:
+    from fake_nvml import FakeNvml
+
+MACHINES = Path(__file__).parents[2] / "profiles" / "machines"
+
+pytest_plugins = ("fake_nvml",)
+
+NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 3, 4, 13, 15, 999
+SHOW_GPUS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+
+SPLIT = """
+name = "split"
+source = "made up: a card in MIG mode, one that is not, one in MIG mode with two kinds of instances"
+
+[gpus]
+count = 3
+model = "NVIDIA A100-SXM4-80GB"
+memory_mib = 81920
+compute_capability = "8.0"
+
+[nvlink]
+version = 3
+switch_links_per_gpu = 12
+
+[pcie]
+generation = 4
+width = 16
+peer_to_peer = true
+
+[pcie.groups]
+PXB = [[0, 1, 2]]
+
+[[mig]]
+gpu = 0
+profile = "1g.10gb"
+memory_mib = 9728
+instances = [3, 5]
+
+[[mig]]
+gpu = 2
+profile = "3g.40gb"
+memory_mib = 40192
+instances = [0]
+
+[[mig]]
+gpu = 2
+profile = "1g.10gb"
+memory_mib = 9728
+instances = [1]
+"""
+
+
+def without_what_nvml_cannot_know(document: dict) -> dict:
+    """A machine's description, less host memory and what it states against the rules, and with peer-to-peer known."""
+    pcie = {key: value for key, value in document["pcie"].items() if key != "bandwidth_gb_per_s"}
+    numa = [
+        {key: value for key, value in node.items() if key != "memory_gb_per_s"}
+        for node in document["numa"]
+    ]
+    return document | {"pcie": {"peer_to_peer": True} | pcie, "numa": numa}
+
+
+def discovered(launcher: Launcher) -> dict:
+    done = launcher.run("topo", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def described(launcher: Launcher, tmp_path: Path, document: dict) -> dict:
+    """What `topo --json` says of a machine that is given as a file."""
+    path = tmp_path / "machine.toml"
+    path.write_text(tomlkit.dumps(document))
+    return json.loads(launcher.run("topo", "--topology", str(path), "--json").stdout)
+
+
+def comparable(document: dict) -> dict:
+    """Without what differs by nature: names, where the facts come from, addresses on the bus."""
+    gpus = [
+        {key: value for key, value in gpu.items() if key != "pci_address"}
+        for gpu in document["gpus"]
+    ]
+    return {"gpus": gpus, "links": document["links"]}
+
+
+@pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
+def test_round_trip(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path, name: str) -> None:
+    """A described machine that is told through NVML, which knows one machine, is discovered as it was described."""
+    document = without_what_nvml_cannot_know(tomllib.loads((MACHINES / f"{name}.toml").read_text()))
+    nvml.tell_of(described_topology(document, ""))
+    assert comparable(discovered(launcher)) == comparable(described(launcher, tmp_path, document))
+
+
+@pytest.fixture
+def split(nvml: "FakeNvml") -> Topology:
+    """Three A100, two of them in MIG mode."""
+    topology = described_topology(tomllib.loads(SPLIT), "")
+    nvml.tell_of(topology)
+    return topology
+
+
+# MIG
+
+
+@pytest.mark.usefixtures("split")
+def test_mig_round_trip(launcher: Launcher, tmp_path: Path) -> None:
+    """MIG instances are GPUs with identity, memory and number of their own, and the links of their cards."""
+    found = discovered(launcher)
+    assert comparable(found) == comparable(described(launcher, tmp_path, tomllib.loads(SPLIT)))
+    assert [(gpu["index"], gpu["uuid"], gpu["memory_bytes"] >> 20) for gpu in found["gpus"]] == [
+        (1, "GPU-split-1", 81920),
+        (103, "MIG-split-0-3", 9728),
+        (105, "MIG-split-0-5", 9728),
+        (300, "MIG-split-2-0", 40192),
+        (301, "MIG-split-2-1", 9728),
+    ]
+    links = {
+        (link["a"], link["b"]): (link["path"], link["nvlink_count"]) for link in found["links"]
+    }
+    assert (links[1, 103], links[103, 300], links[103, 105]) == (
+        ("NVL", 12),
+        ("NVL", 12),
+        ("PIX", 0),
+    )
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        ((), "GPU-split-1"),
+        (("--gpu-model", "1g.10gb"), "MIG-split-0-3"),
+        (("--gpu-model", "3g.40gb"), "MIG-split-2-0"),
+        (("--only", "0"), "MIG-split-0-3"),
+        (("--only", "2:1"), "MIG-split-2-1"),
+        (("--only", "105"), "MIG-split-0-5"),
+        (("--only", "MIG-split-2-0"), "MIG-split-2-0"),
+        (("--only", "GPU-split-2"), "MIG-split-2-0"),
+        (("--only", "2", "--memory", "9GiB"), "MIG-split-2-0"),
+        (("--exclude", "1"), "MIG-split-0-3"),
+        (("-n", "all"), "GPU-split-1"),
+    ],
+)
+def test_choice_of_an_instance(launcher: Launcher, options: tuple[str, ...], want: str) -> None:
+    """A whole GPU where one would do, an instance for whoever asks for what only instances are; always by UUID."""
+    done = launcher.run(*options, "--", *SHOW_GPUS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{want}\n", "")
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [(("-n", "2", "--gpu-model", "1g.10gb"), 2), (("-n", "all", "--gpu-model", "MIG"), 4)],
+)
+def test_instances_do_not_work_together(
+    launcher: Launcher, options: tuple[str, ...], asked: int
+) -> None:
+    """Several MIG instances for one job are refused, with CUDA's rule as the reason."""
+    done = launcher.run(*options, "--", "echo", "ran")
+    rule = "a process can use one MIG instance at most, and only those would do"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"gpulaunch: error: {asked} GPUs requested: {rule}\n"
+
+
+@pytest.mark.usefixtures("split")
+def test_more_than_the_whole_cards(launcher: Launcher) -> None:
+    """On a mixed machine a request for several GPUs is about the whole ones."""
+    done = launcher.run("-n", "2", "--", "echo", "ran")
+    want = (
+        f"2 GPUs requested: 1 of {os.uname().nodename}'s 5 are whole GPUs, the others MIG instances"
+    )
+    assert (done.returncode, done.stderr) == (2, f"gpulaunch: error: {want}\n")
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize("option", ["--only", "--exclude"])
+def test_name_of_several_instances(launcher: Launcher, option: str) -> None:
+    """The beginning of several instances' UUIDs names none of them, even if all are of one card."""
+    done = launcher.run(option, "MIG-split-0", "--", "true")
+    assert (done.returncode, "'MIG-split-0' fits 2 GPUs of" in done.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("split")
+def test_card_in_mig_mode_is_not_given_whole(launcher: Launcher) -> None:
+    """Two whole GPUs of a machine that has one left, since the others are split, can never be."""
+    done = launcher.run("-n", "2", "--gpu-model", "A100", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        "2 GPUs requested: 1 of " + os.uname().nodename + "'s 5 satisfy --gpu-model A100\n"
+    )
+
+
+def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml", split: Topology) -> None:  # noqa: ARG001
+    """A process on one instance is use of that one, and its neighbours on the card are free."""
+    nvml.add(f"process 1003 {os.getpid()} 300")
+    done = launcher.run("--only", "0", "--", *SHOW_GPUS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "MIG-split-0-5\n", "")
+
+
+@pytest.mark.usefixtures("split")
+def test_names_of_instances(launcher: Launcher) -> None:
+    """People read card:instance everywhere: in status, in explanations, in what --verbose says."""
+    hold = ("--only", "0:3", "-v", "--explain", "--", "sh", "-c", "echo held; read line")
+    with launcher.start(*hold, stdin=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        table = launcher.run("status").stdout.splitlines()
+        _, told = holder.communicate("")
+    assert (table[3].split()[0], table[-1]) == ("0:3", "free: 1,0:5,2:0,2:1")
+    assert "GPUs 0:3 of" in told
+    assert "0:3 is the only set of free GPUs that fits" in told
+
+
+def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """The instances of a card that was leased whole before it was split are its holder's."""
+    nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
+    with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        nvml.change(0, mig=1)
+        nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
+        assert launcher.run("--", "true").returncode == 75
+        assert [
+            gpu["state"] for gpu in json.loads(launcher.run("status", "--json").stdout)["gpus"]
+        ] == ["leased"]
+        holder.communicate("")
+    assert launcher.run("--", *SHOW_GPUS).stdout == "MIG-a\n"
+
+
+def test_card_that_is_split_while_somebody_waits_for_it(
+    launcher: Launcher, nvml: "FakeNvml"
+) -> None:
+    """Who has waited for a card since before it was split does not get it whole."""
+    nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
+    with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        with launcher.start("--wait-timeout", "3s", "--only", "0", "--", "echo", "ran") as waiter:
+            assert "waiting as number 1" in waiter.stderr.readline()
+            nvml.change(0, mig=1)
+            nvml.add("gpu 1000 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728")
+            holder.communicate("")
+            out, _ = waiter.communicate()
+    assert (waiter.returncode, out) == (124, "")
+
+
+@pytest.mark.usefixtures("split")
+def test_instances_have_no_future(launcher: Launcher) -> None:
+    """What is preserved is the links of whole GPUs alone: no later job could use those of instances together."""
+    options = ("--only", "0", "--dry-run", "--json", "--", "true")
+    scores = json.loads(launcher.run(*options).stdout)["scores"]
+    assert scores["preserved_bandwidth_gb_per_s"] == 0
+
+
+@pytest.mark.usefixtures("split")
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND, UNKNOWN])
+def test_number_of_instances_is_not_told(launcher: Launcher, nvml: "FakeNvml", code: int) -> None:
+    """Where NVML does not say how many instances a card may have, they are found all the same."""
+    nvml.answer("nvmlDeviceGetMaxMigDeviceCount", code)
+    assert len(discovered(launcher)["gpus"]) == 5
+
+
+def test_profile_of_an_instance_without_name(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Where the product name does not say it, the profile is made of slices and memory."""
+    nvml.describe(
+        [{"uuid": "GPU-a", "name": "A100", "mig": 1}],
+        ["gpu 1000 uuid=MIG-a name=A100 slices=2 memory_mib=19968"],
+    )
+    assert discovered(launcher)["gpus"][0]["mig"]["profile"] == "2g.20gb"
+
+
+def test_only_empty_cards(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A card in MIG mode without instances cannot be used, and the message says so."""
+    nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 1}], [])
+    done = launcher.run("--", "true")
+    assert done.returncode == 125
+    assert "NVML lists no GPU in service; GPU 0 is in MIG mode and has no instance\n" in done.stderr
+
+
+# What the driver says of links
+
+
+def pair(nvml: "FakeNvml", *lines: str, **values: object) -> None:
+    """Two GPUs with these facts."""
+    gpu = {"name": "NVIDIA H100", "memory_mib": 81920, "cc": "9.0", "gen": 5, "width": 16} | values
+    nvml.describe(
+        [gpu | {"uuid": f"GPU-{i}", "pci": f"ffff:{i + 1:02x}:00"} for i in range(2)], lines
+    )
+
+
+def link(launcher: Launcher) -> dict:
+    return discovered(launcher)["links"][0]
+
+
+@pytest.mark.parametrize(
+    ("said", "want"),
+    [
+        ("", 25.0),
+        ("speed=25000", 25.0),
+        ("speed=26562", 25.0),
+        ("speed=14062", 14.062),
+        ("speed=53125", 53.125),
+    ],
+    ids=["silent", "nominal", "raw rate", "slower", "faster"],
+)
+def test_speed_of_an_nvlink(launcher: Launcher, nvml: "FakeNvml", said: str, want: float) -> None:
+    """A link carries what the driver says, and what its version says where both agree but for the raw rate."""
+    pair(nvml, f"nvlink 0 0 peer=1 version=6 {said}", f"nvlink 1 0 peer=0 version=6 {said}")
+    assert link(launcher)["bandwidth_gb_per_s"] == want
+
+
+def test_speed_of_each_nvlink(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Drivers that tell the speed and state link by link are asked so; a link that sleeps is up."""
+    said = "version=6 hopper speed=14000"
+    pair(
+        nvml, *(f"nvlink {a} {n} peer={1 - a} {said} state={n}" for a in range(2) for n in range(3))
+    )
+    assert (link(launcher)["nvlink_count"], link(launcher)["bandwidth_gb_per_s"]) == (2, 28.0)
+
+
+def test_nvlinks_to_a_cpu(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """NVLinks into a CPU join no two GPUs, and are counted."""
+    pair(nvml, "nvlink 0 0 peer=cpu version=2", "nvlink 0 1 peer=cpu version=2")
+    assert link(launcher)["path"] == "SYS"
+    assert [gpu["nvlinks_to_cpu"] for gpu in discovered(launcher)["gpus"]] == [2, 0]
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND])
+def test_switch_that_is_hidden(launcher: Launcher, nvml: "FakeNvml", code: int) -> None:
+    """Links to something unknown that is none of the cards go to an NVSwitch, which virtual machines do not see."""
+    pair(nvml, *(f"nvlink {gpu} {n} peer=switch version=6" for gpu in range(2) for n in range(3)))
+    nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", code)
+    assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 3)
+
+
+def test_ends_that_are_not_told(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """An NVLink of which nothing tells where it ends joins nothing that we know of."""
+    pair(nvml, "nvlink 0 0 peer=1 version=6", "nvlink 1 0 peer=0 version=6")
+    for function in ("nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo_v2"):
+        nvml.answer(function, NOT_SUPPORTED)
+    assert link(launcher)["kind"] == "pcie"
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_one_end_tells(launcher: Launcher, nvml: "FakeNvml", silent: int) -> None:
+    """Where one of two GPUs does not tell where its NVLinks go, the other one's word is enough."""
+    pair(nvml, *(f"nvlink {a} {n} peer={1 - a} version=6" for a in range(2) for n in range(2)))
+    nvml.answer("nvmlDeviceGetNvLinkRemotePciInfo_v2", NOT_SUPPORTED, gpu=silent)
+    assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvlink", 2)
+
+
+def test_switches_are_not_counted_as_peers(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A link that ends in an NVSwitch joins no two GPUs directly, even if the switch has a GPU's address."""
+    pair(nvml, "nvlink 0 0 peer=switch version=6", "nvlink 1 0 peer=switch version=6")
+    nvml.change(1, pci="ffff:f0:00")
+    assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 1)
+
+
+def test_slowest_of_several_nvlinks(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Links of different speeds count as the slowest of them."""
+    speeds = (14000, 20000)
+    pair(
+        nvml,
+        *(
+            f"nvlink {a} {n} peer={1 - a} version=6 hopper state=1 speed={s}"
+            for a in (0, 1)
+            for n, s in enumerate(speeds)
+        ),
+    )
+    assert link(launcher)["bandwidth_gb_per_s"] == 28.0
+
+
+@pytest.mark.parametrize(("nodes", "want"), [("1", 1), ("0-1", None)])
+def test_numa_node(launcher: Launcher, nvml: "FakeNvml", nodes: str, want: int | None) -> None:
+    """Memory of one node next to a GPU tells its node; of several it tells none."""
+    pair(nvml, numa=nodes)
+    assert discovered(launcher)["gpus"][0]["numa_node"] == want
+
+
+def test_lost_peer_is_no_switch(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """With a card lost, a link to something unknown may be one to that."""
+    pair(nvml, *(f"nvlink {gpu} 0 peer=switch version=6" for gpu in range(2)))
+    nvml.add("gpu 2 uuid=GPU-2 name=A100")
+    nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", NOT_SUPPORTED)
+    nvml.add(f"error nvmlDeviceGetHandleByIndex_v2 2 {GPU_IS_LOST}")
+    found = json.loads(launcher.run("topo", "--json").stdout)
+    assert found["links"][0]["kind"] == "pcie"
+
+
+@pytest.mark.parametrize(("status", "want", "bandwidth"), [(0, True, 48.0), (2, False, 36.0)])
+def test_peer_to_peer(
+    launcher: Launcher, nvml: "FakeNvml", status: int, want: bool, bandwidth: float
+) -> None:
+    """Cards that cannot read each other's memory go through the host's, however near they are."""
+    pair(nvml, "ancestor 0 1 10", f"p2p 0 1 {status}")
+    assert (link(launcher)["peer_to_peer"], link(launcher)["bandwidth_gb_per_s"]) == (
+        want,
+        bandwidth,
+    )
+
+
+def test_compute_mode(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A GPU whose compute mode forbids everybody to use it is not granted."""
+    pair(nvml, mode=2)
+    done = launcher.run("--", "true")
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "2 are in use outside gpulaunch (its compute mode is Prohibited)" in done.stderr
+
+
+def test_compute_mode_of_a_process(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A GPU for one process at a time is granted, and doctor names its mode."""
+    pair(nvml, mode=3)
+    assert launcher.run("--", "true").returncode == 0
+    found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
+    texts = [finding["text"] for finding in found if finding["subject"] == "compute mode"]
+    assert texts == ["GPU 0: EXCLUSIVE_PROCESS", "GPU 1: EXCLUSIVE_PROCESS"]
+
+
+def test_mps_client(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A client of an MPS server is use outside gpulaunch."""
+    pair(nvml, f"mps 0 {os.getpid()} 300")
+    done = launcher.run("--", *SHOW_GPUS)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+# Garbage
+
+
+@pytest.mark.parametrize(
+    ("function", "want"),
+    [("nvmlDeviceGetName", "unknown"), ("nvmlDeviceGetPciBusId", "NVIDIA H100")],
+)
+def test_garbage(launcher: Launcher, nvml: "FakeNvml", function: str, want: str) -> None:
+    """An answer that is no text is no answer."""
+    pair(nvml, f"garbage {function} 0")
+    assert discovered(launcher)["gpus"][0]["model"] == want
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "garbage nvmlDeviceGetUUID 0",
+        "gpu unprintable",
+        f"error nvmlDeviceGetUUID 0 {NOT_SUPPORTED}",
+    ],
+)
+def test_no_identity(launcher: Launcher, nvml: "FakeNvml", fault: str) -> None:
+    """A GPU without a UUID cannot be leased, so it is left out with a warning."""
+    pair(nvml, fault)
+    if fault.startswith("gpu"):
+        nvml.change(0, uuid="GPU\x01\x7f")
+    done = launcher.run("--", *SHOW_GPUS)
+    assert (done.stdout, done.stderr) == (
+        "GPU-1\n",
+        "gpulaunch: warning: GPU 0 is left out: it has no UUID\n",
+    )
+
+
+# What is remembered
+
+
+def cached(launcher: Launcher) -> Path:
+    return Path(launcher.environment["XDG_RUNTIME_DIR"], "gpulaunch.topology.json")
+
+
+@pytest.fixture
+def warm(launcher: Launcher, nvml: "FakeNvml") -> "FakeNvml":
+    """Two GPUs with two NVLinks, which the cache knows, and which have lost their links since."""
+    pair(nvml, *(f"nvlink {a} {n} peer={1 - a} version=6" for a in range(2) for n in range(2)))
+    discovered(launcher)
+    nvml.drop("nvlink ")
+    return nvml
+
+
+@pytest.mark.usefixtures("warm")
+def test_remembered(launcher: Launcher) -> None:
+    """What was read once is not read again."""
+    assert link(launcher)["nvlink_count"] == 2
+    assert cached(launcher).stat().st_mode & 0o777 == 0o600
+
+
+def written(edit: Callable[[str], str]) -> Callable[[Path, "FakeNvml"], object]:
+    """A change of the cache's text."""
+    return lambda path, _: path.write_text(edit(path.read_text()))
+
+
+def aged(seconds: float) -> Callable[[Path, "FakeNvml"], object]:
+    """A change of the cache's age."""
+    return lambda path, _: os.utime(path, (time.time() - seconds,) * 2)
+
+
+def split_one(_: Path, nvml: "FakeNvml") -> None:
+    nvml.change(1, mig=1)
+    nvml.add("gpu 2000 uuid=MIG-b name=A_MIG_1g.5gb")
+
+
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+CPUS = json.dumps(sorted(os.sched_getaffinity(0)), separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda _, nvml: nvml.add("driver 570.1"), id="driver"),
+        pytest.param(lambda _, nvml: nvml.change(1, uuid="GPU-new"), id="new card"),
+        pytest.param(lambda _, nvml: nvml.swap(0, 1), id="index"),
+        pytest.param(split_one, id="mig"),
+        pytest.param(written(lambda text: text.replace(BOOT, "another")), id="boot"),
+        pytest.param(written(lambda text: text.replace(CPUS, "[7]", 1)), id="cpus"),
+        pytest.param(
+            written(lambda text: text.replace('"topology":[', '"topology":[[', 1)), id="damage"
+        ),
+        pytest.param(written(lambda text: text[:-20]), id="short"),
+        pytest.param(
+            written(lambda text: text.replace('"key":[["index"', '"key":[["number"')),
+            id="other format",
+        ),
+        pytest.param(aged(901), id="age"),
+        pytest.param(aged(-60), id="future"),
+        pytest.param(lambda path, _: path.chmod(0o666), id="writable"),
+    ],
+)
+def test_forgotten(
+    launcher: Launcher, warm: "FakeNvml", change: Callable[[Path, "FakeNvml"], object]
+) -> None:
+    """What NVML lists otherwise, another driver or boot, age, damage and a file that others can write end it."""
+    change(cached(launcher), warm)
+    assert link(launcher)["nvlink_count"] == 0
+
+
+def test_instance_of_another_size(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A MIG instance that was made anew in another size, under the same UUID, is read again."""
+    nvml.describe(
+        [{"uuid": "GPU-a", "name": "A100", "mig": 1}],
+        ["gpu 1000 uuid=MIG-a name=A_MIG_3g.20gb memory_mib=19968"],
+    )
+    discovered(launcher)
+    nvml.drop("gpu 1000 ")
+    nvml.add("gpu 1000 uuid=MIG-a name=A_MIG_1g.5gb memory_mib=4864")
+    assert discovered(launcher)["gpus"][0]["memory_bytes"] == 4864 << 20
+
+
+def test_passing_failure_is_not_remembered(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """What a call failed to tell in earnest is asked again the next time."""
+    pair(nvml, "ancestor 0 1 10", f"error nvmlDeviceGetTopologyCommonAncestor 0 {UNKNOWN}")
+    assert link(launcher)["path"] == "SYS"
+    nvml.drop("error ")
+    assert link(launcher)["path"] == "PIX"
+
+
+def test_gpu_that_is_lost_behind_the_cache(launcher: Launcher, warm: "FakeNvml") -> None:
+    """A GPU that is listed still, and does not answer any more, ends what is remembered: it is left out."""
+    warm.add(
+        f"error nvmlDeviceGetHandleByUUID 0 {GPU_IS_LOST}",
+        f"error nvmlDeviceGetName 0 {GPU_IS_LOST}",
+    )
+    done = launcher.run("-n", "all", "--", *SHOW_GPUS)
+    want = "gpulaunch: warning: GPU 0 is left out: GPU is lost\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "GPU-1\n", want)
+
+
+def test_lost_gpu_is_told_every_time(launcher: Launcher, warm: "FakeNvml") -> None:
+    """A GPU that is lost after it was remembered is left out with a warning, at every launch."""
+    warm.answer("nvmlDeviceGetUUID", GPU_IS_LOST, gpu=0)
+    for _ in range(2):
+        done = launcher.run("--", *SHOW_GPUS)
+        assert (done.stdout, done.stderr) == (
+            "GPU-1\n",
+            "gpulaunch: warning: GPU 0 is left out: GPU is lost\n",
+        )
+
+
+def test_gpu_that_is_lost_half_way(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A GPU that is lost while its paths to others are asked is left out, and that is not remembered."""
+    pair(nvml, f"error nvmlDeviceGetTopologyCommonAncestor 0 {GPU_IS_LOST}")
+    for _ in range(2):
+        done = launcher.run("-n", "all", "--", *SHOW_GPUS)
+        want = "gpulaunch: warning: GPU 0 is left out: GPU is lost\n"
+        assert (done.returncode, done.stdout, done.stderr) == (0, "GPU-1\n", want)
+
+
+@pytest.mark.usefixtures("warm")
+def test_nowhere_to_remember(launcher: Launcher) -> None:
+    """Where nothing can be kept, everything works, by reading anew."""
+    runtime = Path(launcher.environment["XDG_RUNTIME_DIR"])
+    for file in runtime.iterdir():
+        file.unlink()
+    Path(runtime, "gpulaunch.topology.json.lock").mkdir()
+    Path(runtime, "gpulaunch.topology.json").mkdir()
+    assert link(launcher)["nvlink_count"] == 0

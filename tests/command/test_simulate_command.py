@@ -1,0 +1,331 @@
+"""`gpulaunch simulate`: job files in three forms, their mistakes, and what is printed."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import Launcher
+
+HEADER = "gpus,pattern,arrival,time,sensitive,name"
+COLUMNS = "3,ring,0,10,1,vgg16.sh\n\n2,ring,2,5,0,googlenet.sh\n"
+LINES = (
+    '{"name": "vgg16", "gpus": 3, "pattern": "ring", "arrival_s": 0, "duration_s": 10, "bandwidth_sensitive": true}\n'
+    '{"name": "googlenet", "gpus": 2, "pattern": "ring", "arrival_s": 2, "duration_s": 5, '
+    '"bandwidth_sensitive": false}\n'
+)
+TOML = """\
+[[job]]
+profile = "vgg16"
+gpus = 3
+duration_s = 10
+
+[[job]]
+name = "googlenet"
+gpus = 2
+pattern = "ring"
+bandwidth_sensitive = false
+arrival_s = 2
+duration_s = 5
+"""
+
+
+def simulated(launcher: Launcher, jobs: Path, *options: str) -> dict:
+    done = launcher.run(
+        "simulate", "--topology", "dgx1-v100", "--jobs", str(jobs), *options, "--json"
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return json.loads(done.stdout)
+
+
+def written(tmp_path: Path, text: str, name: str = "jobs.txt") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("text", [COLUMNS, LINES, TOML], ids=["columns", "JSON lines", "TOML"])
+def test_three_forms_of_a_job_file(launcher: Launcher, tmp_path: Path, text: str) -> None:
+    """The columns of mapa-sc21's simulator, JSON lines and TOML mean the same."""
+    (run,) = simulated(launcher, written(tmp_path, text))["runs"]
+    assert (run["policy"], run["topology"], run["machines"], run["seed"]) == (
+        "preserve",
+        "dgx1-v100",
+        1,
+        None,
+    )
+    assert [
+        (j["id"], j["name"], j["sensitive"], j["submitted_s"], j["started_s"], j["ended_s"])
+        for j in run["jobs"]
+    ] == [
+        (0, "vgg16", True, 0, 0, 10),
+        (1, "googlenet", False, 2, 2, 7),
+    ]
+    assert run["jobs"][0]["gpus"] == [0, 2, 3]
+    assert (
+        run["jobs"][0] | {"effective_bandwidth_gb_per_s": 60.0, "slowdown": 1.0, "machine": 0}
+        == run["jobs"][0]
+    )
+    assert (run["makespan_s"], run["throughput_jobs_per_hour"]) == (10, 720)
+
+
+def test_same_seed_same_bytes(launcher: Launcher, tmp_path: Path) -> None:
+    """The same seed makes the same file, and the same file the same results, byte for byte, in every process."""
+    first, second = (
+        launcher.run("simulate", "--generate", "uniform", "--seed", "5", "--count", "60")
+        for _ in range(2)
+    )
+    assert (
+        first.stdout
+        == second.stdout
+        != launcher.run("simulate", "--generate", "uniform", "--count", "60").stdout
+    )
+    path = written(tmp_path, first.stdout)
+    command = (
+        "simulate",
+        "--topology",
+        "dgx1-v100",
+        "--jobs",
+        str(path),
+        "--policy",
+        "baseline,preserve,topo-aware",
+    )
+    outputs = {
+        launcher.run(
+            *command, "--json", env={**launcher.environment, "PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in "123"
+    }
+    assert len(outputs) == 1
+    assert len(json.loads(outputs.pop())["runs"]) == 3
+
+
+def test_generated_jobs_bring_their_profiles(launcher: Launcher, tmp_path: Path) -> None:
+    """Jobs of topo-aware-sc17's generator run as they are printed: on five machines, neighbours and all."""
+    path = written(
+        tmp_path,
+        launcher.run("simulate", "--generate", "poisson", "--seed", "2", "--count", "50").stdout,
+    )
+    options = (
+        "--machines",
+        "5",
+        "--time-model",
+        "bandwidth,interference",
+        "--policy",
+        "topo-aware-p,best-fit",
+    )
+    done = launcher.run(
+        "simulate", "--topology", "power8-minsky", "--jobs", str(path), *options, "--json"
+    )
+    patient, packed = json.loads(done.stdout)["runs"]
+    assert (patient["slo_violations"], len(patient["jobs"])) == (0, 50)
+    assert packed["slo_violations"] > 0
+    assert {job["machine"] for job in patient["jobs"]} <= set(range(5))
+
+
+def test_all_at_once(launcher: Launcher, tmp_path: Path) -> None:
+    """--at-once lets all jobs come at the beginning, in the order of the file."""
+    (run,) = simulated(launcher, written(tmp_path, COLUMNS), "--at-once")["runs"]
+    assert [(job["id"], job["submitted_s"], job["started_s"]) for job in run["jobs"]] == [
+        (0, 0, 0),
+        (1, 0, 0),
+    ]
+
+
+def test_table(launcher: Launcher, tmp_path: Path) -> None:
+    """Without --json there is a table with a line for each policy, uncut in a pipe, and nothing on stderr."""
+    path = written(tmp_path, COLUMNS)
+    done = launcher.run(
+        "simulate",
+        "--topology",
+        "dgx1-v100",
+        "--jobs",
+        str(path),
+        "--policy",
+        "greedy,preserve-paper",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "2 jobs (1 bandwidth-sensitive) on dgx1-v100, fifo"
+    assert [line.split()[0] for line in lines if line.startswith(("greedy", "preserve-paper"))] == [
+        "greedy",
+        "preserve-paper",
+    ] * 2
+
+
+BROKEN = [
+    ("too few columns", "3,ring,0,10,1\n", f"1: 5 columns, 6 are expected: {HEADER}"),
+    ("no number of GPUs", "3,ring,0,10,1,a\nx,ring,0,10,1,b\n", None),
+    (
+        "a text for GPUs",
+        "3,ring,0,10,1,a\n2.5,ring,0,10,1,b\n",
+        "2: gpus: '2.5' is not a whole number",
+    ),
+    ("a sensitivity that is neither", "3,ring,0,5,7,a\n", "1: sensitive: '7' is neither 0 nor 1"),
+    (
+        "a key twice",
+        '{"gpus": 1, "gpus": 2, "duration_s": 1}\n',
+        "1: no JSON: a key stands there twice",
+    ),
+    (
+        "a number beyond TOML's",
+        f"[[job]]\ngpus = 0x{'f' * 5000}\n",
+        "2: gpus: a number of more than 64 bits",
+    ),
+    ("a text for a time", "3,ring,0,soon,1,a\n", "1: time: 'soon' is not a number"),
+    ("no GPU", "0,ring,0,10,1,a\n", "1: gpus: 0 GPUs requested: at least 1 is needed"),
+    ("an unknown pattern", "2,rnig,0,10,1,a\n", None),
+    ("a time that is none", "2,ring,0,nan,1,a\n", "1: time: nan is not within 0.001 to 1000000000"),
+    (
+        "a time before the beginning",
+        "2,ring,-1,5,1,a\n",
+        "1: arrival: -1.0 is not within 0 to 1000000000",
+    ),
+    ("no JSON", '{"gpus": 2\n', None),
+    (
+        "a list in JSON lines",
+        '{"gpus": 2, "duration_s": 1}\n[1]\n',
+        "2: [1] is not a table of keys and values",
+    ),
+    ("an unknown key", '{"gpu": 2, "duration_s": 1}\n', None),
+    ("no duration", '{"gpus": 2, "name": "x"}\n', "1: job 'x': nobody says its duration_s"),
+    (
+        "no duration in TOML",
+        '[[job]]\ngpus = 2\nduration_s = 1\n\n[[job]]\nname = "x"\ngpus = 2\n',
+        None,
+    ),
+    ("a wrong value in TOML", '[[job]]\nduration_s = 1\ngpus = "two"\n', None),
+    ("no such profile", '[[job]]\nduration_s = 1\nprofile = "vgg61"\n', None),
+    ("a wrong profile", "[[job]]\nduration_s = 1\n\n[profile.x]\ngpsu = 3\n", None),
+    ("no job", "# nothing\n", None),
+    ("no table", "job = 3\n", None),
+    ("not TOML", "[[job]\n", None),
+    ("a command that is a text", '[[job]]\nduration_s = 1\ncommand = "sleep 1"\n', None),
+    ("a command of numbers", "[[job]]\nduration_s = 1\ncommand = [1]\n", None),
+    ("9 of 8 GPUs", "9,ring,0,10,1,a\n", None),
+]
+SAID = {
+    "no number of GPUs": "2: gpus: 'x' is not a whole number",
+    "an unknown pattern": "1: pattern: unknown pattern 'rnig'",
+    "no JSON": "1: no JSON: Expecting ',' delimiter: line 1 column 11 (char 10)",
+    "an unknown key": "1: unknown key 'gpu': known here are name, command, arrival_s, duration_s, ",
+    "no duration in TOML": "5: job 'x': nobody says its duration_s",
+    "a wrong value in TOML": "3: gpus: 'two' is neither a number of GPUs nor 'all'",
+    "no such profile": "1: unknown profile 'vgg61'",
+    "a wrong profile": "5: unknown key 'gpsu': nearest is 'gpus'",
+    "no job": " there is no job in it",
+    "no table": "1: job: 3 is not a list",
+    "not TOML": "1: ",
+    "a command that is a text": "3: command: 'sleep 1' is not a list",
+    "a command of numbers": '3: command: [1] is not a list of texts such as ["python", "train.py"]',
+    "9 of 8 GPUs": "1: job 0 (a) can never run: 9 GPUs requested: dgx1-v100 has 8",
+}
+
+
+@pytest.mark.parametrize(("sentence", "text", "want"), BROKEN, ids=[case[0] for case in BROKEN])
+def test_mistakes_in_a_job_file(
+    launcher: Launcher, tmp_path: Path, sentence: str, text: str, want: str | None
+) -> None:
+    """A mistake is named in one line with path, line and what was expected, with status 2; nothing is simulated."""
+    path = written(tmp_path, text)
+    done = launcher.run("simulate", "--topology", "dgx1-v100", "--jobs", str(path))
+    first = done.stderr.splitlines()[0]
+    assert first.startswith(f"gpulaunch: error: {path}:{want or SAID[sentence]}"), first
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines()) <= 2) == (2, "", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        (("--jobs", "JOBS", "--policy", "presreve"), "--policy: unknown policy 'presreve'"),
+        (("--jobs", "JOBS", "--time-model", "guess"), "--time-model: unknown time model 'guess'"),
+        (
+            ("--jobs", "JOBS", "--machines", "0"),
+            "--machines: '0' is no whole number from 1 to 100000",
+        ),
+        (("--jobs", "/nowhere"), "/nowhere: no such file or directory"),
+        ((), "no jobs given"),
+        (
+            ("--jobs", "JOBS", "--backfill-limit", "1h"),
+            "--backfill-limit has no effect without --queue backfill",
+        ),
+        (
+            ("--jobs", "JOBS", "--time-model", "fixed,bandwidth"),
+            "--time-model: fixed is none of the others",
+        ),
+        (
+            ("--jobs", "JOBS", "--backfill-limit", "soon"),
+            "--backfill-limit: 'soon' is no length of time",
+        ),
+    ],
+)
+def test_mistakes_on_the_command_line(
+    launcher: Launcher, tmp_path: Path, options: tuple[str, ...], want: str
+) -> None:
+    """A wrong option is named in one line, with status 2."""
+    path = str(written(tmp_path, COLUMNS))
+    done = launcher.run(
+        "simulate",
+        "--topology",
+        "dgx1-v100",
+        *(path if word == "JOBS" else word for word in options),
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"gpulaunch: error: {want}"), done.stderr
+
+
+def test_lines_of_json_end_where_json_says(launcher: Launcher, tmp_path: Path) -> None:
+    """A line separator of Unicode inside a text ends no line, and a byte order mark is no part of the first."""
+    text = '\ufeff{"name": "a\u2028b", "gpus": 1, "duration_s": 2}\n{"gpus": 1, "duration_s": 3}\n'
+    (run,) = simulated(launcher, written(tmp_path, text))["runs"]
+    assert [(job["name"], job["ended_s"]) for job in run["jobs"]] == [("a\u2028b", 2), ("job", 3)]
+
+
+def test_columns_may_have_a_header(launcher: Launcher, tmp_path: Path) -> None:
+    """The names of the columns may stand above them."""
+    (run,) = simulated(launcher, written(tmp_path, f"{HEADER}\n{COLUMNS}"))["runs"]
+    assert [job["name"] for job in run["jobs"]] == ["vgg16", "googlenet"]
+
+
+def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path) -> None:
+    """Jobs stay apart from those that the file gives a name, as launches do; a command is no name."""
+    nameless = '[[job]]\ncommand = ["sleep"]\nduration_s = 9\n'
+    apart = f'{nameless}\n{nameless}apart_from = ["sleep"]\n'
+    for text, want in (
+        (apart, [[0], [1]]),
+        (apart.replace("duration", 'name = "sleep"\nduration', 1), [[0], [2]]),
+    ):
+        path = written(tmp_path, text)
+        done = launcher.run(
+            "simulate", "--topology", "power8-minsky", "--jobs", str(path), "--json"
+        )
+        assert [job["gpus"] for job in json.loads(done.stdout)["runs"][0]["jobs"]] == want
+
+
+def test_what_a_job_says_of_itself_comes_before_its_profile(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    """A share of communication that the job says itself is not beaten by its profile's split slowdown."""
+    profile = '[profile.p]\n[profile.p.communication]\nsplit_slowdown_percentage = 200.0\nsource = "here"\n'
+    job = '[[job]]\nprofile = "p"\ngpus = 2\nonly = ["0", "2"]\nduration_s = 10\n'
+    ends = []
+    for own in ("", "communication_percentage = 0.0\n"):
+        path = written(tmp_path, f"{job}{own}\n{profile}")
+        done = launcher.run(
+            "simulate", "--topology", "power8-minsky", "--jobs", str(path), "--json"
+        )
+        ends.append(json.loads(done.stdout)["runs"][0]["jobs"][0]["ended_s"])
+    assert ends == [30, 10]
+
+
+def test_reader_that_goes_away(launcher: Launcher) -> None:
+    """Whoever reads only the beginning gets no traceback."""
+    done = subprocess.run(
+        f"{launcher.script} simulate --generate uniform --count 20000 | head -n 1",
+        env=launcher.environment,
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("[[job]]\n", "")

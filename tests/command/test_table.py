@@ -1,0 +1,253 @@
+"""The allocation table: locked means alive, nothing is free without proof, and trouble is one clear error."""
+
+import fcntl
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SHOW, VGG, Launcher, held
+
+from gpulaunch.errors import FailedError
+from gpulaunch.launch.open_table import open_table
+from gpulaunch.leases import record_file as records
+from gpulaunch.leases import table as tables
+
+
+def put(launcher: Launcher, name: str, content: bytes, *, live: bool) -> int:
+    """A record made by hand, locked if it is to be live; the descriptor that keeps it so."""
+    descriptor = os.open(launcher.state / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    os.write(descriptor, content)
+    if live:
+        fcntl.fcntl(
+            descriptor,
+            fcntl.F_OFD_SETLK,
+            records.struct.pack(records._FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0),
+        )
+    return descriptor
+
+
+def record(launcher: Launcher) -> dict:
+    """The document of a real lease."""
+    with held(launcher, *VGG):
+        return json.loads((launcher.state / launcher.records()[0]).read_bytes())
+
+
+def test_leases_stand_in_the_order_in_which_they_began(launcher: Launcher) -> None:
+    """Of leases that began in the same second the clock tells which was first, whatever their ids."""
+    good = record(launcher)
+    clocks = {"bb": 7.25, "cc": 7.5, "aa": 7.75}
+    held_open = []
+    for place, (name, clock_s) in enumerate(clocks.items()):
+        one = good | {"id": name, "clock_s": clock_s, "uuids": [f"GPU-dgx1-v100-{place}"]}
+        held_open.append(
+            put(launcher, f"gpulaunch.lease.{name}", json.dumps(one).encode(), live=True)
+        )
+    status = json.loads(launcher.run("status", "--topology", "dgx1-v100", "--json").stdout)
+    assert [lease["id"] for lease in status["leases"]] == list(clocks)
+    for descriptor in held_open:
+        os.close(descriptor)
+
+
+UNREADABLE = [
+    ("empty", lambda _: b""),
+    ("no JSON", lambda _: b"{"),
+    ("no table", lambda _: b"[]"),
+    ("nested too deep", lambda _: b"[" * 100_000),
+    ("no UTF-8", lambda _: b"\xff"),
+    ("huge", lambda _: b" " * (records.MAX_RECORD_BYTES + 1)),
+    ("of a newer version", lambda good: json.dumps(good | {"version": 2}).encode()),
+    (
+        "without GPUs",
+        lambda good: json.dumps({k: v for k, v in good.items() if k != "uuids"}).encode(),
+    ),
+    ("with a wrong type", lambda good: json.dumps(good | {"uuids": [1]}).encode()),
+    ("with an unknown key", lambda good: json.dumps(good | {"shared": True}).encode()),
+    (
+        "with a time that is none",
+        lambda good: json.dumps(good | {"started_at": "yesterday"}).encode(),
+    ),
+    ("with an id that is none", lambda good: json.dumps(good | {"id": "\x1b[31m"}).encode()),
+    ("of another id", lambda good: json.dumps(good | {"id": "x"}).encode()),
+]
+
+
+@pytest.mark.parametrize(("sentence", "damage"), UNREADABLE, ids=[row[0] for row in UNREADABLE])
+def test_a_live_record_that_nobody_understands_stops_decisions(
+    launcher: Launcher, sentence: str, damage
+) -> None:
+    """A live record that cannot be understood ends a launch with 125, file and owner named; a dead one is cleared."""
+    content = damage(record(launcher))
+    descriptor = put(launcher, "gpulaunch.lease.aaaaaaaaaaaa", content, live=True)
+    done = launcher.run(*VGG, *SHOW)
+    path = launcher.state / "gpulaunch.lease.aaaaaaaaaaaa"
+    assert (done.returncode, done.stdout) == (125, ""), sentence
+    assert done.stderr.startswith(
+        f"gpulaunch: error: {path}: this live lease of root cannot be understood: "
+    ) or (os.geteuid() != 0), done.stderr
+    os.close(descriptor)
+    assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+    assert launcher.records() == []
+
+
+def test_things_that_are_no_records_are_ignored(launcher: Launcher) -> None:
+    """A symbolic link, a FIFO and a directory under a record's name hold nothing and block nothing."""
+    os.symlink("/dev/zero", launcher.state / "gpulaunch.lease.link")
+    os.mkfifo(launcher.state / "gpulaunch.lease.fifo")
+    (launcher.state / "gpulaunch.lease.directory").mkdir()
+    (launcher.state / "something else").write_text("mine")
+    assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+
+
+def test_a_record_holds_its_gpus_whoever_made_it(launcher: Launcher) -> None:
+    """A live record holds its GPUs though its processes are gone; the same record unlocked holds nothing."""
+    document = record(launcher) | {
+        "id": "bbbbbbbbbbbb",
+        "launcher": [1 << 22, 1],
+        "job": [1 << 22, 1],
+    }
+    descriptor = put(
+        launcher, "gpulaunch.lease.bbbbbbbbbbbb", json.dumps(document).encode(), live=True
+    )
+    assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
+    os.close(descriptor)
+    assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+
+
+def test_a_reader_cannot_pretend_life(launcher: Launcher) -> None:
+    """A read lock, which any user could take on a record, does not keep a dead lease alive."""
+    put_descriptor = put(
+        launcher, "gpulaunch.lease.cccccccccccc", json.dumps(record(launcher)).encode(), live=False
+    )
+    os.close(put_descriptor)
+    reader = os.open(launcher.state / "gpulaunch.lease.cccccccccccc", os.O_RDONLY)
+    fcntl.fcntl(
+        reader, fcntl.F_OFD_SETLK, records.struct.pack(records._FLOCK, fcntl.F_RDLCK, 0, 0, 0, 0)
+    )
+    assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+    os.close(reader)
+
+
+def test_tables_of_different_machines_are_apart(launcher: Launcher, tmp_path: Path) -> None:
+    """Leases on one described machine block nothing on another, nor on one of its name described otherwise."""
+    other = tmp_path / "other.toml"
+    text = (Path(__file__).parents[2] / "profiles" / "machines" / "dgx1-v100.toml").read_text()
+    other.write_text(text.replace("memory_mib = 16160", "memory_mib = 32480"))
+    with held(launcher, *VGG):
+        assert (
+            launcher.run("--topology", str(other), "-p", "vgg16", "-n", "3", *SHOW).stdout
+            == "0,2,3\n"
+        )
+        assert (
+            launcher.run("--topology", "pcie-4gpu-workstation", "-n", "all", *SHOW).stdout
+            == "0,1,2,3\n"
+        )
+
+
+def test_the_host_lock_names_its_holder(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who does not get the host-wide lock in time ends with 125 and is told who has it."""
+    monkeypatch.setattr(tables, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    script = "import fcntl,os,sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print('locked', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script, str(launcher.state)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        holder.stdout.readline()
+        with pytest.raises(FailedError) as caught, open_table(described=True, warn=print).locked():
+            pass
+        assert caught.value.message.endswith(
+            f"the host-wide lock is held for 0.05 s by pid {holder.pid}"
+        )
+        holder.communicate("")
+
+
+def test_the_host_lock_follows_the_directory(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state directory that is replaced while we lock it is locked again, so that all lock the same one."""
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    table = open_table(described=True, warn=print)
+    real = tables.lock_in_time
+    replaced = []
+
+    def replace_then_lock(descriptor: int, timeout_s: float) -> bool:
+        if not replaced:
+            replaced.append(launcher.state.rename(launcher.state.with_name("old")))
+            launcher.state.mkdir()
+        return real(descriptor, timeout_s)
+
+    monkeypatch.setattr(tables, "lock_in_time", replace_then_lock)
+    with table.locked() as locked:
+        assert os.path.samestat(os.fstat(locked._fd), launcher.state.stat())
+
+
+@pytest.mark.parametrize(
+    ("sentence", "prepare", "problem"),
+    [
+        ("it is missing", Path.rmdir, "cannot use this state directory: no such file or directory"),
+        (
+            "it is a file",
+            lambda path: (path.rmdir(), path.write_text("")),
+            "cannot use this state directory: not a directory",
+        ),
+    ],
+)
+def test_a_state_directory_that_will_not_do(
+    launcher: Launcher, sentence: str, prepare, problem: str
+) -> None:
+    """A state directory that cannot be used is one clear error, and nothing runs."""
+    prepare(launcher.state)
+    done = launcher.run(*VGG, *SHOW)
+    assert (done.returncode, done.stdout) == (125, ""), sentence
+    assert done.stderr.startswith(f"gpulaunch: error: {launcher.state}: {problem}")
+
+
+@pytest.mark.parametrize(("limit", "exit_status"), [(64, 0), (6, 125)])
+def test_few_descriptors(launcher: Launcher, limit: int, exit_status: int) -> None:
+    """A low limit on open files is no obstacle; one that leaves no room for ours is one error line."""
+    command = [
+        "bash",
+        "-c",
+        f"ulimit -n {limit}; exec {launcher.script} --topology dgx1-v100 -- echo ran",
+    ]
+    done = subprocess.run(
+        command, env=launcher.environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (exit_status, "" if exit_status else "ran\n"), (
+        done.stderr
+    )
+    assert len(done.stderr.splitlines()) == (1 if exit_status else 0)
+    assert launcher.records() == []
+
+
+def test_a_state_directory_that_depends_on_where_one_stands(launcher: Launcher) -> None:
+    """A relative GPULAUNCH_STATE_DIR would mean one table a directory, so it is refused."""
+    done = launcher.run(
+        *VGG, *SHOW, env=launcher.environment | {"GPULAUNCH_STATE_DIR": "."}, cwd=launcher.state
+    )
+    error = "gpulaunch: error: GPULAUNCH_STATE_DIR=. is no absolute path, so it would mean many tables\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
+
+
+def test_a_long_decision_blocks_nobody(launcher: Launcher, tmp_path: Path) -> None:
+    """While one launcher decides for seconds, others get the host-wide lock."""
+    chance = random.Random(8)  # all edges weigh differently, which takes longest to search
+    pairs = {(chance.randrange(b), b) for b in range(1, 8)} | {
+        (a, b) for b in range(8) for a in range(b) if a + b == 7
+    }
+    graph = tmp_path / "own.edges"
+    graph.write_text("".join(f"{a} {b} {chance.uniform(1, 10)}\n" for a, b in sorted(pairs)))
+    slow = launcher.start("--topology", "torus-2d-16", "--pattern", str(graph), "--", "true")
+    with slow:
+        for _ in range(3):
+            assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+        assert slow.poll() is None, "the slow decision was not slow enough to show anything"
+        slow.send_signal(2)
+        slow.communicate(timeout=30)
+    assert slow.returncode == -2

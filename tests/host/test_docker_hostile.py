@@ -1,0 +1,1102 @@
+"""Containers among strangers: labels, records, images and engines that somebody made up, and docker's own ways back.
+
+Where an engine is real, it is the tests' own. Where it lies, it is a thread with a socket, and docker's client is a
+script, so that only what gpulaunch makes of the lies is seen.
+"""
+
+import functools
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import DGX, Launcher, held, holders, wait_for_end
+from engine import IMAGE, Engine
+from test_docker import complaint
+from test_docker_faults import BUSY, FOREVER, FREE, RUN, Containers, await_true, marked, watcher_of
+
+from gpulaunch.machine.find import find_machine
+
+MACHINE = find_machine("dgx1-v100", print)
+UUIDS = [gpu.uuid for gpu in MACHINE.topology.gpus]
+LEASE_LABEL = "io.gpulaunch.lease"
+GPUS_LABEL = "io.gpulaunch.gpus"
+FORGED_ID = "ffffffffffff"
+SECRET = "hunter2"
+TAKE_ALL = (*DGX, "-n", "all", "--", "true")
+START = (*DGX, "-q", "docker", "start", "job")
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, docker: Engine) -> Iterator[Containers]:
+    """A launcher with the engine that all tests share; nothing of it stays."""
+    launcher = Containers(tmp_path, docker)
+    yield launcher
+    docker.remove_all()
+    end_all_of(launcher)
+
+
+def end_all_of(launcher: Launcher) -> None:
+    """End what a failed test, or a watcher of an engine that lied, has left running."""
+    for pid in marked(launcher):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def forge(
+    launcher: Launcher,
+    engine: str,
+    gpus: tuple[int, ...] = (0,),
+    *,
+    lease_id: str = FORGED_ID,
+    user_id: int | None = None,
+    container: str | None = None,
+) -> Path:
+    """A lease's record that nobody holds, as any user can write it."""
+    document = {
+        "version": 1,
+        "id": lease_id,
+        "table": list(MACHINE.key),
+        "uuids": [UUIDS[gpu] for gpu in gpus],
+        "launcher": [1, 0],
+        "job": [1, 0],
+        "command": ["docker", "run"],
+        "assumed": [],
+        "ancestors": [],
+        "started_at": "2026-01-01T00:00:00Z",
+        "boot_id": "x",
+        "engine": engine,
+    }
+    path = launcher.state / f"gpulaunch.lease.{lease_id}"
+    path.write_text(
+        json.dumps(document | ({"container": container} if container is not None else {}))
+    )
+    if user_id is not None:
+        os.chown(path, user_id, user_id)
+    return path
+
+
+def engine_id(launcher: Containers) -> str:
+    return launcher.engine.docker("info", "--format", "{{.ID}}").stdout.strip()
+
+
+def make(launcher: Containers, *options: str) -> None:
+    """A container called job, by docker alone."""
+    done = launcher.engine.docker("create", "--name", "job", "--init", *options, *FOREVER)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "a/../../outside",
+        "A B",
+        "/etc/passwd",
+        ".",
+        "\x1b[2J",
+        "x" * 300,
+        "é",
+        "\ud800".encode(errors="replace"),
+    ],
+)
+def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
+    """Whatever a container's label says, docker start gives it an ordinary lease, and writes nothing elsewhere."""
+    label = label if isinstance(label, str) else label.decode()
+    (launcher.state / "gpulaunch.lease.a").mkdir()
+    before = set(launcher.state.parent.iterdir())
+    make(
+        launcher,
+        "--label",
+        f"{LEASE_LABEL}={label}",
+        "--label",
+        f"{GPUS_LABEL}={UUIDS[0]},{UUIDS[3]}",
+    )
+    done = launcher.run(*START)
+    assert (done.returncode, done.stderr, launcher.container()) == (0, "", "running")
+    lease = launcher.lease()
+    assert (lease["gpus"], re.fullmatch("[0-9a-f]{12}", lease["id"]) is not None) == ([0, 3], True)
+    assert set(launcher.state.parent.iterdir()) == before
+    assert launcher.can_take_all() == (75, BUSY)
+    launcher.engine.docker("rm", "--force", "job")
+    await_true(lambda: launcher.records() == ["gpulaunch.lease.a"], "the lease has gone")
+
+
+# ---------------------------------------------------------------------------------------------- docker start
+
+
+def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
+    """However soon after docker stop a container is started again, it runs with a lease, which goes with it."""
+    wrong: dict[float, str] = {}
+
+    def play(delay_s: float) -> None:
+        name = f"job-{delay_s:g}"
+        (tmp_path / name).mkdir()
+        launcher = Containers(tmp_path / name, docker)
+        try:
+            done = launcher.run(
+                *DGX, "docker", "run", "-d", "--gpus", "2", "--init", "--name", name, *FOREVER
+            )
+            assert done.returncode == 0, done.stderr
+            first = launcher.lease()
+            docker.docker("stop", name)
+            time.sleep(delay_s)
+            done = launcher.run(*DGX, "docker", "start", name)
+            assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{name}\n")
+            for _ in range(4):  # up to where a watcher that had not noticed would let go
+                lease = launcher.lease()
+                assert (lease["uuids"], lease["container_state"]) == (first["uuids"], "running")
+                assert launcher.can_take_all() == (75, BUSY)
+                time.sleep(0.7)
+            docker.docker("rm", "--force", name)
+            launcher.await_free()
+            await_true(lambda: not marked(launcher), "no watcher is left")
+        except (AssertionError, ValueError) as problem:
+            wrong[delay_s] = str(problem)
+
+    delays_s = (0, 0.3, 1, 1.8, 1.85, 1.9, 1.95, 2.0)
+    with ThreadPoolExecutor(len(delays_s)) as pool:
+        list(pool.map(play, delays_s))
+    docker.remove_all()
+    assert wrong == {}
+
+
+def test_two_starts_at_once(launcher: Containers) -> None:
+    """Of two who start a container again at once, at least one does, and it has one lease."""
+    for _ in range(2):
+        launcher.detach()
+        launcher.engine.docker("stop", "job")
+        starts = [launcher.start(*START) for _ in range(2)]
+        ends = [(start.communicate(timeout=30)[1], start.returncode) for start in starts]
+        assert {status for _, status in ends} <= {0, 75}, ends
+        assert 0 in {status for _, status in ends}, ends
+        assert not any("Traceback" in text for text, _ in ends)
+        assert (launcher.container(), len(launcher.lease()["gpus"])) == ("running", 2)
+        assert launcher.can_take_all() == (75, BUSY)
+        launcher.engine.docker("rm", "--force", "job")
+        launcher.await_free()
+
+
+def test_start_while_somebody_else_has_its_gpus(launcher: Containers) -> None:
+    """A container whose GPUs somebody else has by now is not started."""
+    launcher.detach()
+    launcher.engine.docker("kill", "job")
+    launcher.await_free()
+    with held(launcher, *DGX, "-n", "all"):
+        done = launcher.run(*START)
+        assert (done.returncode, done.stdout) == (75, "")
+        assert "leased" in complaint(done)
+        assert launcher.container() == "exited"
+    assert launcher.records() == []
+    assert launcher.run(*START).returncode == 0
+    assert (launcher.container(), launcher.can_take_all()) == ("running", (75, BUSY))
+
+
+@pytest.mark.parametrize("whose", ["of nobody", "the real one"])
+def test_start_in_spite_of_a_forged_lease(launcher: Containers, whose: str) -> None:
+    """Another user's forged record under the id on a container's label is no lease for it."""
+    lease = launcher.detach()
+    launcher.engine.docker("kill", "job")
+    launcher.await_free()
+    real = whose == "the real one"
+    launcher.engine.docker("run", "-d", "--name", "keeper", "--init", *FOREVER)
+    keeper = "keeper" if real else None
+    at = engine_id(launcher) if real else "of-nobody"
+    record = forge(launcher, at, (), lease_id=lease["id"], user_id=12345, container=keeper)
+    done = launcher.run(*START)
+    assert (done.returncode, launcher.container()) == (0, "running"), done.stderr
+    record.unlink()  # as its owner may at any time
+    assert launcher.lease()["uuids"] == lease["uuids"]
+    assert launcher.can_take_all() == (75, BUSY)
+    launcher.engine.docker("rm", "--force", "job")
+    launcher.await_free()
+
+
+def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
+    """A waiter who has seen a container end gives its GPUs to nobody once it has been started again."""
+    with held(launcher, *DGX) as other:
+        assert launcher.run(*RUN, "-d", *FOREVER).returncode == 0
+        watcher = watcher_of_only(launcher, other.process.pid)
+        os.kill(watcher, signal.SIGKILL)
+        wait_for_end(watcher)
+        launcher.engine.docker("kill", "job")
+        waiter = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
+        assert "waiting as number 1" in waiter.stderr.readline()
+        waiter.send_signal(signal.SIGSTOP)  # so that it bars nobody
+        await_true(lambda: status_of(waiter.pid) == "T", "it has stopped")
+        done = launcher.run(*START)
+        assert (done.returncode, launcher.container()) == (0, "running"), done.stderr
+        watcher = watcher_of_only(launcher, other.process.pid)
+        os.kill(watcher, signal.SIGKILL)
+        wait_for_end(watcher)
+        waiter.send_signal(signal.SIGCONT)
+    time.sleep(1.5)
+    assert (waiter.poll(), launcher.container()) == (None, "running")
+    assert launcher.can_take_all()[0] == 75
+    launcher.engine.docker("rm", "--force", "job")
+    waiter.communicate(timeout=30)
+    assert waiter.returncode == 0
+    assert launcher.can_take_all() == FREE
+
+
+def watcher_of_only(launcher: Containers, other: int) -> int:
+    """The watcher of the only container, where another job has a lease, too."""
+    records = [launcher.state / name for name in launcher.records() if ".lease." in name]
+    (watcher,) = {
+        pid for record in records for pid in holders(record) if other not in holders(record)
+    }
+    return watcher
+
+
+def status_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_doctor_names_a_container_without_lease(launcher: Containers) -> None:
+    """A container that docker alone has started again is named by doctor, until it has a lease again."""
+
+    def named() -> list[str]:
+        done = launcher.run("doctor", *DGX, "--json")
+        assert done.stderr == ""
+        found = json.loads(done.stdout)["findings"]
+        assert done.returncode == (
+            1 if any(finding["state"] == "problem" for finding in found) else 0
+        )
+        return [finding["text"] for finding in found if finding["subject"] == "containers"]
+
+    launcher.detach()
+    assert named() == []
+    launcher.engine.docker("kill", "job")
+    launcher.await_free()
+    assert named() == []
+    launcher.engine.docker("start", "job")
+    (text,) = named()
+    assert re.fullmatch("container job has .* no lease", text)
+    assert "gpulaunch docker start" in launcher.run("doctor", *DGX).stdout
+    launcher.engine.docker("kill", "job")
+    assert launcher.run(*START).returncode == 0
+    assert named() == []
+
+
+# ---------------------------------------------------------------------------------------------- docker commit
+
+
+@pytest.mark.parametrize("how", [("run", "-d"), ("create",)], ids=["run", "create"])
+def test_committed_image(launcher: Containers, how: tuple[str, ...]) -> None:
+    """Containers of an image that was committed from a launched one hold no lease, and are not ended with it."""
+    lease = launcher.detach()
+    launcher.engine.docker("commit", "job", "committed:1")
+    copy = launcher.engine.docker(*how, "--name", "copy", "--init", "committed:1", "sleep", "1000")
+    assert copy.returncode == 0, copy.stderr
+    before = state_of(launcher, "copy")
+
+    assert (launcher.lease()["id"], launcher.lease()["container_name"]) == (lease["id"], "job")
+    assert "copy" not in launcher.run("status", *DGX).stdout
+    assert launcher.run("free", lease["id"]).returncode == 0
+    assert (launcher.records(), launcher.container(), state_of(launcher, "copy")) == (
+        [],
+        "exited",
+        before,
+    )
+    assert launcher.can_take_all() == FREE
+    assert (
+        launcher.run(*DGX, "docker", "start", "copy").returncode == 0
+    )  # as docker alone would: it has no GPUs
+    assert (launcher.records(), state_of(launcher, "copy")) == ([], "running")
+
+
+def test_committed_image_launched(launcher: Containers) -> None:
+    """A container of such an image that gpulaunch runs has a lease of its own, which goes with it."""
+    first = launcher.detach()
+    launcher.engine.docker("commit", "job", "committed:1")
+    run = (
+        *DGX,
+        "-q",
+        "docker",
+        "run",
+        "-d",
+        "--gpus",
+        "2",
+        "--name",
+        "copy",
+        "--init",
+        "committed:1",
+        "sleep",
+        "1000",
+    )
+    assert launcher.run(*run).returncode == 0
+    names = {lease["container_name"]: lease for lease in launcher.leases()}
+    assert set(names) == {"job", "copy"}
+    assert not set(names["job"]["uuids"]) & set(names["copy"]["uuids"])
+    launcher.engine.docker("kill", "job")
+    await_true(lambda: len(launcher.records()) == 1, "the first lease has gone")
+    assert launcher.lease()["id"] != first["id"]
+    launcher.engine.docker("kill", "copy")
+    launcher.await_free()
+    assert launcher.run(*DGX, "-q", "docker", "start", "copy").returncode == 0
+    assert launcher.lease()["uuids"] == names["copy"]["uuids"]
+
+
+def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
+    """A container of such an image does not keep the lease when the first one ends, watched or not."""
+    for watched in (True, False):
+        launcher.detach()
+        launcher.engine.docker("commit", "job", "committed:1")
+        launcher.engine.docker(
+            "run", "-d", "--name", "copy", "--init", "committed:1", "sleep", "1000"
+        )
+        if not watched:
+            os.kill(watcher_of(launcher), signal.SIGKILL)
+        launcher.engine.docker("rm", "--force", "job")
+        if watched:
+            launcher.await_free()
+        assert (launcher.can_take_all(), state_of(launcher, "copy")) == (FREE, "running")
+        launcher.engine.docker("rm", "--force", "copy")
+
+
+def test_committed_image_that_is_gone(launcher: Containers) -> None:
+    """Nor do they when that image has been removed, so that its labels cannot be looked at any more."""
+    lease = launcher.detach()
+    launcher.engine.docker("commit", "job", "committed:1")
+    launcher.engine.docker("create", "--name", "copy", "committed:1", "sleep", "1000")
+    assert launcher.engine.docker("rmi", "--force", "committed:1").returncode == 0
+    assert launcher.run("free", lease["id"]).returncode == 0
+    assert (launcher.records(), launcher.container(), state_of(launcher, "copy")) == (
+        [],
+        "exited",
+        "created",
+    )
+    assert launcher.can_take_all() == FREE
+
+
+def state_of(launcher: Containers, name: str) -> str:
+    return launcher.engine.docker("inspect", "--format", "{{.State.Status}}", name).stdout.strip()
+
+
+# ---------------------------------------------------------------------------------------------- secrets, and files
+
+SPELLINGS = (
+    "-e",
+    "A1=V",
+    "-eA2=V",
+    "-e=A3=V",
+    "--env",
+    "A4=V",
+    "--env=A5=V",
+    "-ie",
+    "A6=V",
+    "-ieA7=V",
+    "-e",
+    "V=V",
+)
+
+
+def test_variables_stay_secret(launcher: Containers) -> None:
+    """The values of variables, however spelled, are in no record and not in status, but in the container."""
+    words = [word.replace("V", SECRET) for word in SPELLINGS]
+    launcher.detach(*words)
+    (name,) = launcher.records()
+    seen = [(launcher.state / name).read_text()]
+    with launcher.start(
+        *DGX, "-n", "all", "--wait", "docker", "run", *words, IMAGE, "true"
+    ) as waiter:
+        seen.append(waiter.stderr.readline())
+        await_true(lambda: len(launcher.records()) == 2, "it waits")
+        seen += [(launcher.state / name).read_text() for name in launcher.records()]
+        seen += [
+            launcher.run("status", *DGX, *json_or_not).stdout for json_or_not in ((), ("--json",))
+        ]
+        waiter.terminate()
+        seen += waiter.communicate()
+    shown = launcher.lease()["command"]
+    assert not any(f"={SECRET}" in text for text in seen), seen
+    assert [word for word in shown if "A" in word or SECRET in word] == [
+        "A1=...",
+        "-eA2=...",
+        "-e=A3=...",
+        "A4=...",
+        "--env=A5=...",
+        "A6=...",
+        "-ieA7=...",
+        f"{SECRET}=...",
+    ]
+    inside = launcher.engine.docker("inspect", "--format", "{{json .Config.Env}}", "job").stdout
+    assert {f"A{number}={SECRET}" for number in range(1, 8)} < set(json.loads(inside))
+
+
+def test_dry_run_shows_what_would_run(launcher: Containers) -> None:
+    """--dry-run shows the user's own words unchanged, and no record is made of them."""
+    words = [word.replace("V", SECRET) for word in SPELLINGS]
+    done = launcher.run(*DGX, "-q", "--dry-run", "--json", "docker", "run", *words, IMAGE, "true")
+    argv = json.loads(done.stdout)["argv"]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert argv[: 2 + len(words)] == ["docker", "run", *words]
+    assert argv[-2:] == [IMAGE, "true"]
+    assert launcher.records() == []
+
+
+def test_variables_from_a_pipe(launcher: Containers) -> None:
+    """An --env-file that can be read only once, as the shell's <(...) is, is docker's to read."""
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"A=from-a-pipe\n")
+    os.close(write_end)
+    flags = ("--env-file", f"/dev/fd/{read_end}")
+    done = launcher.run(
+        *DGX,
+        "-q",
+        "docker",
+        "run",
+        "--rm",
+        *flags,
+        IMAGE,
+        "sh",
+        "-c",
+        "echo $A",
+        pass_fds=(read_end,),
+    )
+    os.close(read_end)
+    assert (done.returncode, done.stdout) == (0, "from-a-pipe\n"), done.stderr
+
+
+def test_variables_from_a_named_pipe(launcher: Containers, tmp_path: Path) -> None:
+    """The same for a FIFO, whose only writer writes once."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["sh", "-c", f"echo A=from-a-fifo > {fifo}"]) as writer:
+        flags = ("--env-file", str(fifo))
+        try:
+            done = launcher.run(
+                *DGX,
+                "-q",
+                "docker",
+                "run",
+                "--rm",
+                *flags,
+                IMAGE,
+                "sh",
+                "-c",
+                "echo $A",
+                timeout=15,
+            )
+        finally:
+            writer.kill()
+    assert (done.returncode, done.stdout) == (0, "from-a-fifo\n"), done.stderr
+
+
+def test_relative_socket(launcher: Containers) -> None:
+    """With a relative DOCKER_HOST the lease ends with the container, though its watcher works elsewhere."""
+    launcher.environment["DOCKER_HOST"] = "unix://docker.sock"
+    run = (*DGX, "-q", "docker", "run", "-d", "--gpus", "2", "--name", "job", "--init", *FOREVER)
+    done = launcher.run(*run, cwd=launcher.engine.directory)
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = launcher.run("status", *DGX, "--json", cwd=launcher.engine.directory)
+    (lease,) = json.loads(shown.stdout)["leases"]
+    assert (lease["container_state"], lease["container_problem"]) == ("running", None)
+    launcher.engine.docker("kill", "job")
+    launcher.await_free()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ("run", image)
+            for image in (
+                "",
+                "../containers/x",
+                "/",
+                "?",
+                "a b",
+                "%2e%2e/x",
+                "x?y=z",
+                b"\xff",
+                "a\nb",
+            )
+        ),
+        *(
+            (start, name)
+            for start in ("start", "restart")
+            for name in ("", "../x", ".", "..", "x?y", b"\xff", "a\nb")
+        ),
+        ("run", "--name", "../x", IMAGE, "true"),
+        ("start", "a", "", "b"),
+    ],
+    ids=repr,
+)
+def test_names_that_are_none(launcher: Containers, words: tuple[str | bytes, ...]) -> None:
+    """What cannot be a name is docker's error, or one line of gpulaunch's own with 125."""
+    bare = subprocess.run(
+        ["docker", *words], env=launcher.environment, capture_output=True, check=False
+    )
+    done = launcher.run(*DGX, "-q", "docker", *words)
+    if done.stderr.startswith("gpulaunch: "):
+        assert (done.returncode, complaint(done) != "") == (125, True)
+    else:
+        assert (done.returncode, done.stderr) == (
+            bare.returncode,
+            bare.stderr.decode(errors="surrogateescape"),
+        )
+    assert launcher.records() == []
+
+
+@pytest.mark.parametrize(
+    "words", [("docker", "run", IMAGE), ("docker", "start", "x"), ("doctor",), ("status",)]
+)
+def test_socket_with_a_long_path(launcher: Containers, words: tuple[str, ...]) -> None:
+    """A path that is too long for a socket is one line, not a traceback, and disturbs nobody but docker."""
+    launcher.environment["DOCKER_HOST"] = f"unix://{'x' * 200}"
+    forge(launcher, "of-nobody")
+    done = launcher.run(*DGX, *words)
+    assert "Traceback" not in done.stderr
+    if words[0] == "docker":
+        assert (
+            done.returncode,
+            complaint(done).endswith(f"/{'x' * 200}: AF_UNIX path too long"),
+        ) == (125, True)
+    assert launcher.run(*DGX, "--", "true").returncode == 0
+
+
+def test_count_and_devices_disagree(launcher: Containers) -> None:
+    """A -n that contradicts a device list is a usage error."""
+    done = launcher.run(*DGX, "-n", "1", "docker", "run", "--gpus", '"device=0,2"', IMAGE, "true")
+    assert (done.returncode, "disagree" in complaint(done)) == (2, True)
+    assert launcher.records() == []
+
+
+# ---------------------------------------------------------------------------------------------- nested, and quiet
+
+
+def test_container_of_a_nested_launch(launcher: Containers) -> None:
+    """A container that a job has started keeps its lease, and its watcher, when the job has ended; and no longer."""
+    inner = "gpulaunch -q docker run -d --gpus 1 --init --name job " + " ".join(FOREVER)
+    done = launcher.run(*DGX, "-q", "-n", "2", "--", "sh", "-c", inner)
+    assert done.returncode == 0, done.stderr
+    assert len(launcher.lease()["gpus"]) == 1
+    os.kill(watcher_of(launcher), 0)
+    assert launcher.can_take_all()[0] == 75
+    assert launcher.run(*DGX, "-n", "7", "--", "true").returncode == 0
+    launcher.engine.docker("rm", "--force", "job")
+    launcher.await_free()
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--explain",)], ids=repr)
+def test_dry_run_that_nobody_reads(launcher: Containers, options: tuple[str, ...]) -> None:
+    """A dry run into a pipe whose reader has gone ends quietly."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    words = (*DGX, "-q", "--dry-run", *options, "docker", "run", IMAGE)
+    done = launcher.run(*words, capture_output=False, stdout=write_end, stderr=subprocess.PIPE)
+    os.close(write_end)
+    assert done.stderr == b""
+
+
+def test_watcher_sleeps_through_healthchecks(launcher: Containers) -> None:
+    """What happens all the time in a container, such as healthchecks, does not wake its watcher."""
+    launcher.detach("--health-cmd", "true", "--health-interval", "20ms")
+    watcher = watcher_of(launcher)
+    await_true(lambda: launcher.container("Health.Status") == "healthy", "it is healthy")
+    before, began = wakes(watcher), checks(launcher)
+    await_true(lambda: checks(launcher) != began, "it is checked")
+    time.sleep(1)
+    assert wakes(watcher) - before <= 3  # one look for a start that fails may fall into it
+
+
+def wakes(pid: int) -> int:
+    return int(
+        re.search(
+            r"^voluntary_ctxt_switches:\s*(\d+)",
+            Path(f"/proc/{pid}/status").read_text(),
+            re.MULTILINE,
+        )[1]
+    )
+
+
+def checks(launcher: Containers) -> str:
+    return launcher.engine.docker("inspect", "--format", "{{json .State.Health.Log}}", "job").stdout
+
+
+def test_lease_of_an_engine_that_is_gone(launcher: Containers) -> None:
+    """A lease whose engine nobody knows cannot be freed, with one line and what to do, which then works."""
+    path = forge(launcher, "of-nobody", (0, 1))
+    done = launcher.run("free", FORGED_ID)
+    assert (done.returncode, complaint(done)) == (
+        125,
+        f"lease {FORGED_ID}: its Docker Engine does not run here",
+    )
+    assert re.search("rm |remove", done.stderr.splitlines()[1])
+    assert launcher.can_take_all() == (75, BUSY)
+    path.unlink()
+    assert launcher.can_take_all() == FREE
+
+
+@pytest.mark.parametrize("container", ["\ud800", "", "../x", "a\nb", "x" * 5000, "\x1b[2J", "job"])
+def test_record_names_a_container(launcher: Containers, container: str) -> None:
+    """What a stranger's record says of a container on the real engine stops nobody, and ends nothing of others."""
+    make(launcher)
+    forge(launcher, engine_id(launcher), user_id=12345, container=container)
+    for words in (ONE, (*DGX, "-n", "7", "--", "true"), COMMANDS["status"], COMMANDS["doctor"]):
+        done = launcher.run(*words)
+        assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False), words
+    assert launcher.container() == "created"
+
+
+# ---------------------------------------------------------------------------------------------- engines that lie
+
+OK = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n"
+FAKE = "fake-engine"
+INFO = {"ID": FAKE, "ServerVersion": "1.0", "Runtimes": {"runc": {}}}
+CONTAINER = {
+    "Id": "c" * 64,
+    "Name": "/somebody",
+    "Image": "sha256:0",
+    "State": {"Status": "running", "ExitCode": 0},
+    "HostConfig": {},
+    "Config": {"Labels": {LEASE_LABEL: FORGED_ID, GPUS_LABEL: UUIDS[0]}},
+}
+Talk = Callable[[socket.socket, threading.Event], None]
+
+
+class Liar:
+    """What answers at a socket in an engine's place, until it is closed."""
+
+    def __init__(self, path: Path, talk: Talk) -> None:
+        self.path, self._talk = path, talk
+        self._closed = threading.Event()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+        path.chmod(0o666)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while not self._closed.is_set():
+            with suppress(OSError):
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            self._talk(connection, self._closed)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.path.unlink()
+
+
+def asked(connection: socket.socket) -> str:
+    """The path in a request."""
+    request = b""
+    while b"\r\n\r\n" not in request:
+        part = connection.recv(65536)
+        if not part:
+            raise ConnectionError
+        request += part
+    return request.split(b" ")[1].decode()
+
+
+def says(content: bytes) -> Talk:
+    def talk(connection: socket.socket, _: threading.Event) -> None:
+        asked(connection)
+        connection.sendall(content)
+
+    return talk
+
+
+def silent(connection: socket.socket, closed: threading.Event, head: bytes = b"") -> None:
+    asked(connection)
+    connection.sendall(head)
+    closed.wait()
+
+
+def slow_bytes(connection: socket.socket, closed: threading.Event) -> None:
+    asked(connection)
+    for byte in OK + b" " * 1000:
+        connection.sendall(bytes([byte]))
+        if closed.wait(1):
+            return
+
+
+def endless(connection: socket.socket, closed: threading.Event, head: bytes = b"") -> None:
+    asked(connection)
+    connection.sendall(head)
+    while not closed.is_set():
+        connection.sendall(b"x" * 65536)
+
+
+def lies(late_s: float = 0, **answers: object) -> Talk:
+    """A whole engine, with answers of its own about info, image, list and container; None is no such thing."""
+
+    def talk(connection: socket.socket, closed: threading.Event) -> None:
+        path = asked(connection)
+        honest = {
+            "other": None,
+            "info": INFO,
+            "image": None,
+            "list": [{"Id": CONTAINER["Id"]}],
+            "container": CONTAINER,
+        }
+        kinds = {
+            "/info": "info",
+            "/images/": "image",
+            "/containers/json": "list",
+            "/containers/": "container",
+        }
+        answer = {**honest, **answers}[
+            next((kind for start, kind in kinds.items() if path.startswith(start)), "other")
+        ]
+        closed.wait(late_s)
+        answer = answer(path) if callable(answer) else answer
+        connection.sendall(
+            b"HTTP/1.0 404 No\r\n\r\n{}" if answer is None else OK + json.dumps(answer).encode()
+        )
+
+    return talk
+
+
+def container(**parts: object) -> dict:
+    return {**CONTAINER, **parts}
+
+
+def labels(found: object) -> dict:
+    return {"Config": {"Labels": found}}
+
+
+def status_line(line: str, body: str = "{}") -> Talk:
+    return says(f"{line}\r\nLocation: /elsewhere\r\n\r\n{body}".encode())
+
+
+SLOW = {
+    "nothing": silent,
+    "a byte every second": slow_bytes,
+    "a long list slowly": lies(1.2, list=[{"Id": f"{number:064x}"} for number in range(20)]),
+    "everything slowly": lies(1.8),
+}
+NO_ENGINE = {
+    "bytes without end": endless,
+    "a body without end": functools.partial(endless, head=OK),
+    "a word": says(b"hello"),
+    "a list": says(b"[]"),
+    "half a status line": says(b"HTTP/1.0 "),
+    "no body": says(OK),
+    "a document that is a list": says(OK + b"[]"),
+    "an empty document": says(OK + b"{}"),
+    "a deep list": says(OK + b"[" * 100_000),
+    "a long number": says(OK + b"9" * 100_000),
+    "half a document": says(OK + b'{"ID": "fa'),
+    "a document of wrong types": says(
+        OK + b'{"ID": 5, "ServerVersion": 5, "Runtimes": 5, "CDISpecDirs": 5}'
+    ),
+    "bytes that are no text": says(OK + b"\xff\xfe"),
+    "no such thing": status_line("HTTP/1.0 404 Not Found"),
+    "a failure": status_line("HTTP/1.0 500 Failure", '{"message": "it is \\u001b[2J broken"}'),
+    "a failure without a reason": status_line("HTTP/1.0 500 Failure", "[" * 100_000),
+    "elsewhere": status_line("HTTP/1.0 301 Moved"),
+    "elsewhere for now": status_line("HTTP/1.0 302 Found"),
+    "a conflict": status_line("HTTP/1.0 409 Conflict"),
+    "no status at all": status_line("HTTP/1.0 ²00 OK"),
+    "podman": says(
+        b"HTTP/1.0 200 OK\r\nServer: Libpod/5.0.0 (linux)\r\n\r\n" + json.dumps(INFO).encode()
+    ),
+    "goodbye": lambda _, __: None,
+    "an id that is a number": lies(info=INFO | {"ID": 5}),
+    "no id": lies(info=INFO | {"ID": None}),
+    "an id that is a list": lies(info=INFO | {"ID": ["x"]}),
+}
+ODD = {
+    "an empty id": lies(info=INFO | {"ID": ""}),
+    "devices that are numbers": lies(info=INFO | {"DiscoveredDevices": [{"ID": 5}]}),
+    "runtimes that are lists": lies(info=INFO | {"Runtimes": [[5]]}),
+    "directories that are numbers": lies(info=INFO | {"CDISpecDirs": [1.5]}),
+    "directories that are descriptors": lies(info=INFO | {"CDISpecDirs": [0]}),
+    "a directory that is no path": lies(info=INFO | {"CDISpecDirs": ["\0", "\ud800"]}),
+    "an image's profile that is a number": lies(image=labels({"io.gpulaunch.profile": 5})),
+    "an image's profile that is no text": lies(image=labels({"io.gpulaunch.profile": "\ud800"})),
+    "an image's labels that are a list": lies(image=labels([5])),
+}
+CONTAINERS = {
+    "containers that are no list": lies(list={"a": 1}),
+    "container ids that are numbers": lies(list=[{"Id": 5}]),
+    "container ids that are no text": lies(list=[{"Id": "\ud800"}]),
+    "containers that it does not know": lies(list=None),
+    "a container of nothing": lies(container={}),
+    "a container's id that is a number": lies(container=container(Id=5)),
+    "an image's id that is a number": lies(container=container(Image=5)),
+    "an image's id that is no text": lies(container=container(Image="\ud800")),
+    "a name that is a number": lies(container=container(Name=5)),
+    "a state that is a list": lies(container=container(State={"Status": []})),
+    "labels that are a list": lies(container=container(**labels(["x"]))),
+    "labels that are numbers": lies(container=container(**labels({LEASE_LABEL: 5, GPUS_LABEL: 5}))),
+    "a lease that is a list": lies(
+        container=container(**labels({LEASE_LABEL: ["x"], GPUS_LABEL: UUIDS[0]}))
+    ),
+    "a policy that is a list": lies(container=container(HostConfig={"RestartPolicy": ["x"]})),
+    "a policy that is a table": lies(
+        container=container(HostConfig={"RestartPolicy": {"Name": {}}})
+    ),
+    "names that move the cursor": lies(
+        container=container(Name="/\x1b]0;evil\x07\x1b[2J", State={"Status": "paused"})
+    ),
+    "a stray name that moves the cursor": lies(
+        container=container(
+            Name="/\x1b[2J\x07", **labels({LEASE_LABEL: "e" * 12, GPUS_LABEL: UUIDS[0]})
+        )
+    ),
+    "a state that moves the cursor": lies(container=container(State={"Status": "\x1b[2J"})),
+    "a version that moves the cursor": lies(info=INFO | {"ServerVersion": "\x1b[2J"}),
+}
+
+
+def ended(stream: Talk) -> Talk:
+    """An engine whose container has ended, but whose events are a stream of their own."""
+    lease: list[str] = []
+
+    def listed(path: str) -> list[dict]:
+        lease[:] = re.findall(r"lease(?:=|%3D)([0-9a-f]{12})", path)
+        return [{"Id": CONTAINER["Id"]}]
+
+    def inspected(_: str) -> dict:
+        return container(
+            State={"Status": "exited", "ExitCode": 0}, **labels({LEASE_LABEL: lease[0]})
+        )
+
+    rest = lies(list=listed, container=inspected)
+
+    def talk(connection: socket.socket, closed: threading.Event) -> None:
+        events = connection.recv(4096, socket.MSG_PEEK).startswith(b"GET /events")
+        (stream if events else rest)(connection, closed)
+
+    return talk
+
+
+EVENTS = {
+    "events that say nothing": ended(functools.partial(silent, head=OK)),
+    "events without end": ended(functools.partial(endless, head=OK)),
+}
+CLEAR = ("labels that are numbers", "a lease that is a list", "a stray name that moves the cursor")
+"""Lies that may be taken to say that there is no container of this lease."""
+
+LIES = {**SLOW, **NO_ENGINE, **ODD, **CONTAINERS}
+MOST_MEMORY_KIB = 400_000  # of addresses; Python alone takes 60,000
+
+
+ONE = (*DGX, "--", "true")
+COMMANDS = {
+    "one": ONE,
+    "all": TAKE_ALL,
+    "status": ("status", *DGX),
+    "doctor": ("doctor", *DGX),
+    "docker run": (*DGX, "-q", "docker", "run", IMAGE, "true"),
+    "docker start": (*DGX, "-q", "docker", "start", "x"),
+    "docker start of two": (*DGX, "-q", "docker", "start", "x", "y"),
+}
+
+
+class Outcome(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+def carry_out(launcher: Launcher, words: tuple[str, ...], most_s: float = 31) -> Outcome:
+    """Run gpulaunch in little memory."""
+    limited = f'ulimit -v {MOST_MEMORY_KIB}; exec "$0" "$@"'
+    began = time.monotonic()
+    with subprocess.Popen(
+        ["sh", "-c", limited, launcher.script, *words],
+        env=launcher.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            output = [
+                text.decode(errors="surrogateescape")
+                for text in process.communicate(timeout=most_s)
+            ]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return Outcome(-1, "", "did not end", time.monotonic() - began)
+    return Outcome(process.returncode, *output, time.monotonic() - began)
+
+
+def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
+    """A launcher where a lease stands that nobody holds, and its engine is a liar: the user's own, or a stranger's."""
+    home = Path(tempfile.mkdtemp(prefix="gph-", dir="/tmp"))  # a socket's path must be short
+    stack.callback(shutil.rmtree, home)
+    launcher = Launcher(home)
+    stack.callback(end_all_of, launcher)
+    client = home / "bin" / "docker"
+    client.parent.mkdir()
+    client.write_text("#!/bin/sh\necho docker was run\nexit 3\n")
+    client.chmod(0o755)
+    launcher.environment["PATH"] = f"{client.parent}:{launcher.environment['PATH']}"
+    place = home if user_id is None else Path(f"/run/user/{user_id}")
+    if user_id is not None:
+        if not place.parent.exists():
+            place.parent.mkdir()
+            stack.callback(place.parent.rmdir)
+        place.mkdir()
+        stack.callback(place.rmdir)
+    socket_path = place / "docker.sock"
+    stack.callback(Liar(socket_path, talk).close)
+    launcher.environment["DOCKER_HOST"] = (
+        f"unix://{socket_path}" if user_id is None else f"unix://{home}/none"
+    )
+    forge(launcher, FAKE, user_id=user_id)
+    for gpu in range(1, 1 if user_id is None else 5):
+        forge(launcher, FAKE, (gpu,), user_id=user_id, lease_id=f"{FORGED_ID}{gpu}")
+    return launcher
+
+
+def nobody() -> Iterator[int]:
+    """Ids of users that there are not."""
+    first = 1_900_000_000 + 100 * os.getpid()  # other sessions may be at it, too
+    for user_id in range(first, first + 100):
+        try:
+            pwd.getpwuid(user_id)
+        except KeyError:
+            if not Path(f"/run/user/{user_id}").exists():
+                yield user_id
+
+
+Told = Mapping[tuple[str, str, str], Outcome]
+OWN, STRANGE = "the user's own", "a stranger's"
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[Told]:
+    """What every command makes of every lie. All at once: most of it is waiting."""
+    found: dict[tuple[str, str, str], Future[Outcome]] = {}
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(24))
+        ids = nobody()
+        for lie, talk in EVENTS.items():
+            launcher = confronted(stack, talk, None)
+            found[lie, OWN, "docker run"] = pool.submit(carry_out, launcher, COMMANDS["docker run"])
+        for lie, talk in LIES.items():
+            for whose in (OWN, STRANGE) if os.geteuid() == 0 else (OWN,):
+                launcher = confronted(stack, talk, None if whose == OWN else next(ids))
+                for name in asked_of(lie, whose):
+                    found[lie, whose, name] = pool.submit(carry_out, launcher, COMMANDS[name])
+        yield {key: future.result() for key, future in found.items()}
+
+
+def asked_of(lie: str, whose: str) -> list[str]:
+    """Commands that meet a lie: nobody asks a stranger's engine for containers of his own."""
+    if whose == STRANGE:
+        return ["one", "all", "status"]
+    skipped = {"docker run"} if lie in CONTAINERS else {"docker start of two"}
+    skipped |= {"doctor", "docker start"} if " slowly" in lie else set()
+    return [name for name in COMMANDS if name not in skipped]
+
+
+@pytest.mark.parametrize("whose", [OWN, STRANGE])
+@pytest.mark.parametrize("lie", LIES)
+def test_launch_beside_a_lie(told: Told, lie: str, whose: str) -> None:
+    """Whatever answers for a lease's engine, who needs no docker launches soon, and the lease is not forgotten."""
+    if whose == STRANGE and os.geteuid() != 0:
+        pytest.skip("needs root to forge another user's lease")
+    one, everything, status = (told[lie, whose, name] for name in ("one", "all", "status"))
+    if not (
+        lie in CLEAR and one.returncode == 75
+    ):  # all GPUs are free then, and the other launch has them
+        assert (one.returncode, one.stderr) == (0, ""), one
+    assert everything.returncode == 75 or (everything.returncode == 0 and lie in CLEAR), everything
+    assert status.returncode == 0, status
+    assert not any(
+        word in f"{out.stdout}{out.stderr}" for out in (one, everything, status) for word in HARMFUL
+    )
+    assert [out.seconds for out in (one, everything, status) if out.seconds > 10] == []
+
+
+HARMFUL = ("Traceback", "\x1b", "\x07", "out of memory")
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_docker_with_a_lie(told: Told, lie: str) -> None:
+    """Whatever answers at DOCKER_HOST, gpulaunch says in one line what is wrong, or leaves it to docker."""
+    for name in ("docker run", "docker start", "docker start of two", "doctor"):
+        outcome = told.get((lie, OWN, name))
+        if outcome is None:
+            continue
+        assert not any(word in f"{outcome.stdout}{outcome.stderr}" for word in HARMFUL), outcome
+        assert outcome.seconds < 30, outcome
+        if name == "doctor":
+            assert outcome.returncode in (0, 1), outcome
+        elif "docker was run" in outcome.stdout:
+            assert (lie in NO_ENGINE, outcome.returncode, outcome.stderr) == (False, 3, ""), outcome
+        else:
+            assert (outcome.returncode, complaint(outcome) != "") in (
+                (125, True),
+                (2, lie not in NO_ENGINE),
+                (75, name == "docker start" and lie not in NO_ENGINE),
+            ), outcome
+
+
+@pytest.mark.parametrize("lie", EVENTS)
+def test_events_without_end(told: Told, lie: str) -> None:
+    """An engine whose events never come, or never end, costs a launch ten seconds, and not docker's status."""
+    outcome = told[lie, OWN, "docker run"]
+    assert outcome[:3] == (3, "docker was run\n", "")
+    assert outcome.seconds < 15
+
+
+@pytest.mark.parametrize("found", [5, None, "", ["x"], {}, "\ud800", "\x1b[2J"], ids=repr)
+def test_engine_id_in_a_record(found: object) -> None:
+    """Whatever an engine calls itself, the record of a launch through it can be read by others."""
+    with ExitStack() as stack:
+        launcher = confronted(stack, lies(info=INFO | {"ID": found}, list=[]), None)
+        inside = [f"{launcher.script} {' '.join(words)}" for words in (ONE, COMMANDS["status"])]
+        (launcher.state.parent / "bin" / "docker").write_text(
+            "\n".join(["#!/bin/sh -e", "echo docker was run", *inside])
+        )
+        outcome = carry_out(launcher, COMMANDS["docker run"])
+        assert not any(word in f"{outcome.stdout}{outcome.stderr}" for word in HARMFUL), outcome
+        if "docker was run" in outcome.stdout:
+            assert (outcome.returncode, outcome.stderr) == (0, ""), outcome
+        else:
+            assert (outcome.returncode, complaint(outcome) != "") == (125, True)
+
+
+def test_cdi_directory_with_a_pipe(tmp_path: Path) -> None:
+    """What stands in a directory that an engine names, and is no file, is not waited for."""
+    os.mkfifo(tmp_path / "nvidia.yaml")
+    with ExitStack() as stack:
+        launcher = confronted(
+            stack, lies(info=INFO | {"CDISpecDirs": [str(tmp_path)]}, list=[]), None
+        )
+        outcome = carry_out(launcher, COMMANDS["docker run"], 5)
+        assert outcome[:3] == (3, "docker was run\n", "")
+
+
+@pytest.mark.parametrize("lie", CONTAINERS)
+def test_free_with_a_lie(lie: str) -> None:
+    """Whatever the engine tells of a lease's container, gpulaunch free ends the lease, or says in one line why not."""
+    with ExitStack() as stack:
+        launcher = confronted(stack, CONTAINERS[lie], None)
+        outcome = carry_out(launcher, ("free", FORGED_ID))
+        assert not any(word in f"{outcome.stdout}{outcome.stderr}" for word in HARMFUL), outcome
+        assert outcome.returncode == 0 or (outcome.returncode == 125 and complaint(outcome)), (
+            outcome
+        )

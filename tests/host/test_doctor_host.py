@@ -1,0 +1,90 @@
+"""`gpulaunch doctor` beside a Docker Engine, an MPS daemon and directories of other users."""
+
+import os
+import pwd
+import shutil
+
+import pytest
+from conftest import DGX, Launcher
+from engine import Engine, write_cdi_spec
+from fake_mps import CONTROL, FakeMps
+from test_doctor import bad, findings
+
+pytest_plugins = ("fake_mps", "fake_nvml")
+
+NO_WAY = "dgx1-v100 is only described: its GPUs get into no container"
+
+UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
+
+
+def test_state_directory_of_somebody_else(launcher: Launcher) -> None:
+    """A table whose owner could remove anybody's lease is a problem."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give a directory away")
+    os.chown(launcher.state, 65534, -1)
+    found = findings(launcher, *DGX)
+    assert found["state directory", "problem"].endswith(
+        "belongs to nobody, who can remove any lease in it"
+    )
+
+
+def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
+    """How GPUs get into containers is shown: as the engine offers, or as the settings force it, which may not work."""
+    launcher.environment |= {"DOCKER_HOST": docker.host}
+    version = docker.docker("version", "--format", "{{.Server.Version}}").stdout.strip()
+    found = findings(launcher, *DGX)
+    assert (found["Docker Engine", "ok"], found["GPUs in containers", "ok"]) == (
+        f"{version} at {docker.socket}",
+        NO_WAY,
+    )
+
+    write_cdi_spec(docker.cdi, UUIDS)
+    runtime = "runtime nvidia with NVIDIA_VISIBLE_DEVICES"
+    found = findings(launcher, *DGX)
+    assert (
+        found["GPUs in containers", "ok"]
+        == f"by CDI devices nvidia.com/gpu=UUID; also offered: {runtime}"
+    )
+
+    launcher.environment["GPULAUNCH_CONTAINER_GPUS"] = "runtime"
+    found = findings(launcher, *DGX)
+    assert found["GPUs in containers", "ok"].startswith(
+        f"by {runtime}, as GPULAUNCH_CONTAINER_GPUS=runtime says"
+    )
+
+    launcher.environment["GPULAUNCH_CONTAINER_GPUS"] = "gpus"
+    if not shutil.which("nvidia-container-runtime-hook"):
+        found = findings(launcher, *DGX)
+        assert found["GPUs in containers", "problem"].startswith(
+            "GPULAUNCH_CONTAINER_GPUS=gpus: this engine does not seem to offer --gpus with a device list, but CDI"
+        )
+
+
+def test_mps_that_runs(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) -> None:
+    """A control daemon of MPS that runs is named, with whose it is."""
+    dgx1_v100.add("driver 550.54.15")
+    program = fake_mps.bin / CONTROL
+    assert findings(launcher)["MPS", "ok"].startswith(f"{program}; ")
+    fake_mps.start()
+    (daemon,) = fake_mps.events("started")
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert f"pid {daemon.pid}, {user}" in findings(launcher)["MPS", "ok"]
+
+
+def test_what_can_be_shared(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) -> None:  # noqa: ARG001
+    """It is told which GPUs can be shared, and of the others why not."""
+    dgx1_v100.add("driver 550.54.15")
+    assert findings(launcher)["sharing", "ok"] == "GPUs 0-7 can be shared with --share"
+    dgx1_v100.change(3, cc="6.0")
+    os.remove(
+        f"{launcher.environment['XDG_RUNTIME_DIR']}/gpulaunch.topology.json"
+    )  # a GPU's capability stays what it is
+    why = "GPU 3 cannot be shared: compute capability 6.0: MPS bounds SMs and memory from 7.0 on"
+    assert findings(launcher)["sharing", "ok"] == f"GPUs 0-2,4-7 can be shared with --share; {why}"
+    dgx1_v100.drop("driver")
+    dgx1_v100.add("driver 470.57")
+    found = bad(launcher)["sharing", "warning"][0]
+    assert (
+        found
+        == "no GPU can be shared: driver 470.57 does not tell whether its MPS works: 550 is the first to"
+    )

@@ -1,0 +1,102 @@
+"""Sharing that `gpulaunch profile` measures through MPS."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import Launcher
+from fake_mps import FakeMps
+
+pytest_plugins = ("fake_mps", "fake_nvml", "fake_cuda")
+
+BY_SMS = """\
+import os, time
+share = int(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
+for iteration in range(1, 10_000):
+    time.sleep({seconds})
+    print("done", iteration, flush=True)
+"""
+
+SATURATING = "0.4 / min(share, 20)"
+
+LINEAR = "0.8 / share"
+
+
+def swept(
+    launcher: Launcher, path: Path, seconds: str, shares: str = "10,20,50,100"
+) -> dict[str, object]:
+    """The profile of a job that takes so long for an iteration."""
+    options = ("--sweep", shares, "--iterations-from", r"done (\d+)", "--slice", "0.6s")
+    job = (sys.executable, "-c", BY_SMS.format(seconds=seconds))
+    done = launcher.run("profile", "-o", str(path), *options, "--", *job)
+    assert done.returncode == 0, done.stderr
+    return tomllib.loads(path.read_text())
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_a_curve_that_saturates(launcher: Launcher, fake_mps: FakeMps, tmp_path: Path) -> None:
+    """A job that gains nothing from 20 % of the SMs on is memory-intensive, and 20 % is its knee."""
+    document = swept(launcher, tmp_path / "job.toml", SATURATING)
+    curve = document["sm_curve"]
+    assert (curve["sm_percentage"], curve["unit"]) == ([10, 20, 50, 100], "iterations/s")
+    assert curve["throughput"] == [pytest.approx(rate, rel=0.2) for rate in (25, 50, 50, 50)]
+    assert 17 <= curve["knee_percentage"] <= 50
+    assert document["classification"]["intensity"] == "memory"
+    asked = [
+        c
+        for event in fake_mps.events("started")
+        for c in (event.said["environment"]["CUDA_VISIBLE_DEVICES"],)
+    ]
+    assert asked == ["GPU-v100-0"] * 4
+    assert launcher.records() == []
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_a_curve_that_grows(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that is as fast as its share of the SMs is compute-intensive, and needs nearly all of them."""
+    document = swept(launcher, tmp_path / "job.toml", LINEAR)
+    assert document["classification"]["intensity"] == "compute"
+    assert document["sm_curve"]["knee_percentage"] >= 85
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_beside_another_on_one_gpu(launcher: Launcher, tmp_path: Path) -> None:
+    """With --share the other job is on the same GPU through MPS, and its slowdown is that of a shared GPU."""
+    marker, other, path = tmp_path / "at-work", tmp_path / "other.toml", tmp_path / "job.toml"
+    script = f"echo $CUDA_VISIBLE_DEVICES > {marker}; sleep 0.2; rm {marker}"
+    other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n')
+    job = f"if [ -e {marker} ]; then cat {marker}; sleep 0.9; else sleep 0.4; fi"
+    done = launcher.run(
+        "profile",
+        "-o",
+        str(path),
+        "--share",
+        "--pair",
+        str(other),
+        "--runs",
+        "3",
+        "--",
+        "sh",
+        "-c",
+        job,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "GPU-v100-0" in done.stdout
+    document = tomllib.loads(path.read_text())
+    assert document["shared_gpu"]["slowdown_percentage"]["other"] > 50
+    assert "collocation" not in document
+    assert launcher.records() == []
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that fails at the third share leaves a curve of two points, marked as incomplete, and its own status."""
+    path = tmp_path / "job.toml"
+    job = "test $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -lt 50 || exit 9; sleep 0.2"
+    done = launcher.run(
+        "profile", "-o", str(path), "--sweep", "10,20,50,100", "--", "sh", "-c", job
+    )
+    curve = tomllib.loads(path.read_text())["sm_curve"]
+    assert (done.returncode, curve["sm_percentage"], curve["incomplete"]) == (9, [10, 20], True)
+    assert "incomplete" in launcher.run("profiles", "check", str(path)).stderr

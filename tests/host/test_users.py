@@ -1,0 +1,1017 @@
+"""One table for all: several Unix users, several pid namespaces, a container, and the directory that root sets up.
+
+The users are real, made for these tests, so most of this needs root. They cannot read root's home, where this virtual
+environment may lie, so they run a copy of the package under a Python that all may execute.
+"""
+
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import DGX, SHOW, VGG, Held, Launcher, held, holders, in_container, wait_for_end
+from engine import IMAGE, Engine
+
+pytest_plugins = ("fake_nvml",)
+
+ALL = (*DGX, "-n", "all")
+REPOSITORY = Path(__file__).parents[2]
+BUSY = "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'\n"
+QUEUED = 'echo "$CUDA_VISIBLE_DEVICES"; read line'
+PATIENT = ("--wait", "--wait-timeout", "30s")  # so that a fault ends the test
+
+
+class Elsewhere(Launcher):
+    """Launches in the same table, but from elsewhere.
+
+    Args:
+        launcher: whose table and environment.
+        command: what starts gpulaunch there.
+        options: of subprocess, for every start.
+    """
+
+    def __init__(self, launcher: Launcher, command: list[str], **options) -> None:
+        self.state = launcher.state
+        self.environment = dict(launcher.environment)
+        self.script, *self.first = command
+        self.options = options
+
+    def run(self, *arguments: str | bytes, **options) -> subprocess.CompletedProcess[str]:
+        return super().run(*self.first, *arguments, **self.options | options)
+
+    def start(self, *arguments: str | bytes, **options) -> subprocess.Popen[str]:
+        return super().start(*self.first, *arguments, **self.options | options)
+
+
+class User(Elsewhere):
+    """A real Unix user.
+
+    Attributes:
+        name: login name.
+        python: what runs gpulaunch for them.
+    """
+
+    def __init__(self, name: str, python: str, package: Path, launcher: Launcher) -> None:
+        self.name, self.python = name, python
+        entry = pwd.getpwnam(name)
+        self.uid = entry.pw_uid
+        identity = {
+            "user": entry.pw_uid,
+            "group": entry.pw_gid,
+            "extra_groups": [],
+            "umask": 0o022,
+            "cwd": "/",
+        }
+        super().__init__(launcher, [python, "-m", "gpulaunch"], **identity)
+        self.environment |= {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package)}
+
+    @contextmanager
+    def doing(self, code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+        """Run Python in the state directory; the block begins when it has printed a line, and ends with it."""
+        options = {"env": self.environment, **self.options, "cwd": self.state}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        command = [self.python, "-c", code, *map(str, arguments)]
+        with subprocess.Popen(command, **pipes, **options) as process:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+            process.communicate("")
+
+    def does(self, code: str, *arguments: object) -> list[str]:
+        """What that Python prints after `ready`, once it has ended."""
+        with self.doing(code, *arguments) as process:
+            printed = process.stdout.read().splitlines()
+        assert process.returncode == 0
+        return printed
+
+
+class Accounts(NamedTuple):
+    """Two users, and how they run gpulaunch."""
+
+    names: list[str]
+    python: str
+    package: Path
+
+
+@pytest.fixture(scope="module")
+def accounts() -> Iterator[Accounts]:
+    """Two users who are there only as long as this module runs."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to make users")
+    if not shutil.which("useradd") or not shutil.which("userdel"):
+        pytest.skip("needs useradd and userdel")
+    names = [f"gputest-{letter}-{os.urandom(3).hex()}" for letter in "ab"]
+    package = Path(tempfile.mkdtemp(prefix="gpulaunch-", dir="/tmp"))
+    try:
+        package.chmod(0o755)
+        for part in ("gpulaunch", "profiles"):
+            shutil.copytree(
+                REPOSITORY / part, package / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        for name in names:
+            subprocess.run(
+                ["useradd", "--no-create-home", "--home-dir", "/nonexistent", name], check=True
+            )
+        python = python_for(pwd.getpwnam(names[0]).pw_uid)
+        subprocess.run(
+            [python, "-m", "compileall", "-q", str(package)], check=True
+        )  # they cannot write there
+        yield Accounts(names, python, package)
+    finally:
+        for name in names:
+            with suppress(KeyError):
+                end_processes_of(pwd.getpwnam(name).pw_uid)
+                subprocess.run(["userdel", "--force", name], check=True, stderr=subprocess.DEVNULL)
+        shutil.rmtree(package)
+
+
+def python_for(uid: int) -> str:
+    """A Python that this user can run, and that gpulaunch can use."""
+    found = (
+        shutil.which(name, path="/usr/bin:/usr/local/bin")
+        for name in ("python3", "python3.11", "python3.12")
+    )
+    for python in (os.path.realpath(sys.executable), *filter(None, found)):
+        check = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+        with suppress(PermissionError):
+            if (
+                subprocess.run(
+                    check, user=uid, group=uid, cwd="/", capture_output=True, check=False
+                ).returncode
+                == 0
+            ):
+                return python
+    pytest.skip("needs a Python 3.11 or newer that every user can execute")
+
+
+def end_processes_of(uid: int) -> None:
+    """What a failed test left running, so that the user can be removed."""
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid == uid:
+                os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Launcher]:
+    """Root's launcher, with a state directory such as /run/lock: root's, world-writable and sticky."""
+    home = Path(
+        tempfile.mkdtemp(prefix="gpulaunch-", dir="/tmp")
+    )  # pytest's own is closed to other users
+    home.chmod(0o755)
+    try:
+        launcher = Launcher(home)
+        launcher.state.chmod(0o1777)
+        launcher.environment |= {"GPULAUNCH_GRACE": "0.3", "HOME": str(tmp_path)}
+        yield launcher
+    finally:
+        shutil.rmtree(home)
+
+
+@pytest.fixture
+def alice(accounts: Accounts, root: Launcher) -> User:
+    """One of the two users."""
+    return User(accounts.names[0], accounts.python, accounts.package, root)
+
+
+@pytest.fixture
+def bob(accounts: Accounts, root: Launcher) -> User:
+    """The other."""
+    return User(accounts.names[1], accounts.python, accounts.package, root)
+
+
+@contextmanager
+def usual_protection() -> Iterator[None]:
+    """What systemd sets everywhere for files in sticky directories; the kernel alone would set nothing."""
+    with ExitStack() as stack:
+        for name, value in (
+            ("hardlinks", "1"),
+            ("symlinks", "1"),
+            ("fifos", "1"),
+            ("regular", "2"),
+        ):
+            try:
+                setting = stack.enter_context(open(f"/proc/sys/fs/protected_{name}", "r+"))
+            except OSError:
+                pytest.skip(f"may not set fs.protected_{name}")
+            fcntl.flock(
+                setting, fcntl.LOCK_EX
+            )  # another run of these tests would take our value for the machine's
+            before = setting.read()
+            stack.callback(lambda path=setting.name, before=before: Path(path).write_text(before))
+            Path(setting.name).write_text(value)
+        yield
+
+
+@contextmanager
+def queued(
+    launcher: Launcher, *options: str, lines: int = 2
+) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A launch that waits, as the block begins, and the lines that say so. Its job then shows its GPUs and reads."""
+    with launcher.start(
+        *options, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE
+    ) as process:
+        try:
+            yield process, [process.stderr.readline() for _ in range(lines)]
+        finally:
+            process.kill()
+
+
+def status(launcher: Launcher) -> dict:
+    done = launcher.run("status", *DGX, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def lease_of(launcher: Launcher) -> dict:
+    """The only lease there is."""
+    (lease,) = status(launcher)["leases"]
+    return lease
+
+
+def outcome(done: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
+    return done.returncode, done.stdout, done.stderr
+
+
+def is_running(pid: int) -> bool:
+    """Whether it runs; PID 1 may be slow to bury what has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def kill_both(job: Held) -> None:
+    """Kill the launcher, then the job, and return when both have ended."""
+    job.process.kill()
+    job.process.wait()
+    os.kill(job.job_pid, signal.SIGKILL)
+    wait_for_end(job.job_pid)
+
+
+# Two users
+
+
+def check_one_table(launchers: list[Launcher]) -> None:
+    """Eight launches at once share the eight GPUs of the machine without meeting."""
+    begun = [
+        launcher.start(*DGX, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE)
+        for launcher in launchers
+    ]
+    try:
+        gpus = sorted(int(process.stdout.readline()) for process in begun)
+        assert gpus == list(range(8))
+        done = launchers[0].run(*DGX, *SHOW)
+        assert outcome(done) == (
+            75,
+            "",
+            f"gpulaunch: error: 1 GPU requested: 0 of 8 are free, 8 are leased\n{BUSY}",
+        )
+    finally:
+        for process in begun:
+            process.communicate("\n", timeout=30)
+    assert [process.returncode for process in begun] == [0] * 8
+    assert outcome(launchers[0].run(*ALL, *SHOW))[0] == 0
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+def test_two_users_share_one_table(alice: User, bob: User, umask: int) -> None:
+    """Eight launches of two users at once get eight different GPUs, whatever their umask."""
+    alice.options["umask"] = bob.options["umask"] = umask
+    check_one_table([alice, bob] * 4)
+
+
+def test_protected_files(alice: User, bob: User, root: Launcher) -> None:
+    """With fs.protected_regular=2 and umask 077 two users and root still have one table."""
+    alice.options["umask"] = bob.options["umask"] = 0o077
+    with usual_protection():
+        check_one_table([alice, bob, root, alice, bob, alice, bob, root])
+
+
+def test_users_wait_for_each_other_in_order(alice: User, bob: User) -> None:
+    """Whoever waits is told which user has the GPUs, and nobody passes an earlier request of another user."""
+    with (
+        held(alice, *DGX, "-n", "5") as first,
+        held(bob, *DGX, "-n", "3") as other,
+        queued(bob, *DGX, "-n", "5", lines=3) as (second, second_said),
+        queued(alice, *DGX, lines=3) as (third, third_said),
+    ):
+        wanted = "waiting as number 1 in the queue: 5 GPUs requested: 0 of 8 are free, 8 are leased"
+        assert second_said[0] == f"gpulaunch: info: {wanted}\n"
+        assert {line.partition(" has GPUs ")[0] for line in second_said[1:]} == {
+            f"gpulaunch: info: {user.name}" for user in (alice, bob)
+        }
+        assert third_said[0].startswith(
+            "gpulaunch: info: waiting as number 2 in the queue: 1 GPU requested: "
+        )
+        other.end()  # three GPUs are free now, but not for who came later
+        wanted = "1 GPU requested: 3 of 8 are free, but 2 earlier requests for 6 GPUs wait"
+        assert outcome(alice.run(*DGX, *SHOW)) == (75, "", f"gpulaunch: error: {wanted}\n{BUSY}")
+        assert [entry["user"] for entry in status(alice)["queue"]] == [bob.name, alice.name]
+        first.end()
+        gpus = [process.stdout.readline().strip().split(",") for process in (second, third)]
+        assert [len(gpus[0]), len(gpus[1]), len({*gpus[0], *gpus[1]})] == [5, 1, 6]
+
+
+def test_users_see_each_other(alice: User, bob: User) -> None:
+    """Each user sees the leases and the places in the queue of the other, by name."""
+    with (
+        held(alice, *VGG) as first,
+        held(bob, *DGX, "-n", "5") as second,
+        queued(bob, *VGG, lines=3),
+        queued(alice, *ALL),
+    ):
+        seen = [status(user) for user in (alice, bob)]
+        leases = {
+            lease["user"]: (len(lease["gpus"]), lease["job_pid"]) for lease in seen[0]["leases"]
+        }
+        assert leases == {alice.name: (3, first.job_pid), bob.name: (5, second.job_pid)}
+        assert [
+            (entry["user"], entry["gpus"], entry["position"]) for entry in seen[0]["queue"]
+        ] == [
+            (bob.name, 3, 1),
+            (alice.name, 8, 2),
+        ]
+        assert seen[0] == seen[1]
+
+
+# One user against the other
+
+
+def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine) -> None:
+    """A lease that only a container holds is taken, too, for who may not ask the Docker Engine, and status says why."""
+    docker.socket.chmod(0o660)
+    path = root.environment["PATH"]
+    root.environment |= {**docker.environment, "PATH": f"{docker.environment['PATH']}:{path}"}
+    started = root.run(
+        *DGX, "-q", "docker", "run", "-d", "--gpus", "all", "--init", IMAGE, "sleep", "1000"
+    )
+    assert (started.returncode, started.stderr) == (0, "")
+    (record,) = root.records()
+    (watcher,) = holders(root.state / record)
+    os.kill(watcher, signal.SIGKILL)
+    wait_for_end(watcher)
+
+    alice.environment["DOCKER_HOST"] = docker.host
+    (lease,) = json.loads(alice.run("status", *DGX, "--json").stdout)["leases"]
+    refused = f"cannot reach the Docker Engine at {docker.socket}: permission denied"
+    assert (lease["container"], lease["container_problem"]) == (None, refused)
+    assert alice.run(*DGX, *SHOW).returncode == 75
+    docker.remove_all()
+    assert alice.run(*DGX, *SHOW).returncode == 75
+    assert root.run(*DGX, *SHOW).returncode == 0
+    assert alice.run(*DGX, *SHOW).returncode == 0
+
+
+def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launcher) -> None:
+    """Containers run as root for whoever launched them, so root takes GPUs from the lease it is in; others do not."""
+    with held(alice, *DGX, "-n", "4") as outer:
+        (lease,) = json.loads(root.run("status", *DGX, "--json").stdout)["leases"]
+        for user in (root, bob):
+            user.environment["GPULAUNCH_LEASE"] = lease["id"]
+        with held(root, *DGX, "-n", "3") as inner:
+            assert set(inner.gpus.split(",")) < set(outer.gpus.split(","))
+            assert root.run(*DGX, "-n", "2", *SHOW).returncode == 75
+            assert root.run(*DGX, "-n", "5", *SHOW).returncode == 2
+            assert not set(bob.run(*DGX, "-n", "4", *SHOW).stdout.strip().split(",")) & set(
+                outer.gpus.split(",")
+            )
+
+
+def test_free_is_refused_to_others(alice: User, bob: User) -> None:
+    """`gpulaunch free` of another user's lease or place in the queue is refused, and changes nothing."""
+    with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
+        before = status(alice)
+        for record in (*before["leases"], *before["queue"]):
+            kind = "lease" if record in before["leases"] else "ticket"
+            refused = f"{kind} {record['id']} belongs to {alice.name}: only {alice.name} or root can end it"
+            assert outcome(bob.run("free", record["id"], *DGX)) == (
+                2,
+                "",
+                f"gpulaunch: error: {refused}\n",
+            )
+        assert status(alice) == before
+        assert is_running(job.job_pid)
+        assert waiter.poll() is None
+
+
+def test_root_may_end_anyones(alice: User, root: Launcher) -> None:
+    """Root ends another user's lease, and another user's place in the queue."""
+    with held(alice, *VGG) as job, queued(alice, *ALL) as (waiter, _):
+        (ticket,) = status(root)["queue"]
+        assert outcome(root.run("free", ticket["id"], *DGX)) == (
+            0,
+            f"{ticket['id']} has left the queue\n",
+            "",
+        )
+        waiter.wait(30)
+        lease = lease_of(root)
+        ended = f"ended lease {lease['id']}: GPUs 0,2,3 of dgx1-v100\n"
+        assert outcome(root.run("free", lease["id"], *DGX)) == (0, ended, "")
+        assert job.process.wait(30) == 128 + signal.SIGTERM
+        assert root.records() == []
+
+
+DAMAGE = """
+import ctypes, errno, fcntl, os, signal, struct, sys
+print("ready", flush=True)
+name, directory, launcher, job = sys.argv[1], os.getcwd(), int(sys.argv[2]), int(sys.argv[3])
+own = "gpulaunch.lease.own"
+os.close(os.open(own, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+reader = os.open(name, os.O_RDONLY)
+libc = ctypes.CDLL(None, use_errno=True)
+
+def lock(kind):
+    return struct.pack("hhqqi4x", kind, 0, 0, 0, 0)
+
+def call(function, *arguments):
+    if function(*arguments) == -1:
+        raise OSError(ctypes.get_errno(), "")
+
+attempts = {
+    "unlink": lambda: os.unlink(name),
+    "rename away": lambda: os.rename(name, "elsewhere"),
+    "rename over": lambda: os.rename(own, name),
+    "exchange": lambda: call(libc.renameat2, -100, own.encode(), -100, name.encode(), 2),
+    "link to": lambda: os.link(name, "gpulaunch.lease.linked"),
+    "link over": lambda: os.link(own, name),
+    "symlink over": lambda: os.symlink(own, name),
+    "mkdir over": lambda: os.mkdir(name),
+    "create over": lambda: os.open(name, os.O_CREAT | os.O_WRONLY, 0o666),
+    "open to write": lambda: os.open(name, os.O_WRONLY),
+    "open to append": lambda: os.open(name, os.O_RDWR | os.O_APPEND),
+    "reopen to write": lambda: os.open(f"/proc/self/fd/{reader}", os.O_RDWR),
+    "truncate": lambda: os.truncate(name, 0),
+    "write to reader": lambda: os.write(reader, b"x"),
+    "chmod": lambda: os.chmod(name, 0o666),
+    "fchmod": lambda: os.fchmod(reader, 0o666),
+    "chown": lambda: os.chown(name, os.getuid(), -1),
+    "utime": lambda: os.utime(name),
+    "write lock": lambda: fcntl.fcntl(reader, fcntl.F_OFD_SETLK, lock(fcntl.F_WRLCK)),
+    "write lock of a process": lambda: fcntl.fcntl(reader, fcntl.F_SETLK, lock(fcntl.F_WRLCK)),
+    "read lock": lambda: fcntl.fcntl(reader, fcntl.F_OFD_SETLK, lock(fcntl.F_RDLCK)),
+    "file lease": lambda: fcntl.fcntl(reader, fcntl.F_SETLEASE, fcntl.F_WRLCK),
+    "launcher's descriptors": lambda: os.listdir(f"/proc/{launcher}/fd"),
+    "job's descriptors": lambda: os.listdir(f"/proc/{job}/fd"),
+    "kill launcher": lambda: os.kill(launcher, signal.SIGKILL),
+    "kill job": lambda: os.kill(job, signal.SIGKILL),
+    "trace launcher": lambda: call(libc.ptrace, 16, launcher, None, None),
+    "rename directory": lambda: os.rename(directory, directory + ".old"),
+    "remove directory": lambda: os.rmdir(directory),
+    "chmod directory": lambda: os.chmod(directory, 0o777),
+}
+for what, attempt in attempts.items():
+    try:
+        attempt()
+    except OSError as problem:
+        print(what, errno.errorcode[problem.errno], sep=": ")
+    else:
+        print(what, "done", sep=": ")
+os.unlink(own)
+"""
+
+REFUSED = {
+    "unlink": "EPERM",
+    "rename away": "EPERM",
+    "rename over": "EPERM",
+    "exchange": "EPERM",
+    "link to": "EPERM",
+    "link over": "EEXIST",
+    "symlink over": "EEXIST",
+    "mkdir over": "EEXIST",
+    "create over": "EACCES",
+    "open to write": "EACCES",
+    "open to append": "EACCES",
+    "reopen to write": "EACCES",
+    "truncate": "EACCES",
+    "write to reader": "EBADF",
+    "chmod": "EPERM",
+    "fchmod": "EPERM",
+    "chown": "EPERM",
+    "utime": "EACCES",
+    "write lock": "EBADF",
+    "write lock of a process": "EBADF",
+    "read lock": "EAGAIN",
+    "file lease": "EACCES",
+    "launcher's descriptors": "EACCES",
+    "job's descriptors": "EACCES",
+    "kill launcher": "EPERM",
+    "kill job": "EPERM",
+    "trace launcher": "EPERM",
+    "rename directory": "EACCES",
+    "remove directory": "EACCES",
+    "chmod directory": "EPERM",
+}
+
+
+def test_a_record_cannot_be_damaged_by_others(alice: User, bob: User) -> None:
+    """Whatever another user tries on a lease's record, its processes and its directory, the kernel refuses."""
+    with usual_protection(), held(alice, *VGG) as job:
+        (name,) = alice.records()
+        before = (
+            (alice.state / name).read_bytes(),
+            (alice.state / name).stat().st_mode,
+            status(alice),
+        )
+        attempts = bob.does(DAMAGE, name, job.process.pid, job.job_pid)
+        assert dict(attempt.split(": ") for attempt in attempts) == REFUSED
+        assert (
+            (alice.state / name).read_bytes(),
+            (alice.state / name).stat().st_mode,
+            status(alice),
+        ) == before
+        assert outcome(bob.run(*VGG, *SHOW)) == (0, "4,6,7\n", "")
+        assert job.end() == 7
+    assert alice.records() == []
+
+
+OPEN = """
+import fcntl, os, struct, sys
+reader = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(reader, fcntl.LOCK_EX)
+if sys.argv[2:]:
+    fcntl.fcntl(reader, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
+    fcntl.fcntl(reader, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, 0, 0))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_has_a_record_open_keeps_nothing(alice: User, bob: User) -> None:
+    """Another user who has a record open, and holds flock on it, neither keeps the lease alive nor delays its end."""
+    with held(alice, *ALL) as job, bob.doing(OPEN, *alice.records()):
+        assert job.end() == 7
+        assert bob.records() == []
+        assert bob.run(*ALL, *SHOW).returncode == 0
+
+
+def test_a_read_lock_does_not_revive_a_lease(alice: User, bob: User) -> None:
+    """A dead record on which another user has every lock that a reader can get is dead all the same."""
+    with held(alice, *ALL) as job:
+        kill_both(job)
+        (name,) = alice.records()
+        with bob.doing(OPEN, name, "lock"):
+            assert status(alice)["leases"] == []
+            assert outcome(bob.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
+
+
+@pytest.mark.parametrize("cleaner", ["alice", "root"])
+def test_dead_records_of_others(alice: User, bob: User, root: Launcher, cleaner: str) -> None:
+    """A dead record is ignored by other users, and removed by the next launch of its owner or of root."""
+    with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
+        waiter.kill()
+        waiter.wait()
+        kill_both(job)
+        dead = alice.records()
+        assert len(dead) == 2
+        assert outcome(bob.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
+        assert bob.records() == dead
+        assert outcome({"alice": alice, "root": root}[cleaner].run(*VGG, *SHOW)) == (
+            0,
+            "0,2,3\n",
+            "",
+        )
+        assert bob.records() == []
+
+
+PLANT = """
+import os, socket
+print("ready", flush=True)
+(record,) = os.listdir()
+content = open(record, "rb").read()
+
+def copy(name):
+    with open(name, "wb") as file:
+        file.write(content)
+
+def bind(name):
+    socket.socket(socket.AF_UNIX).bind(name)
+
+harmless = [
+    lambda name: os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)),
+    copy,
+    lambda name: os.symlink(record, name),
+    lambda name: os.symlink("/dev/zero", name),
+    lambda name: os.symlink("nothing", name),
+    lambda name: os.mkfifo(name, 0o644),
+    lambda name: os.mkdir(name, 0o755),
+]
+closed = [lambda name: os.mkfifo(name, 0o600), lambda name: os.mkdir(name, 0o700), bind]
+for number, make in enumerate(WHAT):
+    make(f"gpulaunch.lease.aaaaaaaaaaa{number}")
+    make(f"gpulaunch.ticket.0000000{number}.aaaaaaaaaaa{number}")
+"""
+
+
+@pytest.mark.parametrize("what", ["harmless", "closed"])
+def test_what_another_user_plants(alice: User, bob: User, what: str) -> None:
+    """What is no locked file, made by another user under a record's name, blocks nobody and frees nothing."""
+    with held(alice, *VGG):
+        bob.does(PLANT.replace("WHAT", what))
+        error = f"gpulaunch: error: 6 GPUs requested: 5 of 8 are free, 3 are leased\n{BUSY}"
+        assert outcome(alice.run(*DGX, "-n", "6", *SHOW)) == (75, "", error)
+        assert outcome(alice.run(*VGG, *SHOW)) == (0, "4,6,7\n", "")
+        assert [lease["user"] for lease in status(alice)["leases"]] == [alice.name]
+
+
+PUT = """
+import fcntl, os, struct, sys
+name, mode, content = sys.argv[1], int(sys.argv[2], 8), sys.argv[3]
+fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode)
+os.write(fd, content.encode())
+fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_unreadable_record_stops_others(alice: User, bob: User, root: Launcher) -> None:
+    """A record that only its owner can read ends others' launches with one clear error, until root has looked."""
+    name = "gpulaunch.lease.aaaaaaaaaaaa"
+    problem = f"{alice.state}/{name}: cannot read this record of {bob.name}: permission denied"
+    hint = f"only {bob.name} or root can tell whether it is alive, and remove it"
+    error = (125, "", f"gpulaunch: error: {problem}\ngpulaunch: hint: {hint}\n")
+    with bob.doing(PUT, name, "600", "no lease"):
+        assert outcome(alice.run(*VGG, *SHOW)) == error
+        unclear = f"{alice.state}/{name}: this live lease of {bob.name} cannot be understood: "
+        done = root.run(*VGG, *SHOW)
+        assert (done.returncode, done.stdout) == (125, "")
+        assert done.stderr.startswith(f"gpulaunch: error: {unclear}")
+    assert outcome(alice.run(*VGG, *SHOW)) == error
+    assert outcome(root.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
+    assert outcome(alice.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
+
+
+def test_a_lease_serves_its_user_only(alice: User, bob: User) -> None:
+    """Who names another user's lease in GPULAUNCH_LEASE gets none of its GPUs, and is told so."""
+    with held(alice, *VGG):
+        lease_id = lease_of(alice)["id"]
+        bob.environment |= {"GPULAUNCH_LEASE": lease_id}
+        told = f"gpulaunch: warning: lease {lease_id} belongs to {alice.name}, so this is a launch of its own\n"
+        assert outcome(bob.run(*VGG, *SHOW)) == (0, "4,6,7\n", told)
+
+
+def test_free_spares_those_who_look_on(alice: User, bob: User, root: Launcher) -> None:
+    """Root's `free` ends who holds a lease or waits, not another user's process that has the record open to read it."""
+    with held(alice, *ALL) as job:
+        (lease_name,) = alice.records()
+        with queued(alice, *VGG) as (waiter, _):
+            (ticket_name,) = set(alice.records()) - {lease_name}
+            with bob.doing(OPEN, ticket_name) as reader:
+                assert root.run("free", status(root)["queue"][0]["id"], *DGX).returncode == 0
+                waiter.wait(30)
+                assert reader.poll() is None
+        job.process.kill()
+        job.process.wait()  # so that `free` itself has to see who holds the lease
+        with bob.doing(OPEN, lease_name) as reader:
+            assert root.run("free", lease_of(root)["id"], *DGX).returncode == 0
+            assert not is_running(job.job_pid)
+            assert reader.poll() is None
+
+
+def test_free_spares_those_who_are_only_named(alice: User, bob: User, root: Launcher) -> None:
+    """When root frees a forged lease that names another user's processes, those live on; its maker's holder ends."""
+    with held(alice, *VGG) as job:
+        (name,) = alice.records()
+        forged = json.loads((alice.state / name).read_bytes()) | {"id": "bbbbbbbbbbbb"}
+        with bob.doing(PUT, "gpulaunch.lease.bbbbbbbbbbbb", "644", json.dumps(forged)) as holder:
+            done = root.run("free", "bbbbbbbbbbbb", *DGX)
+            assert is_running(job.job_pid)
+            assert outcome(done) == (0, "ended lease bbbbbbbbbbbb: GPUs 0,2,3 of dgx1-v100\n", "")
+            assert holder.wait(30) == -signal.SIGTERM
+        assert [lease["user"] for lease in status(root)["leases"]] == [alice.name]
+
+
+def test_a_state_directory_of_another_user(alice: User, bob: User, root: Launcher) -> None:
+    """A state directory that belongs to another user serves, with a warning that names them."""
+    os.chown(root.state, alice.uid, -1)
+    warning = (
+        f"state directory {root.state} belongs to {alice.name}, who can remove any lease in it"
+    )
+    assert outcome(bob.run(*VGG, *SHOW)) == (0, "0,2,3\n", f"gpulaunch: warning: {warning}\n")
+    assert outcome(alice.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
+
+
+# Pid namespaces
+
+
+@contextmanager
+def namespace(script: str, *options: str) -> Iterator[int]:
+    """A process that holds a namespace of its own open, after a script; its pid."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a namespace")
+    command = ["unshare", *options, "bash", "-c", f"{script} && echo ready && read line"]
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    with subprocess.Popen(command, **pipes) as process:
+        try:
+            if process.stdout.readline() != "ready\n":
+                pytest.skip(f"may not make such a namespace here: {process.stderr.read()}")
+            yield process.pid
+        finally:
+            with suppress(BrokenPipeError):
+                process.communicate("\n")
+
+
+@pytest.fixture
+def inside(launcher: Launcher) -> Iterator[Elsewhere]:
+    """Launches in a pid namespace of its own, with the state directory of `launcher`."""
+    launcher.environment |= {"GPULAUNCH_GRACE": "0.3"}
+    with namespace("true", "--fork", "--pid", "--mount-proc", "--kill-child") as pid:
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        yield Elsewhere(
+            launcher, ["nsenter", f"--target={child}", "--pid", "--mount", launcher.script]
+        )
+
+
+def test_namespaces_share_one_table(launcher: Launcher, inside: Elsewhere) -> None:
+    """Eight launches at once, half of them in another pid namespace, get eight different GPUs."""
+    check_one_table([launcher, inside] * 4)
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["outside waits", "inside waits"])
+def test_namespaces_wait_for_each_other(
+    launcher: Launcher, inside: Elsewhere, turned: bool
+) -> None:
+    """A launch waits for one in another pid namespace until that ends, and not longer."""
+    first, second = (launcher, inside) if turned else (inside, launcher)
+    with held(first, *VGG) as job, queued(second, *ALL) as (waiter, said):
+        assert said[0].endswith("8 GPUs requested: 5 of 8 are free, 3 are leased\n")
+        assert status(first)["queue"] == status(second)["queue"]
+        assert [entry["gpus"] for entry in status(first)["queue"]] == [8]
+        assert job.end() == 7
+        assert len(waiter.communicate("\n", timeout=30)[0].split(",")) == 8
+
+
+def test_death_in_a_namespace(launcher: Launcher, inside: Elsewhere) -> None:
+    """When launcher and job in another pid namespace are killed, who waits here for their GPUs gets them."""
+    with held(inside, *ALL) as job, queued(launcher, *ALL) as (waiter, _):
+        pids = [str(lease_of(launcher)["pid"]), str(job.job_pid)]
+        subprocess.run([inside.script, *inside.first[:-1], "kill", "-KILL", *pids], check=True)
+        assert len(waiter.stdout.readline().split(",")) == 8
+
+
+def test_status_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
+    """`status` shows the same leases on either side of a pid namespace, and calls none of them left over."""
+    with held(inside, *VGG) as first, held(launcher, *DGX, "-n", "2") as second:
+        seen = status(launcher)
+        leases = {lease["job_pid"]: lease["left_over_pids"] for lease in seen["leases"]}
+        assert leases == {first.job_pid: None, second.job_pid: None}
+        assert status(inside) == seen
+
+
+def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
+    """`free` ends a lease whose processes are in a pid namespace below, and cannot end one above."""
+    with held(inside, *VGG) as job:
+        lease = lease_of(launcher)
+        ended = f"ended lease {lease['id']}: GPUs 0,2,3 of dgx1-v100\n"
+        assert outcome(launcher.run("free", lease["id"], *DGX)) == (0, ended, "")
+        assert job.process.wait(30) == 128 + signal.SIGTERM
+        assert launcher.records() == []
+    with held(launcher, *VGG) as job:
+        lease = lease_of(inside)
+        error = f"gpulaunch: error: the processes of lease {lease['id']} are not visible here, or not its owner's\n"
+        hint = "gpulaunch: hint: run this where they run\n"
+        assert outcome(inside.run("free", lease["id"], *DGX)) == (125, "", error + hint)
+        assert lease_of(launcher) == lease
+        assert is_running(job.job_pid)
+        assert job.end() == 7
+
+
+# Without the host's state directory
+
+
+def test_described_gpus_in_a_container(launcher: Launcher) -> None:
+    """In a container without the host's state directory a described machine has a table of its own, for all in it."""
+    if os.path.isdir("/run/gpulaunch"):
+        pytest.skip("this machine has a state directory of its own")
+    with held(launcher, *ALL):
+        nested = f"{launcher.script} --topology dgx1-v100 -n 1 --exclude 0 -- echo ran"
+        script = f"env -u GPULAUNCH_LEASE -u CUDA_VISIBLE_DEVICES {nested}; echo $?"
+        command = f"{launcher.script} --topology dgx1-v100 -n all -- sh -c '{script}'"
+        done = in_container(launcher, f"unshare --fork --pid --mount-proc {command}")
+        error = "gpulaunch: error: 1 GPU requested: 0 of 7 admitted are free, 7 are leased\n"
+        assert outcome(done) == (0, "75\n", error + BUSY)
+
+
+@pytest.mark.parametrize("where", ["file", "environment"])
+@pytest.mark.usefixtures("dgx1_v100")
+def test_a_private_table(launcher: Launcher, where: str) -> None:
+    """In a container told that its table is private, a launch on real GPUs runs, and the next one sees its lease."""
+    if os.path.isdir("/run/gpulaunch"):
+        pytest.skip("this machine has a state directory of its own")
+    if where == "file":
+        config = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "config.toml")
+        config.parent.mkdir(parents=True)
+        config.write_text('table = "private"\n')
+    else:
+        launcher.environment |= {"GPULAUNCH_TABLE": "private"}
+    script = launcher.state / "script"
+    script.write_text(
+        f"ls /dev/shm; unset GPULAUNCH_LEASE CUDA_VISIBLE_DEVICES; {launcher.script} -- echo ran; echo $?\n"
+    )
+    done = in_container(launcher, f"{launcher.script} -n all -- sh {script}")
+    error = "gpulaunch: error: 1 GPU requested: 0 of 8 are free, 8 are leased\n"
+    hint = "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status'\n"
+    assert outcome(done)[::2] == (0, error + hint)
+    name, status_of_next = done.stdout.split()
+    assert (name.startswith("gpulaunch.lease."), status_of_next) == (True, "75")
+
+
+# What root sets up
+
+
+class Machine(NamedTuple):
+    """A machine of its own, as far as /run and /etc go.
+
+    Attributes:
+        pid: of a process there.
+        enter: the command that enters it.
+    """
+
+    pid: int
+    enter: list[str]
+
+    def path(self, path: str) -> Path:
+        """A path there, as it can be used here."""
+        return Path(f"/proc/{self.pid}/root{path}")
+
+    def launcher(self, launcher: Launcher) -> Elsewhere:
+        """Root's launcher there."""
+        there = Elsewhere(launcher, [*self.enter, launcher.script])
+        del there.environment["GPULAUNCH_STATE_DIR"]
+        return there
+
+    def user(self, user: User) -> Elsewhere:
+        """A user's launcher there."""
+        identity = [
+            f"--reuid={user.uid}",
+            f"--regid={pwd.getpwuid(user.uid).pw_gid}",
+            "--clear-groups",
+        ]
+        there = Elsewhere(
+            user, [*self.enter, "setpriv", *identity, user.script, *user.first], cwd="/"
+        )
+        del there.environment["GPULAUNCH_STATE_DIR"]
+        return there
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A machine that nobody has set up: /run/lock is root's, world-writable and sticky; no /etc/tmpfiles.d."""
+    base = tmp_path / "etc"
+    base.mkdir()
+    script = f"mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 1777 /run/lock && mount -t tmpfs tmpfs {base} && "
+    script += f"mkdir {base}/upper {base}/work && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && "
+    script += f"mount -t overlay -o lowerdir=/etc,upperdir={base}/upper,workdir={base}/work overlay /etc && "
+    script += "rm -rf /etc/tmpfiles.d"
+    with namespace(script, "--mount") as pid:
+        yield Machine(pid, ["nsenter", f"--mount=/proc/{pid}/ns/mnt"])
+
+
+ENTRY = "d /run/gpulaunch 1777 root root -"
+
+
+def test_setup(root: Launcher, alice: User, machine: Machine) -> None:
+    """`gpulaunch setup` makes the table of all users for good, whatever the umask; once more changes nothing."""
+    launcher, user = machine.launcher(root), machine.user(alice)
+    said = "/run/gpulaunch holds the allocation table from now on; "
+    said += "/etc/tmpfiles.d/gpulaunch.conf makes it at every boot\n"
+    assert outcome(launcher.run("setup", umask=0o077)) == (0, said, "")
+    made = machine.path("/run/gpulaunch")
+    entry = machine.path("/etc/tmpfiles.d/gpulaunch.conf")
+
+    def facts() -> tuple:
+        found = made.stat()
+        return found.st_ino, found.st_uid, found.st_gid, oct(found.st_mode), entry.read_text()
+
+    first = facts()
+    assert first[1:4] == (0, 0, "0o41777")
+    assert [line for line in first[4].splitlines() if not line.startswith("#")] == [ENTRY]
+    with held(user, *VGG):
+        assert outcome(launcher.run("setup", umask=0o077)) == (0, said, "")
+        assert facts() == first
+        assert outcome(launcher.run(*VGG, *SHOW)) == (0, "4,6,7\n", "")
+        (name,) = os.listdir(made)
+        assert ((made / name).stat().st_uid, os.listdir(machine.path("/run/lock"))) == (
+            alice.uid,
+            [],
+        )
+
+
+def test_setup_repairs(root: Launcher, alice: User, machine: Machine) -> None:
+    """A /run/gpulaunch that somebody made by hand is given the owner and the mode that it needs."""
+    made = machine.path("/run/gpulaunch")
+    made.mkdir(0o755)
+    os.chown(made, alice.uid, -1)
+    assert machine.launcher(root).run("setup").returncode == 0
+    assert (made.stat().st_uid, oct(made.stat().st_mode)) == (0, "0o41777")
+    assert outcome(machine.user(alice).run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
+
+
+def assert_nothing_made(machine: Machine) -> None:
+    assert not machine.path("/run/gpulaunch").exists()
+    assert not machine.path("/etc/tmpfiles.d").exists()
+
+
+def test_setup_is_for_root(alice: User, machine: Machine) -> None:
+    """Who is not root cannot set up, and is told how."""
+    error = "gpulaunch: error: setup needs root\ngpulaunch: hint: sudo gpulaunch setup\n"
+    assert outcome(machine.user(alice).run("setup")) == (2, "", error)
+    assert_nothing_made(machine)
+
+
+def test_setup_for_nobody(root: Launcher, machine: Machine) -> None:
+    """With GPULAUNCH_STATE_DIR set, setup is refused: it would make what nobody who has that uses."""
+    launcher = machine.launcher(root)
+    launcher.environment |= {"GPULAUNCH_STATE_DIR": "/run/lock"}
+    error = "GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes"
+    assert outcome(launcher.run("setup")) == (2, "", f"gpulaunch: error: {error}\n")
+    assert_nothing_made(machine)
+
+
+def test_setup_while_leases_live_elsewhere(root: Launcher, alice: User, machine: Machine) -> None:
+    """While anybody holds GPUs in the directory that served before, or waits there, setup is refused."""
+    launcher, user = machine.launcher(root), machine.user(alice)
+    hint = "gpulaunch: hint: wait for them to end, or see 'gpulaunch status'\n"
+    with held(user, *VGG) as job:
+        error = "gpulaunch: error: 1 lease lives in /run/lock\n"
+        assert outcome(launcher.run("setup")) == (125, "", error + hint)
+        with queued(user, *ALL):
+            error = "gpulaunch: error: 2 leases live in /run/lock\n"
+            assert outcome(launcher.run("setup")) == (125, "", error + hint)
+        assert_nothing_made(machine)
+        assert job.end() == 7
+    assert launcher.run("setup").returncode == 0
+    assert machine.path("/run/gpulaunch").is_dir()
+
+
+def wait_until_blocked(process: subprocess.Popen[str]) -> None:
+    """Return once the process waits for flock; no event tells, but /proc/locks does."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with open("/proc/locks") as locks:
+            if any("->" in line and line.split()[-4] == str(process.pid) for line in locks):
+                return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    pytest.fail("it does not wait for the lock")
+
+
+def test_setup_between_choosing_and_locking(root: Launcher, alice: User, machine: Machine) -> None:
+    """A launch that chose the old directory, and gets its lock only after setup, allocates nothing there."""
+    launcher, user = machine.launcher(root), machine.user(alice)
+    old = os.open(machine.path("/run/lock"), os.O_RDONLY)
+    fcntl.flock(old, fcntl.LOCK_EX)
+    with launcher.start("setup") as setup:
+        wait_until_blocked(setup)
+        with user.start(*VGG, *SHOW) as late:
+            wait_until_blocked(late)
+            os.close(old)  # the kernel serves them in order
+            printed, said = late.communicate(timeout=30)
+        assert setup.wait(30) == 0, setup.communicate()
+    moved = "the state directory moved from /run/lock to /run/gpulaunch during this launch"
+    error = f"gpulaunch: error: {moved}\ngpulaunch: hint: run the command again\n"
+    assert (late.returncode, printed, said) == (125, "", error)
+    assert outcome(user.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
+
+
+@pytest.fixture
+def container(launcher: Launcher, machine: Machine) -> Elsewhere:
+    """Launches where /run/lock is a container's own, and the user's settings know that."""
+    script = "mkdir /run/lower /run/upper /run/work && mount -t overlay -o lowerdir=/run/lower,upperdir=/run/upper,"
+    script += "workdir=/run/work overlay /run/lock && chmod 1777 /run/lock"
+    subprocess.run([*machine.enter, "sh", "-c", script], check=True)
+    launcher.environment |= {"GPULAUNCH_TABLE": "private"}
+    return machine.launcher(launcher)
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_setup_while_private_leases_live(container: Elsewhere, machine: Machine) -> None:
+    """In a container, too, setup is refused while leases on real GPUs live in the directory that serves there."""
+    with held(container, "-n", "all"):
+        assert container.run("setup").returncode == 125
+        assert_nothing_made(machine)
+        assert container.run(*SHOW).returncode == 75
+
+
+def test_setup_names_a_private_directory(container: Elsewhere) -> None:
+    """What setup names in a container is the directory where the leases are."""
+    with held(container, *VGG):
+        assert container.run("setup").stderr.startswith(
+            "gpulaunch: error: 1 lease lives in /dev/shm\n"
+        )

@@ -1,0 +1,370 @@
+"""The cut model against published all-reduce bandwidths; run as a program, it prints the table of docs/bandwidth.md."""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gpulaunch.decide.placement import effective
+from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "bandwidth.md"
+
+A100 = {"nvlink_version": 3, "compute_capability": "8.0", "pcie_generation": 4, "pcie_width": 16}
+HOPPER = {"nvlink_version": 4, "compute_capability": "9.0", "pcie_generation": 5, "pcie_width": 16}
+BLACKWELL = {
+    "nvlink_version": 5,
+    "compute_capability": "10.0",
+    "pcie_generation": 5,
+    "pcie_width": 16,
+}
+RTX_2080_TI = {"compute_capability": "7.5", "pcie_generation": 3, "pcie_width": 16}
+RTX_4090 = {"compute_capability": "8.9", "pcie_generation": 4, "pcie_width": 16}
+RTX_5090 = {"compute_capability": "12.0", "pcie_generation": 5, "pcie_width": 16}
+RTX_PRO_6000 = RTX_5090
+
+
+def machine(
+    gpus: Sequence[Gpu],
+    path: Callable[[int, int], PathType],
+    *,
+    bridges: Mapping[tuple[int, int], int] | None = None,
+    peer_to_peer: bool | None = None,
+) -> Topology:
+    def wire(a: int, b: int) -> Wire:
+        return Wire(path(a, b), (bridges or {}).get((a, b), 0), peer_to_peer=peer_to_peer)
+
+    return Topology("test", tuple(gpus), wired(gpus, wire), "a test")
+
+
+def cards(count: int, facts: Mapping[str, object], switch_links: int = 0) -> list[Gpu]:
+    return [
+        Gpu(i, f"GPU-{i}", "test", 1 << 34, nvswitch_links=switch_links, **facts)
+        for i in range(count)
+    ]
+
+
+def switched(count: int, links: int, facts: Mapping[str, object]) -> Topology:
+    return machine(cards(count, facts, links), lambda *_: "SYS")
+
+
+def sockets(
+    count: int,
+    facts: Mapping[str, object],
+    *,
+    peer_to_peer: bool,
+    near: PathType = "NODE",
+    each: int = 4,
+) -> Topology:
+    """GPUs without NVLink, `each` of them at a socket, or all at one."""
+    return machine(
+        cards(count, facts),
+        lambda a, b: near if a // each == b // each else "SYS",
+        peer_to_peer=peer_to_peer,
+    )
+
+
+def bridged(count: int, facts: Mapping[str, object], links: int) -> Topology:
+    """PCIe cards of one socket, the first two joined by NVLink bridges."""
+    return machine(cards(count, facts), lambda *_: "NODE", bridges={(0, 1): links})
+
+
+def described(name: str, gpus: Sequence[int]) -> Topology:
+    """A part of a shipped machine."""
+    whole = load_described_machine(name)[0]
+    return replace(
+        whole,
+        gpus=tuple(gpu for gpu in whole.gpus if gpu.index in gpus),
+        links=tuple(link for link in whole.links if link.a in gpus and link.b in gpus),
+    )
+
+
+def gb_per_s(
+    model: Callable[[Fabric, Sequence[int]], int], fabric: Fabric, gpus: Iterable[int]
+) -> float:
+    """What a model says of some GPUs by index."""
+    return model(fabric, [fabric.position[gpu] for gpu in gpus]) / UNIT
+
+
+cut_bandwidth = partial(gb_per_s, effective.cut)
+ring_bandwidth = partial(gb_per_s, effective.ring_bandwidth)
+nvls_bandwidth = partial(gb_per_s, effective.nvls_bandwidth)
+
+
+class Point(NamedTuple):
+    """A published measurement.
+
+    Attributes:
+        sentence: what was measured.
+        topology: the GPUs that took part.
+        published_gb_per_s: bus bandwidth of large messages.
+        source: who published it, where.
+        model: what stands for it.
+        explanation: why the model is more than 25 % off; empty where it is not.
+    """
+
+    sentence: str
+    topology: Topology
+    published_gb_per_s: float
+    source: str
+    model: Callable[[Fabric, Sequence[int]], float | None] = cut_bandwidth
+    explanation: str = ""
+
+    @property
+    def gb_per_s(self) -> float:
+        """What the model says."""
+        return self.model(Fabric(self.topology), [gpu.index for gpu in self.topology.gpus]) or 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Of the model to the measurement."""
+        return self.gb_per_s / self.published_gb_per_s
+
+
+AZURE = "Azure/AI-benchmarking-guide"
+ML_ENGINEERING = "stas00/ml-engineering network/README"
+MAPA = "mapa-sc21 Eq. 2, fitted to measurements"
+RTX6KPRO = "voipmonitor/rtx6kpro hardware"
+
+POINTS = (
+    # Sums computed in NVSwitch, and rings through it.
+    Point("8 H100, NVSwitch", switched(8, 18, HOPPER), 478.9, f"{AZURE} ND_H100_v5"),
+    Point("8 H100, NVSwitch, NCCL's author", switched(8, 18, HOPPER), 480, "nccl-tests#212"),
+    Point("8 H100, NVSwitch, ring", switched(8, 18, HOPPER), 370, "nccl-tests#212", ring_bandwidth),
+    Point("5 H100 of 8", switched(5, 18, HOPPER), 420, "nccl#1455"),
+    Point("4 H200 of 8", switched(4, 18, HOPPER), 363.3, ML_ENGINEERING),
+    Point("5 H200 of 8", switched(5, 18, HOPPER), 414.2, ML_ENGINEERING),
+    Point("6 H200 of 8", switched(6, 18, HOPPER), 435.6, ML_ENGINEERING),
+    Point("7 H200 of 8", switched(7, 18, HOPPER), 460.0, ML_ENGINEERING),
+    Point("8 H200, NVSwitch", switched(8, 18, HOPPER), 473.1, ML_ENGINEERING),
+    Point("8 H800, 8 links each", switched(8, 8, HOPPER), 215, "nccl#1374"),
+    Point("4 B200 of 8", switched(4, 18, BLACKWELL), 673.2, ML_ENGINEERING),
+    Point("5 B200 of 8", switched(5, 18, BLACKWELL), 677.8, ML_ENGINEERING),
+    Point("6 B200 of 8", switched(6, 18, BLACKWELL), 778.2, ML_ENGINEERING),
+    Point("8 B200, NVSwitch", switched(8, 18, BLACKWELL), 838.0, ML_ENGINEERING),
+    Point(
+        "8 B200, NVSwitch, ring", switched(8, 18, BLACKWELL), 682.2, ML_ENGINEERING, ring_bandwidth
+    ),
+    Point("8 B300, NVSwitch", switched(8, 18, BLACKWELL), 845, "nccl#2140"),
+    Point("4 GB200 of an NVL72", described("nvl72", range(4)), 679.6, f"{AZURE} ND_GB200_v6"),
+    Point(
+        "8 GB200 of an NVL72",
+        described("nvl72", range(8)),
+        811,
+        "lixueduan.com, gb200-mnnvl-nccl-test",
+    ),
+    Point("72 GB200, NVL72", described("nvl72", range(72)), 846.8, "coreweave/nccl-tests#43"),
+    Point("8 A100, NVSwitch", switched(8, 12, A100), 235, ML_ENGINEERING),
+    Point("8 A100, NVSwitch, Azure", switched(8, 12, A100), 231.6, f"{AZURE} ND_A100_v4"),
+    Point("8 A100, NVSwitch, 1 GiB", switched(8, 12, A100), 200, "nccl-tests#149"),
+    # NVLink without a switch.
+    Point("2 A100 PCIe, bridged", bridged(2, A100, 12), 208, "nccl-tests#178"),
+    Point("3 A100 PCIe, 2 of them bridged", bridged(3, A100, 12), 20, "nccl-tests#178"),
+    Point(
+        "2 H100 PCIe, bridged",
+        bridged(2, HOPPER, 12),
+        115.9,
+        "nccl#1161",
+        explanation="one box, with no more than six of its twelve links would carry; A100 cards with twelve reach 208",
+    ),
+    Point("2 V100, double NVLink", described("dgx1-v100", (0, 3)), 39.08, MAPA),
+    Point("2 V100, single NVLink", described("dgx1-v100", (0, 1)), 21.61, MAPA),
+    Point("2 V100, PCIe", described("dgx1-v100", (0, 5)), 10.09, MAPA),
+    Point("3 V100, 2 double and 1 single", described("dgx1-v100", (0, 2, 3)), 57.86, MAPA),
+    Point("3 V100, 1 double and 2 single", described("dgx1-v100", (0, 1, 3)), 44.11, MAPA),
+    # PCIe, through the host's memory.
+    Point("4 RTX 5090, one socket", sockets(4, RTX_5090, peer_to_peer=False), 35, "nccl#1639"),
+    Point("8 RTX 5090, two sockets", sockets(8, RTX_5090, peer_to_peer=False), 28, "nccl#1639"),
+    Point("4 RTX 4090, one socket", sockets(4, RTX_4090, peer_to_peer=False), 18, "nccl#1603"),
+    Point(
+        "2 RTX 2080 Ti, one PCIe switch",
+        sockets(2, RTX_2080_TI, near="PIX", peer_to_peer=False),
+        4.0,
+        "Anthony-Hoo.github.io, AutoDL test",
+        explanation="a rented container whose plain copies between the GPUs reach 5.7 GB/s one way and 6.1 both ways",
+    ),
+    # PCIe, peer to peer.
+    Point(
+        "4 RTX 4090, one socket, P2P driver",
+        sockets(4, RTX_4090, peer_to_peer=True),
+        22,
+        "nccl#1603",
+    ),
+    Point(
+        "4 RTX PRO 6000, one socket",
+        sockets(4, RTX_PRO_6000, peer_to_peer=True),
+        39.3,
+        f"{RTX6KPRO}/asus-esc8000a",
+    ),
+    Point(
+        "8 RTX PRO 6000, PCIe switches",
+        sockets(8, RTX_PRO_6000, each=8, peer_to_peer=True),
+        41.1,
+        f"{RTX6KPRO}/pcie-bandwidth",
+    ),
+    Point(
+        "8 RTX PRO 6000, two EPYC 9005",
+        sockets(8, RTX_PRO_6000, peer_to_peer=True),
+        37.6,
+        f"{RTX6KPRO}/pcie-bandwidth",
+        explanation="EPYC 9005 carries 45 to 51 GB/s from GPU to GPU across its sockets; older ones half a slot's 48",
+    ),
+)
+
+MISSED_BY_A_LITTLE = {
+    "72 GB200, NVL72": 1.24,
+    "8 A100, NVSwitch, 1 GiB": 1.20,
+    "2 A100 PCIe, bridged": 1.15,
+    "2 V100, PCIe": 1.19,
+    "4 RTX 4090, one socket, P2P driver": 0.82,
+}
+"""Goal missed by a little: model / published of the points that are 15 to 25 % off."""
+
+
+def table() -> str:
+    """All points, as docs/bandwidth.md shows them."""
+    rows = [f"{'GB/s':36}{'model':>7}{'published':>11}{'ratio':>7}  source"]
+    rows += [
+        f"{point.sentence:36}{point.gb_per_s:7.1f}{point.published_gb_per_s:11.1f}{point.ratio:7.2f}  {point.source}"
+        for point in POINTS
+    ]
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.sentence)
+def test_published_all_reduce(point: Point) -> None:
+    """The cut model is within 15 % of a published all-reduce, or within 25 % and listed, or explained."""
+    off = abs(point.ratio - 1)
+    assert bool(point.explanation) == (off > 0.25)
+    assert round(point.ratio, 2) == MISSED_BY_A_LITTLE.get(point.sentence, round(point.ratio, 2))
+    assert (point.sentence in MISSED_BY_A_LITTLE) == (0.15 < off <= 0.25)
+
+
+def test_points_have_sentences_of_their_own() -> None:
+    """No two points share a sentence, and every one that misses by a little is among them."""
+    sentences = [point.sentence for point in POINTS]
+    assert sorted(set(sentences)) == sorted(sentences)
+    assert MISSED_BY_A_LITTLE.keys() <= set(sentences)
+
+
+def test_table_of_the_document() -> None:
+    """docs/bandwidth.md shows the table as it comes out, and every explanation."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert f"```\n{table()}\n```" in text
+    assert [
+        point.explanation for point in POINTS if point.explanation not in " ".join(text.split())
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("sentence", "facts", "links", "first"),
+    [
+        ("NVSwitch of V100 and A100 cannot", A100, 12, None),
+        ("Hopper: H200 switches at five", HOPPER, 18, 5),
+        ("Blackwell: B200 switches at six", BLACKWELL, 18, 6),
+        ("a GPU of unknown age counts as too old", HOPPER | {"compute_capability": None}, 18, None),
+        (
+            "so does a capability that is no number",
+            HOPPER | {"compute_capability": "new"},
+            18,
+            None,
+        ),
+        (
+            "a newer one than is known counts as Blackwell",
+            BLACKWELL | {"compute_capability": "13.1"},
+            18,
+            6,
+        ),
+    ],
+)
+def test_sum_in_the_switch_pays_from(
+    sentence: str, facts: Mapping[str, object], links: int, first: int | None
+) -> None:
+    """NVSwitch computes the sum from as many GPUs on as ml-engineering saw NCCL use it; before, it is a ring."""
+    fabric = Fabric(switched(9, links, facts))
+    gains = [
+        n
+        for n in range(2, 10)
+        if nvls_bandwidth(fabric, range(n)) > ring_bandwidth(fabric, range(n)) * 1.001
+    ]
+    assert gains == list(range(first or 10, 10)), sentence
+
+
+def test_sum_in_the_switch_of_eight() -> None:
+    """Eight H100 send 1 + 1/8 times their data at 83 % of 18 x 20.6 GB/s; as a bus bandwidth that is 14/9 of it."""
+    fabric = Fabric(switched(8, 18, HOPPER))
+    assert cut_bandwidth(fabric, range(8)) == pytest.approx(0.83 * 18 * 20.6 * 14 / 9)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "change"),
+    [
+        ("a GPU whose switch cannot", {"compute_capability": "8.0"}),
+        ("a GPU that is not behind the switch", {"nvswitch_links": 0}),
+        ("a MIG instance", {"mig": Mig(7, "GPU-7", 0, "3g.40gb")}),
+    ],
+)
+def test_one_gpu_makes_it_a_ring(sentence: str, change: Mapping[str, object]) -> None:
+    """The switch computes the sum for all GPUs of a set or for none; the others still have it."""
+    gpus = cards(8, HOPPER, 18)
+    fabric = Fabric(
+        machine([*gpus[:7], replace(gpus[7], **change)], lambda *_: "SYS", bridges={(0, 7): 2})
+    )
+    assert nvls_bandwidth(fabric, range(8)) == 0, sentence
+    assert cut_bandwidth(fabric, range(1, 7)) == pytest.approx(0.83 * 18 * 20.6 * 10 / 7)
+
+
+def test_sum_in_the_switch_waits_for_the_least_linked() -> None:
+    """Every GPU sends as much, so the one with the fewest links decides."""
+    gpus = cards(8, HOPPER, 18)
+    fabric = Fabric(
+        machine(
+            [replace(gpu, nvswitch_links=8) if gpu.index == 3 else gpu for gpu in gpus],
+            lambda *_: "SYS",
+        )
+    )
+    assert cut_bandwidth(fabric, range(8)) == pytest.approx(0.83 * 8 * 20.6 * 14 / 9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cut_behind_a_switch_never_falls_when_a_link_is_added(seed: int) -> None:
+    """One more NVLink into the switch never lowers the figure of any set, whatever the GPUs."""
+    rng = random.Random(seed)
+    facts = rng.choice([A100, HOPPER, BLACKWELL])
+    links = [rng.randrange(1, 19) for _ in range(rng.randrange(3, 10))]
+
+    def fabric(links: Sequence[int]) -> Fabric:
+        gpus = [
+            replace(gpu, nvswitch_links=n)
+            for gpu, n in zip(cards(len(links), facts), links, strict=True)
+        ]
+        return Fabric(machine(gpus, lambda *_: "SYS"))
+
+    before = fabric(links)
+    more = rng.randrange(len(links))
+    after = fabric([n + (i == more) for i, n in enumerate(links)])
+    for gpus in (
+        gpus for size in range(2, len(links) + 1) for gpus in combinations(range(len(links)), size)
+    ):
+        assert cut_bandwidth(after, gpus) >= cut_bandwidth(before, gpus)
+
+
+@pytest.mark.parametrize("near", ["PIX", "PXB", "PHB", "NODE"])
+def test_without_peer_to_peer_near_is_no_help(near: PathType) -> None:
+    """Cards that cannot reach each other's memory go through the host's, however near they are."""
+    staged = Fabric(sockets(4, RTX_5090, near=near, peer_to_peer=False))
+    assert cut_bandwidth(staged, range(4)) == 48 * 0.75
+
+
+if __name__ == "__main__":
+    print(table())

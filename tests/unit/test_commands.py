@@ -1,0 +1,34 @@
+"""The table of commands: what is in it is offered and dispatched; nothing else lists commands."""
+
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.cli import main
+from gpulaunch.cli.commands import COMMANDS, Command
+from gpulaunch.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_readme_shows_every_command() -> None:
+    """Somebody who reads the README meets each command."""
+    text = (ROOT / "README.md").read_text()
+    assert [word for word in COMMANDS if f"gpulaunch {word}" not in text] == []
+
+
+def test_a_new_command_is_one_module_and_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A made-up command runs, gets its arguments and is listed, though no file of the package knows it."""
+    (tmp_path / "greet.py").write_text(
+        "def main(arguments):\n    print('hello', *arguments)\n    return 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(COMMANDS, "greet", Command("greet", "NAME", "say hello", module="greet"))
+    assert main.run(["greet", "--loud", "you"]) == 3
+    assert capsys.readouterr().out == "hello --loud you\n"
+    main.run(["--help"])
+    assert "  greet NAME  say hello\n" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="'gpulaunch greet' runs no command, but -- is given"):
+        main.run(["greet", "--", "true"])

@@ -1,0 +1,440 @@
+"""Decisions: a request, a topology and leases as plain values, and what comes out of them word for word."""
+
+from collections.abc import Sequence
+
+import pytest
+from values import box, lease, request, uuids
+
+from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
+from gpulaunch.decide.request import Constraint
+from gpulaunch.leases.lease import Lease
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.records import replace
+
+
+def only(*indices: int) -> Constraint:
+    return Constraint(f"--only {','.join(map(str, indices))}", frozenset(uuids(indices)))
+
+
+def outside(**users: str) -> list[OutsideUse]:
+    """Written gpu3="who"."""
+    return [OutsideUse(gpu.replace("gpu", "GPU-"), who) for gpu, who in users.items()]
+
+
+def outcome(decision: Decision) -> tuple[object, ...]:
+    """Kind and reason, and of a grant the GPUs too."""
+    gpus = (decision.placement.gpus,) if isinstance(decision, Grant) else ()
+    return (type(decision), decision.reason, *gpus)
+
+
+ALICE = "pid 4123, alice"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpus", "constraints", "leases", "in_use", "want"),
+    [
+        (
+            "an idle machine grants",
+            2,
+            [],
+            [],
+            {},
+            (Grant, "lowest indices of 28 candidates", (0, 1)),
+        ),
+        (
+            "what is leased is passed over",
+            2,
+            [],
+            [(0, 2)],
+            {},
+            (Grant, "lowest indices of 15 candidates", (1, 3)),
+        ),
+        (
+            "so is what others use",
+            2,
+            [],
+            [],
+            {"gpu0": ALICE},
+            (Grant, "lowest indices of 21 candidates", (1, 2)),
+        ),
+        (
+            "so is what a constraint leaves out",
+            1,
+            [only(5)],
+            [],
+            {},
+            (Grant, "the only choice", (5,)),
+        ),
+        ("all eight", 8, [], [], {}, (Grant, "the only choice", tuple(range(8)))),
+        (
+            "a wait counts who has the GPUs",
+            4,
+            [],
+            [(0, 1, 2), (3, 4)],
+            {"gpu5": ALICE},
+            (
+                Wait,
+                "4 GPUs requested: 2 of 8 are free, 5 are leased, 1 is in use outside gpulaunch (pid 4123, alice)",
+            ),
+        ),
+        (
+            "one of each",
+            2,
+            [only(0, 1, 2)],
+            [(0,)],
+            {"gpu1": "pid 9, bob"},
+            (
+                Wait,
+                "2 GPUs requested: 1 of 3 admitted is free, 1 is leased, 1 is in use outside gpulaunch (pid 9, bob)",
+            ),
+        ),
+        (
+            "nothing free, nothing in use outside",
+            1,
+            [],
+            [tuple(range(8))],
+            {},
+            (Wait, "1 GPU requested: 0 of 8 are free, 8 are leased"),
+        ),
+        (
+            "several users",
+            8,
+            [],
+            [],
+            {"gpu1": ALICE, "gpu6": "pid 77, bob"},
+            (
+                Wait,
+                "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, alice; pid 77, bob)",
+            ),
+        ),
+        (
+            "a user of several GPUs is named once",
+            8,
+            [],
+            [],
+            {"gpu1": ALICE, "gpu6": ALICE},
+            (
+                Wait,
+                "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, alice)",
+            ),
+        ),
+        (
+            "outside use of a leased GPU is the lease's",
+            8,
+            [],
+            [(1,)],
+            {"gpu1": ALICE},
+            (Wait, "8 GPUs requested: 7 of 8 are free, 1 is leased"),
+        ),
+        (
+            "a wait counts the admitted GPUs alone",
+            2,
+            [only(0, 1)],
+            [(1, 2, 3)],
+            {"gpu4": ALICE},
+            (Wait, "2 GPUs requested: 1 of 2 admitted is free, 1 is leased"),
+        ),
+        (
+            "a constraint that admits every GPU narrows nothing",
+            8,
+            [only(*range(8))],
+            [(1,)],
+            {},
+            (Wait, "8 GPUs requested: 7 of 8 are free, 1 is leased"),
+        ),
+        ("nine of eight", 9, [], [], {}, (Refuse, "9 GPUs requested: box has 8")),
+        (
+            "nine of eight, all busy",
+            9,
+            [],
+            [tuple(range(8))],
+            {},
+            (Refuse, "9 GPUs requested: box has 8"),
+        ),
+        (
+            "more than a constraint admits",
+            3,
+            [only(0, 1)],
+            [],
+            {},
+            (Refuse, "3 GPUs requested: 2 of box's 8 satisfy --only 0,1"),
+        ),
+        (
+            "constraints that exclude each other",
+            1,
+            [only(0, 1), Constraint("--memory 80GiB", frozenset(uuids((2, 3))))],
+            [],
+            {},
+            (Refuse, "1 GPU requested: 0 of box's 8 satisfy --only 0,1, --memory 80GiB"),
+        ),
+        ("all of an idle machine", None, [], [], {}, (Grant, "the only choice", tuple(range(8)))),
+        (
+            "all while one is busy",
+            None,
+            [],
+            [(7,)],
+            {},
+            (Wait, "8 GPUs requested: 7 of 8 are free, 1 is leased"),
+        ),
+        (
+            "all while one is in use outside",
+            None,
+            [],
+            [],
+            {"gpu0": ALICE},
+            (
+                Wait,
+                "8 GPUs requested: 7 of 8 are free, 1 is in use outside gpulaunch (pid 4123, alice)",
+            ),
+        ),
+        (
+            "all that a constraint admits, whoever has the rest",
+            None,
+            [only(2, 3)],
+            [(0, 1)],
+            {"gpu4": ALICE},
+            (Grant, "the only choice", (2, 3)),
+        ),
+        (
+            "all that a constraint admits, while one of them is busy",
+            None,
+            [only(2, 3)],
+            [(3, 4)],
+            {},
+            (Wait, "2 GPUs requested: 1 of 2 admitted is free, 1 is leased"),
+        ),
+        (
+            "all of none",
+            None,
+            [Constraint("--gpu-model T4", frozenset())],
+            [],
+            {},
+            (Refuse, "every GPU requested: 0 of box's 8 satisfy --gpu-model T4"),
+        ),
+    ],
+)
+def test_decision(
+    sentence: str,
+    gpus: int | None,
+    constraints: Sequence[Constraint],
+    leases: Sequence[tuple[int, ...]],
+    in_use: dict[str, str],
+    want: tuple[object, ...],
+) -> None:
+    """A request is granted, has to wait or is refused, with the reason in these words."""
+    held = [lease(f"lease-{number}", *indices) for number, indices in enumerate(leases)]
+    decision = decide(
+        request(gpus, constraints=constraints), Situation(box(), held, outside(**in_use))
+    )
+    assert outcome(decision) == want, sentence
+
+
+OUTER = lease("outer", 0, 1, 2, 3)
+INNER = lease("inner", 1, 2, within=OUTER)
+INNERMOST = lease("innermost", 2, within=INNER)
+STRANGER = lease("stranger", 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpus", "constraints", "leases", "within", "want"),
+    [
+        (
+            "all of a lease is that lease's GPUs",
+            None,
+            [],
+            [OUTER, STRANGER],
+            OUTER,
+            (Grant, "the only choice", (0, 1, 2, 3)),
+        ),
+        (
+            "a choice is made inside the lease",
+            2,
+            [],
+            [OUTER, STRANGER],
+            OUTER,
+            (Grant, "lowest indices of 6 candidates", (0, 1)),
+        ),
+        (
+            "more than the lease has",
+            5,
+            [],
+            [OUTER],
+            OUTER,
+            (Refuse, "5 GPUs requested: lease outer has 4"),
+        ),
+        (
+            "a constraint applies inside",
+            2,
+            [only(3, 4)],
+            [OUTER],
+            OUTER,
+            (Refuse, "2 GPUs requested: 1 of lease outer's 4 satisfy --only 3,4"),
+        ),
+        (
+            "what a child has is not there",
+            3,
+            [],
+            [OUTER, INNER],
+            OUTER,
+            (Wait, "3 GPUs requested: 2 of 4 are free, 2 are leased"),
+        ),
+        (
+            "what a child leaves is",
+            2,
+            [],
+            [OUTER, INNER],
+            OUTER,
+            (Grant, "the only choice", (0, 3)),
+        ),
+        (
+            "all of a lease while a child has some of it",
+            None,
+            [],
+            [OUTER, INNER],
+            OUTER,
+            (Wait, "4 GPUs requested: 2 of 4 are free, 2 are leased"),
+        ),
+        (
+            "a grandparent's and a parent's GPUs are the child's to give",
+            2,
+            [],
+            [INNER, OUTER, STRANGER],
+            INNER,
+            (Grant, "the only choice", (1, 2)),
+        ),
+        (
+            "three deep",
+            1,
+            [],
+            [INNERMOST, STRANGER, OUTER, INNER],
+            INNERMOST,
+            (Grant, "the only choice", (2,)),
+        ),
+        (
+            "a grandparent that has ended does not matter",
+            1,
+            [],
+            [INNERMOST, INNER],
+            INNERMOST,
+            (Grant, "the only choice", (2,)),
+        ),
+        (
+            "a parent that has ended does not matter",
+            2,
+            [],
+            [INNER],
+            INNER,
+            (Grant, "the only choice", (1, 2)),
+        ),
+        (
+            "a grandchild whose parent has ended still has its GPU",
+            4,
+            [],
+            [OUTER, INNERMOST],
+            OUTER,
+            (Wait, "4 GPUs requested: 3 of 4 are free, 1 is leased"),
+        ),
+        (
+            "a child that outlives its parent has its GPUs against everybody",
+            7,
+            [],
+            [INNER],
+            None,
+            (Wait, "7 GPUs requested: 6 of 8 are free, 2 are leased"),
+        ),
+        (
+            "GPUs that parent and child both name count once",
+            8,
+            [],
+            [OUTER, INNER],
+            None,
+            (Wait, "8 GPUs requested: 4 of 8 are free, 4 are leased"),
+        ),
+    ],
+)
+def test_decision_within_a_lease(
+    sentence: str,
+    gpus: int | None,
+    constraints: Sequence[Constraint],
+    leases: Sequence[Lease],
+    within: Lease | None,
+    want: tuple[object, ...],
+) -> None:
+    """A launch inside a lease takes its GPUs from that lease, less those of the leases taken from it before."""
+    assert (
+        outcome(
+            decide(request(gpus, constraints=constraints), Situation(box(), leases, within=within))
+        )
+        == want
+    ), sentence
+
+
+def test_use_inside_a_lease_is_its_own() -> None:
+    """What already runs on a lease's GPUs does not keep a launch inside it from starting."""
+    decision = decide(request(4), Situation(box(), [OUTER], outside(gpu0=ALICE, gpu3=ALICE), OUTER))
+    assert outcome(decision) == (Grant, "the only choice", (0, 1, 2, 3))
+
+
+def test_a_use_that_names_no_gpu_of_the_machine_is_ignored() -> None:
+    """Leases and uses of GPUs that this machine does not have change nothing."""
+    decision = decide(request(8), Situation(box(), [lease("elsewhere", 98)], outside(gpu99=ALICE)))
+    assert outcome(decision) == (Grant, "the only choice", tuple(range(8)))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpus", "policy", "want"),
+    [
+        ("a sensitive job", 3, "preserve", "best effective bandwidth of 56 candidates: 60 GB/s"),
+        # all 28 pairs have 744 GB/s, of which every GPU takes away 2 x 50, 2 x 25 and 3 x 12, now and later
+        (
+            "one GPU is insensitive",
+            1,
+            "preserve",
+            "best lasting bandwidth of 8 candidates: 1116 GB/s",
+        ),
+        ("greedy", 3, "greedy", "best aggregate bandwidth of 56 candidates: 125 GB/s"),
+        ("baseline", 3, "baseline", "lowest indices of 56 candidates"),
+        ("nothing to choose", 8, "preserve", "the only choice"),
+    ],
+)
+def test_reason_of_a_grant(sentence: str, gpus: int, policy: str, want: str) -> None:
+    """A grant says what made this set the best, on an idle DGX-1 V100."""
+    decision = decide(
+        request(gpus, policy=policy), Situation(load_described_machine("dgx1-v100")[0])
+    )
+    assert isinstance(decision, Grant)
+    assert decision.reason == want, sentence
+
+
+def test_preserved_bandwidth_counts_what_is_free() -> None:
+    """What a grant preserves is counted over all GPUs that are free, those too that the request does not admit."""
+    topology, _ = load_described_machine("dgx1-v100")
+    taken = topology.gpus[4].uuid
+    both = frozenset({topology.gpus[0].uuid, topology.gpus[3].uuid})
+    decision = decide(
+        request(2, constraints=[Constraint("--only 0,3", both)]),
+        Situation(topology, [lease("other", uuids=(taken,))]),
+    )
+    assert isinstance(decision, Grant)
+    assert decision.placement.gpus == (0, 3)
+    # 1, 2, 5, 6 and 7 stay: double 1-2, 1-5, 5-6, 6-7, single 2-6, 5-7, PCIe 1-6, 1-7, 2-5, 2-7
+    assert decision.placement.scores.preserved_bandwidth == 4 * 50 + 2 * 25 + 4 * 12
+
+
+@pytest.mark.parametrize(("count", "want"), [(0, "0 GPUs"), (1, "1 GPU"), (2, "2 GPUs")])
+def test_gpus_text(count: int, want: str) -> None:
+    """One GPU is singular, every other number plural."""
+    assert gpus_text(count) == want
+
+
+def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
+    """What an insensitive job leaves is counted over the lease that it runs inside of: nobody there gets other GPUs."""
+    topology, _ = load_described_machine("dgx1-v100")
+    outer = lease("outer", uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
+    asked = replace(request(2, policy="preserve"), bandwidth_sensitive=False)
+    decision = decide(asked, Situation(topology, [outer], within=outer))
+    assert isinstance(decision, Grant)
+    left = sorted({0, 1, 2, 7} - set(decision.placement.gpus))
+    assert (left, decision.placement.scores.lasting_bandwidth) == ([1, 2], 2 * 50)

@@ -1,0 +1,1450 @@
+"""Documents that people and launchers write: what is understood, and what is said about every kind of mistake."""
+
+import json
+import os
+import random
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from values import complaint, lease
+
+from gpulaunch.errors import FieldError, UsageError, printable
+from gpulaunch.files.document import MAX_FILE_BYTES
+from gpulaunch.files.size import format_size, parse_size
+from gpulaunch.leases.lease import Lease, parse_lease
+from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS
+from gpulaunch.machine.catalog import load_described_machine, machine_names
+from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.table_key import TableKey, same_table
+from gpulaunch.machine.topology import Topology
+from gpulaunch.process.identity import Process
+from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.document.section import Part
+from gpulaunch.profiles.document.sections import Communication, Placement
+from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.profile import Profile
+from gpulaunch.records import replace
+
+# ---------------------------------------------------------------------------------------------- profiles
+
+PROFILE = """\
+name = "job"
+description = "a job"
+gpus = 2
+
+[communication]
+pattern = "ring"
+bandwidth_sensitive = true
+collective_calls_per_iteration = 100
+source = "measured"
+
+[resources]
+memory_mib = 1000
+memory_is_reservation = true
+sm_utilization_percentage = 50.5
+memory_bandwidth_utilization_percentage = 10
+power_w = 200
+energy_j = 2000.0
+duration_s = 10
+measured_on = "a GPU"
+source = "measured too"
+"""
+
+
+def profile_file(directory: Path, text: str | bytes) -> str:
+    path = directory / "job.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+def test_profile(tmp_path: Path) -> None:
+    """Every key of a profile arrives in its record, memory in bytes."""
+    profile = load_profile(profile_file(tmp_path, PROFILE))
+    assert (profile.name, profile.description, profile.gpus) == ("job", "a job", 2)
+    assert profile.communication == Communication(
+        {
+            "pattern": "ring",
+            "bandwidth_sensitive": True,
+            "collective_calls_per_iteration": 100,
+            "source": "measured",
+        }
+    )
+    assert (profile.communication.pattern, profile.resources.power_w, profile.resources.date) == (
+        "ring",
+        200,
+        None,
+    )
+    assert (profile.resources.memory_mib, profile.memory_bytes) == (1000, 1000 * 1024 * 1024)
+    assert (profile.resources.source, profile.resources.memory_is_reservation) == (
+        "measured too",
+        True,
+    )
+    assert not profile.placement
+
+
+def test_smallest_profile(tmp_path: Path) -> None:
+    """A name is all that a profile needs; what is not known is None."""
+    assert load_profile(profile_file(tmp_path, 'name = "job"')) == Profile({"name": "job"})
+
+
+TOP_KEYS = ", ".join(Profile.keys)
+SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d, none"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "want"),
+    [
+        ("no name", 'name = "job"\n', "", " key 'name' is missing"),
+        (
+            "an unknown key",
+            "gpus = 2",
+            "gpu = 2",
+            "3: unknown key 'gpu': nearest is 'gpus'",
+        ),
+        (
+            "an unknown section",
+            "[resources]",
+            "[resource]",
+            "11: unknown key 'resource': nearest is 'resources'",
+        ),
+        (
+            "an unknown key of a section",
+            'pattern = "ring"',
+            'patern = "ring"',
+            "6: unknown key 'patern': nearest is 'pattern'",
+        ),
+        ("a name of the wrong type", 'name = "job"', "name = 3", "1: name: 3 is not text"),
+        ("text for a number", "gpus = 2", 'gpus = "2"', "3: gpus: '2' is not a whole number"),
+        ("a fraction of a GPU", "gpus = 2", "gpus = 2.0", "3: gpus: 2.0 is not a whole number"),
+        ("a truth for a number", "gpus = 2", "gpus = true", "3: gpus: True is not a whole number"),
+        ("no GPU", "gpus = 2", "gpus = 0", "3: gpus: 0 is not within 1 to 1048576"),
+        ("fewer than none", "gpus = 2", "gpus = -1", "3: gpus: -1 is not within 1 to 1048576"),
+        (
+            "a pattern that nobody knows",
+            '"ring"',
+            '"rings"',
+            f"6: pattern: 'rings' is none of {SHAPES}",
+        ),
+        (
+            "a pattern that is no text",
+            '"ring"',
+            '["ring"]',
+            f"6: pattern: ['ring'] is none of {SHAPES}",
+        ),
+        (
+            "a number for a truth",
+            "bandwidth_sensitive = true",
+            "bandwidth_sensitive = 1",
+            "7: bandwidth_sensitive: 1 is not true or false",
+        ),
+        ("no source", 'source = "measured"\n', "", "5: key 'source' is missing in communication"),
+        (
+            "no source of the second section",
+            'source = "measured too"\n',
+            "",
+            "11: key 'source' is missing in resources",
+        ),
+        (
+            "a source that is no text",
+            '"measured"',
+            "2024-01-01",
+            "9: source: datetime.date(2024, 1, 1) is not text",
+        ),
+        (
+            "more than all",
+            "50.5",
+            "100.5",
+            "14: sm_utilization_percentage: 100.5 is not within 0 to 100",
+        ),
+        (
+            "less than nothing",
+            "power_w = 200",
+            "power_w = -0.1",
+            "16: power_w: -0.1 is not within 0 to 100000",
+        ),
+        (
+            "not a number",
+            "power_w = 200",
+            "power_w = nan",
+            "16: power_w: nan is not within 0 to 100000",
+        ),
+        (
+            "infinite",
+            "duration_s = 10",
+            "duration_s = inf",
+            "18: duration_s: inf is not within 0 to 1000000000",
+        ),
+        (
+            "minus infinite",
+            "duration_s = 10",
+            "duration_s = -inf",
+            "18: duration_s: -inf is not within 0 to 1000000000",
+        ),
+        (
+            "infinite memory",
+            "memory_mib = 1000",
+            "memory_mib = inf",
+            "12: memory_mib: inf is not a whole number",
+        ),
+        (
+            "no memory",
+            "memory_mib = 1000",
+            "memory_mib = 0",
+            "12: memory_mib: 0 is not within 1 to 1073741824",
+        ),
+        (
+            "a list for a table",
+            "gpus = 2\n\n[communication]",
+            "communication = []\n\n[other]",
+            "3: communication: [] is not a table",
+        ),
+        (
+            "control characters",
+            "gpus = 2",
+            r'"\u001b[2J" = 2',
+            rf"3: unknown key '\x1b[2J': known here are {TOP_KEYS}",
+        ),
+        (
+            "spaces around a key",
+            "gpus = 2",
+            "  gpus   =   0",
+            "3: gpus: 0 is not within 1 to 1048576",
+        ),
+        (
+            "a key that only begins alike",
+            "gpus = 2",
+            "gpu = 2 # gpus",
+            "3: unknown key 'gpu': nearest is 'gpus'",
+        ),
+    ],
+)
+def test_mistakes_in_a_profile(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
+    """A mistake in a profile is named with path, line, key and what was expected."""
+    assert PROFILE.count(old) == 1, sentence
+    path = profile_file(tmp_path, PROFILE.replace(old, new))
+    assert complaint(load_profile, path) == want, sentence
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_lines_are_counted_alike(tmp_path: Path, newline: str) -> None:
+    """The line is right whichever way the lines end."""
+    path = profile_file(
+        tmp_path, PROFILE.replace("power_w = 200", "power_w = -1").replace("\n", newline)
+    )
+    assert complaint(load_profile, path) == "16: power_w: -1 is not within 0 to 100000"
+
+
+WISHES = """\
+name = "job"
+
+[placement]
+min_bandwidth_gb_per_s = 40
+min_utility = 0.5
+single_node = true
+host_gb_per_s = 12.5
+
+[collocation]
+source = "measured by hand"
+
+[collocation.slowdown_percentage]
+vgg16 = 32
+"my job" = 0.5
+"""
+
+
+def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
+    """What a job needs of its GPUs, and how it fares beside others, arrives in its record, slowdowns as fractions."""
+    profile = load_profile(profile_file(tmp_path, WISHES))
+    assert profile.placement == Placement(
+        {
+            "min_bandwidth_gb_per_s": 40,
+            "min_utility": 0.5,
+            "single_node": True,
+            "host_gb_per_s": 12.5,
+        }
+    )
+    assert (profile.slowdowns, profile.collocation.source) == (
+        {"vgg16": 0.32, "my job": 0.005},
+        "measured by hand",
+    )
+    spread = WISHES.replace("single_node = true", "single_node = false\none_per_node = true")
+    profile = load_profile(profile_file(tmp_path, spread))
+    assert (profile.placement.single_node, profile.placement.one_per_node) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "want"),
+    [
+        (
+            "an unknown need",
+            "min_utility",
+            "utility",
+            "5: unknown key 'utility': nearest is 'min_utility'",
+        ),
+        (
+            "no bandwidth",
+            "min_bandwidth_gb_per_s = 40",
+            "min_bandwidth_gb_per_s = 0",
+            "4: min_bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
+        ),
+        (
+            "a utility in percent",
+            "0.5\nsingle",
+            "50\nsingle",
+            "5: min_utility: 50 is not within 0 to 1",
+        ),
+        ("not a number", "0.5\nsingle", "nan\nsingle", "5: min_utility: nan is not within 0 to 1"),
+        (
+            "a number for a truth",
+            "single_node = true",
+            "single_node = 1",
+            "6: single_node: 1 is not true or false",
+        ),
+        (
+            "together and apart",
+            "single_node = true",
+            "single_node = true\none_per_node = true",
+            (
+                "7: one_per_node: true, and so is single_node: GPUs in one machine are not each in a machine of its own"
+            ),
+        ),
+        (
+            "text for a bandwidth",
+            "host_gb_per_s = 12.5",
+            'host_gb_per_s = "12 GB/s"',
+            "7: host_gb_per_s: '12 GB/s' is not a number",
+        ),
+        (
+            "no source of the slowdowns",
+            'source = "measured by hand"\n',
+            "",
+            "9: key 'source' is missing in collocation",
+        ),
+        ("a job that helps", "vgg16 = 32", "vgg16 = -1", "13: vgg16: -1 is not within 0 to 10000"),
+        (
+            "more than any",
+            "vgg16 = 32",
+            "vgg16 = 10001",
+            "13: vgg16: 10001 is not within 0 to 10000",
+        ),
+        (
+            "text for a slowdown",
+            "vgg16 = 32",
+            'vgg16 = "32 %"',
+            "13: vgg16: '32 %' is not a number",
+        ),
+        (
+            "an unknown key of the second section",
+            "[collocation.slowdown_percentage]",
+            "[collocation.slowdown]",
+            "12: unknown key 'slowdown': known here are slowdown_percentage, incomplete, source",
+        ),
+    ],
+)
+def test_mistakes_in_what_a_profile_needs(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
+    """A mistake in what a job needs of its GPUs is named with path, line, key and what was expected."""
+    assert WISHES.count(old) == 1, sentence
+    assert complaint(load_profile, profile_file(tmp_path, WISHES.replace(old, new))) == want, (
+        sentence
+    )
+
+
+SHARES = """\
+name = "job"
+
+[sharing]
+share = true
+sm_percentage = 40
+
+[sm_curve]
+sm_percentage = [10, 50.5, 100]
+throughput = [1, 4, 3.5]
+source = "measured"
+
+[counters]
+llc_accesses_per_kilo_instruction = 120
+llc_hit_rate_percentage = 75
+bytes_per_access = 128
+source = "counted"
+
+[resources]
+memory_mib = 1024
+sm_utilization_percentage = 30
+memory_bandwidth_utilization_percentage = 20
+power_w = 100
+source = "sampled"
+"""
+
+
+def test_what_a_profile_says_about_sharing(tmp_path: Path) -> None:
+    """A profile says whether and how the job shares, its throughput over SMs and its counters; all is one demand."""
+    profile = load_profile(profile_file(tmp_path, SHARES))
+    curve = (CurvePoint(10, 1), CurvePoint(50.5, 4), CurvePoint(100, 3.5))
+    assert (profile.sharing.share, profile.sharing.sm_percentage, profile.missing_demand) == (
+        True,
+        40,
+        [],
+    )
+    assert profile.demand == Demand("job", 30, 20, 1 << 30, 100, curve, Counters(120, 0.75, 128))
+
+
+def test_what_a_demand_lacks(tmp_path: Path) -> None:
+    """A profile without one of the three figures has no demand, and says which it lacks."""
+    for key, name in (
+        ("memory_mib = 1024", "maximum memory"),
+        ("sm_utilization_percentage = 30", "average SM utilization"),
+        ("memory_bandwidth_utilization_percentage = 20", "average memory-bandwidth utilization"),
+    ):
+        profile = load_profile(profile_file(tmp_path, SHARES.replace(f"{key}\n", "")))
+        assert (profile.demand, profile.missing_demand) == (None, [name])
+    assert load_profile(
+        profile_file(tmp_path, SHARES.replace("bytes_per_access = 128\n", ""))
+    ).llc_counters == Counters(120, 0.75, 32)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "want"),
+    [
+        (
+            "no percentage",
+            "sm_percentage = 40",
+            "sm_percentage = 0",
+            "5: sm_percentage: 0 is not within 1 to 100",
+        ),
+        (
+            "a part of a percent",
+            "sm_percentage = 40",
+            "sm_percentage = 40.5",
+            "5: sm_percentage: 40.5 is not a whole number",
+        ),
+        (
+            "shares that fall",
+            "[10, 50.5, 100]",
+            "[10, 100, 50.5]",
+            "8: sm_percentage: the shares do not ascend",
+        ),
+        (
+            "a share twice",
+            "[10, 50.5, 100]",
+            "[10, 10, 100]",
+            "8: sm_percentage: the shares do not ascend",
+        ),
+        ("fewer throughputs", "[1, 4, 3.5]", "[1, 4]", "9: throughput: 2 values for 3 shares"),
+        ("no points", "[1, 4, 3.5]", "[]", "9: throughput: 0 values, 1 to 100 are needed"),
+        (
+            "more than all SMs",
+            "[10, 50.5, 100]",
+            "[10, 50, 101]",
+            "8: sm_percentage: 101 is no number above 0, 100 at most",
+        ),
+        (
+            "no throughput",
+            "[1, 4, 3.5]",
+            "[0, 4, 3.5]",
+            "9: throughput: 0 is no number above 0, 1e+15 at most",
+        ),
+        (
+            "text in a curve",
+            "[1, 4, 3.5]",
+            '[1, "4", 3.5]',
+            "9: throughput: '4' is no number above 0, 1e+15 at most",
+        ),
+        (
+            "a curve without shares",
+            "sm_percentage = [10, 50.5, 100]\n",
+            "",
+            "7: key 'sm_percentage' is missing in sm_curve",
+        ),
+        (
+            "a curve from nowhere",
+            'source = "measured"\n',
+            "",
+            "7: key 'source' is missing in sm_curve",
+        ),
+        (
+            "more hits than accesses",
+            "= 75",
+            "= 101",
+            "14: llc_hit_rate_percentage: 101 is not within 0 to 100",
+        ),
+        (
+            "half the counters",
+            "llc_hit_rate_percentage = 75\n",
+            "",
+            "12: key 'llc_hit_rate_percentage' is missing in counters",
+        ),
+    ],
+)
+def test_mistakes_in_what_a_profile_says_about_sharing(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
+    """A mistake in what sharing depends on is named with path, line, key and what was expected."""
+    assert SHARES.count(old) == 1, sentence
+    assert complaint(load_profile, profile_file(tmp_path, SHARES.replace(old, new))) == want, (
+        sentence
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES.split(", "))
+def test_profile_of_every_shape(tmp_path: Path, shape: str) -> None:
+    """A profile may name any of the built-in patterns, and docs/profiles.md and docs/patterns.md list them all."""
+    profile = load_profile(profile_file(tmp_path, PROFILE.replace('"ring"', f'"{shape}"')))
+    assert profile.communication.pattern == shape
+    documents = Path(__file__).parents[2] / "docs"
+    assert f"`{shape}`" in (documents / "profiles.md").read_text()
+    assert f"`{shape.replace('_', '-')}`" in (documents / "patterns.md").read_text()
+
+
+def test_shapes() -> None:
+    """The patterns that these tests know are all there are."""
+    assert SHAPES.split(", ") == list(PATTERNS)
+
+
+# ---------------------------------------------------------------------------------------- broken files
+
+
+@pytest.mark.parametrize(
+    ("sentence", "text", "line"),
+    [
+        ("a value without quotes", "# a comment\nname = vgg16\n", 2),
+        ("no equals sign", 'name = "job"\ngpus 2\n', 2),
+        ("no value", 'name = "job"\n\n\ngpus =\n', 4),
+        ("a key twice", 'name = "job"\ngpus = 2\nname = "other"\n', 3),
+        ("a table twice", 'name = "job"\n[resources]\n[communication]\n[resources]\n', 4),
+        ("an unclosed text", 'name = "job\ngpus = 2\n', 1),
+        ("an unclosed table name", 'name = "job"\n[resources\n', 2),
+        ("two values on one line", 'name = "job" gpus = 2\n', 1),
+        ("an escape that TOML does not have", 'name = "job"\ndescription = "C:\\qux"\n', 2),
+        ("a control character", 'name = "job"\ndescription = "\x00"\n', 2),
+        ("a date that does not exist", 'name = "job"\ngpus = 2024-13-01\n', 2),
+        ("JSON", '{"name": "job"}\n', 1),
+        ("a list that never ends is missed where the file ends", 'name = "job"\ngpus = [1,\n2,', 3),
+        ("so is a long text", 'name = "job"\ndescription = """a\nb\nc', 4),
+        ("Windows lines", 'name = "job"\r\n\r\ngpus = x\r\n', 3),
+    ],
+)
+def test_broken_toml(tmp_path: Path, sentence: str, text: str, line: int) -> None:
+    """What is no TOML is named with path and line, in lower case, without a second place at the end."""
+    said = complaint(load_profile, profile_file(tmp_path, text))
+    number, _, message = said.partition(": ")
+    assert number == str(line), sentence
+    assert message
+    assert not message[0].isupper()
+    assert "(at " not in message
+
+
+@pytest.mark.parametrize(
+    ("sentence", "raw", "want"),
+    [
+        ("Latin 1", b'name = "job"\n\ndescription = "na\xefve"\n', "3: byte 0xef is not UTF-8"),
+        ("UTF-16", 'name = "job"\n'.encode("utf-16-le") + b"\xff\xfe", "2: byte 0xff is not UTF-8"),
+        ("a program", b"\x7fELF\x02\x01\x01\x80", "1: byte 0x80 is not UTF-8"),
+    ],
+)
+def test_not_utf_8(tmp_path: Path, sentence: str, raw: bytes, want: str) -> None:
+    """A byte that is not UTF-8 is named with its line."""
+    assert complaint(load_profile, profile_file(tmp_path, raw)) == want, sentence
+
+
+def test_directory(tmp_path: Path) -> None:
+    """A directory is no profile."""
+    (tmp_path / "job.toml").mkdir()
+    assert complaint(load_profile, str(tmp_path / "job.toml")) == " is a directory"
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    """A path that leads nowhere is named."""
+    assert complaint(load_profile, str(tmp_path / "job.toml")) == " no such file or directory"
+    assert (
+        complaint(load_described_machine, str(tmp_path / "box.toml"))
+        == " no such file or directory"
+    )
+
+
+def test_circle_of_links(tmp_path: Path) -> None:
+    """A symbolic link to itself cannot be read."""
+    (tmp_path / "job.toml").symlink_to(tmp_path / "job.toml")
+    assert (
+        complaint(load_profile, str(tmp_path / "job.toml")) == " too many levels of symbolic links"
+    )
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Act as a user without rights: root may read everything."""
+    mine = os.geteuid()
+    if mine == 0:
+        try:
+            os.seteuid(65534)
+        except OSError:
+            pytest.skip("root cannot become another user here")
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
+
+
+def test_unreadable_file(tmp_path: Path) -> None:
+    """A file that this user may not read is named."""
+    path = profile_file(tmp_path, PROFILE)
+    Path(path).chmod(0)
+    with nobody():
+        assert complaint(load_profile, path) == " permission denied"
+
+
+def test_file_size(tmp_path: Path) -> None:
+    """A file may have 4 MiB, and not a byte more."""
+    text = 'name = "job" #'
+    full = text + "x" * (MAX_FILE_BYTES - len(text))
+    assert load_profile(profile_file(tmp_path, full)).name == "job"
+    assert complaint(load_profile, profile_file(tmp_path, full + "x")) == " larger than 4 MiB"
+
+
+@pytest.mark.parametrize(
+    ("load", "name", "want"),
+    [
+        (load_profile, "vgg17", "unknown profile 'vgg17'"),
+        (load_described_machine, "dgx9", "unknown topology 'dgx9'"),
+    ],
+)
+def test_unknown_name(load: Any, name: str, want: str) -> None:
+    """A name that no file has is an error with a hint, never a default."""
+    with pytest.raises(UsageError) as problem:
+        load(name)
+    assert problem.value.message == want
+    assert problem.value.hint
+    assert problem.value.exit_status == 2
+
+
+def test_own_profile_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile of the user's own stands before one of the same name that is shipped."""
+    directory = tmp_path / "gpulaunch" / "profiles"
+    directory.mkdir(parents=True)
+    (directory / "vgg16.toml").write_text('name = "vgg16"\ngpus = 5')
+    (directory / "mine.toml").write_text('name = "mine"')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert load_profile("vgg16") == Profile({"name": "vgg16", "gpus": 5})
+    assert {"alexnet", "mine", "vgg16"} < set(profile_names())
+
+
+# ------------------------------------------------------------------------------------ described machines
+
+MACHINE = """\
+name = "box"
+description = "a box"
+source = "made up"
+
+[gpus]
+count = 4
+model = "A100"
+memory_mib = 40960
+compute_capability = "8.0"
+
+[nvlink]
+version = 3
+links = [[0, 1, 4], [3, 2, 2]]
+
+[pcie]
+generation = 4
+width = 16
+
+[pcie.groups]
+PIX = [[0, 1]]
+NODE = [[0, 1, 2]]
+
+[[numa]]
+node = 1
+gpus = [0, 1]
+cpuset = "0-3,8"
+
+[[numa]]
+node = 0
+gpus = [2]
+"""
+
+
+def machine_file(directory: Path, text: str) -> str:
+    path = directory / "box.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def load_machine(path: str) -> Topology:
+    return load_described_machine(path)[0]
+
+
+def test_machine(tmp_path: Path) -> None:
+    """A described machine has the GPUs, links, NUMA nodes and CPUs that its file says."""
+    path = machine_file(tmp_path, MACHINE)
+    topology, found_at = load_described_machine(path)
+    assert found_at == path
+    assert (topology.name, topology.source) == ("box", "made up")
+    common = {
+        "model": "A100",
+        "memory_bytes": 40 << 30,
+        "compute_capability": "8.0",
+        "pcie_generation": 4,
+        "pcie_width": 16,
+        "nvlink_version": 3,
+    }
+    near = frozenset({0, 1, 2, 3, 8})
+    assert topology.gpus == (
+        Gpu(index=0, uuid="GPU-box-0", numa_node=1, cpuset=near, **common),
+        Gpu(index=1, uuid="GPU-box-1", numa_node=1, cpuset=near, **common),
+        Gpu(index=2, uuid="GPU-box-2", numa_node=0, **common),
+        Gpu(index=3, uuid="GPU-box-3", **common),
+    )
+    got = [
+        (
+            link.a,
+            link.b,
+            link.path,
+            link.nvlink_count,
+            link.bandwidth_gb_per_s,
+            link.nvlink_planned_gb_per_s,
+        )
+        for link in topology.links
+    ]
+    assert got == [
+        (0, 1, "NVL", 4, 100, 80),
+        (0, 2, "NODE", 0, 18, 0),  # 24 GB/s x 3/4
+        (0, 3, "SYS", 0, 12, 0),  # 24 GB/s x 1/2
+        (1, 2, "NODE", 0, 18, 0),
+        (1, 3, "SYS", 0, 12, 0),
+        (2, 3, "NVL", 2, 50, 40),
+    ]
+    assert [
+        (link.pcie_path, link.pcie_gb_per_s) for link in (topology.links[0], topology.links[5])
+    ] == [
+        ("PIX", 24),
+        ("SYS", 12),
+    ]
+
+
+def test_machine_with_switch(tmp_path: Path) -> None:
+    """Links into NVSwitch join every pair."""
+    text = MACHINE.replace("links = [[0, 1, 4], [3, 2, 2]]", "switch_links_per_gpu = 12")
+    links = load_machine(machine_file(tmp_path, text)).links
+    got = {(link.kind, link.path, link.nvlink_count, link.bandwidth_gb_per_s) for link in links}
+    assert got == {("nvswitch", "NVL", 12, 300)}
+
+
+def test_machine_with_pcie_figure(tmp_path: Path) -> None:
+    """A stated PCIe bandwidth holds for every path."""
+    text = MACHINE.replace("width = 16", "width = 16\nbandwidth_gb_per_s = 10.5")
+    assert {link.pcie_gb_per_s for link in load_machine(machine_file(tmp_path, text)).links} == {
+        10.5
+    }
+
+
+def test_host_memory(tmp_path: Path) -> None:
+    """A GPU knows what the memory of its NUMA node carries, where the file says it, and 0 elsewhere."""
+    text = MACHINE.replace('cpuset = "0-3,8"', 'cpuset = "0-3,8"\nmemory_gb_per_s = 85.5')
+    got = [gpu.host_gb_per_s for gpu in load_machine(machine_file(tmp_path, text)).gpus]
+    assert got == [85.5, 85.5, 0, 0]
+
+
+def test_digest(tmp_path: Path) -> None:
+    """The digest tells descriptions apart that differ in one figure, and not their places."""
+    one = load_machine(machine_file(tmp_path, MACHINE))
+    (tmp_path / "elsewhere").mkdir()
+    assert load_machine(machine_file(tmp_path / "elsewhere", MACHINE)).digest == one.digest
+    assert (
+        load_machine(machine_file(tmp_path, MACHINE.replace("[3, 2, 2]", "[3, 2, 1]"))).digest
+        != one.digest
+    )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "want"),
+    [
+        ("no name", 'name = "box"\n', "", " key 'name' is missing"),
+        ("no source", 'source = "made up"\n', "", " key 'source' is missing"),
+        ("no model", 'model = "A100"\n', "", "5: key 'model' is missing in gpus"),
+        ("no NVLink version", "version = 3\n", "", "11: key 'version' is missing in nvlink"),
+        ("no PCIe width", "width = 16\n", "", "15: key 'width' is missing in pcie"),
+        (
+            "an unknown key",
+            'description = "a box"',
+            'text = "a box"',
+            (
+                "2: unknown key 'text': known here are name, description, source, driver, gpus, nvlink, pcie, numa, mig, "
+                "network, measurement, measured"
+            ),
+        ),
+        (
+            "an unknown key of a section",
+            "count = 4",
+            "number = 4",
+            "6: unknown key 'number': known here are count, model, memory_mib, compute_capability",
+        ),
+        (
+            "an unknown key of a NUMA node",
+            'cpuset = "0-3,8"',
+            'cpus = "0-3,8"',
+            "26: unknown key 'cpus': nearest is 'cpuset'",
+        ),
+        ("no GPU", "count = 4", "count = 0", "6: count: 0 is not within 1 to 1024"),
+        ("too many GPUs", "count = 4", "count = 1025", "6: count: 1025 is not within 1 to 1024"),
+        ("half a GPU", "count = 4", "count = 3.5", "6: count: 3.5 is not a whole number"),
+        ("a number for text", '"8.0"', "8.0", "9: compute_capability: 8.0 is not text"),
+        ("NVLink -1", "version = 3", "version = -1", "12: version: -1 is not within 0 to 99"),
+        (
+            "a table for a list",
+            "links = [[0, 1, 4], [3, 2, 2]]",
+            "links = {}",
+            "13: links: {} is not a list",
+        ),
+        (
+            "a pair without a count",
+            "[3, 2, 2]",
+            "[3, 2]",
+            "13: [3, 2] is not [GPU, GPU, number of NVLinks]",
+        ),
+        ("no pair at all", "[3, 2, 2]", "3", "13: 3 is not [GPU, GPU, number of NVLinks]"),
+        (
+            "a pair twice",
+            "[3, 2, 2]",
+            "[0, 1, 2]",
+            "13: [0, 1, 2] joins a GPU to itself or a pair twice",
+        ),
+        (
+            "a pair twice, the other way round",
+            "[3, 2, 2]",
+            "[1, 0, 2]",
+            "13: [1, 0, 2] joins a GPU to itself or a pair twice",
+        ),
+        (
+            "a GPU and itself",
+            "[3, 2, 2]",
+            "[2, 2, 2]",
+            "13: [2, 2, 2] joins a GPU to itself or a pair twice",
+        ),
+        (
+            "a GPU out of range",
+            "[3, 2, 2]",
+            "[3, 4, 2]",
+            "13: [3, 4] is no list of GPU indices 0 to 3",
+        ),
+        (
+            "a GPU below zero",
+            "[3, 2, 2]",
+            "[3, -1, 2]",
+            "13: [3, -1] is no list of GPU indices 0 to 3",
+        ),
+        (
+            "a GPU that is no number",
+            "[3, 2, 2]",
+            "[3, true, 2]",
+            "13: [3, True] is no list of GPU indices 0 to 3",
+        ),
+        (
+            "no link",
+            "[3, 2, 2]",
+            "[3, 2, 0]",
+            "13: [3, 2, 0]: the number of NVLinks must be 1 to 99",
+        ),
+        (
+            "half a link",
+            "[3, 2, 2]",
+            "[3, 2, 0.5]",
+            "13: [3, 2, 0.5]: the number of NVLinks must be 1 to 99",
+        ),
+        (
+            "PCIe of the future",
+            "generation = 4",
+            "generation = 10",
+            "16: generation: 10 is not within 0 to 9",
+        ),
+        ("too many lanes", "width = 16", "width = 32", "17: width: 32 is not within 0 to 16"),
+        (
+            "no bandwidth",
+            "width = 16",
+            "width = 16\nbandwidth_gb_per_s = 0",
+            "18: bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
+        ),
+        (
+            "not a number",
+            "width = 16",
+            "width = 16\nbandwidth_gb_per_s = nan",
+            "18: bandwidth_gb_per_s: nan is not within 0.001 to 1000000",
+        ),
+        (
+            "infinite",
+            "width = 16",
+            "width = 16\nbandwidth_gb_per_s = inf",
+            "18: bandwidth_gb_per_s: inf is not within 0.001 to 1000000",
+        ),
+        (
+            "an unknown path",
+            "NODE =",
+            "NEAR =",
+            "21: 'NEAR' is no PCIe path type: PIX, PXB, PHB, NODE, SYS",
+        ),
+        (
+            "a group out of range",
+            "[[0, 1, 2]]",
+            "[[0, 1, 9]]",
+            "21: [0, 1, 9] is no list of GPU indices 0 to 3",
+        ),
+        (
+            "a group instead of groups",
+            "[[0, 1, 2]]",
+            "[0, 1]",
+            "21: 0 is no list of GPU indices 0 to 3",
+        ),
+        ("a number for groups", "[[0, 1, 2]]", "2", "21: NODE: 2 is not a list"),
+        (
+            "a NUMA node below zero",
+            "node = 1",
+            "node = -1",
+            "24: node: -1 is not within 0 to 1048576",
+        ),
+        ("words for CPUs", '"0-3,8"', '"all"', "26: 'all' is no list of CPUs such as '0-19,40-59'"),
+        ("CPUs backwards", '"0-3,8"', '"3-0"', "26: '3-0' is no list of CPUs such as '0-19,40-59'"),
+        ("CPUs without end", '"0-3,8"', '"3-"', "26: '3-' is no list of CPUs such as '0-19,40-59'"),
+        ("CPUs below zero", '"0-3,8"', '"-3"', "26: '-3' is no list of CPUs such as '0-19,40-59'"),
+        ("CPUs as a number", '"0-3,8"', "3", "26: cpuset: 3 is not text"),
+        (
+            "memory that carries nothing",
+            'cpuset = "0-3,8"',
+            "memory_gb_per_s = 0",
+            "26: memory_gb_per_s: 0 is not within 0.001 to 1000000",
+        ),
+        (
+            "memory of a node without a number",
+            "node = 0",
+            "memory_gb_per_s = 85",
+            "29: memory_gb_per_s: 85 is stated without the number of its node",
+        ),
+        (
+            "two memories of one node",
+            "node = 0",
+            "node = 1\nmemory_gb_per_s = 85",
+            "28: memory_gb_per_s: 85 for node 1, and 0 before",
+        ),
+    ],
+)
+def test_mistakes_in_a_machine(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
+    """A mistake in a described machine is named with path, line and what was found."""
+    assert MACHINE.count(old) == 1, sentence
+    path = machine_file(tmp_path, MACHINE.replace(old, new))
+    assert complaint(load_machine, path) == want, sentence
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "want"),
+    [
+        (
+            "a key that an earlier section has too",
+            '"measured too"',
+            "3",
+            "20: source: 3 is not text",
+        ),
+        (
+            "the same words inside a text",
+            'description = "a job"\ngpus = 2',
+            'description = """\ngpus = 2\n"""\ngpus = 0',
+            "5: gpus: 0 is not within 1 to 1048576",
+        ),
+        (
+            "a line separator inside a text, which ends no line",
+            'description = "a job"\ngpus = 2',
+            'description = "a\u2028job"\ngpus = 0',
+            "3: gpus: 0 is not within 1 to 1048576",
+        ),
+        ("a key in quotes", "gpus = 2", '"gpus" = 0', "3: gpus: 0 is not within 1 to 1048576"),
+        (
+            "a dotted key",
+            "gpus = 2",
+            "resources.power_w = -1",
+            "3: power_w: -1 is not within 0 to 100000",
+        ),
+        (
+            "an inline table",
+            "gpus = 2",
+            'resources = { power_w = -1, source = "" }',
+            "3: power_w: -1 is not within 0 to 100000",
+        ),
+        (
+            "a key that holds what TOML's messages end with",
+            "gpus = 2",
+            '["a (at line 99, b)"]\n["a (at line 99, b)"]',
+            "4: '[\"a (at line 99, b)\"]' stands twice",
+        ),
+    ],
+)
+def test_lines_that_are_hard_to_find(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
+    """The line of a mistake is right however the file is written."""
+    text = PROFILE.replace(old, new)
+    if "resources" in new:
+        text = text[: text.index("[resources]")]
+    assert complaint(load_profile, profile_file(tmp_path, text)) == want, sentence
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "want"),
+    [
+        ("the GPUs of a NUMA node", "gpus = [0, 1]", "gpus = 0", "25: gpus: 0 is not a list"),
+        ("of the second", "gpus = [2]", "gpus = [9]", "30: [9] is no list of GPU indices 0 to 3"),
+        (
+            "the second of two NUMA nodes",
+            "node = 0",
+            "node = -1",
+            "29: node: -1 is not within 0 to 1048576",
+        ),
+    ],
+)
+def test_lines_of_repeated_keys(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
+    """The line of a mistake is that of its own section."""
+    assert MACHINE.count(old) == 1
+    assert complaint(load_machine, machine_file(tmp_path, MACHINE.replace(old, new))) == want, (
+        sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("sentence", "value"),
+    [("a list too deep", "[" * 5000 + "]" * 5000), ("a number too long", "9" * 5000)],
+)
+def test_toml_beyond_its_parser(tmp_path: Path, sentence: str, value: str) -> None:
+    """What the TOML parser cannot take is a mistake of the file, not of gpulaunch."""
+    assert complaint(load_profile, profile_file(tmp_path, f"gpus = {value}\n")), sentence
+
+
+# --------------------------------------------------------------------------------------- what is shipped
+
+# mps-sharing-2024 Table II: largest memory in MiB, average memory-bandwidth and SM utilization in %, average power in
+# W, energy in J. Seconds are energy / power.
+TABLE_II = """
+athenapk-1x             563    0.01   7.54   90.09     234.24
+athenapk-4x            2093    1.78  30.29   88.86    5407.36
+berkeleygw-epsilon-1x 30157    2.63   9.04   94.41  319448.05
+cholla-gravity-1x       615    0.51  13.60   88.43     309.51
+cholla-gravity-4x      5063    4.45  45.16  138.75   20285.80
+kripke-1x               621    0.27  26.56  123.30     382.24
+kripke-4x              5481    3.78  63.21  148.16   12467.54
+cholla-mhd-1x          2175   31.01  72.58  234.24    9849.99
+cholla-mhd-4x          6753   41.29  88.58  261.64  127249.21
+lammps-1x              2321    4.24  63.00  196.79     580.54
+lammps-4x              4977    7.13  96.28  258.38   29390.48
+warpx-1x              61453    0.04  33.29  117.14    2588.80
+warpx-4x              61453   19.75  77.28  244.32   85756.49
+"""
+
+# mapa-sc21 2.3 and 4: does the job profit from fast links; Figure 5b: collective calls per GPU and iteration.
+MAPA_WORKLOADS = {
+    "alexnet": (True, 80_001),
+    "caffenet": (False, 84_936),
+    "cusimann": (False, None),
+    "gmm": (False, None),
+    "googlenet": (False, 640_001),
+    "inception-v3": (True, 2_830_001),
+    "jacobi": (False, None),
+    "resnet50": (True, 1_600_001),
+    "vgg16": (True, 160_001),
+}
+
+
+def table_ii() -> dict[str, tuple[float, ...]]:
+    rows = (line.split() for line in TABLE_II.split("\n") if line)
+    return {name: tuple(float(figure) for figure in figures) for name, *figures in rows}
+
+
+def test_profiles_of_table_ii() -> None:
+    """The shipped profiles hold mps-sharing-2024 Table II."""
+    got = {}
+    for name in table_ii():
+        profile = load_profile(name)
+        got[name] = (
+            profile.memory_bytes / (1 << 20),
+            profile.resources.memory_bandwidth_utilization_percentage,
+            profile.resources.sm_utilization_percentage,
+            profile.resources.power_w,
+            profile.resources.energy_j,
+        )
+        seconds = profile.resources.energy_j / profile.resources.power_w
+        assert profile.resources.duration_s == pytest.approx(seconds, abs=0.051), name
+        assert "mps-sharing-2024 Table II" in profile.resources.source
+    assert got == table_ii()
+
+
+def test_memory_that_is_a_reservation() -> None:
+    """WarpX alone reserves its memory: it is the same at both sizes."""
+    assert {
+        name for name in profile_names() if load_profile(name).resources.memory_is_reservation
+    } == {
+        "warpx-1x",
+        "warpx-4x",
+    }
+
+
+def test_profiles_of_mapa() -> None:
+    """The nine workloads of mapa-sc21 have its sensitivity and its number of calls."""
+    got = {}
+    for name in MAPA_WORKLOADS:
+        profile = load_profile(name)
+        got[name] = (
+            profile.communication.bandwidth_sensitive,
+            profile.communication.collective_calls_per_iteration,
+        )
+        assert "mapa-sc21" in profile.communication.source
+    assert got == MAPA_WORKLOADS
+
+
+WITH_SOURCE = {
+    name
+    for name, key in Profile.keys.items()
+    if isinstance(key, Part) and "source" in key.section.keys
+}
+
+
+def test_all_that_is_shipped() -> None:
+    """Every shipped profile and machine can be read, is called as its file and says where its figures are from."""
+    profiles = {name: load_profile(name) for name in profile_names()}
+    assert {name: profile.name for name, profile in profiles.items()} == {
+        name: name for name in profiles
+    }
+    assert set(profiles) >= set(MAPA_WORKLOADS) | set(table_ii())
+    machines = {name: load_described_machine(name) for name in machine_names()}
+    assert {name: topology.name for name, (topology, _) in machines.items()} == {
+        name: name for name in machines
+    }
+    assert {"dgx1-v100", "pcie-4gpu-workstation"} <= set(machines)
+    for path in (*map(find_profile, profiles), *(path for _, path in machines.values())):
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        figures = [document] if "gpus" in document and isinstance(document["gpus"], dict) else []
+        figures += [document[key] for key in document if key in WITH_SOURCE]
+        assert figures or "scaling" in document, path
+        assert all(len(place["source"]) > 10 for place in figures), path
+
+
+# ---------------------------------------------------------------------------------------------- leases
+
+
+def full(**changes: object) -> Lease:
+    """A lease in which everything is set that may be."""
+    return lease("ab12", 3, 0, **({"ancestors": ("cd34", "ef56")} | changes))
+
+
+def written(record: Lease) -> Any:
+    """What is read back from the text of a record."""
+    return json.loads(json.dumps(record.to_document()))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "record"),
+    [
+        ("everything set", full()),
+        (
+            "nothing set that need not be",
+            full(table=None, profile=None, assumed=(), name=None, ancestors=()),
+        ),
+        ("bytes that no text has", full(command=("cat", "na\udcefve", "\udcff"), name="\udc80")),
+        (
+            "control characters and other scripts",
+            full(command=("echo", "\x1b[2J\x00\n", "größe", "🚀")),
+        ),
+        ("a container of some engine", full(engine="NXUF", container="1f2e")),
+        (
+            "wishes about who is next to it",
+            full(host_gb_per_s=12.5, apart_from=("vgg16", "my job")),
+        ),
+        ("no start times", full(launcher=Process(1, 0), job=Process(2, 0))),
+        ("another user", full(user_id=0)),
+    ],
+)
+def test_lease_round_trip(sentence: str, record: Lease) -> None:
+    """A lease that was written to JSON and read again is the same lease."""
+    assert parse_lease(written(record), record.user_id) == record, sentence
+
+
+def test_user_is_not_in_the_record() -> None:
+    """Who has the lease is not written down: the file's owner tells."""
+    document = written(full())
+    assert "user_id" not in document
+    assert document["version"] == 1
+    assert parse_lease(document, 77).user_id == 77
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("x" * (MAX_COMMAND_CHARACTERS + 1),),
+        ("x" * MAX_COMMAND_CHARACTERS, "y" * 100_000),
+        ("x" * (MAX_COMMAND_CHARACTERS - 1), "y" * 100_000),
+        ("x" * 16_000, "y" * 16_000, "z" * 16_000),
+        ("x",) * 20_000,
+        ("",) * 20_000,
+    ],
+    ids=["one argument", "room used up", "one place left", "several", "many", "many empty ones"],
+)
+def test_long_commands_are_cut(command: tuple[str, ...]) -> None:
+    """A record keeps the beginning of a long command and says that there was more."""
+    kept = parse_lease(written(full(command=command)), 1000).command
+    assert sum(map(len, kept)) <= MAX_COMMAND_CHARACTERS + len("...")
+    assert len(kept) <= MAX_COMMAND_CHARACTERS + 2
+    assert kept[:-1] == command[: len(kept) - 1]
+    assert kept[-1].endswith("...")
+    assert command[len(kept) - 1].startswith(kept[-1].removesuffix("..."))
+
+
+def test_commands_within_the_limit_are_kept() -> None:
+    """A command that just fits is written whole."""
+    for command in (("x" * MAX_COMMAND_CHARACTERS,), ("x" * (MAX_COMMAND_CHARACTERS - 4), "abc")):
+        assert parse_lease(written(full(command=command)), 1000).command == command
+
+
+KEYS = ["version", "id", "uuids", "launcher", "job", "command", "assumed", "started_at", "boot_id"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_lease_without_a_key(key: str) -> None:
+    """A record that lacks a key, or has null for it, is not understood."""
+    document = written(full())
+    with pytest.raises(FieldError):
+        parse_lease(document | {key: None}, 1000)
+    del document[key]
+    with pytest.raises(FieldError) as problem:
+        parse_lease(document, 1000)
+    assert problem.value.message == f"key '{key}' is missing"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "change", "want"),
+    [
+        ("a later version", {"version": 2}, "version: 2 is not within 1 to 1"),
+        ("a version that is no number", {"version": "1"}, "version: '1' is not a whole number"),
+        ("a version that is only like 1", {"version": True}, "version: True is not a whole number"),
+        ("a fraction for a version", {"version": 1.0}, "version: 1.0 is not a whole number"),
+        ("a number for text", {"id": 7}, "id: 7 is not text"),
+        ("text for a list", {"uuids": "GPU-3"}, "uuids: 'GPU-3' is not a list"),
+        ("a number for a UUID", {"uuids": ["GPU-3", 0]}, "uuids: ['GPU-3', 0] is no list of texts"),
+        ("a list in the command", {"command": [["ls"]]}, "command: [['ls']] is no list of texts"),
+        ("a pid alone", {"launcher": [4000]}, "launcher: [4000] is not [pid, start time]"),
+        ("a third number", {"job": [1, 2, 3]}, "job: [1, 2, 3] is not [pid, start time]"),
+        ("a pid below zero", {"job": [-1, 2]}, "job: [-1, 2] is not [pid, start time]"),
+        ("a truth for a pid", {"job": [True, 2]}, "job: [True, 2] is not [pid, start time]"),
+        ("a fraction for a time", {"job": [1, 2.5]}, "job: [1, 2.5] is not [pid, start time]"),
+        ("a number for a process", {"job": 4001}, "job: 4001 is not a list"),
+        ("text for a table", {"table": "box"}, "table: 'box' is not a list"),
+        (
+            "a table without a file",
+            {"table": ["box", "00"]},
+            "table: ['box', '00'] is no list of texts",
+        ),
+        (
+            "numbers in a table",
+            {"table": ["box", 0, "f"]},
+            "table: ['box', 0, 'f'] is no list of texts",
+        ),
+        ("a number for a profile", {"profile": 16}, "profile: 16 is not text"),
+        ("text for ancestors", {"ancestors": "cd34"}, "ancestors: 'cd34' is not a list"),
+        ("a number for a name", {"name": 0}, "name: 0 is not text"),
+        ("text for a bandwidth", {"host_gb_per_s": "5"}, "host_gb_per_s: '5' is not a number"),
+        ("a truth for a bandwidth", {"host_gb_per_s": True}, "host_gb_per_s: True is not a number"),
+        (
+            "less than nothing",
+            {"host_gb_per_s": -1},
+            "host_gb_per_s: -1 is not within 0 to 1000000",
+        ),
+        (
+            "more than any memory carries",
+            {"host_gb_per_s": 1e7},
+            "host_gb_per_s: 10000000.0 is not within 0 to 1000000",
+        ),
+        (
+            "no number",
+            {"host_gb_per_s": float("nan")},
+            "host_gb_per_s: nan is not within 0 to 1000000",
+        ),
+        ("text for names", {"apart_from": "vgg16"}, "apart_from: 'vgg16' is not a list"),
+        (
+            "a number for a name of them",
+            {"apart_from": ["a", 1]},
+            "apart_from: ['a', 1] is no list of texts",
+        ),
+    ],
+)
+def test_lease_with_a_wrong_value(sentence: str, change: dict[str, object], want: str) -> None:
+    """A record with a value of the wrong kind is not understood, and the key is named."""
+    with pytest.raises(FieldError) as problem:
+        parse_lease(written(full()) | change, 1000)
+    assert problem.value.message == want, sentence
+    assert problem.value.path == (next(iter(change)),)
+
+
+def test_lease_of_an_earlier_version() -> None:
+    """A record from before there were wishes about who is next to it is understood: it has none."""
+    document = written(full(host_gb_per_s=12.5, apart_from=("vgg16",)))
+    del document["host_gb_per_s"], document["apart_from"]
+    assert parse_lease(document, 1000) == full()
+
+
+def test_lease_with_an_unknown_key() -> None:
+    """A record with a key that this version does not know is not understood."""
+    with pytest.raises(FieldError) as problem:
+        parse_lease(written(full()) | {"shared": True}, 1000)
+    assert problem.value.message.startswith("unknown key 'shared': nearest is 'share'")
+
+
+@pytest.mark.parametrize("document", [None, 1, "lease", [], ["version"]])
+def test_what_is_no_lease_at_all(document: object) -> None:
+    """JSON that is no object is not understood."""
+    with pytest.raises(FieldError) as problem:
+        parse_lease(document, 1000)
+    assert problem.value.message == f"{document!r} is not a table"
+
+
+def test_same_table() -> None:
+    """A described machine is the same wherever its file lies; another text of the same name is another machine."""
+    key = TableKey("box", "0badc0de", "/a/box.toml")
+    assert same_table(key, replace(key, file="/b/box.toml"))
+    assert not same_table(key, replace(key, digest="11111111"))
+    assert not same_table(key, replace(key, name="crate"))
+    assert not same_table(key, None)
+    assert not same_table(None, key)
+    assert same_table(None, None)
+
+
+# ------------------------------------------------------------------------------- CPU lists, sizes, text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cpuset_round_trip(seed: int) -> None:
+    """A set of CPUs that was written as Linux does reads as the same set."""
+    rng = random.Random(seed)
+    cpus = frozenset(rng.sample(range(512), rng.randrange(257)))
+    assert parse_cpuset(format_cpuset(cpus)) == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("", []),
+        ("0", [0]),
+        ("0-3", [0, 1, 2, 3]),
+        ("0-1,8", [0, 1, 8]),
+        ("0-1,4-5,9", [0, 1, 4, 5, 9]),
+    ],
+)
+def test_cpuset_text(text: str, cpus: list[int]) -> None:
+    """CPU lists read and write as in /sys, runs joined."""
+    assert parse_cpuset(text) == frozenset(cpus)
+    assert format_cpuset(frozenset(cpus)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("3,1,2", [1, 2, 3]),
+        ("0-2,1-3", [0, 1, 2, 3]),
+        (" 0 , 2-3\n", [0, 2, 3]),
+        ("5-5", [5]),
+        ("0,,1", [0, 1]),
+        ("65535", [65535]),
+    ],
+)
+def test_cpuset_as_people_write_it(text: str, cpus: list[int]) -> None:
+    """Order, overlaps and spaces make no difference."""
+    assert parse_cpuset(text) == frozenset(cpus)
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "1-", "-1", "3-1", "1-2-3", "0x1", "1.5", "0-3:1/2", "1;2", "65536", "0-65536"]
+)
+def test_no_cpuset(text: str) -> None:
+    """What is no CPU list is refused, and so are numbers that no CPU has."""
+    with pytest.raises(ValueError):  # noqa: PT011 - a value, not a message, is what the caller gets
+        parse_cpuset(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("8GiB", 8 * 1024**3),
+        ("8G", 8 * 1024**3),
+        ("8GB", 8 * 1000**3),
+        ("8 GiB", 8 * 1024**3),
+        ("8gib", 8 * 1024**3),
+        (" 8g ", 8 * 1024**3),
+        ("1.5g", 3 * 512 * 1024**2),
+        ("1024", 1024),
+        ("1024B", 1024),
+        ("16k", 16 * 1024),
+        ("16kB", 16000),
+        ("512MiB", 512 * 1024**2),
+        ("2T", 2 * 1024**4),
+        ("2TB", 2 * 1000**4),
+        ("0.5KiB", 512),
+        ("1", 1),
+    ],
+)
+def test_size(text: str, size_bytes: int) -> None:
+    """GiB and G are binary, GB is decimal, a bare number is bytes."""
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "0", "0G", "-1", "-1G", "0.5", "x", "G", "GiB", "B", "inf", "-inf", "infG", "nan", "nanGiB", "8X", "8GX",
+     "8GBB", "8 8", "8,5G", "0x10", "9223372036854775808", "8388608T", "1e400"],
+)  # fmt: skip
+def test_no_size(text: str) -> None:
+    """What is no positive amount of memory is refused."""
+    with pytest.raises(ValueError):  # noqa: PT011 - a value, not a message, is what the caller gets
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (16160 << 20, "15.78 GiB"), (80 << 30, "80 GiB"),
+     (1 << 40, "1 TiB"), (5 << 50, "5120 TiB")],
+)  # fmt: skip
+def test_format_size(size_bytes: int, text: str) -> None:
+    """Sizes are shown in the largest binary unit that leaves at least 1."""
+    assert format_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("sentence", "text", "want"),
+    [
+        ("plain text stays", "python train.py --lr 0.1", "python train.py --lr 0.1"),
+        ("and other scripts", "größe 東京 🚀", "größe 東京 🚀"),
+        ("nothing is nothing", "", ""),
+        ("an escape sequence", "a\x1b[2Jb", r"a\x1b[2Jb"),
+        ("lines", "a\nb\r\tc", r"a\x0ab\x0d\x09c"),
+        ("the ends of the control range", "\x00\x1f\x7f\x80\x9f", r"\x00\x1f\x7f\x80\x9f"),
+        ("a byte that could not be decoded", "na\udcefve", r"na\xefve"),
+        ("the first and the last of those", "\udc80\udcff", r"\x80\xff"),
+        ("other surrogates", "\ud800\udc7f\udd00", r"\ud800\udc7f\udd00"),
+        ("text that runs backwards", "\u202egnp.exe", r"\u202egnp.exe"),
+        ("spaces that look like others", "a\xa0b\u3000", r"a\xa0b\u3000"),
+        ("invisible tags", "\U000e0041", r"\U000e0041"),
+    ],
+)
+def test_printable(sentence: str, text: str, want: str) -> None:
+    """What other users supplied reaches a terminal without control characters, as one line."""
+    assert printable(text) == want, sentence
+
+
+def test_printable_leaves_nothing_out() -> None:
+    """Whatever the characters are, what comes out is printable."""
+    every = "".join(map(chr, range(0x110000)))
+    assert printable(every).isprintable()

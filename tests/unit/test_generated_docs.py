@@ -1,0 +1,35 @@
+"""The documents that docs/generate.py writes are those that the code would make now."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+GENERATE = runpy.run_path(str(DOCS / "generate.py"))
+GENERATED = GENERATE["GENERATED"]
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_document_is_up_to_date(name: str) -> None:
+    """A generated document is as `python docs/generate.py` writes it."""
+    text = (DOCS / name).read_text()
+    assert GENERATED[name](text) == text
+
+
+def test_generate_writes_what_has_changed(tmp_path: Path, capsys) -> None:
+    """A stale document is written and named, and what people wrote in it stays; others are left alone."""
+    for name in GENERATED:
+        (tmp_path / name).write_bytes((DOCS / name).read_bytes())
+    text = (DOCS / "profiles.md").read_text().replace("# Profiles", "# My profiles")
+    (tmp_path / "profiles.md").write_text(text.replace("average power", "average heat"))
+    GENERATE["main"](tmp_path)
+    GENERATE["main"](tmp_path)
+    assert capsys.readouterr().out == f"written: {tmp_path / 'profiles.md'}\n"
+    assert (tmp_path / "profiles.md").read_text() == text
+
+
+def test_part_without_marks() -> None:
+    """A document that lost the marks of its generated part is an error, not a document without it."""
+    with pytest.raises(ValueError, match=r"no part between <!-- keys --> and <!-- /keys -->"):
+        GENERATED["profiles.md"]("# Profiles\n")

@@ -1,0 +1,468 @@
+"""Who may share a GPU, by the rule and figures of mps-sharing-2024, and what sharing is predicted to bring."""
+
+from itertools import permutations
+from math import isclose
+from statistics import linear_regression
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.leases.share import Client, Objective
+from gpulaunch.machine.catalog import load_gpu_models
+from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.profiles.demand import CurvePoint, Demand
+from gpulaunch.records import as_list, replace
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.interference import Bounds, judge, preference
+from gpulaunch.sharing.prediction import (
+    IDLE_SHARE,
+    Gain,
+    Solo,
+    capped_rate,
+    drawn_power,
+    idle_power,
+    normalized_turnaround,
+    pace,
+    rates,
+    run_together,
+    steady_gain,
+    system_throughput,
+)
+
+A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
+
+# Table II: profile, max memory in MiB, average memory-bandwidth and SM utilization in %, average power in W, energy, J
+TABLE_2 = [
+    ("athenapk-1x", 563, 0.01, 7.54, 90.09, 234.24),
+    ("athenapk-4x", 2_093, 1.78, 30.29, 88.86, 5_407.36),
+    ("berkeleygw-epsilon-1x", 30_157, 2.63, 9.04, 94.41, 319_448.05),
+    ("cholla-gravity-1x", 615, 0.51, 13.60, 88.43, 309.51),
+    ("cholla-gravity-4x", 5_063, 4.45, 45.16, 138.75, 20_285.80),
+    ("kripke-1x", 621, 0.27, 26.56, 123.30, 382.24),
+    ("kripke-4x", 5_481, 3.78, 63.21, 148.16, 12_467.54),
+    ("cholla-mhd-1x", 2_175, 31.01, 72.58, 234.24, 9_849.99),
+    ("cholla-mhd-4x", 6_753, 41.29, 88.58, 261.64, 127_249.21),
+    ("lammps-1x", 2_321, 4.24, 63.00, 196.79, 580.54),
+    ("lammps-4x", 4_977, 7.13, 96.28, 258.38, 29_390.48),
+    ("warpx-1x", 61_453, 0.04, 33.29, 117.14, 2_588.80),
+    ("warpx-4x", 61_453, 19.75, 77.28, 244.32, 85_756.49),
+]
+NAMES = [row[0] for row in TABLE_2]
+
+# Table III, as far as Table II has its sizes: number, jobs in parallel, sums of SM and memory-bandwidth %, of MiB
+TABLE_3 = [
+    (1, ("athenapk-4x", "lammps-4x"), 126.57, 8.91, 7_070),
+    (4, ("kripke-4x", "warpx-4x"), 140.49, 23.53, 66_934),
+    (5, ("berkeleygw-epsilon-1x", "cholla-mhd-4x"), 97.62, 43.92, 36_910),
+    (7, ("cholla-mhd-4x", "lammps-4x"), 184.86, 48.42, 11_730),
+    (8, ("athenapk-1x", "cholla-gravity-1x") * 2, 42.28, 1.04, 2_356),
+    (9, ("athenapk-1x", "cholla-gravity-1x"), 21.14, 0.52, 1_178),
+    (10, ("cholla-mhd-4x", "lammps-4x") * 2, 369.72, 96.84, 23_460),
+]
+INTERFERING = {1, 4, 7, 10}  # what our rule says of them; the paper prints no verdicts
+
+
+def shipped(name: str) -> Demand:
+    """The demand that a shipped profile stands for."""
+    profile = load_profile(name)
+    return Demand(
+        name,
+        profile.resources.sm_utilization_percentage or 0.0,
+        profile.resources.memory_bandwidth_utilization_percentage or 0.0,
+        profile.memory_bytes or 0,
+        profile.resources.power_w,
+    )
+
+
+def busy(
+    sm: float, memory_bandwidth: float = 0.0, memory_bytes: int = 0, power_w: float | None = None
+) -> Demand:
+    return Demand(f"{sm:g}", sm, memory_bandwidth, memory_bytes, power_w)
+
+
+def clients(*demands: Demand, objective: str = "energy", tolerance: float = 100.0) -> list[Client]:
+    return [Client(demand, Objective(objective, 1.0, 1.0, tolerance)) for demand in demands]
+
+
+@pytest.mark.parametrize("row", TABLE_2, ids=NAMES)
+def test_profiles_are_table_2(row) -> None:
+    """The shipped profiles hold Table II, and its energy is power x time."""
+    name, memory_mib, memory_bandwidth, sm, power_w, energy_j = row
+    profile = load_profile(name)
+    assert shipped(name) == Demand(name, sm, memory_bandwidth, memory_mib << 20, power_w)
+    assert profile.resources.energy_j == energy_j
+    assert isclose(power_w * profile.resources.duration_s, energy_j, rel_tol=0.02)
+
+
+def test_the_card_of_the_paper_is_the_shipped_one() -> None:
+    """48 MPS clients and 300 W are what the GPU model says as well."""
+    (card,) = [model for model in load_gpu_models() if "NVIDIA A100X" in model.models]
+    assert (card.mps_clients, card.power_limit_w) == (A100X.most_clients, A100X.power_limit_w)
+
+
+@pytest.mark.parametrize(("number", "names", "sm", "memory_bandwidth", "memory_mib"), TABLE_3)
+def test_combinations_of_table_3(number, names, sm, memory_bandwidth, memory_mib) -> None:
+    """Of the combinations whose sizes Table II has, the rule refuses 1, 4, 7 and 10, each for its SM utilization."""
+    verdict = judge(clients(*map(shipped, names)), A100X)
+    assert (verdict.sums.sm_percentage, verdict.sums.memory_bandwidth_percentage) == (
+        sm,
+        memory_bandwidth,
+    )
+    assert verdict.sums.memory_bytes == memory_mib << 20
+    assert verdict.compatible == (number not in INTERFERING)
+    expected = f"average SM utilization {sm:g} % of at most 100 %"
+    assert verdict.reasons == ((expected,) if number in INTERFERING else ())
+
+
+@pytest.mark.parametrize(
+    ("known", "missing"),
+    [
+        (("berkeleygw-epsilon-1x", "athenapk-4x"), "athenapk-8x"),
+        (("kripke-4x",), "warpx-2x"),
+        (("cholla-gravity-4x",), "kripke-2x"),
+    ],
+    ids=(2, 3, 6),
+)
+def test_combinations_without_figures(known, missing) -> None:
+    """Combinations 2, 3 and 6 have sizes that nobody published: what is known of them fits, the rest is unknown."""
+    assert missing not in NAMES
+    assert judge(clients(*map(shipped, known)), A100X).compatible
+
+
+@pytest.mark.parametrize(
+    ("demands", "reason"),
+    [
+        ((busy(60), busy(40)), None),
+        (
+            tuple(map(busy, (0.03, 0.03, 0.03, 2.24, 2.24, 95.43))),
+            None,
+        ),  # as binary fractions 100.00000000000001
+        ((busy(60), busy(40.01)), "average SM utilization 100.01 % of at most 100 %"),
+        ((busy(60), busy(40.001)), "average SM utilization 100.001 % of at most 100 %"),
+        ((busy(1, 70), busy(1, 30)), None),
+        (
+            (busy(1, 70), busy(1, 30.5)),
+            "average memory-bandwidth utilization 100.5 % of at most 100 %",
+        ),
+        ((busy(1, 1, 50 << 30), busy(1, 1, 30 << 30)), None),
+        (
+            (busy(1, 1, 50 << 30), busy(1, 1, 31 << 30)),
+            "maximum memory 82944 MiB of at most 81920 MiB",
+        ),
+        ((busy(100, 100, 80 << 30),), None),
+        ((busy(0, 0, 81 << 30),), "maximum memory 82944 MiB of at most 81920 MiB"),
+    ],
+)
+def test_each_bound_is_inclusive(demands, reason) -> None:
+    """What uses a bound to the full passes; the least beyond is refused, by name and figures."""
+    assert judge(clients(*demands), A100X).reasons == ((reason,) if reason else ())
+
+
+def test_every_exceeded_bound_is_named() -> None:
+    """A refusal gives all its reasons, not the first alone."""
+    verdict = judge(clients(busy(90, 80, 50 << 30), busy(90, 80, 50 << 30)), A100X)
+    assert [reason.split()[1] for reason in verdict.reasons] == ["SM", "memory-bandwidth", "memory"]
+
+
+def test_bounds_can_be_set() -> None:
+    """Each bound is the user's."""
+    pair = clients(busy(60, 60, 50 << 30), busy(60, 60, 50 << 30))
+    assert judge(pair, A100X, Bounds(120, 120, 125)).compatible
+    assert len(judge(pair[:1], A100X, Bounds(59, 59, 50)).reasons) == 3
+
+
+@pytest.mark.parametrize(
+    ("utilizations", "compatible"),
+    [
+        ((90,), True),
+        ((40, 40), True),
+        ((40, 20, 20), False),
+        ((33.33, 33.33, 33.33), True),
+        ((33.4, 20, 20), False),
+        ((10, 10, 10, 10), False),
+    ],
+)
+def test_throughput_wants_few(utilizations, compatible) -> None:
+    """Throughput: two clients, or three if each takes a third of the SM bound at most."""
+    assert (
+        judge(clients(*map(busy, utilizations), objective="throughput"), A100X).compatible
+        == compatible
+    )
+
+
+def test_one_for_throughput_is_enough() -> None:
+    """A client that is there for throughput is not joined by a third, whatever that one wants."""
+    crowd = [*clients(busy(40), objective="throughput"), *clients(busy(20), busy(20))]
+    assert judge(crowd[:2], A100X).compatible
+    assert judge(crowd, A100X).reasons == (
+        "3 clients of at most 2 (3 if all are small) that objective throughput wants",
+    )
+    assert judge(clients(busy(40), busy(20), busy(20)), A100X).compatible
+
+
+@pytest.mark.parametrize("objective", ["energy", "product"])
+def test_energy_and_product_want_many(objective) -> None:
+    """Energy and product: as many as MPS takes."""
+    assert judge(clients(*[busy(1)] * 48, objective=objective), A100X).compatible
+    assert judge(clients(*[busy(1)] * 49, objective=objective), A100X).reasons == (
+        "49 clients of at most 48 that MPS takes",
+    )
+
+
+@pytest.mark.parametrize("objective", ["energy", "product"])
+def test_until_the_worst_loses_too_much(objective) -> None:
+    """Energy and product: the client that is predicted to lose most stays within the smallest tolerance."""
+    pair = clients(
+        busy(50), busy(50), objective=objective, tolerance=20
+    )  # each at 1 / (1 + 0.5 x 0.5) = 80 %
+    assert judge(pair, A100X).compatible
+    (strict,) = clients(busy(50), objective=objective, tolerance=19)
+    strict_reasons = ("predicted throughput loss of 50 20 % of at most 19 %",)
+    assert judge([pair[0], strict], A100X).reasons == strict_reasons
+    trio = clients(
+        busy(25), busy(25), busy(50), objective=objective, tolerance=19
+    )  # 25 loses 15.8 %, 50 loses 20 %
+    assert judge(trio, A100X).reasons == strict_reasons
+
+
+def test_throughput_alone_tolerates() -> None:
+    """Without a client for energy or product there is no tolerance to keep: the number of clients is the limit."""
+    assert judge(clients(busy(50), busy(50), objective="throughput", tolerance=0), A100X).compatible
+
+
+def test_the_default_tolerance_leaves_it_to_the_sums() -> None:
+    """At 100 % SM utilization nobody is predicted to lose more than the default tolerance."""
+    tolerance = Objective().throughput_tolerance_percentage
+    losses = [100 * (1 - min(rates([busy(sm), busy(100 - sm)]))) for sm in range(101)]
+    assert round(max(losses), 9) == tolerance
+    assert 1 / (1 - tolerance / 100) - 1 == Bounds().slowdown_percentage / 100
+
+
+def test_measured_slowdowns() -> None:
+    """Of the clients that were measured beside each other, the one that suffers most must bear it."""
+    victim = Client(busy(10), slowdowns={"20": 0.25, "30": 0.1})
+    calm = [Client(busy(20), slowdowns={"10": 0.05}), Client(busy(30))]
+    fits = judge([victim, calm[0]], A100X)
+    assert (fits.compatible, fits.sums.interference) == (
+        True,
+        pytest.approx(0.15),
+    )  # Eq. 4: the mean of 25 and 5 %
+    assert judge([victim, *calm], A100X, Bounds(slowdown_percentage=30)).reasons == (
+        "measured slowdown of 10 35 % of at most 30 %",
+    )
+    assert judge([victim, *calm], A100X, Bounds(slowdown_percentage=35)).compatible
+    assert judge(calm, A100X).sums.interference is None
+
+
+def test_copies_of_one_job_slow_each_other() -> None:
+    """A slowdown beside its own kind counts between two copies, and not for one alone."""
+    copy = Client(busy(10), slowdowns={"10": 0.3})
+    assert judge([copy], A100X).compatible
+    assert judge([copy, copy], A100X).reasons == ("measured slowdown of 10 30 % of at most 25 %",)
+
+
+def test_power_is_told_and_never_refused() -> None:
+    """Clients whose average power sums to more than the limit may share; it is noted, with the predicted draw."""
+    hot = judge(clients(busy(30, power_w=250.0), busy(30, power_w=250.0)), A100X)
+    assert hot.compatible
+    assert hot.notes == (
+        "average power sums to 500 W (predicted draw 411 W), over the limit of 300 W: clocks may be lowered",
+    )  # 57 + 2 x 193 / (1 + 0.3 x 0.3)
+    small = judge(
+        clients(*map(shipped, TABLE_3[4][1])), A100X
+    )  # each counts the idle GPU's part again
+    assert small.notes == (
+        "average power sums to 357 W (predicted draw 182 W), over the limit of 300 W: clocks may be lowered",
+    )
+    at_limit = judge(clients(busy(30, power_w=150.0), busy(30, power_w=150.0)), A100X)
+    assert (at_limit.notes, at_limit.sums.power_w) == ((), 300)
+    unknown = judge(clients(busy(30, power_w=400.0), busy(30)), A100X)
+    assert (unknown.sums.power_w, unknown.sums.predicted_power_w, unknown.notes) == (None, None, ())
+
+
+# properties
+
+percentages = st.floats(0, 100)
+demands = st.builds(
+    Demand,
+    st.sampled_from("abc"),
+    percentages | st.floats(0, 20),
+    percentages | st.floats(0, 20),
+    st.integers(0, 90 << 30) | st.integers(0, 1 << 30),
+    st.none() | st.floats(0, 400),
+)
+objectives = st.builds(
+    Objective,
+    st.sampled_from(("throughput", "energy", "product")),
+    throughput_tolerance_percentage=percentages,
+)
+any_client = st.builds(
+    Client, demands, objectives, st.dictionaries(st.sampled_from("abc"), st.floats(0, 0.5))
+)
+crowds = st.lists(any_client, min_size=1, max_size=7)
+bounds = st.builds(
+    Bounds, st.floats(1, 400), st.floats(1, 400), st.floats(1, 400), st.floats(0, 400)
+)
+capacities = st.builds(
+    Capacity, st.just(80 << 30), st.integers(1, 6), st.none(), st.none() | st.just(300.0)
+)
+
+
+@given(crowds, any_client, capacities, bounds)
+def test_one_more_never_helps(crowd, another, capacity, limits) -> None:
+    """Adding a client never turns a refusal into a grant."""
+    if judge([*crowd, another], capacity, limits).compatible:
+        assert judge(crowd, capacity, limits).compatible
+
+
+@given(st.lists(any_client, min_size=2, max_size=4), capacities, bounds)
+def test_order_makes_no_difference(crowd, capacity, limits) -> None:
+    """All verdicts over one set of clients are the same to the letter."""
+    verdicts = {repr(judge(order, capacity, limits)) for order in permutations(crowd)}
+    assert len(verdicts) == 1
+
+
+@given(crowds, capacities, bounds)
+def test_a_verdict_explains_itself(crowd, capacity, limits) -> None:
+    """What is refused has a reason, what is granted has none, and wider bounds refuse nothing more."""
+    verdict = judge(crowd, capacity, limits)
+    assert verdict.compatible == (not verdict.reasons)
+    if verdict.compatible:
+        assert judge(crowd, capacity, Bounds(*(2 * limit for limit in as_list(limits)))).compatible
+
+
+@given(st.lists(demands, min_size=1, max_size=7))
+def test_rates_are_shares(crowd) -> None:
+    """A rate is above 0 and 1 at most; alone it is 1; together they do at least as much as one does alone."""
+    speeds = rates(crowd)
+    assert all(0 < speed <= 1 for speed in speeds)
+    assert rates(crowd[:1]) == (1.0,)
+    assert sum(speeds) >= 1 - 1e-9
+
+
+# predictions
+
+
+def test_idle_share_is_the_intercept_of_table_2() -> None:
+    """The estimated idle power is where the line through power over SM utilization meets 0 %."""
+    line = linear_regression([row[3] for row in TABLE_2], [row[4] for row in TABLE_2])
+    assert round(line.intercept / 300, 2) == IDLE_SHARE
+    assert idle_power(A100X) == pytest.approx(57.0)
+    assert idle_power(A100X, 40.0) == 40.0
+    assert idle_power(Capacity(1, 1)) is None
+
+
+def test_idle_power_is_below_all_of_table_2() -> None:
+    """No task of Table II draws less than the estimated idle power of its card."""
+    assert all(row[4] > IDLE_SHARE * 300 for row in TABLE_2)
+
+
+def test_two_that_never_pause() -> None:
+    """Two jobs that keep the GPU busy have half of it each: as time slicing gives them."""
+    assert rates([busy(100), busy(100)]) == (0.5, 0.5)
+    assert rates([busy(100), busy(0)]) == (1.0, 1.0)
+
+
+def test_power_together() -> None:
+    """Idle power once, the rest of each at its rate; a job that draws less than idle lowers idle."""
+    pair = [busy(50, power_w=157.0), busy(50, power_w=107.0)]
+    assert drawn_power(pair, (0.8, 0.8), 57.0) == pytest.approx(57 + 0.8 * (100 + 50))
+    assert drawn_power([busy(50, power_w=30.0), pair[1]], (0.9, 0.9), 57.0) == pytest.approx(
+        30 + 0.9 * 77
+    )
+    assert drawn_power([busy(50)], (1.0,), 57.0) is None
+
+
+def test_a_run_by_hand() -> None:
+    """Two halves slow each other to 0.8 until the short one ends; the long one then finishes alone."""
+    jobs = [Solo(busy(50, power_w=157.0), 8.0), Solo(busy(50, power_w=157.0), 16.0)]
+    run = run_together(jobs, A100X, idle_w=57.0)
+    assert run.ends_s == pytest.approx((10.0, 18.0))  # 10 s at 0.8 leave 8 s
+    assert run.energy_j == pytest.approx(10 * (57 + 160) + 8 * 157)
+    assert system_throughput((8, 16), run.ends_s) == pytest.approx(0.8 + 16 / 18)
+    assert normalized_turnaround((8, 16), run.ends_s) == pytest.approx((1.25 + 18 / 16) / 2)
+
+
+def test_a_run_is_held_to_the_power_limit() -> None:
+    """Beyond the card's limit all slow down to meet it, and nobody gets energy for nothing."""
+    hot = [Solo(busy(0, power_w=250.0), 10.0)] * 2
+    held = pace([job.demand for job in hot], A100X, idle_w=50.0)
+    assert as_list(held) == [(0.625, 0.625), 300.0]  # 250 W of 400
+    together = run_together(hot, A100X, idle_w=50.0)
+    assert as_list(together) == [(16.0, 16.0), 4800.0]
+    foreign = [Solo(busy(0, power_w=500.0), 10.0), Solo(busy(0, power_w=50.0), 10.0)]
+    assert run_together(foreign, A100X, idle_w=50.0).ends_s == (
+        10.0,
+        10.0,
+    )  # 500 W were drawn on another card
+    assert run_together([*hot, Solo(busy(0), 1.0)], A100X, idle_w=50.0).energy_j is None
+
+
+@given(st.lists(st.builds(Solo, demands, st.floats(0.01, 1e6)), min_size=1, max_size=8))
+def test_a_run_ends(jobs) -> None:
+    """No job ends before it would alone, and all end before they would one after the other."""
+    run = run_together(jobs, A100X, idle_w=50.0)
+    assert all(
+        end >= job.duration_s * (1 - 1e-6) for job, end in zip(jobs, run.ends_s, strict=True)
+    )
+    assert run.time_s <= sum(job.duration_s for job in jobs) * (1 + 1e-6)
+
+
+CURVE = (CurvePoint(20, 40.0), CurvePoint(50, 80.0), CurvePoint(100, 100.0))
+
+
+@pytest.mark.parametrize(
+    ("cap", "rate"), [(100, 1), (50, 0.8), (35, 0.6), (20, 0.4), (10, 0.2), (75, 0.9)]
+)
+def test_a_cap_is_read_off_the_curve(cap, rate) -> None:
+    """Between the points of a curve the rate is on the line, under the first on the line to 0."""
+    assert capped_rate(CURVE, cap) == pytest.approx(rate)
+    assert capped_rate((), cap) == 1.0
+    demand = replace(busy(50), curve=CURVE)
+    assert rates([demand, busy(50)], (cap, 100)) == pytest.approx((min(0.8, rate), 0.8))
+
+
+def test_gain() -> None:
+    """Throughput and energy efficiency of a steady mix, and their product by weights."""
+    pair = [busy(50, power_w=157.0), busy(50, power_w=157.0)]
+    gain = steady_gain(pair, A100X)
+    assert as_list(gain) == pytest.approx([1.6, 0.8 * 2 * 157 / (57 + 160)])
+    assert gain.product(2, 1) == pytest.approx(gain.throughput**2 * gain.energy_efficiency)
+    assert steady_gain([busy(50)], A100X) == Gain(1.0, None)
+    assert Gain(1.6, None).product(1, 1) is None
+
+
+# preference
+
+
+def best(request: Demand, choices: list[list[Demand]], objective: str = "throughput") -> int:
+    """Index of the residents that a job likes best."""
+    keys = [preference(request, residents, Objective(objective), A100X) for residents in choices]
+    return keys.index(min(keys))
+
+
+def test_lowest_utilization_first() -> None:
+    """The GPU with the lowest utilization is preferred, whatever its power."""
+    assert (
+        best(
+            busy(5, power_w=90.0), [[busy(50, power_w=290.0)], [busy(20, power_w=90.0)], [busy(70)]]
+        )
+        == 1
+    )
+    assert best(busy(5), [[busy(2), busy(2)], []]) == 1
+
+
+def test_opposing_power_is_paired() -> None:
+    """Of GPUs that are about as busy, low power goes to high, and high to low."""
+    low, high = busy(42, power_w=90.0), busy(48, power_w=250.0)
+    assert best(busy(5, power_w=100.0), [[low], [high]]) == 1
+    assert best(busy(5, power_w=240.0), [[high], [low]]) == 1
+    assert best(busy(5), [[high], [low]]) == 1  # its power unknown: the less busy
+
+
+def test_product_prefers_the_largest_product() -> None:
+    """For product the GPU is preferred where all are predicted to reach the largest product."""
+    request, few, many = busy(5, power_w=90.0), [busy(4, power_w=90.0)], [busy(6, power_w=90.0)] * 3
+    assert best(request, [few, many]) == 0
+    assert best(request, [few, many], "product") == 1

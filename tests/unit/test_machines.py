@@ -1,0 +1,890 @@
+"""The shipped machines and GPU models: their facts, their mistakes, and a description as a topology and back."""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+from values import complaint, machine
+
+from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.document import read_document
+from gpulaunch.machine.catalog import load_described_machine, load_gpu_models, machine_names
+from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.description import machine_document
+from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model, parse_gpu_model
+from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
+
+ROOT = Path(__file__).parents[2]
+GPU_FILES = sorted((ROOT / "profiles" / "gpus").glob("*.toml"))
+
+
+# -------------------------------------------------------------------------------------- shipped machines
+
+# name: GPUs, pairs by NVLinks between them (into a switch: all pairs), GB/s of each NVLink, NUMA node of each GPU.
+# MAPA's are mapa-sc21 Table 1 and Figures 1 and 17; the others are the data sheets that the files name.
+FACTS: dict[str, tuple[int, dict[int, int], float, list[int]]] = {
+    "a100-pcie-4gpu": (4, {12: 2}, 25, [0, 0, 1, 1]),
+    "cube-mesh-16": (16, {1: 17, 2: 15}, 25, [node for node in range(4) for _ in range(4)]),
+    "dgx-a100": (8, {12: 28}, 25, [3, 3, 1, 1, 7, 7, 5, 5]),
+    "dgx-h100": (8, {18: 28}, 25, [0, 0, 0, 0, 1, 1, 1, 1]),
+    "dgx1-p100": (8, {1: 16}, 20, [0, 0, 0, 0, 1, 1, 1, 1]),
+    "dgx1-v100": (8, {1: 8, 2: 8}, 25, [0, 0, 0, 0, 1, 1, 1, 1]),
+    "dgx2": (16, {6: 120}, 25, [0] * 8 + [1] * 8),
+    "minsky-cluster": (20, {2: 10}, 20, [0, 0, 1, 1] * 5),
+    "nvl72": (72, {18: 2556}, 50, [node for node in range(36) for _ in range(2)]),
+    "pcie-4gpu-workstation": (4, {}, 0, [0, 0, 1, 1]),
+    "pcie-8gpu-workstation": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
+    "power8-minsky": (4, {2: 2}, 20, [0, 0, 1, 1]),
+    "summit": (6, {2: 6}, 25, [0, 0, 0, 8, 8, 8]),
+    "torus-2d-16": (16, {1: 18, 2: 14}, 25, [node for node in range(4) for _ in range(4)]),
+}
+
+# NVLinks that a GPU of each compute capability has; the data sheets of P100, V100, A100, RTX A6000, H100 and GB200
+NVLINKS = {"6.0": 4, "7.0": 6, "8.0": 12, "8.6": 4, "9.0": 18, "10.0": 18}
+
+# MAPA's published edges, read as they were meant, give four GPUs of this machine one NVLink more than a V100 has
+DEGREES = {"cube-mesh-16": 7}
+
+
+def test_table_of_facts_is_complete() -> None:
+    """Every shipped machine is in the table of facts."""
+    assert sorted(FACTS) == machine_names()
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_facts(name: str) -> None:
+    """A shipped machine has the GPUs, NVLinks and NUMA nodes that its sources say."""
+    count, pairs, gb_per_s, nodes = FACTS[name]
+    topology = machine(name)
+    assert topology.name == name
+    assert [gpu.index for gpu in topology.gpus] == list(range(count))
+    assert len(topology.links) == count * (count - 1) // 2
+    assert Counter(link.nvlink_count for link in topology.links if link.nvlink_count) == pairs
+    assert all(link.nvlink_gb_per_s == link.nvlink_count * gb_per_s for link in topology.links)
+    assert [gpu.numa_node for gpu in topology.gpus] == nodes
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_nvlinks_of_each_gpu(name: str) -> None:
+    """No GPU has more NVLinks to others, to switches and to CPUs than its generation has."""
+    topology = machine(name)
+    for gpu in topology.gpus:
+        direct = sum(
+            link.nvlink_count
+            for link in topology.links
+            if link.kind == "nvlink" and gpu.index in (link.a, link.b)
+        )
+        most = DEGREES.get(name, NVLINKS[gpu.compute_capability])
+        assert direct + gpu.nvswitch_links + gpu.cpu_nvlinks <= most, gpu
+
+
+@pytest.mark.parametrize(
+    ("name", "nvlink", "everything"),
+    [
+        ("dgx1-v100", 600, 744),
+        ("dgx1-p100", 320, 464),
+        ("summit", 300, 408),
+        ("torus-2d-16", 1150, 2206),
+        ("cube-mesh-16", 1175, 2231),
+    ],
+)
+def test_sums_of_mapa(name: str, nvlink: float, everything: float) -> None:
+    """On MAPA's machines NVLinks, and all pairs with PCIe at 12 GB/s, add up to what its weights give."""
+    links = machine(name).links
+    assert {link.pcie_gb_per_s for link in links} == {12}
+    assert sum(link.nvlink_gb_per_s for link in links) == nvlink
+    assert sum(link.bandwidth_gb_per_s for link in links) == everything
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu_links"), [("summit", 2), ("power8-minsky", 2), ("dgx1-p100", 0), ("nvl72", 0)]
+)
+def test_nvlinks_into_the_cpu(name: str, cpu_links: int) -> None:
+    """Only POWER has NVLinks between GPU and CPU: two, as between GPUs of one socket."""
+    assert {gpu.cpu_nvlinks for gpu in machine(name).gpus} == {cpu_links}
+
+
+def bandwidths(name: str) -> dict[tuple[int, int], float]:
+    return {(link.a, link.b): link.bandwidth_gb_per_s for link in machine(name).links}
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        (
+            "summit",
+            {(0, 1): 50, (0, 2): 50, (1, 2): 50, (3, 4): 50, (3, 5): 50, (4, 5): 50, (2, 3): 12},
+        ),
+        ("power8-minsky", {(0, 1): 40, (2, 3): 40, (0, 2): 6, (1, 3): 6}),
+        ("a100-pcie-4gpu", {(0, 1): 300, (2, 3): 300, (1, 2): 12}),
+        ("pcie-8gpu-workstation", {(0, 1): 24, (1, 2): 20, (3, 4): 12, (6, 7): 24}),
+        ("torus-2d-16", {(0, 1): 50, (0, 3): 25, (0, 4): 25, (0, 12): 50, (0, 5): 12, (0, 15): 12}),
+        (
+            "cube-mesh-16",
+            {
+                (0, 11): 50,
+                (1, 5): 50,
+                (3, 8): 50,
+                (9, 13): 50,
+                (4, 5): 50,
+                (12, 13): 50,
+                (2, 3): 12,
+            },
+        ),
+    ],
+)
+def test_bandwidths(name: str, want: dict[tuple[int, int], float]) -> None:
+    """Named pairs of a machine have the bandwidth that its source says."""
+    got = bandwidths(name)
+    assert {pair: got[pair] for pair in want} == want
+
+
+@pytest.mark.parametrize(
+    ("name", "nominal"), [("dgx2", 150), ("dgx-a100", 300), ("dgx-h100", 450), ("nvl72", 900)]
+)
+def test_switched_machines(name: str, nominal: float) -> None:
+    """On NVSwitch every pair has all NVLinks of a GPU."""
+    assert {(link.kind, link.path, link.bandwidth_gb_per_s) for link in machine(name).links} == {
+        ("nvswitch", "NVL", nominal)
+    }
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_cpus(name: str) -> None:
+    """GPUs of one NUMA node have the same CPUs, and those of different nodes have none in common."""
+    cpusets = {(gpu.numa_node, gpu.cpuset) for gpu in machine(name).gpus}
+    assert len(cpusets) == len({node for node, _ in cpusets})
+    assert sum(len(cpuset) for _, cpuset in cpusets) == len(
+        frozenset().union(*(cpuset for _, cpuset in cpusets))
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "cpus"),
+    [
+        ("dgx1-p100", 80),
+        ("dgx2", 96),
+        ("dgx-a100", 128),
+        ("dgx-h100", 224),
+        ("summit", 176),
+        ("nvl72", 2592),
+    ],
+)
+def test_number_of_cpus(name: str, cpus: int) -> None:
+    """The CPUs beside the GPUs are as many as the sockets have; on DGX A100 half of the NUMA nodes have no GPU."""
+    assert len(frozenset().union(*(gpu.cpuset for gpu in machine(name).gpus))) == cpus
+
+
+def test_first_and_last_tray() -> None:
+    """On NVL72 two GPUs share a CPU, and the last of 36 CPUs has the last two."""
+    gpus = machine("nvl72").gpus
+    assert [(gpu.numa_node, min(gpu.cpuset), max(gpu.cpuset)) for gpu in (*gpus[:3], gpus[71])] == [
+        (0, 0, 71),
+        (0, 0, 71),
+        (1, 72, 143),
+        (35, 2520, 2591),
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "profiles").glob("[mg][ap]*/*.toml")), ids=lambda path: path.stem
+)
+def test_sources(path: Path) -> None:
+    """Every machine and GPU model says where its figures come from."""
+    assert len(read_document(str(path)).data["source"].strip()) >= 20
+
+
+def test_page_lists_the_machines() -> None:
+    """The page about machines has a row for each one that is shipped, and none for others."""
+    page = (
+        (ROOT / "docs" / "machines.md")
+        .read_text()
+        .partition("## Shipped machines")[2]
+        .partition("\n## ")[0]
+    )
+    assert sorted(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)) == machine_names()
+
+
+# ------------------------------------------------------------------------------------------ there and back
+
+
+def reread(topology: Topology) -> Topology:
+    return described_topology(machine_document(topology), "")
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_shipped_machine_there_and_back(name: str) -> None:
+    """The document of a machine's topology describes the same GPUs and links."""
+    topology = machine(name)
+    again = reread(topology)
+    assert (again.name, again.source) == (topology.name, topology.source)
+    assert again.gpus == topology.gpus
+    assert again.links == topology.links
+
+
+def made_up(**tables: Any) -> dict[str, Any]:
+    """A machine of four cards; `tables` are added to its sections or stand beside them."""
+    document: dict[str, Any] = {
+        "name": "box",
+        "source": "made up",
+        "gpus": {"count": 4, "model": "A100", "memory_mib": 40960, "compute_capability": "8.0"},
+        "nvlink": {"version": 3},
+        "pcie": {"generation": 4, "width": 16},
+    }
+    for key, value in tables.items():
+        document[key] = {**document.get(key, {}), **value} if isinstance(value, dict) else value
+    return document
+
+
+SPLIT = {"gpu": 1, "profile": "3g.20gb", "memory_mib": 20096, "instances": [0, 1]}
+SMALL = {"gpu": 3, "profile": "1g.5gb", "memory_mib": 4864, "instances": [2, 0, 7]}
+MEASURED = {"ring": ["NV2 50", "NV1 25"], "all_reduce_gb_per_s": 21.5}
+OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "document"),
+    [
+        ("nothing but PCIe", made_up()),
+        ("MIG instances of two cards, of two sizes on one", made_up(mig=[SPLIT, SMALL, OTHER])),
+        ("every card split", made_up(mig=[{**SPLIT, "gpu": card} for card in range(4)])),
+        (
+            "MIG instances behind NVLinks",
+            made_up(nvlink={"links": [[0, 1, 4], [1, 3, 2]]}, mig=[SPLIT, SMALL]),
+        ),
+        (
+            "MIG instances behind NVSwitch",
+            made_up(nvlink={"switch_links_per_gpu": 12}, mig=[SPLIT]),
+        ),
+        (
+            "models of every kind",
+            made_up(
+                gpus={
+                    "model": ["A100", "A40", "L4", "A100"],
+                    "memory_mib": [40960, 46068, 23034, 81920],
+                    "compute_capability": ["8.0", "8.6", "8.9", "8.0"],
+                },
+                nvlink={"version": [3, 3, 0, 3], "links": [[0, 3, 12]]},
+            ),
+        ),
+        ("unequal links into switches", made_up(nvlink={"switch_links_per_gpu": [12, 12, 6, 0]})),
+        (
+            "a switch beside direct links",
+            made_up(nvlink={"switch_links_per_gpu": 6, "links": [[0, 1, 4]]}),
+        ),
+        (
+            "links into CPUs",
+            made_up(nvlink={"cpu_links_per_gpu": [2, 2, 0, 0], "links": [[0, 1, 2]]}),
+        ),
+        (
+            "a bandwidth of its own",
+            made_up(nvlink={"gb_per_s_per_link": 18.5, "links": [[2, 3, 4]]}),
+        ),
+        (
+            "one for each GPU",
+            made_up(nvlink={"gb_per_s_per_link": [25.0, 25.0, 18.5, 18.5], "links": [[2, 3, 4]]}),
+        ),
+        (
+            "no peer-to-peer",
+            made_up(pcie={"peer_to_peer": False, "groups": {"PIX": [[0, 1], [2, 3]]}}),
+        ),
+        (
+            "no peer-to-peer, NVLink nevertheless",
+            made_up(pcie={"peer_to_peer": False}, nvlink={"links": [[0, 1, 4]]}),
+        ),
+        ("unequal slots", made_up(pcie={"generation": [4, 4, 3, 5], "width": [16, 8, 16, 4]})),
+        ("a stated PCIe bandwidth", made_up(pcie={"bandwidth_gb_per_s": 10.5})),
+        (
+            "a stated one that some pairs would have anyway",
+            made_up(pcie={"bandwidth_gb_per_s": 24.0, "groups": {"PIX": [[0, 1]]}}),
+        ),
+        (
+            "levels within levels",
+            made_up(pcie={"groups": {"PIX": [[0, 1]], "PXB": [[0, 1, 2]], "NODE": [[0, 1, 2, 3]]}}),
+        ),
+        (
+            "a PCIe matrix that is no tree",
+            made_up(pcie={"groups": {"PIX": [[0, 1], [1, 2]], "PHB": [[2, 3]]}}),
+        ),
+        (
+            "a ring of neighbours",
+            made_up(pcie={"groups": {"PXB": [[0, 1], [1, 2], [2, 3], [0, 3]]}}),
+        ),
+        ("no memory", made_up(gpus={"memory_mib": 0})),
+        ("an instance of unknown memory", made_up(mig=[{**SPLIT, "memory_mib": 0}])),
+        (
+            "a compute capability that is unknown",
+            made_up(gpus={"compute_capability": ["8.0", "", "8.6", "8.0"]}),
+        ),
+        ("measurements", made_up(measured=[MEASURED, {**MEASURED, "ring": ["SYS 12", "SYS 12"]}])),
+        (
+            "NUMA nodes out of order, without number, without CPUs",
+            made_up(
+                numa=[
+                    {"node": 8, "gpus": [2], "cpuset": "0-3,8"},
+                    {"gpus": [0], "cpuset": "4-7"},
+                    {"node": 0, "gpus": [3, 1]},
+                ]
+            ),
+        ),
+    ],
+)
+def test_made_up_machine_there_and_back(sentence: str, document: dict[str, Any]) -> None:
+    """Whatever a description can say survives the way into a topology and back."""
+    topology = described_topology(document, "")
+    again = reread(topology)
+    assert again.gpus == topology.gpus, sentence
+    assert again.links == topology.links, sentence
+    assert again.measured == topology.measured, sentence
+    assert machine_document(again) == machine_document(topology), sentence
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    """A document says nothing of memory and compute capability where they are known of no GPU."""
+    document = made_up(gpus={"memory_mib": 0, "compute_capability": ""})
+    assert machine_document(described_topology(document, ""))["gpus"] == {
+        "count": 4,
+        "model": "A100",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("Petersen Graph", "Petersen-Graph"),
+        ("büro/1", "b-ro-1"),
+        ("a.b_c-d", "a.b_c-d"),
+        ("", "machine"),
+    ],
+)
+def test_name_that_a_description_cannot_have(name: str, want: str) -> None:
+    """A topology's name becomes one that a machine file can have."""
+    topology = replace(described_topology(made_up(), ""), name=name)
+    assert reread(topology).name == want
+
+
+def test_graph_as_a_description() -> None:
+    """A networkx graph of NVLinks whose nodes say nothing becomes a machine file of the same links."""
+    graph = nx.petersen_graph()
+    nx.set_edge_attributes(graph, 2, "nvlink_count")
+    topology = Topology.from_networkx(graph)
+    again = reread(topology)
+    assert (again.name, again.links) == ("Petersen-Graph", topology.links)
+
+
+def any_machine(rng: random.Random) -> dict[str, Any]:
+    """A machine of 1 to 9 cards with anything that a description can say; most of it makes no sense."""
+    count = rng.randint(1, 9)
+
+    def one_or_each(value: Callable[[], Any]) -> Any:
+        return value() if rng.random() < 0.5 else [value() for _ in range(count)]
+
+    def group() -> list[int]:
+        return sorted(rng.sample(range(count), rng.randint(1, count)))
+
+    pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
+    document = made_up(
+        gpus={
+            "count": count,
+            "model": one_or_each(lambda: rng.choice(["A100", "V100"])),
+            "memory_mib": one_or_each(lambda: rng.randint(0, 99999)),
+            "compute_capability": one_or_each(lambda: rng.choice(["7.0", "8.0", "8.6"])),
+        },
+        nvlink={
+            "version": one_or_each(lambda: rng.randint(1, 6)),
+            "links": [
+                [*pair, rng.randint(1, 18)]
+                for pair in rng.sample(pairs, rng.randint(0, len(pairs)))
+            ],
+            "switch_links_per_gpu": one_or_each(lambda: rng.choice([0, 6, 12])),
+            "cpu_links_per_gpu": one_or_each(lambda: rng.choice([0, 0, 2])),
+            "gb_per_s_per_link": one_or_each(lambda: rng.choice([0.0, 25.0, 40.5])),
+        },
+        pcie={
+            "generation": one_or_each(lambda: rng.randint(0, 6)),
+            "width": one_or_each(lambda: rng.choice([0, 1, 8, 16])),
+            "groups": {
+                level: [group() for _ in range(rng.randint(0, 3))]
+                for level in rng.sample(["PIX", "PXB", "NODE"], 2)
+            },
+        },
+        numa=[
+            {"node": node, "gpus": [gpu], "cpuset": f"{gpu}-{gpu + 3}"}
+            for gpu, node in enumerate(group())
+            if node % 2
+        ],
+    )
+    if rng.random() < 0.3:
+        document["pcie"]["peer_to_peer"] = False
+    if rng.random() < 0.3:
+        document["pcie"]["bandwidth_gb_per_s"] = rng.choice([12.0, 13.5])
+    if rng.random() < 0.5:
+        cards = group()
+        document["mig"] = [
+            {**SPLIT, "gpu": card, "instances": rng.sample(range(9), 3)} for card in cards
+        ]
+    return document
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_machine_there_and_back(seed: int) -> None:
+    """So it is with descriptions that nobody would write."""
+    topology = described_topology(any_machine(random.Random(seed)), "")
+    again = reread(topology)
+    assert again.gpus == topology.gpus
+    assert again.links == topology.links
+
+
+# ----------------------------------------------------------------------------------------------- mistakes
+
+MACHINE = """\
+name = "box"
+source = "made up"
+
+[gpus]
+count = 4
+model = ["A100", "A100", "A40", "A40"]
+
+[nvlink]
+version = 3
+switch_links_per_gpu = [12, 12, 4, 4]
+cpu_links_per_gpu = 2
+gb_per_s_per_link = [25.0, 25.0, 14.0, 14.0]
+
+[pcie]
+generation = 4
+width = [16, 16, 8, 8]
+peer_to_peer = true
+
+[[mig]]
+gpu = 0
+profile = "3g.20gb"
+memory_mib = 20096
+instances = [0, 1]
+
+[[mig]]
+gpu = 1
+profile = "1g.5gb"
+memory_mib = 4864
+instances = [3]
+"""
+
+
+def refusal(path: Path, text: str) -> str:
+    """What is said about a machine file of this text, after its path."""
+    path.write_text(text)
+    return complaint(load_described_machine, str(path))
+
+
+def test_machine_with_instances(tmp_path: Path) -> None:
+    """Lists give each GPU its own values, and a card with MIG instances is replaced by them."""
+    path = tmp_path / "box.toml"
+    path.write_text(MACHINE)
+    gpus = machine(str(path)).gpus
+    assert [(gpu.index, gpu.name, gpu.model, gpu.memory_bytes >> 20) for gpu in gpus] == [
+        (2, "2", "A40", 0),
+        (3, "3", "A40", 0),
+        (100, "0:0", "A100 MIG 3g.20gb", 20096),
+        (101, "0:1", "A100 MIG 3g.20gb", 20096),
+        (203, "1:3", "A100 MIG 1g.5gb", 4864),
+    ]
+    got = [
+        (gpu.nvswitch_links, gpu.cpu_nvlinks, gpu.nvlink_gb_per_s, gpu.pcie_width) for gpu in gpus
+    ]
+    assert got == [(4, 2, 14, 8), (4, 2, 14, 8), (12, 2, 25, 16), (12, 2, 25, 16), (12, 2, 25, 16)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "want"),
+    [
+        (
+            "too few models",
+            '["A100", "A100", "A40", "A40"]',
+            '["A100"]',
+            "6: model: 1 values for 4 items",
+        ),
+        ("a model that is no text", '"A40", "A40"]', '"A40", 40]', "6: model: 40 is not text"),
+        (
+            "too many switch links",
+            "[12, 12, 4, 4]",
+            "[12, 12, 4, 4, 4]",
+            "10: switch_links_per_gpu: 5 values for 4 items",
+        ),
+        (
+            "switch links without end",
+            "12, 4, 4]",
+            "12, 4, 1000]",
+            "10: switch_links_per_gpu: 1000 is not within 0 to 999",
+        ),
+        (
+            "no switch links at all",
+            "[12, 12, 4, 4]",
+            "[]",
+            "10: switch_links_per_gpu: 0 values for 4 items",
+        ),
+        (
+            "CPU links below zero",
+            "cpu_links_per_gpu = 2",
+            "cpu_links_per_gpu = -1",
+            "11: cpu_links_per_gpu: -1 is not within 0 to 999",
+        ),
+        (
+            "half a CPU link",
+            "cpu_links_per_gpu = 2",
+            "cpu_links_per_gpu = 0.5",
+            "11: cpu_links_per_gpu: 0.5 is not a whole number",
+        ),
+        (
+            "too few CPU links",
+            "cpu_links_per_gpu = 2",
+            "cpu_links_per_gpu = [2]",
+            "11: cpu_links_per_gpu: 1 values for 4 items",
+        ),
+        (
+            "a list in a list",
+            "cpu_links_per_gpu = 2",
+            "cpu_links_per_gpu = [[2]]",
+            "11: cpu_links_per_gpu: [2] is not a whole number",
+        ),
+        (
+            "words for a bandwidth",
+            "14.0, 14.0]",
+            '14.0, "fast"]',
+            "12: gb_per_s_per_link: 'fast' is not a number",
+        ),
+        (
+            "too few bandwidths",
+            "25.0, 14.0, 14.0]",
+            "14.0]",
+            "12: gb_per_s_per_link: 2 values for 4 items",
+        ),
+        ("too few widths", "[16, 16, 8, 8]", "[16, 8]", "16: width: 2 values for 4 items"),
+        (
+            "a width that no slot has",
+            "16, 8, 8]",
+            "16, 8, 32]",
+            "16: width: 32 is not within 0 to 16",
+        ),
+        (
+            "words for a truth",
+            "peer_to_peer = true",
+            'peer_to_peer = "no"',
+            "17: peer_to_peer: 'no' is not true or false",
+        ),
+        (
+            "an unknown key of an instance",
+            'profile = "1g.5gb"',
+            'slice = "1g.5gb"',
+            "27: unknown key 'slice': known here are gpu, profile, memory_mib, instances",
+        ),
+        (
+            "a card that is not there",
+            "gpu = 1",
+            "gpu = 4",
+            "26: [4] is no list of GPU indices 0 to 3",
+        ),
+        ("a card beyond any", "gpu = 1", "gpu = 9999", "26: gpu: 9999 is not within 0 to 1024"),
+        (
+            "an instance twice",
+            "[0, 1]",
+            "[0, 0]",
+            "23: 0 is no instance number of its own, 0 to 99",
+        ),
+        (
+            "an instance beyond 99",
+            "[3]",
+            "[100]",
+            "29: 100 is no instance number of its own, 0 to 99",
+        ),
+        (
+            "an instance below zero",
+            "[3]",
+            "[-1]",
+            "29: -1 is no instance number of its own, 0 to 99",
+        ),
+        (
+            "an instance that is no number",
+            "[3]",
+            "[true]",
+            "29: True is no instance number of its own, 0 to 99",
+        ),
+        (
+            "an instance of less than no memory",
+            "memory_mib = 4864",
+            "memory_mib = -1",
+            "28: memory_mib: -1 is not within 0 to 1073741824",
+        ),
+        (
+            "an instance whose memory is not said",
+            "memory_mib = 4864\n",
+            "",
+            "25: key 'memory_mib' is missing in mig",
+        ),
+        ("instances that are no list", "[3]", "3", "29: instances: 3 is not a list"),
+    ],
+)
+def test_mistakes_in_a_machine(
+    tmp_path: Path, sentence: str, old: str, new: str, want: str
+) -> None:
+    """A mistake in a value for each GPU or in a MIG instance is named with path, line and what was found."""
+    assert MACHINE.count(old) == 1, sentence
+    assert refusal(tmp_path / "box.toml", MACHINE.replace(old, new)) == want, sentence
+
+
+def test_one_card_in_two_entries(tmp_path: Path) -> None:
+    """Instances of different profiles on one card are each an entry."""
+    path = tmp_path / "box.toml"
+    path.write_text(MACHINE.replace("gpu = 1\n", "gpu = 0\n"))
+    got = [(gpu.name, gpu.mig.profile if gpu.mig else None) for gpu in machine(str(path)).gpus]
+    assert got == [
+        ("1", None),
+        ("2", None),
+        ("3", None),
+        ("0:0", "3g.20gb"),
+        ("0:1", "3g.20gb"),
+        ("0:3", "1g.5gb"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "document", "path"),
+    [
+        (
+            "nothing is left",
+            made_up(gpus={"count": 1}, mig=[{**SPLIT, "gpu": 0, "instances": []}]),
+            ("mig",),
+        ),
+        (
+            "card 100 and the instances of card 0",
+            made_up(gpus={"count": 101}, mig=[SPLIT]),
+            ("mig",),
+        ),
+        ("a table for a list of instances", made_up(mig=[1]), ("mig", 0)),
+    ],
+)
+def test_instances_that_cannot_be(
+    sentence: str, document: dict[str, Any], path: tuple[str | int, ...]
+) -> None:
+    """What no numbering of GPUs can hold is refused where the instances stand."""
+    with pytest.raises(FieldError) as problem:
+        described_topology(document, "")
+    assert problem.value.path == path, sentence
+
+
+# --------------------------------------------------------------------------------------------- GPU models
+
+MODEL: dict[str, Any] = {
+    "name": "Big",
+    "models": ["NVIDIA Big 1", "Big 1"],
+    "compute_capability": "8.0",
+    "sm_count": 100,
+    "warp_schedulers_per_sm": 4,
+    "max_clock_mhz": 1500,
+    "l2_mib": 1.5,
+    "dram_bandwidth_gb_per_s": 1000,
+    "l2_bandwidth_gb_per_s": 4000.5,
+    "power_limit_w": 300,
+    "mps_clients": 48,
+    "source": "made up for this test",
+    "estimated": ["l2_mib"],
+}
+
+
+def test_gpu_model() -> None:
+    """Every key of a GPU model arrives in its record, L2 in bytes."""
+    assert parse_gpu_model(MODEL) == GpuModel(
+        name="Big",
+        models=("NVIDIA Big 1", "Big 1"),
+        compute_capability="8.0",
+        sm_count=100,
+        warp_schedulers_per_sm=4,
+        max_clock_mhz=1500,
+        l2_bytes=3 << 19,
+        dram_bandwidth_gb_per_s=1000,
+        l2_bandwidth_gb_per_s=4000.5,
+        power_limit_w=300,
+        mps_clients=48,
+        source="made up for this test",
+        estimated=("l2_mib",),
+    )
+
+
+@pytest.mark.parametrize("key", sorted(MODEL.keys() - {"estimated"}))
+def test_what_a_gpu_model_must_say(key: str) -> None:
+    """Every key but the list of estimates is needed."""
+    with pytest.raises(FieldError, match=f"key '{key}' is missing"):
+        parse_gpu_model({name: value for name, value in MODEL.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "want"),
+    [
+        ("nvlinks", 12, "unknown key 'nvlinks': known here are name, models, "),
+        ("models", [], "models: [] is no list of texts"),
+        ("models", ["Big 1", 2], "models: ['Big 1', 2] is no list of texts"),
+        ("models", [" "], "models: [' '] is no list of texts"),
+        ("models", "Big 1", "models: 'Big 1' is not a list"),
+        ("sm_count", 0, "sm_count: 0 is not within 1 to 4096"),
+        ("sm_count", 10.5, "sm_count: 10.5 is not a whole number"),
+        ("max_clock_mhz", float("nan"), "max_clock_mhz: nan is not within 1 to 100000"),
+        ("l2_mib", 0, "l2_mib: 0 is not within 0.001 to 1000000"),
+        ("compute_capability", 8.0, "compute_capability: 8.0 is not text"),
+        ("estimated", ["l2_bytes"], "estimated: 'l2_bytes' is none of compute_capability, "),
+        ("estimated", ["name"], "estimated: 'name' is none of compute_capability, "),
+        ("estimated", [["l2_mib"]], "estimated: ['l2_mib'] is none of compute_capability, "),
+        ("estimated", "l2_mib", "estimated: 'l2_mib' is not a list"),
+    ],
+)
+def test_mistakes_in_a_gpu_model(key: str, value: object, want: str) -> None:
+    """A mistake in a GPU model is named with its key and what was found."""
+    with pytest.raises(FieldError) as problem:
+        parse_gpu_model({**MODEL, key: value})
+    assert problem.value.path == (key,)
+    assert problem.value.message.startswith(want)
+
+
+def models_of(*names: str) -> list[GpuModel]:
+    return [parse_gpu_model({**MODEL, "name": name, "models": [name]}) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("known", "product_name", "want"),
+    [
+        (["NVIDIA A100-SXM4-40GB"], "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"),
+        (["A100-SXM4-40GB"], "NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"),
+        (["NVIDIA A100-SXM4-40GB"], "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB"),
+        (["NVIDIA H100 80GB HBM3"], "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H100 80GB HBM3"),
+        (["NVIDIA H100", "NVIDIA H100 PCIe"], "NVIDIA H100 PCIe", "NVIDIA H100 PCIe"),
+        (["NVIDIA H100 PCIe", "H100"], "NVIDIA H100 NVL", "H100"),
+        (["T4", "Tesla T4", "T4"], "Tesla T4", "Tesla T4"),
+        (["H100", "H100"], "NVIDIA H100 NVL", "H100"),
+        (["nvidia t4"], "NVIDIA T4", "nvidia t4"),
+        (["NVIDIA A10"], "NVIDIA A100X", None),
+        (["NVIDIA L4"], "NVIDIA L40S", None),
+        (["GeForce RTX 3090"], "NVIDIA GeForce RTX 3090 Ti", None),
+        (["GeForce RTX 4090"], "NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        (["GeForce RTX 4090"], "NVIDIA GeForce RTX 4090 D", None),
+        (["NVIDIA T4"], "", None),
+        (["NVIDIA T4"], "MIG 1g.5gb", None),
+        ([], "NVIDIA T4", None),
+    ],
+)
+def test_which_model_a_gpu_is(known: list[str], product_name: str, want: str | None) -> None:
+    """The whole name counts before part of it, a longer part before a shorter; part of a word is no match."""
+    found = find_gpu_model(models_of(*known), product_name)
+    assert (found.name if found else None) == want
+
+
+def test_first_of_equals() -> None:
+    """Of two models with the same text the first is found."""
+    first, second = (parse_gpu_model({**MODEL, "name": name}) for name in ("first", "second"))
+    assert find_gpu_model([first, second], "NVIDIA Big 1") is first
+
+
+def test_shipped_gpu_models() -> None:
+    """Every shipped GPU model is read, and no product name belongs to two of them."""
+    models = load_gpu_models()
+    assert len(models) == len(GPU_FILES)
+    texts = Counter(text for model in models for text in model.models)
+    assert set(texts.values()) == {1}
+    for model in models:
+        assert all(find_gpu_model(models, text) is model for text in model.models), model
+
+
+# SMs, warp schedulers per SM, L2 in MiB, MPS clients
+SHIPPED_MODELS = {
+    "Tesla P100-SXM2-16GB": ("6.0", 56, 2, 4, 16),
+    "Tesla V100-SXM2-16GB": ("7.0", 80, 4, 6, 48),
+    "NVIDIA A100-SXM4-80GB": ("8.0", 108, 4, 40, 48),
+    "NVIDIA A100X": ("8.0", 108, 4, 40, 48),
+    "NVIDIA H100 80GB HBM3": ("9.0", 132, 4, 50, 48),
+    "NVIDIA H100 PCIe": ("9.0", 114, 4, 50, 48),
+    "NVIDIA H200": ("9.0", 132, 4, 60, 48),
+    "NVIDIA GB200": ("10.0", 152, 4, 126.5, 48),
+    "Tesla T4": ("7.5", 40, 4, 4, 48),
+    "NVIDIA RTX A6000": ("8.6", 84, 4, 6, 48),
+    "NVIDIA L40S": ("8.9", 142, 4, 96, 48),
+    "NVIDIA GeForce RTX 5090": ("12.0", 170, 4, 96, 48),
+}
+
+
+@pytest.mark.parametrize("product_name", SHIPPED_MODELS)
+def test_figures(product_name: str) -> None:
+    """A shipped GPU model has the vendor's figures."""
+    model = find_gpu_model(load_gpu_models(), product_name)
+    assert model is not None
+    got = (
+        model.compute_capability,
+        model.sm_count,
+        model.warp_schedulers_per_sm,
+        model.l2_bytes / (1 << 20),
+    )
+    assert (*got, model.mps_clients) == SHIPPED_MODELS[product_name]
+
+
+def test_shipped_figures_are_plausible() -> None:
+    """L2 is faster than device memory, and no SM reads more from it than 64 bytes in a clock."""
+    for model in load_gpu_models():
+        assert model.l2_bandwidth_gb_per_s > model.dram_bandwidth_gb_per_s, model
+        assert model.l2_bandwidth_gb_per_s < model.sm_count * model.max_clock_mhz * 0.064, model
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_models_of_shipped_machines(name: str) -> None:
+    """The GPUs of every shipped machine are of a known model, of the same compute capability."""
+    models = load_gpu_models()
+    for gpu in machine(name).gpus:
+        model = find_gpu_model(models, gpu.model)
+        assert model is not None, gpu.model
+        assert model.compute_capability == gpu.compute_capability
+
+
+GPU_TEXT = """\
+name = "mine"
+models = ["Tesla T4"]
+compute_capability = "7.5"
+sm_count = 40
+warp_schedulers_per_sm = 4
+max_clock_mhz = 1000
+l2_mib = 4
+dram_bandwidth_gb_per_s = 320
+l2_bandwidth_gb_per_s = 1270
+power_limit_w = 70
+mps_clients = 48
+source = "measured here"
+"""
+
+
+@pytest.fixture
+def own_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "gpulaunch" / "gpus"
+    directory.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return directory
+
+
+@pytest.mark.parametrize(("file", "more"), [("t4.toml", 0), ("zz.toml", 1)])
+def test_own_gpu_model_comes_first(own_gpus: Path, file: str, more: int) -> None:
+    """A GPU model of the user's own stands before a shipped one, whether it has that one's file name or not."""
+    (own_gpus / file).write_text(GPU_TEXT)
+    models = load_gpu_models()
+    assert len(models) == len(GPU_FILES) + more
+    assert find_gpu_model(models, "Tesla T4") is models[0]
+    assert models[0].name == "mine"
+
+
+def test_mistake_in_an_own_gpu_model(own_gpus: Path) -> None:
+    """A mistake in a GPU model is named with path, line and what was found."""
+    path = own_gpus / "mine.toml"
+    path.write_text(GPU_TEXT + 'estimated = ["sms"]\n')
+    with pytest.raises(UsageError) as problem:
+        load_gpu_models()
+    assert problem.value.message.startswith(
+        f"{path}:13: estimated: 'sms' is none of compute_capability, sm_count, "
+    )

@@ -1,0 +1,175 @@
+"""Machines with more sets than can be compared: what is needed holds there, too, and the answer is a good one."""
+
+import random
+from collections.abc import Callable
+from itertools import combinations
+
+import pytest
+
+from gpulaunch.decide.decide import Grant, Situation, decide
+from gpulaunch.decide.explain import explain
+from gpulaunch.decide.placement import candidates, mapping, search
+from gpulaunch.decide.placement.place import Placement, place
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
+from gpulaunch.decide.request import Request
+from gpulaunch.errors import FailedError
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
+
+NONE = Needs()
+
+
+def machine(count: int, seed: int) -> Topology:
+    """GPUs on two sockets, no two of them with the same links."""
+    rng = random.Random(seed)
+    nvlinks = {pair: rng.choice((0, 0, 1, 2)) for pair in combinations(range(count), 2)}
+    gpus = [
+        Gpu(
+            index=index,
+            uuid=f"GPU-{index}",
+            model="V100",
+            memory_bytes=1 << 34,
+            numa_node=index * 2 // count,
+            compute_capability="7.0",
+            pcie_generation=3,
+            pcie_width=16,
+            nvlink_version=2,
+        )
+        for index in range(count)
+    ]
+
+    def path(a: int, b: int) -> PathType:
+        return "PHB" if a * 2 // count == b * 2 // count else "SYS"
+
+    return Topology(
+        "many", tuple(gpus), wired(gpus, lambda a, b: Wire(path(a, b), nvlinks[a, b])), "made up"
+    )
+
+
+def placed(
+    topology: Topology, count: int, policy: str = "preserve", needs: Needs = NONE
+) -> Placement | None:
+    gpus = [gpu.index for gpu in topology.gpus]
+    problem = PlacementProblem(
+        topology,
+        free=gpus,
+        admitted=gpus,
+        count=count,
+        pattern=PATTERNS["ring"],
+        sensitive=True,
+        model="cut",
+        needs=needs,
+    )
+    return place(problem, policy)
+
+
+HALVES = (frozenset(range(20)), frozenset(range(20, 40)))
+
+
+@pytest.mark.parametrize("policy", ["preserve", "greedy", "baseline"])
+@pytest.mark.parametrize(
+    ("sentence", "needs", "holds"),
+    [
+        (
+            "one NUMA node",
+            Needs(within=HALVES),
+            lambda gpus: gpus <= HALVES[0] or gpus <= HALVES[1],
+        ),
+        (
+            "at most five of each",
+            Needs(at_most=tuple((half, 5) for half in HALVES)),
+            lambda gpus: all(len(gpus & half) <= 5 for half in HALVES),
+        ),
+        ("two that are required", Needs(required=frozenset({3, 33})), lambda gpus: {3, 33} <= gpus),
+        (
+            "required ones and bounds",
+            Needs(required=frozenset({3, 4, 33}), at_most=((HALVES[0], 3),)),
+            lambda gpus: {3, 4, 33} <= gpus and len(gpus & HALVES[0]) <= 3,
+        ),
+        (
+            "one node and one required",
+            Needs(required=frozenset({33}), within=HALVES),
+            lambda gpus: 33 in gpus <= HALVES[1],
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_needs_hold(
+    policy: str, sentence: str, needs: Needs, holds: Callable[[set[int]], bool]
+) -> None:
+    """Eight of 40 GPUs are 76,904,685 sets; the one that is found has what is needed."""
+    placement = placed(machine(40, 1), 8, policy, needs)
+    assert placement is not None
+    assert len(set(placement.gpus)) == 8
+    assert holds(set(placement.gpus)), sentence
+
+
+def test_nothing_is_found_that_cannot_be() -> None:
+    """What no set can have is not granted, however many sets there are."""
+    needs = Needs(at_most=tuple((half, 3) for half in HALVES))
+    assert placed(machine(40, 1), 8, needs=needs) is None
+    assert (
+        placed(machine(40, 1), 8, needs=Needs(required=frozenset({3, 33}), within=HALVES)) is None
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_copes(policy: str) -> None:
+    """Every policy takes five of 40 GPUs, or says in one line that it cannot."""
+    if policy == "best_effort":
+        with pytest.raises(
+            FailedError, match="40 GPUs are free: policy best-effort can partition at most 16"
+        ):
+            placed(machine(40, 1), 5, policy)
+        return
+    placement = placed(machine(40, 1), 5, policy)
+    assert placement is not None
+    assert len(set(placement.gpus)) == 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What exchanges lead to reaches nine tenths of the best effective bandwidth on machines where that is known."""
+    topology = machine(14, seed)
+    best = placed(topology, 5)
+    monkeypatch.setattr(candidates, "MOST_SETS", 100)
+    found = placed(topology, 5)
+    assert best is not None
+    assert found is not None
+    assert found.scores.effective_bandwidth >= 0.9 * best.scores.effective_bandwidth
+
+
+def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision that has tried as many mappings as it may goes on with good ones, and its explanation says so."""
+    topology = machine(12, 3)
+    request = Request(
+        7, PATTERNS["stencil_3d"], bandwidth_sensitive=True, policy="greedy", bandwidth_model="cut"
+    )
+
+    def decided() -> tuple[float, str]:
+        situation = Situation(topology)
+        decision = decide(request, situation)
+        assert isinstance(decision, Grant)
+        assert len(set(decision.placement.gpus)) == 7
+        return decision.placement.scores.aggregate_bandwidth or 0.0, explain(
+            request, situation, decision, 1, str
+        ).reason
+
+    best, reason = decided()
+    assert "too many mappings" not in reason
+    monkeypatch.setattr(mapping, "EFFORT", 20)
+    good, reason = decided()
+    assert reason.endswith("; there were too many mappings to try them all")
+    assert 0.9 * best <= good <= best
+
+
+def test_exchanges_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hardly any exchange allowed the answer is still a set that has what is needed."""
+    monkeypatch.setattr(search, "MOST_TRIES", 1)
+    placement = placed(machine(40, 2), 8, needs=Needs(within=HALVES))
+    assert placement is not None
+    assert any(set(placement.gpus) <= half for half in HALVES)

@@ -1,0 +1,233 @@
+"""Readings -> figures -> what a profile knows after one run and after many, without any process."""
+
+from statistics import mean, stdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.measure.measured_run import (
+    GpuRun,
+    Link,
+    Run,
+    figures_of,
+    is_reservation,
+    run_document,
+    run_of,
+)
+from gpulaunch.measure.measured_runs import percentile_95, resources_of, updated
+from gpulaunch.measure.usage import LinkBytes, Reading, Usage
+from gpulaunch.records import replace
+
+GIB = 1 << 30
+DATE = "2026-11-21T20:00:00Z"
+
+
+def run(
+    sm: float = 50.0,
+    memory_mib: int = 4000,
+    *,
+    gpus: int = 1,
+    status: int = 0,
+    model: str = "V100",
+    seconds: float = 10,
+) -> Run:
+    """A run of a job that uses its GPUs evenly."""
+    usage = Usage(Reading(0.0, memory_bytes=0, energy_j=0.0))
+    for second in range(1, 11):
+        usage.add(
+            Reading(
+                second * seconds / 10,
+                time_active_percentage=sm,
+                memory_active_percentage=sm / 2,
+                memory_bytes=memory_mib << 20 or None,
+                energy_j=200.0 * second * seconds / 10,
+            )
+        )
+    figures = usage.figures()
+    cards = tuple(
+        GpuRun(gpu, f"GPU-{gpu}", model, 16 * GIB, figures, has_gpm=False) for gpu in range(gpus)
+    )
+    return Run(("job",), status, seconds, cards, "550", DATE)
+
+
+# ------------------------------------------------------------------------------------------------ readings -> figures
+
+
+def test_uneven_intervals_weigh_what_they_last() -> None:
+    """A level holds from the reading before until its own, however long that was."""
+    usage = Usage(Reading(0.0))
+    usage.add(Reading(1.0, time_active_percentage=100.0))
+    usage.add(Reading(5.0, time_active_percentage=0.0))
+    figures = usage.figures()
+    assert (figures.time_active_percentage, figures.time_active_max_percentage) == (20, 100)
+    assert (figures.idle_percentage, figures.samples, figures.covered_s) == (80, 2, 5)
+
+
+def test_a_counter_that_steps_back_loses_one_interval() -> None:
+    """A driver that starts its counters anew costs the interval in which it did, and no other."""
+    usage = Usage(Reading(0.0, energy_j=5000.0))
+    for at_s, energy_j in ((1.0, 5100.0), (2.0, 5200.0), (3.0, 20.0), (4.0, 120.0)):
+        usage.add(Reading(at_s, energy_j=energy_j))
+    figures = usage.figures()
+    assert (figures.power_w, figures.energy_j) == (100, 400)
+
+
+def test_memory_that_was_in_use_before_is_not_the_jobs() -> None:
+    """What is in use when the job begins is left out of the most and of the average."""
+    usage = Usage(Reading(0.0, memory_bytes=GIB))
+    for second in (1.0, 2.0):
+        usage.add(Reading(second, memory_bytes=3 * GIB))
+    figures = usage.figures()
+    assert (figures.memory_bytes, figures.memory_mean_bytes) == (2 * GIB, 1.5 * GIB)
+
+
+def test_what_was_counted_once_is_unknown() -> None:
+    """Counters that could be read only before the job tell nothing: that is no traffic of 0."""
+    usage = Usage(Reading(0.0, links={0: LinkBytes(7, 7), 1: LinkBytes(7, 7)}))
+    usage.add(Reading(1.0, links={1: LinkBytes(7, 1007)}))
+    assert usage.figures().links == {1: LinkBytes(0, 1000)}
+
+
+def test_nothing_read_is_nothing_known() -> None:
+    """A job that ends before the second reading has a duration, and no figure of its GPU."""
+    figures = Usage(Reading(0.0, memory_bytes=5)).figures()
+    one = Run(
+        ("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures, has_gpm=True),), None, DATE
+    )
+    assert figures_of(one) == {"duration_s": 0.002}
+    assert resources_of([one], "here")["runs"] == {"count": 1, "gpus": 1}
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.01, 5), st.floats(0, 100), st.integers(0, 80 * GIB)),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_averages_are_those_of_all_readings(readings: list[tuple[float, float, int]]) -> None:
+    """The average is the integral over the time, and never above the maximum; the same in memory that grows not."""
+    usage, at_s = Usage(Reading(0.0, memory_bytes=0)), 0.0
+    for lasting_s, level, memory in readings:
+        at_s += lasting_s
+        usage.add(Reading(at_s, sm_percentage=level, memory_bytes=memory))
+    figures = usage.figures()
+    want = sum(lasting_s * level for lasting_s, level, _ in readings) / at_s
+    assert figures.sm_percentage == pytest.approx(want, abs=1e-6)
+    assert figures.sm_percentage <= figures.sm_max_percentage + 1e-9
+    assert figures.memory_bytes == max(memory for _, _, memory in readings)
+    assert 0 <= (figures.memory_steady_percentage or 0) <= 100.0000001
+
+
+@pytest.mark.parametrize(
+    ("sentence", "levels", "want"),
+    [
+        ("three quarters of the card from the start", (0.75,) * 10, True),
+        ("after a context of 400 MiB", (0.025, *(0.75,) * 9), True),
+        ("nine tenths", (0.9,) * 10, True),
+        ("half of the card, whoever needs that", (0.5,) * 10, False),
+        ("grown in steps up to three quarters", (0.2, 0.4, 0.6, *(0.75,) * 7), False),
+        ("there for a moment only", (0.3, 0.9, *(0.3,) * 8), False),
+        ("nothing", (0.0,) * 10, False),
+    ],
+)
+def test_what_a_framework_sets_aside(sentence: str, levels: tuple[float, ...], want: bool) -> None:
+    """Memory that stands still at a share that frameworks are known to take is a reservation, and no other is."""
+    usage = Usage(Reading(0.0, memory_bytes=0))
+    for second, level in enumerate(levels, 1):
+        usage.add(Reading(float(second), memory_bytes=int(level * 16 * GIB)))
+    card = GpuRun(0, "GPU-0", "V100", 16 * GIB, usage.figures(), has_gpm=False)
+    assert is_reservation(Run(("job",), 0, 10.0, (card,), None, DATE)) is want, sentence
+
+
+def test_a_run_survives_json() -> None:
+    """What --record-to writes is read as what it was."""
+    one = run(gpus=2)
+    figures = replace(one.gpus[0].figures, links={3: LinkBytes(5, 6)})
+    links = (Link(3, "gpu", 1), Link(4, "switch", None))
+    one = replace(
+        one,
+        gpus=(replace(one.gpus[0], figures=figures, links=links), one.gpus[1]),
+        problems=("odd",),
+    )
+    assert run_of(run_document(one)) == one
+
+
+# ------------------------------------------------------------------------------------------------ one run after another
+
+
+def learned(*runs: Run) -> dict:
+    """What a profile knows after these runs, one after the other."""
+    known: dict = {}
+    for one in runs:
+        known = updated(known, one, "here").sections
+    return known
+
+
+@given(st.lists(st.floats(45, 55), min_size=2, max_size=12))
+def test_means_and_deviations_are_those_of_all_runs(levels: list[float]) -> None:
+    """Run by run, the mean and the standard deviation are as if all runs had been kept."""
+    known = learned(*(run(sm=level) for level in levels))
+    assert known["runs"]["count"] == len(levels)
+    assert known["resources"]["sm_utilization_percentage"] == pytest.approx(mean(levels), rel=1e-3)
+    spread = known["runs"]["spread"]["sm_utilization_percentage"]
+    assert spread == pytest.approx(stdev(levels), rel=2e-2, abs=2e-2)
+
+
+def test_memory_is_the_most_and_has_no_deviation() -> None:
+    """Of memory the most of all runs counts: who shares must not be short of it."""
+    known = learned(run(memory_mib=4000), run(memory_mib=4300), run(memory_mib=4100))
+    assert known["resources"]["memory_mib"] == 4300
+    assert "memory_mib" not in known["runs"]["spread"]
+
+
+def test_what_a_run_does_not_tell_stays() -> None:
+    """Figures that others have written stay where a run does not tell them, and so does their source."""
+    known = {"resources": {"memory_mib": 4000, "nvlink_tx_gb_per_s": 3.0, "source": "paper X"}}
+    after = updated(known, run(), "gpulaunch --record").sections["resources"]
+    assert (after["nvlink_tx_gb_per_s"], after["memory_mib"]) == (3.0, 4000)
+    assert after["source"] == "paper X; gpulaunch --record"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "other", "want"),
+    [
+        ("busier", run(sm=61), "average SM utilization 61 % instead of 50 %"),
+        ("more memory", run(memory_mib=5000), "maximum memory 5000 MiB instead of 4000 MiB"),
+        ("no memory at all", run(memory_mib=0), "maximum memory 0 MiB instead of 4000 MiB"),
+        ("another GPU", run(model="A100"), "measured on A100 instead of V100"),
+        ("more GPUs", run(gpus=2), "on 2 GPUs instead of 1"),
+    ],
+)
+def test_misfits(sentence: str, other: Run, want: str) -> None:
+    """A run that is another job's is told as such, and changes nothing but the count of misfits."""
+    before = learned(run(), run())
+    after = updated(before, other, "here")
+    assert after.misfits == (want,), sentence
+    assert after.sections["resources"] == before["resources"]
+    assert after.sections["runs"] == {**before["runs"], "misfits": 1}
+    fits = updated(after.sections, run(), "here")
+    assert (fits.misfits, fits.sections["runs"].get("misfits")) == ((), None)
+
+
+def test_runs_that_differ_may_differ() -> None:
+    """What is far from the mean still fits if runs have differed so much before."""
+    before = learned(run(sm=45), run(sm=55), run(sm=46), run(sm=54))
+    assert updated(before, run(sm=62), "here").misfits == ()
+    assert updated(before, run(sm=75), "here").misfits != ()
+
+
+def test_a_complete_run_replaces_an_incomplete_one() -> None:
+    """Figures of a run that failed are not mixed with those of one that did not."""
+    before = resources_of([run(sm=10, status=1)], "here")
+    assert before["resources"]["incomplete"] is True
+    after = updated(before, run(sm=50), "here").sections
+    assert (after["runs"]["count"], after["resources"]["sm_utilization_percentage"]) == (1, 50)
+    assert "incomplete" not in after["resources"]
+
+
+def test_the_95th_percentile_of_five() -> None:
+    """The 95th percentile of five values lies four fifths of the way from the fourth to the fifth."""
+    assert percentile_95([5.0, 1.0, 4.0, 2.0, 3.0]) == 4.8
+    assert percentile_95([7.0]) == 7.0

@@ -1,0 +1,656 @@
+"""What a job needs of its GPUs together: decisions on named machines, and at random against trying everything."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+
+import pytest
+from values import lease, request
+
+from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
+from gpulaunch.decide.needs import expected_slowdown, kept_apart, needs_of
+from gpulaunch.decide.placement.problem import Needs
+from gpulaunch.decide.request import Request, UtilityTerms, Wishes, check_wishes, exclude, only
+from gpulaunch.errors import UsageError
+from gpulaunch.leases.lease import Lease
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
+
+DGX1, MINSKY, CLUSTER, PCIE8 = (
+    load_described_machine(name)[0]
+    for name in ("dgx1-v100", "power8-minsky", "minsky-cluster", "pcie-8gpu-workstation")
+)
+PLAIN = request(2, policy="preserve")
+
+
+def asking(gpus: int | None = 2, **wishes: object) -> Request:
+    return replace(PLAIN, gpus=gpus, wishes=Wishes(**wishes))
+
+
+def held(machine: Topology, gpus: Sequence[int], **fields: object) -> Lease:
+    """A lease of GPUs of a named machine."""
+    uuid = {gpu.index: gpu.uuid for gpu in machine.gpus}
+    named = {"id_": "a" + "x".join(map(str, gpus)), "uuids": tuple(uuid[gpu] for gpu in gpus)}
+    return lease(**(named | fields))
+
+
+def outcome(decision: Decision) -> tuple[object, ...]:
+    """Grant with the GPUs, or Wait or Refuse with the reason."""
+    if isinstance(decision, Grant):
+        return (Grant, sorted(decision.placement.gpus))
+    return (type(decision), decision.reason)
+
+
+def answer(request: Request, machine: Topology, *busy: Sequence[int]) -> tuple[object, ...]:
+    """What is decided while others have these GPUs."""
+    return outcome(decide(request, Situation(machine, [held(machine, gpus) for gpus in busy])))
+
+
+def beside(request: Request, machine: Topology, *leases: Lease) -> tuple[object, ...]:
+    """What is decided while these leases are held."""
+    return outcome(decide(request, Situation(machine, leases)))
+
+
+# ---------------------------------------------------------------------------------------- one NUMA node, NVLink
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpus", "machine", "busy", "want"),
+    [
+        ("three of a DGX-1", 3, DGX1, (), (Grant, [0, 2, 3])),
+        ("the other socket, though this one has free GPUs", 3, DGX1, (0, 1), (Grant, [4, 6, 7])),
+        (
+            "two free on each socket are no three",
+            3,
+            DGX1,
+            (0, 1, 4, 5),
+            (Wait, "3 GPUs requested in one NUMA node: no 3 of the 4 free are"),
+        ),
+        (
+            "five can never be where sockets have four",
+            5,
+            DGX1,
+            (),
+            (Refuse, "5 GPUs requested in one NUMA node: no 5 of the 8 that dgx1-v100 has are"),
+        ),
+        ("one is always in one", 1, MINSKY, (0, 1, 2), (Grant, [3])),
+        (
+            "NUMA nodes of different machines are different",
+            2,
+            CLUSTER,
+            (0, 2, 4, 6, *range(8, 18)),
+            (Grant, [18, 19]),
+        ),
+        (
+            "as many as a socket has are not there in any machine",
+            3,
+            CLUSTER,
+            (),
+            (
+                Refuse,
+                "3 GPUs requested in one NUMA node: no 3 of the 20 that minsky-cluster has are",
+            ),
+        ),
+    ],
+)
+def test_one_numa_node(
+    sentence: str, gpus: int, machine: Topology, busy: Sequence[int], want: tuple[object, ...]
+) -> None:
+    """With --numa strict all GPUs are next to the same CPUs, or the job waits, or it can never be."""
+    assert answer(asking(gpus, one_numa_node=True), machine, busy) == want, sentence
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpus", "machine", "busy", "want"),
+    [
+        ("a bridged pair", 2, MINSKY, (0,), (Grant, [2, 3])),
+        ("through a third one", 3, DGX1, (1, 2, 4, 6), (Grant, [0, 3, 7])),
+        (
+            "3 and 6 of a DGX-1 have none between them",
+            2,
+            DGX1,
+            (0, 1, 2, 4, 5, 7),
+            (Wait, "2 GPUs requested joined by NVLink: no 2 of the 2 free are"),
+        ),
+        (
+            "NVLink ends at the socket",
+            3,
+            MINSKY,
+            (),
+            (Refuse, "3 GPUs requested joined by NVLink: no 3 of the 4 that power8-minsky has are"),
+        ),
+        (
+            "a machine without",
+            2,
+            PCIE8,
+            (),
+            (
+                Refuse,
+                "2 GPUs requested joined by NVLink: no 2 of the 8 that pcie-8gpu-workstation has are",
+            ),
+        ),
+        ("one GPU needs no link", 1, PCIE8, (), (Grant, [0])),
+    ],
+)
+def test_nvlink(
+    sentence: str, gpus: int, machine: Topology, busy: Sequence[int], want: tuple[object, ...]
+) -> None:
+    """With --nvlink the GPUs are connected by NVLink, each with each or through others of them."""
+    assert answer(asking(gpus, nvlink=True), machine, busy) == want, sentence
+
+
+# ---------------------------------------------------------------------------------------- least bandwidth
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpus", "least", "machine", "busy", "want"),
+    [
+        ("a double NVLink carries 40", 2, 40.0, DGX1, (), (Grant, [0, 3])),
+        (
+            "where PCIe is left, the job waits",
+            2,
+            40.0,
+            DGX1,
+            (0, 1, 2, 4, 5, 7),
+            (Wait, "2 GPUs requested with 40 GB/s at least: the best of the 2 free reach 12"),
+        ),
+        ("unless that is enough", 2, 12.0, DGX1, (0, 1, 2, 4, 5, 7), (Grant, [3, 6])),
+        (
+            "no two have more",
+            2,
+            40.5,
+            DGX1,
+            (),
+            (
+                Refuse,
+                "2 GPUs requested with 40.5 GB/s at least: the best of the 8 that dgx1-v100 has reach 40",
+            ),
+        ),
+        ("three have", 3, 60.0, DGX1, (), (Grant, [0, 2, 3])),
+        (
+            "across machines there is the network",
+            5,
+            2.0,
+            CLUSTER,
+            (),
+            (
+                Refuse,
+                "5 GPUs requested with 2 GB/s at least: the best of the 20 that minsky-cluster has reach 1.25",
+            ),
+        ),
+    ],
+)
+def test_least_bandwidth(
+    sentence: str,
+    gpus: int,
+    least: float,
+    machine: Topology,
+    busy: Sequence[int],
+    want: tuple[object, ...],
+) -> None:
+    """With --min-bandwidth a job waits rather than start on poor links, and is refused where there are no better."""
+    assert answer(asking(gpus, least_gb_per_s=least), machine, busy) == want, sentence
+
+
+def test_least_bandwidth_of_one_gpu() -> None:
+    """One GPU has no links, so no least bandwidth keeps it from starting."""
+    assert answer(asking(1, least_gb_per_s=1000.0), DGX1) == (Grant, [0])
+
+
+@pytest.mark.parametrize(
+    "policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
+)
+def test_least_bandwidth_by_every_policy(policy: str) -> None:
+    """Whatever the policy would have taken, it takes nothing under the least bandwidth."""
+    got = decide(
+        replace(asking(2, least_gb_per_s=40.0), policy=policy), Situation(DGX1, [held(DGX1, (0,))])
+    )
+    assert isinstance(got, Grant)
+    assert got.placement.scores.effective_bandwidth == 40.0
+
+
+# ---------------------------------------------------------------------------------------- required GPUs
+
+
+def test_required() -> None:
+    """A required GPU is among the chosen ones, with those that suit it best."""
+    assert answer(asking(2, required=only(DGX1, ["6"], "--require 6")), DGX1) == (Grant, [5, 6])
+    assert answer(asking(2, required=only(DGX1, ["6", "1"], "--require 6,1")), DGX1) == (
+        Grant,
+        [1, 6],
+    )
+
+
+def test_required_and_busy() -> None:
+    """While somebody has a required GPU the job waits, however many others are free."""
+    kind, reason = answer(asking(2, required=only(DGX1, ["6"], "--require 6")), DGX1, (6,))
+    assert kind is Wait
+    assert "--require 6" in str(reason)
+
+
+def test_required_that_cannot_be_together() -> None:
+    """Required GPUs of two sockets are never in one NUMA node."""
+    request = asking(2, required=only(DGX1, ["6", "1"], "--require 6,1"), one_numa_node=True)
+    kind, reason = answer(request, DGX1)
+    assert kind is Refuse
+    assert "--require 6,1" in str(reason)
+
+
+# ---------------------------------------------------------------------------------------- apart from other jobs
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpus", "theirs", "want"),
+    [
+        ("by name", 2, {"name": "noisy"}, (Grant, [4, 7])),
+        ("by profile", 2, {"profile": "noisy"}, (Grant, [4, 7])),
+        ("another name is no reason", 2, {"name": "quiet", "profile": "vgg16"}, (Grant, [2, 3])),
+        (
+            "too few are left elsewhere",
+            5,
+            {"name": "noisy"},
+            (
+                Wait,
+                "5 GPUs requested: 4 of 8 are to be had, 1 is leased, 3 are next to a job to stay apart from",
+            ),
+        ),
+        ("they want to be apart from this one", 2, {"apart_from": ("me",)}, (Grant, [4, 7])),
+        ("or from its profile", 2, {"apart_from": ("other", "mine")}, (Grant, [4, 7])),
+        ("or from somebody else", 2, {"apart_from": ("other",)}, (Grant, [2, 3])),
+    ],
+)
+def test_apart(
+    sentence: str, gpus: int, theirs: dict[str, object], want: tuple[object, ...]
+) -> None:
+    """A job stays out of the socket of one that it is to stay apart from, whichever of the two says so."""
+    request = replace(asking(gpus, apart_from=("noisy",)), name="me", profile="mine")
+    assert beside(request, DGX1, held(DGX1, (0,), **theirs)) == want, sentence
+
+
+def test_apart_from_jobs_without_a_name() -> None:
+    """Two jobs without name and profile have nothing in common."""
+    assert kept_apart(PLAIN, DGX1, [held(DGX1, (0,), apart_from=("noisy",))]) == set()
+    assert kept_apart(asking(apart_from=("noisy",)), DGX1, [held(DGX1, (0,))]) == set()
+
+
+def test_apart_on_several_machines() -> None:
+    """Of several machines the whole one is kept free of it, not its socket alone."""
+    noisy = held(CLUSTER, (0,), name="noisy")
+    assert beside(asking(2, apart_from=("noisy",)), CLUSTER, noisy) == (Grant, [4, 5])
+    assert beside(asking(2), CLUSTER, noisy) == (Grant, [2, 3])
+
+
+# ---------------------------------------------------------------------------------------- host memory
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpus", "asked", "theirs", "want"),
+    [
+        ("both of a socket share its 115.2 GB/s", 2, 57.6, {}, (Grant, [0, 1])),
+        ("so that two of 60 are on both sockets", 2, 60.0, {}, (Grant, [0, 2])),
+        ("what another job moves is taken", 1, 16.0, {0: 100.0}, (Grant, [2])),
+        ("and no more than that", 1, 15.2, {0: 100.0}, (Grant, [1])),
+        ("a job of which nothing is known takes nothing", 1, 115.2, {0: 0.0}, (Grant, [1])),
+        (
+            "both sockets are needed, and one is taken",
+            2,
+            60.0,
+            {0: 100.0},
+            (Wait, "2 GPUs requested with 60 GB/s of host memory each: no 2 of the 3 free are"),
+        ),
+        (
+            "three of 60 on two sockets",
+            3,
+            60.0,
+            {},
+            (
+                Refuse,
+                "3 GPUs requested with 60 GB/s of host memory each: no 3 of the 4 that power8-minsky has are",
+            ),
+        ),
+    ],
+)
+def test_host_memory(
+    sentence: str, gpus: int, asked: float, theirs: dict[int, float], want: tuple[object, ...]
+) -> None:
+    """What the jobs of a socket move in its memory together is no more than it carries (topo-aware-sc17 4.3)."""
+    leases = [held(MINSKY, (gpu,), host_gb_per_s=moved) for gpu, moved in theirs.items()]
+    assert beside(asking(gpus, host_gb_per_s=asked), MINSKY, *leases) == want, sentence
+
+
+def test_host_memory_of_each_gpu() -> None:
+    """A job moves what it says for each of its GPUs."""
+    leases = [held(CLUSTER, (0, 1), host_gb_per_s=40.0)]
+    assert needs_of(asking(1, host_gb_per_s=20.0), CLUSTER, CLUSTER.gpus, 1, leases).at_most[
+        :2
+    ] == (
+        (frozenset({0, 1}), 1),
+        (frozenset({2, 3}), 5),
+    )
+
+
+def test_host_memory_of_which_nothing_is_known() -> None:
+    """Where nobody knows what the memory carries, the wish is an error that says so."""
+    with pytest.raises(UsageError, match="what the host memory of dgx1-v100 carries is not known"):
+        check_wishes(Wishes(host_gb_per_s=10.0), DGX1, 2)
+
+
+# ---------------------------------------------------------------------------------------- several machines
+
+HALF = (0, 1, 4, 5, 8, 9, 12, 13, 16, 17)
+"""One socket of each machine of the cluster."""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpus", "wishes", "busy", "want"),
+    [
+        ("a job that fits into one machine is in one", 4, {}, (0, 1), (Grant, [4, 5, 6, 7])),
+        ("one that does not is in several", 5, {}, (), (Grant, [0, 1, 2, 3, 4])),
+        ("so is one that does not fit now", 3, {}, HALF, (Grant, [2, 3, 6])),
+        (
+            "unless it must not",
+            3,
+            {"single_node": True},
+            HALF,
+            (Wait, "3 GPUs requested in one machine: no 3 of the 10 free are"),
+        ),
+        (
+            "no machine has five",
+            5,
+            {"single_node": True},
+            (),
+            (Refuse, "5 GPUs requested in one machine: no 5 of the 20 that minsky-cluster has are"),
+        ),
+        ("each in one of its own", 5, {"one_per_node": True}, (), (Grant, [0, 4, 8, 12, 16])),
+        ("of those that have one free", 3, {"one_per_node": True}, range(8), (Grant, [8, 12, 16])),
+        (
+            "three have, four are asked for",
+            4,
+            {"one_per_node": True},
+            range(8),
+            (Wait, "4 GPUs requested each in a machine of its own: no 4 of the 12 free are"),
+        ),
+        (
+            "there are five machines",
+            6,
+            {"one_per_node": True},
+            (),
+            (
+                Refuse,
+                "6 GPUs requested each in a machine of its own: no 6 of the 20 that minsky-cluster has are",
+            ),
+        ),
+    ],
+)
+def test_several_machines(
+    sentence: str, gpus: int, wishes: dict[str, bool], busy: Sequence[int], want: tuple[object, ...]
+) -> None:
+    """Of several machines a job that fits takes one, if it says so only ever one, or one GPU of each."""
+    assert answer(asking(gpus, **wishes), CLUSTER, busy) == want, sentence
+
+
+@pytest.mark.parametrize(
+    "policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
+)
+def test_one_machine_by_every_policy(policy: str) -> None:
+    """Whatever the policy, and however little a job cares for links, it is in one machine if it fits into one."""
+    request = replace(asking(4), policy=policy, bandwidth_sensitive=False)
+    assert answer(request, CLUSTER, (0, 1), (4,), (8,), (12,)) == (Grant, [16, 17, 18, 19])
+
+
+def test_single_node_on_one_machine() -> None:
+    """On one machine every job is in one, and two GPUs are never each in a machine of its own."""
+    assert answer(asking(8, single_node=True), DGX1) == (Grant, list(range(8)))
+    assert answer(asking(1, one_per_node=True), DGX1)[0] is Grant
+    want = "2 GPUs requested each in a machine of its own: no 2 of the 8 that dgx1-v100 has are"
+    assert answer(asking(2, one_per_node=True), DGX1) == (Refuse, want)
+
+
+# ---------------------------------------------------------------------------------------- least utility
+
+
+def patient(least: float, gpus: int = 2, **slowdowns: tuple[float, float]) -> Request:
+    return replace(
+        asking(gpus), policy="topo_aware_p", utility=UtilityTerms(least=least, slowdowns=slowdowns)
+    )
+
+
+def test_least_utility() -> None:
+    """By topo-aware-p a job waits where its utility would be too small, and by topo-aware it does not."""
+    busy = (0, 2)
+    want = "2 GPUs requested with a utility of 0.5: the best found, 1,3, has 0.18"
+    assert answer(patient(0.5), MINSKY, busy) == (Wait, want)
+    assert answer(replace(patient(0.5), policy="topo_aware"), MINSKY, busy) == (Grant, [1, 3])
+    assert answer(patient(0.1), MINSKY, busy) == (Grant, [1, 3])
+    assert answer(patient(0.5), MINSKY, (0,)) == (Grant, [2, 3])
+
+
+def test_least_utility_beside_others() -> None:
+    """Slowdowns beside others are seen, and an empty socket is preferred to waiting; then the socket begun last."""
+    request = patient(0.5, 1, noisy=(0.4, 0.3))
+    one, other = (held(MINSKY, (gpu,), profile="noisy") for gpu in (0, 2))
+    assert beside(request, MINSKY, one) == (Grant, [2])
+    want = "1 GPU requested with a utility of 0.5: the best found, 3, has 0.29"
+    assert beside(request, MINSKY, one, other) == (Wait, want)
+    assert beside(patient(0.5, 1, quiet=(0.4, 0.3)), MINSKY, one, other) == (Grant, [3])
+
+
+def test_expected_slowdown() -> None:
+    """A GPU's figure is the mean of what its socket's jobs would suffer and the worst that this one would."""
+    request = patient(0.5, 1, noisy=(0.4, 0.3), quiet=(0.1, 0.03))
+    leases = [held(MINSKY, (0,), profile="noisy"), held(MINSKY, (1,), profile="quiet")]
+    got = expected_slowdown(request, MINSKY, leases)
+    assert got == {gpu: pytest.approx((0.4 + 0.3 + 0.03) / 3) for gpu in (0, 1)}
+
+
+def test_least_utility_that_never_comes() -> None:
+    """Who asks for more utility than the idle machine has is refused, since no end of another job would help."""
+    across = replace(patient(0.5), constraints=(only(MINSKY, ["0", "2"], "--only 0,2"),))
+    assert answer(across, MINSKY) == (
+        Refuse,
+        "2 GPUs requested with a utility of 0.5: the best found on the idle machine, 0,2, has 0.18",
+    )
+
+
+def test_least_utility_of_required_gpus() -> None:
+    """GPUs that the policy would not have chosen, but has to take, need the least utility as well."""
+    required = only(MINSKY, ["1", "2"], "--require 1,2")
+    assert answer(replace(patient(0.5), wishes=Wishes(required=required)), MINSKY)[0] is not Grant
+    assert answer(replace(patient(0.1), wishes=Wishes(required=required)), MINSKY) == (
+        Grant,
+        [1, 2],
+    )
+
+
+# ---------------------------------------------------------------------------------------- inside a lease
+
+
+def inside(request: Request, parent: Lease, *others: Lease) -> tuple[object, ...]:
+    return outcome(decide(request, Situation(MINSKY, [parent, *others], within=parent)))
+
+
+def test_host_memory_inside_a_lease() -> None:
+    """What a lease moves in host memory is what the jobs inside it move, so it is not counted against them."""
+    parent = held(MINSKY, (0, 1), host_gb_per_s=57.6)
+    assert inside(asking(2, host_gb_per_s=57.6), parent) == (Grant, [0, 1])
+
+
+def test_host_memory_of_nested_leases() -> None:
+    """What a job inside a lease moves is part of what that lease moves, and counts once."""
+    parent = held(MINSKY, (0,), host_gb_per_s=57.6)
+    child = held(MINSKY, (0,), id_="child", ancestors=(parent.id,), host_gb_per_s=57.6)
+    others = held(MINSKY, (2, 3))
+    assert beside(asking(1, host_gb_per_s=57.6), MINSKY, parent, child, others) == (Grant, [1])
+
+
+def test_apart_inside_a_lease() -> None:
+    """A job inside a lease is next to that one by its own will."""
+    parent = held(MINSKY, (0, 1), profile="mine", apart_from=("mine",))
+    assert inside(replace(asking(1), profile="mine"), parent) == (Grant, [0])
+
+
+# ---------------------------------------------------------------------------------------- what can never be
+
+
+@pytest.mark.parametrize(
+    ("sentence", "request_", "want"),
+    [
+        ("nothing but NVLink", asking(3, nvlink=True), Refuse),
+        ("in one NUMA node", asking(3, one_numa_node=True), Refuse),
+        ("on links that it does not have", asking(2, least_gb_per_s=37.0), Refuse),
+        ("which it could have", asking(2, least_gb_per_s=36.0), Wait),
+        ("as many as there are", asking(4), Wait),
+    ],
+)
+def test_what_can_never_be(sentence: str, request_: Request, want: type) -> None:
+    """What even the idle machine does not have is refused at once, however few GPUs are free."""
+    assert answer(request_, MINSKY, (0, 1, 2))[0] is want, sentence
+    assert answer(request_, MINSKY, range(4))[0] is want, sentence
+
+
+# ---------------------------------------------------------------------------------------- all at once
+
+
+def effective_gb_per_s(machine: Topology, gpus: Sequence[int]) -> float:
+    """Written a second time: the narrowest of all ways to part the GPUs, over NVLink if that joins them."""
+    links = {(link.a, link.b): link for link in machine.links if link.a in gpus and link.b in gpus}
+    nvlink = {
+        pair: link.nvlink_planned_gb_per_s if link.nvlink_count else 0.0
+        for pair, link in links.items()
+    }
+    hop = {pair: max(nvlink[pair], link.pcie_gb_per_s) for pair, link in links.items()}
+    cuts = [
+        [pair for pair in links if (pair[0] in side) != (pair[1] in side)]
+        for size in range(1, len(gpus))
+        for side in combinations(gpus, size)
+    ]
+    over_nvlink = min(sum(nvlink[pair] for pair in cut) for cut in cuts)
+    if not over_nvlink:  # the ring leaves NVLink somewhere, and goes by the best way there
+        cuts = [cut for cut in cuts if not any(nvlink[pair] for pair in cut)]
+    return max(over_nvlink, min(max(hop[pair] for pair in cut) for cut in cuts))
+
+
+def satisfies(
+    request: Request, machine: Topology, leases: Sequence[Lease], gpus: Sequence[int]
+) -> bool:
+    """Written a second time: whether these GPUs have all that the request wishes of them together."""
+    wishes = request.wishes
+    chosen = [gpu for gpu in machine.gpus if gpu.index in gpus]
+    sockets = [(gpu.node, gpu.numa_node) for gpu in chosen]
+    nodes = [gpu.node for gpu in chosen]
+    moved = dict.fromkeys(sockets, 0.0)
+    for gpu in machine.gpus:
+        if (gpu.node, gpu.numa_node) in moved:
+            moved[gpu.node, gpu.numa_node] += sum(
+                one.host_gb_per_s for one in leases if gpu.uuid in one.uuids
+            )
+    for socket in sockets:
+        moved[socket] += wishes.host_gb_per_s
+    linked = {frozenset((link.a, link.b)) for link in machine.links if link.nvlink_count}
+    reached = {gpus[0]}
+    for _ in gpus:
+        reached |= {b for a, b in product(reached, gpus) if frozenset((a, b)) in linked}
+    return (
+        (wishes.required is None or wishes.required.uuids <= {gpu.uuid for gpu in chosen})
+        and (not wishes.nvlink or len(reached) == len(gpus))
+        and (not wishes.one_numa_node or len(set(sockets)) == 1)
+        and (not wishes.single_node or len(set(nodes)) == 1)
+        and (not wishes.one_per_node or len(set(nodes)) == len(nodes))
+        and (not wishes.host_gb_per_s or all(total <= 115.2 + 1e-6 for total in moved.values()))
+        and (
+            not wishes.least_gb_per_s
+            or effective_gb_per_s(machine, gpus) >= wishes.least_gb_per_s - 1e-6
+        )
+    )
+
+
+def any_situation(rng: random.Random) -> tuple[Request, Topology, list[Lease]]:
+    machine = rng.choice([DGX1, MINSKY, CLUSTER, PCIE8])
+    count = rng.choice([2, 2, 3, 4])
+    free = [gpu.index for gpu in machine.gpus]
+    leases = []
+    while len(free) > max(count, 6) or rng.random() < 0.3:
+        gpus = rng.sample(free, min(len(free), rng.randint(1, 3)))
+        free = [gpu for gpu in free if gpu not in gpus]
+        leases.append(held(machine, gpus, host_gb_per_s=rng.choice([0.0, 20.0, 35.0])))
+    required = [str(rng.choice(machine.gpus).index)]
+    wishes = {
+        "required": only(machine, required, f"--require {required[0]}")
+        if rng.random() < 0.3
+        else None,
+        "nvlink": rng.random() < 0.3,
+        "least_gb_per_s": rng.choice([0.0, 0.0, 9.0, 20.0, 36.0, 40.0]),
+        "one_numa_node": rng.random() < 0.3,
+        "host_gb_per_s": rng.choice([0.0, 30.0, 60.0]) if machine in (MINSKY, CLUSTER) else 0.0,
+    }
+    together = rng.choice([None, None, "single_node", "one_per_node"])
+    if together:
+        wishes[together] = True
+    request = replace(
+        asking(count, **wishes),
+        policy=rng.choice(["preserve", "baseline", "best_fit", "topo_aware"]),
+    )
+    if rng.random() < 0.3:
+        request = replace(
+            request,
+            constraints=(exclude(machine, [str(rng.choice(machine.gpus).index)], "--exclude"),),
+        )
+    return request, machine, leases
+
+
+def sets_that_would_do(
+    request: Request, machine: Topology, leases: Sequence[Lease]
+) -> Iterator[tuple[int, ...]]:
+    taken = {uuid for one in leases for uuid in one.uuids}
+    left = [
+        gpu.index
+        for gpu in machine.gpus
+        if gpu.uuid not in taken
+        and all(gpu.uuid in constraint.uuids for constraint in request.constraints)
+    ]
+    chosen = combinations(left, request.gpus or 1)
+    return (gpus for gpus in chosen if satisfies(request, machine, leases, gpus))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_against_trying_everything(seed: int) -> None:
+    """A job starts if, and only if, some free GPUs have all that it needs, and is refused only if none ever will."""
+    request, machine, leases = any_situation(random.Random(seed))
+    decision = decide(request, Situation(machine, leases))
+    if isinstance(decision, Grant):
+        gpus = sorted(decision.placement.gpus)
+        assert satisfies(request, machine, leases, gpus)
+        assert tuple(gpus) in set(sets_that_would_do(request, machine, leases))
+        return
+    assert next(sets_that_would_do(request, machine, leases), None) is None
+    possible = next(sets_that_would_do(request, machine, ()), None) is not None
+    assert possible or isinstance(decision, Refuse)
+    assert not (possible and isinstance(decision, Refuse))
+
+
+def test_what_was_tried_shows_something() -> None:
+    """Among the random situations each outcome is frequent."""
+    found = [
+        type(decide(request, Situation(machine, leases)))
+        for request, machine, leases in (any_situation(random.Random(seed)) for seed in range(300))
+    ]
+    assert min(found.count(kind) for kind in (Grant, Wait, Refuse)) > 30
+
+
+def test_nothing_wished() -> None:
+    """A request without wishes needs nothing on one machine."""
+    assert needs_of(PLAIN, DGX1, DGX1.gpus, 2, [held(DGX1, (0,), host_gb_per_s=5.0)]) == Needs()
+    assert not PLAIN.is_choosy
+
+
+def test_a_preference_for_one_machine_gives_way() -> None:
+    """That a job stays in one machine is no need: what is required of it in two machines it gets."""
+    required = only(CLUSTER, ["0", "4"], "--require 0,4")
+    assert answer(asking(2, required=required), CLUSTER) == (Grant, [0, 4])
+    together = answer(asking(2, required=required, single_node=True), CLUSTER)
+    assert together[0] is Refuse
+    busy = [held(CLUSTER, (first,), host_gb_per_s=100.0) for first in range(0, 20, 2)]
+    assert beside(asking(3, host_gb_per_s=70.0), CLUSTER, *busy)[0] is Wait
+    some = [held(CLUSTER, (first,), host_gb_per_s=100.0) for first in range(0, 20, 4)]
+    assert beside(asking(2, host_gb_per_s=70.0), CLUSTER, *some) == (Grant, [2, 6])

@@ -1,0 +1,775 @@
+"""Topologies of many machines: what a description with a network says, its levels, distances, pictures and way back."""
+
+import io
+import random
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import networkx as nx
+import pytest
+
+from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.write import document_text
+from gpulaunch.machine.catalog import load_described_machine, machine_names
+from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.description import machine_document
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.topology import Topology, counts_as_cuda, machines
+from gpulaunch.records import replace
+from gpulaunch.show.topology.dot import topology_dot
+from gpulaunch.show.topology.svg import topology_svg
+from gpulaunch.show.topology.text import topology_lines
+
+CLUSTER = load_described_machine("minsky-cluster")[0]
+MINSKY = load_described_machine("power8-minsky")[0]
+ONE_MACHINE = [name for name in machine_names() if name != "minsky-cluster"]
+
+
+def several(nodes: int, **tables: Any) -> dict[str, Any]:
+    """So many machines of three A100 on an NVSwitch, two of them on one PCIe switch; `tables` stand in the document."""
+    return {
+        "name": "box",
+        "source": "made up",
+        "gpus": {"count": 3, "model": "A100", "memory_mib": 40960, "compute_capability": "8.0"},
+        "nvlink": {"version": 3, "switch_links_per_gpu": 12},
+        "pcie": {"generation": 4, "width": 16, "groups": {"PIX": [[0, 1]]}},
+        "numa": [
+            {"node": 0, "gpus": [0, 1], "cpuset": "0-7"},
+            {"node": 1, "gpus": [2], "cpuset": "8-15"},
+        ],
+        "network": {"nodes": nodes, "bandwidth_gb_per_s": 12.5},
+        **tables,
+    }
+
+
+def built(nodes: int, **tables: Any) -> Topology:
+    return described_topology(several(nodes, **tables), "")
+
+
+SPLIT = {"mig": [{"gpu": 1, "profile": "3g.20gb", "memory_mib": 20096, "instances": [0, 4]}]}
+BARE = {
+    "nvlink": {"version": 3},
+    "numa": [],
+    "gpus": {"count": 1, "model": "A100"},
+    "pcie": {"generation": 4, "width": 8},
+}
+
+# A description's GPUs and links
+
+
+def test_gpus_count_on() -> None:
+    """GPUs and UUIDs are counted on through the machines, and NUMA nodes and CPUs stay each machine's own."""
+    got = [(gpu.index, gpu.uuid, gpu.node, gpu.numa_node, min(gpu.cpuset)) for gpu in built(2).gpus]
+    assert got == [
+        (0, "GPU-box-0", 0, 0, 0),
+        (1, "GPU-box-1", 0, 0, 0),
+        (2, "GPU-box-2", 0, 1, 8),
+        (3, "GPU-box-3", 1, 0, 0),
+        (4, "GPU-box-4", 1, 0, 0),
+        (5, "GPU-box-5", 1, 1, 8),
+    ]
+
+
+def test_links_between_machines() -> None:
+    """Two machines have the network between them and nothing else: neither NVLink nor NVSwitch nor PCIe."""
+    got = {
+        (
+            link.kind,
+            link.path,
+            link.pcie_path,
+            link.nvlink_count,
+            link.bandwidth_gb_per_s,
+            link.pcie_gb_per_s,
+            link.name,
+        )
+        for link in built(3).links
+        if link.a // 3 != link.b // 3
+    }
+    assert got == {("network", "NET", "NET", 0, 12.5, 12.5, "NET 12.5")}
+
+
+def test_links_within_a_machine() -> None:
+    """Within each machine the links are those of the machine alone."""
+    alone = built(1)
+    for node, part in machines(built(3)).items():
+        got = [replace(link, a=link.a - 3 * node, b=link.b - 3 * node) for link in part.links]
+        assert got == list(alone.links)
+
+
+def test_published_cluster() -> None:
+    """The simulated cluster of the paper is five times its machine."""
+    parts = machines(CLUSTER)
+    assert list(parts) == [0, 1, 2, 3, 4]
+    for node, part in parts.items():
+        gpus = [replace(gpu, index=gpu.index - 4 * node, uuid="", node=0) for gpu in part.gpus]
+        links = [replace(link, a=link.a - 4 * node, b=link.b - 4 * node) for link in part.links]
+        assert gpus == [replace(gpu, uuid="") for gpu in MINSKY.gpus]
+        assert links == list(MINSKY.links)
+
+
+def test_every_pair_has_a_link() -> None:
+    """A topology of many machines has a link for every two GPUs, in order."""
+    assert [(link.a, link.b) for link in CLUSTER.links] == list(combinations(range(20), 2))
+
+
+def test_instances_on_each_machine() -> None:
+    """MIG instances are numbered by their card's index, which counts on like those of whole GPUs."""
+    gpus = built(2, **SPLIT).gpus
+    got = [(gpu.index, gpu.name, gpu.uuid, gpu.card, gpu.node) for gpu in gpus]
+    assert got == [
+        (0, "0", "GPU-box-0", 0, 0),
+        (2, "2", "GPU-box-2", 2, 0),
+        (3, "3", "GPU-box-3", 3, 1),
+        (5, "5", "GPU-box-5", 5, 1),
+        (200, "1:0", "MIG-box-1-0", 1, 0),
+        (204, "1:4", "MIG-box-1-4", 1, 0),
+        (500, "4:0", "MIG-box-4-0", 4, 1),
+        (504, "4:4", "MIG-box-4-4", 4, 1),
+    ]
+    assert [gpu.mig.card_uuid for gpu in gpus if gpu.mig] == ["GPU-box-1"] * 2 + ["GPU-box-4"] * 2
+
+
+def test_network_of_one() -> None:
+    """A network of one machine is that machine, the same as without."""
+    document = several(1)
+    del document["network"]
+    assert built(1) == described_topology(document, "")
+
+
+@pytest.mark.parametrize("name", ONE_MACHINE)
+def test_machine_alone(name: str) -> None:
+    """Every other shipped description is one machine, node 0, and is its only part itself."""
+    topology = load_described_machine(name)[0]
+    assert {gpu.node for gpu in topology.gpus} == {0}
+    assert machines(topology)[0] is topology
+    assert machine_tree(topology).kind == "machine"
+    assert {
+        values.get("node") for _, values in to_networkx(machine_tree(topology)).nodes(data=True)
+    } == {None}
+    assert counts_as_cuda(topology)
+
+
+def test_no_gpu() -> None:
+    """A machine without GPUs is one machine all the same."""
+    nothing = Topology("none", (), (), "made up")
+    assert (machines(nothing), machine_tree(nothing).kind) == ({0: nothing}, "machine")
+
+
+def test_source_of_the_network() -> None:
+    """Where the network's figure comes from is said after where the rest comes from."""
+    network = {"nodes": 2, "bandwidth_gb_per_s": 12.5, "source": "a data sheet"}
+    assert built(2, network=network).source == "made up; network: a data sheet"
+
+
+# Mistakes in a description
+
+WRONG: list[tuple[dict[str, Any], tuple[str | int, ...], str]] = [
+    (
+        {"nodes": 0, "bandwidth_gb_per_s": 1},
+        ("network", "nodes"),
+        "nodes: 0 is not within 1 to 1024",
+    ),
+    (
+        {"nodes": 1025, "bandwidth_gb_per_s": 1},
+        ("network", "nodes"),
+        "nodes: 1025 is not within 1 to 1024",
+    ),
+    (
+        {"nodes": 2.0, "bandwidth_gb_per_s": 1},
+        ("network", "nodes"),
+        "nodes: 2.0 is not a whole number",
+    ),
+    (
+        {"nodes": True, "bandwidth_gb_per_s": 1},
+        ("network", "nodes"),
+        "nodes: True is not a whole number",
+    ),
+    (
+        {"nodes": 342, "bandwidth_gb_per_s": 1},
+        ("network", "nodes"),
+        "nodes: 342 machines of 3 GPUs each are 1026 GPUs, more than 1024",
+    ),
+    (
+        {"nodes": 2, "bandwidth_gb_per_s": 0},
+        ("network", "bandwidth_gb_per_s"),
+        "bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
+    ),
+    (
+        {"nodes": 2, "bandwidth_gb_per_s": "fast"},
+        ("network", "bandwidth_gb_per_s"),
+        "bandwidth_gb_per_s: 'fast' is not a number",
+    ),
+    ({"nodes": 2}, ("network",), "key 'bandwidth_gb_per_s' is missing in network"),
+    ({"bandwidth_gb_per_s": 1}, ("network",), "key 'nodes' is missing in network"),
+    (
+        {"nodes": 2, "bandwidth_gb_per_s": 1, "latency_us": 2},
+        ("network", "latency_us"),
+        "unknown key 'latency_us': known here are nodes, bandwidth_gb_per_s, source",
+    ),
+    (
+        {"nodes": 2, "bandwidth_gb_per_s": 1, "source": 3},
+        ("network", "source"),
+        "source: 3 is not text",
+    ),
+]
+
+
+@pytest.mark.parametrize(("network", "path", "want"), WRONG)
+def test_wrong_network(network: dict[str, Any], path: tuple[str | int, ...], want: str) -> None:
+    """A mistake in what is said of the network is named with its key, what was found and what may stand there."""
+    with pytest.raises(FieldError) as problem:
+        built(2, network=network)
+    assert (problem.value.path, problem.value.message) == (path, want)
+
+
+def test_network_that_is_no_table() -> None:
+    """A number for the network is none."""
+    with pytest.raises(FieldError) as problem:
+        described_topology({**several(2), "network": 5}, "")
+    assert problem.value.message == "network: 5 is not a table"
+
+
+def test_mistake_is_named_with_its_line(tmp_path: Path) -> None:
+    """In a file a mistake in the network has its line."""
+    path = tmp_path / "box.toml"
+    path.write_text(document_text(several(2)).replace("nodes = 2", "nodes = 2000"))
+    with pytest.raises(UsageError) as problem:
+        load_described_machine(str(path))
+    line = path.read_text().splitlines().index("nodes = 2000") + 1
+    assert problem.value.message == f"{path}:{line}: nodes: 2000 is not within 1 to 1024"
+
+
+def test_index_of_another_machine() -> None:
+    """What a description says of GPUs it says of one machine's: an index of the second one is refused."""
+    with pytest.raises(FieldError) as problem:
+        built(2, nvlink={"version": 3, "links": [[0, 3, 4]]})
+    assert problem.value.message == "[0, 3] is no list of GPU indices 0 to 2"
+
+
+def test_instances_on_more_cards_than_can_be_numbered() -> None:
+    """Instances on machines of more than 100 cards together are refused, as they are on one."""
+    with pytest.raises(FieldError) as problem:
+        built(40, **SPLIT)
+    assert problem.value.message == "a machine of more than 100 cards cannot have MIG instances"
+
+
+# Levels and distances
+
+
+def outline(level: Level) -> Any:
+    """Kind of a level, which node it is in, and what is below; GPUs as their index."""
+    return (
+        level.gpus[0]
+        if level.kind == "GPU"
+        else (level.kind, level.node, *map(outline, level.children))
+    )
+
+
+def test_levels_of_the_published_cluster() -> None:
+    """The network is the first level, then come the machines, the sockets and the GPUs."""
+    want = [
+        ("machine", n, ("socket", n, 4 * n, 4 * n + 1), ("socket", n, 4 * n + 2, 4 * n + 3))
+        for n in range(5)
+    ]
+    assert outline(machine_tree(CLUSTER)) == ("network", None, *want)
+
+
+def test_machines_below_the_network() -> None:
+    """The levels of each machine are those of the machine alone, but for the indices."""
+    assert [machine_tree(part) for part in machines(CLUSTER).values()] == list(
+        machine_tree(CLUSTER).children
+    )
+
+
+def test_numa_nodes_of_different_machines() -> None:
+    """GPUs of one NUMA node number in different machines are not of one NUMA node."""
+    tree = machine_tree(built(2, numa=[{"node": 0, "gpus": [0, 1, 2], "cpuset": "0-7"}]))
+    got = [(level.numa_node, level.cpuset, level.node) for level in (tree, *tree.children)]
+    assert got == [
+        (None, frozenset(), None),
+        (0, frozenset(range(8)), 0),
+        (0, frozenset(range(8)), 1),
+    ]
+
+
+def test_sockets_of_all_machines() -> None:
+    """The sockets of a cluster are those of all its machines, in order."""
+    sockets = machine_tree(CLUSTER).sockets
+    assert [(socket.kind, socket.node, socket.gpus) for socket in sockets] == [
+        ("socket", first // 4, (first, first + 1)) for first in range(0, 20, 2)
+    ]
+
+
+def test_sockets_of_machines_of_which_little_is_known() -> None:
+    """A machine whose sockets nobody knows counts as one."""
+    sockets = machine_tree(built(2, numa=[], pcie={"generation": 4, "width": 16})).sockets
+    assert [(socket.kind, socket.gpus) for socket in sockets] == [
+        ("machine", (0, 1, 2)),
+        ("machine", (3, 4, 5)),
+    ]
+
+
+def test_machine_of_one_gpu_below_the_network() -> None:
+    """A machine of one GPU is a level of its own all the same."""
+    assert outline(machine_tree(built(2, **BARE))) == (
+        "network",
+        None,
+        ("machine", 0, 0),
+        ("machine", 1, 1),
+    )
+
+
+def test_network_is_farthest() -> None:
+    """Any two GPUs of one machine are nearer to each other than any two of different ones, whatever lies between."""
+    levels = {"PIX": [[0, 1]], "PXB": [[0, 1, 2]], "PHB": [[0, 1, 2, 3]], "NODE": [[0, 1, 2, 3, 4]]}
+    deep = several(2, gpus={"count": 6, "model": "A40"}, nvlink={"version": 3}, numa=[])
+    deep["pcie"]["groups"] = levels
+    topology = described_topology(deep, "")
+    tree = machine_tree(topology)
+    reach: dict[str, list[int]] = {}
+    for link in topology.links:
+        reach.setdefault(link.path, []).append(distance(tree, link.a, link.b))
+    ranges = [
+        (min(reach[path]), max(reach[path])) for path in ("PIX", "PXB", "PHB", "NODE", "SYS", "NET")
+    ]
+    assert all(before[1] < after[0] for before, after in pairwise(ranges)), ranges
+
+
+def test_network_is_farther_than_the_deepest_machine() -> None:
+    """Two switches in different machines are farther apart than any two GPUs of a machine with every level."""
+    groups = [(2, "PIX"), (3, "PXB"), (4, "PHB"), (5, "NODE"), (10, "SYS")]
+
+    def wire(a: int, b: int) -> Wire:
+        if a // 10 == b // 10 == 0:
+            return Wire(
+                next(
+                    path
+                    for size, path in groups
+                    if b < size or (a >= 5 and a % 5 < size and b % 5 < size)
+                )
+            )
+        return Wire("PIX") if a // 10 == b // 10 else Wire("NET", pcie_gb_per_s=1.0)
+
+    gpus = [Gpu(i, f"GPU-{i}", "A40", 0, node=i // 10) for i in range(30)]
+    tree = machine_tree(Topology("uneven", tuple(gpus), wired(gpus, wire), "made up"))
+    assert max(distance(tree, a, b) for a, b in combinations(range(10), 2)) == 2 * (
+        1 + 2 + 4 + 8 + 20
+    )
+    assert distance(tree, 10, 20) > 2 * (1 + 2 + 4 + 8 + 20)
+
+
+@pytest.mark.parametrize(
+    "topology", [CLUSTER, built(4), built(2, **SPLIT), built(3, **BARE)], ids=range(4)
+)
+def test_distance_is_the_way_through_the_graph(topology: Topology) -> None:
+    """The distance of two GPUs of different machines is the length of the shortest way along the level graph."""
+    tree = machine_tree(topology)
+    graph = to_networkx(tree)
+    levels = graph.edge_subgraph(
+        [(a, b) for a, b, kind in graph.edges(data="kind") if kind == "level"]
+    )
+    apart = [link for link in topology.links if link.kind == "network"]
+    want = [nx.shortest_path_length(levels, link.a, link.b, "weight") for link in apart]
+    assert [distance(tree, link.a, link.b) for link in apart] == want
+    within = [link for link in topology.links if link.nvlink_count]
+    assert {distance(tree, link.a, link.b) for link in within} <= {1}
+    assert tree.nvlinks == {(link.a, link.b) for link in within}
+    assert sum(kind == "nvlink" for _, _, kind in graph.edges(data="kind")) == len(within)
+
+
+def test_level_graph_of_a_cluster() -> None:
+    """The level graph says of every vertex below the network which machine it is in."""
+    graph = to_networkx(machine_tree(CLUSTER))
+    whole = "network " + ",".join(map(str, range(20)))
+    assert dict(graph.nodes(data=True))[whole] == {"kind": "network"}
+    assert {node for node, home in graph.nodes(data="node") if home is None} == {whole}
+    assert [graph.nodes[gpu]["node"] for gpu in range(20)] == [gpu // 4 for gpu in range(20)]
+    assert sorted(graph[whole]) == sorted(
+        f"machine {n},{n + 1},{n + 2},{n + 3}" for n in range(0, 20, 4)
+    )
+    assert "graphml" in "\n".join(nx.generate_graphml(graph))
+
+
+# There and back
+
+
+def any_cluster(rng: random.Random) -> dict[str, Any]:
+    """One to five machines of one to four cards with anything that a description can say."""
+    count = rng.randint(1, 4)
+    pairs = list(combinations(range(count), 2))
+    document = several(
+        rng.randint(1, 5),
+        gpus={
+            "count": count,
+            "model": rng.choice(["A100", ["A100"] * (count - 1) + ["A40"]]),
+            "memory_mib": 4096,
+        },
+        nvlink={
+            "version": 3,
+            "links": [
+                [*pair, rng.randint(1, 4)] for pair in rng.sample(pairs, rng.randint(0, len(pairs)))
+            ],
+            "switch_links_per_gpu": rng.choice([0, 6]),
+        },
+        numa=[
+            {
+                "node": card % 2,
+                "gpus": [card],
+                "cpuset": f"{card}",
+                "memory_gb_per_s": 40.0 + card % 2,
+            }
+            for card in range(rng.randint(0, count))
+        ],
+    )
+    document["pcie"] = {"generation": 4, "width": rng.choice([8, [16] * count])}
+    document["pcie"]["groups"] = {"PHB": [sorted(rng.sample(range(count), rng.randint(1, count)))]}
+    document["network"]["bandwidth_gb_per_s"] = rng.choice([1.25, 12.5, 50])
+    if rng.random() < 0.3:
+        document["pcie"]["peer_to_peer"] = False
+    if rng.random() < 0.3:
+        document["pcie"]["bandwidth_gb_per_s"] = 11.0
+    if rng.random() < 0.4:
+        document["mig"] = [
+            {**SPLIT["mig"][0], "gpu": rng.randrange(count), "instances": rng.sample(range(7), 2)}
+        ]
+    return document
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_cluster_there_and_back(seed: int) -> None:
+    """Whatever is described of machines on a network survives the way to a document, a graph or a GraphML file."""
+    topology = described_topology(any_cluster(random.Random(seed)), "0badc0de")
+    again = described_topology(machine_document(topology), "0badc0de")
+    graph = topology.to_networkx()
+    file = io.BytesIO()
+    nx.write_graphml(graph, file)
+    file.seek(0)
+    assert (again, Topology.from_networkx(graph)) == (topology, topology)
+    assert Topology.from_networkx(nx.read_graphml(file)) == topology
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_links_of_any_cluster(seed: int) -> None:
+    """Two GPUs have the network between them if, and only if, they are in different machines."""
+    topology = described_topology(any_cluster(random.Random(seed)), "")
+    node = {gpu.index: gpu.node for gpu in topology.gpus}
+    assert all(
+        (link.kind == "network") == (node[link.a] != node[link.b]) for link in topology.links
+    )
+    assert all(
+        (link.pcie_path == "NET") == (node[link.a] != node[link.b]) for link in topology.links
+    )
+    assert len({gpu.uuid for gpu in topology.gpus}) == len(topology.gpus)
+
+
+def test_document_of_a_cluster() -> None:
+    """The document of a cluster says of one machine what it says of power8-minsky, and how many there are."""
+    got, want = machine_document(CLUSTER), machine_document(MINSKY)
+    assert got.pop("network") == {"nodes": 5, "bandwidth_gb_per_s": 1.25}
+    for said in (got, want):
+        del said["name"], said["source"]
+    assert got == want
+
+
+def test_document_of_one_machine_of_a_cluster() -> None:
+    """One machine of a cluster alone is described as any other, without a network."""
+    assert machine_document(machines(CLUSTER)[3])["gpus"] == machine_document(MINSKY)["gpus"]
+    assert "network" not in machine_document(machines(CLUSTER)[3])
+
+
+def test_machines_that_differ() -> None:
+    """Machines that are not alike, or not joined alike, have no description, and it is said why."""
+    last = CLUSTER.gpus[-1]
+    odd = replace(CLUSTER, gpus=(*CLUSTER.gpus[:-1], replace(last, memory_bytes=1 << 30)))
+    with pytest.raises(UsageError) as problem:
+        machine_document(odd)
+    assert (
+        problem.value.message
+        == "nodes 0 and 4 differ, and a machine file has one description for all"
+    )
+    slower = tuple(
+        replace(link, pcie_gb_per_s=0.5) if link.b == 19 and link.a < 4 else link
+        for link in CLUSTER.links
+    )
+    with pytest.raises(UsageError) as problem:
+        machine_document(replace(CLUSTER, links=slower))
+    assert problem.value.message == (
+        "network: its links carry 0.5 and 1.25 GB/s, and a machine file has one figure for all"
+    )
+
+
+# Graphs of several machines
+
+
+def pair(edge: dict[str, Any], nodes: tuple[int, int] = (0, 1), **more: Any) -> nx.Graph:
+    graph = nx.Graph()
+    for index, node in enumerate(nodes):
+        graph.add_node(index, node=node, **more)
+    graph.add_edge(0, 1, **edge)
+    return graph
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [{"weight": 12.5}, {"path": "NET", "pcie_gb_per_s": 12.5}, {"kind": "network", "weight": 12.5}],
+)
+def test_least_graph_of_two_machines(edge: dict[str, Any]) -> None:
+    """Two nodes in different machines need no more than their edge's bandwidth, even with NVLinks into a switch."""
+    (link,) = Topology.from_networkx(pair(edge, nvswitch_links=12, nvlink_version=3)).links
+    got = (link.kind, link.path, link.nvlink_count, link.bandwidth_gb_per_s, link.peer_to_peer)
+    assert got == ("network", "NET", 0, 12.5, False)
+
+
+WRONG_EDGES: list[tuple[dict[str, Any], tuple[int, int], str]] = [
+    ({}, (0, 1), "weight is missing: GB/s of the network between two machines"),
+    ({"path": "PIX", "weight": 12.5}, (0, 1), "path: 'PIX' contradicts nodes 0 and 1 of its GPUs"),
+    ({"path": "NVL", "weight": 12.5}, (0, 2), "path: 'NVL' contradicts nodes 0 and 2 of its GPUs"),
+    (
+        {"pcie_path": "SYS", "weight": 12.5},
+        (0, 1),
+        "pcie_path: 'SYS' contradicts nodes 0 and 1 of its GPUs",
+    ),
+    (
+        {"kind": "pcie", "weight": 12.5},
+        (0, 1),
+        "kind: 'pcie' contradicts nodes 0 and 1 of its GPUs",
+    ),
+    ({"nvlink_count": 2}, (0, 1), "nvlink_count: 2 contradicts nodes 0 and 1 of its GPUs"),
+    ({"path": "NET", "weight": 12.5}, (3, 3), "path: 'NET' contradicts nodes 3 and 3 of its GPUs"),
+    (
+        {"pcie_path": "NET", "nvlink_count": 1},
+        (0, 0),
+        "pcie_path: 'NET' contradicts nodes 0 and 0 of its GPUs",
+    ),
+    ({"kind": "network"}, (0, 0), "kind: 'network' contradicts nodes 0 and 0 of its GPUs"),
+    (
+        {"weight": 1.0, "pcie_gb_per_s": 2.0},
+        (0, 1),
+        "weight: 1 contradicts 2, which the rest amounts to",
+    ),
+    (
+        {"weight": 1.0, "nvlink_gb_per_s": 2.0},
+        (0, 1),
+        "nvlink_gb_per_s: 2 contradicts nvlink_count 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("edge", "nodes", "want"), WRONG_EDGES)
+def test_edge_that_contradicts_its_nodes(
+    edge: dict[str, Any], nodes: tuple[int, int], want: str
+) -> None:
+    """An edge that says something else than its GPUs' machines is refused by its name and both facts."""
+    with pytest.raises(UsageError) as problem:
+        Topology.from_networkx(pair(edge, nodes))
+    assert problem.value.message == f"edge 0-1: {want}"
+
+
+def test_machines_without_an_edge() -> None:
+    """Between machines no bandwidth is assumed: a pair without an edge is refused."""
+    graph = nx.Graph()
+    graph.add_node(0)
+    graph.add_node(1, node=1)
+    with pytest.raises(UsageError) as problem:
+        Topology.from_networkx(graph)
+    assert (
+        problem.value.message
+        == "edge 0-1: weight is missing: GB/s of the network between two machines"
+    )
+
+
+def test_card_in_two_machines() -> None:
+    """MIG instances of one card cannot be in two machines."""
+    graph = pair({"weight": 12.5}, mig_card=7, mig_card_uuid="GPU-7", mig_profile="1g.5gb")
+    for index in (0, 1):
+        graph.nodes[index]["mig_instance"] = index
+    with pytest.raises(UsageError) as problem:
+        Topology.from_networkx(graph)
+    assert (
+        problem.value.message
+        == "edge 0-1: card 7, which both are of, contradicts nodes 0 and 1 of its GPUs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "want"), [(-1, "-1 is not within 0 to 1048576"), ("a", "'a' is not a whole number")]
+)
+def test_wrong_number_of_a_machine(node: object, want: str) -> None:
+    """The number of a GPU's machine is checked like its other numbers."""
+    graph = nx.empty_graph(1)
+    graph.nodes[0]["node"] = node
+    with pytest.raises(UsageError) as problem:
+        Topology.from_networkx(graph)
+    assert problem.value.message == f"node 0: node: {want}"
+
+
+# Text and pictures
+
+TWO_NODES = """\
+box: 6 x A100, 40 GiB, on 2 nodes
+GPU  0         1         2         3         4         5         node  NUMA
+  0  X         NV12 300  NV12 300  NET 12.5  NET 12.5  NET 12.5  0     0
+  1  NV12 300  X         NV12 300  NET 12.5  NET 12.5  NET 12.5  0     0
+  2  NV12 300  NV12 300  X         NET 12.5  NET 12.5  NET 12.5  0     1
+  3  NET 12.5  NET 12.5  NET 12.5  X         NV12 300  NV12 300  1     0
+  4  NET 12.5  NET 12.5  NET 12.5  NV12 300  X         NV12 300  1     0
+  5  NET 12.5  NET 12.5  NET 12.5  NV12 300  NV12 300  X         1     1
+
+node 0: GPUs 0-2
+  NUMA 0 (CPUs 0-7): GPUs 0,1 on one PCIe switch
+  NUMA 1 (CPUs 8-15): GPU 2
+node 1: GPUs 3-5
+  NUMA 0 (CPUs 0-7): GPUs 3,4 on one PCIe switch
+  NUMA 1 (CPUs 8-15): GPU 5
+each GPU: 12 NVLinks into NVSwitch
+
+links with GB/s per direction; NV# = so many NVLinks, NET = over the network
+source: made up
+"""
+
+
+def test_text_of_two_machines() -> None:
+    """The matrix says which node each GPU is in, the tree has a part for each node, and NET is explained."""
+    assert "\n".join(topology_lines(built(2), colour=False)) + "\n" == TWO_NODES
+
+
+def test_text_of_a_cluster() -> None:
+    """Of more GPUs than a matrix can have it is said how machines are joined, and how many pairs within have which."""
+    assert topology_lines(CLUSTER, colour=False)[:8] == [
+        "minsky-cluster: 20 x Tesla P100-SXM2-16GB, 15.9 GiB, on 5 nodes",
+        "5 nodes, every two of them joined by NET 1.25 GB/s",
+        "within nodes, of 30 pairs:",
+        "  NV2 40 GB/s joins 10",
+        "  SYS 6 GB/s joins 20",
+        "",
+        "node 0: GPUs 0-3",
+        "  NUMA 0 (CPUs 0-63): GPUs 0,1 on host bridges of their own",
+    ]
+
+
+def test_text_of_many_machines() -> None:
+    """Of more than eight machines the sockets of the first stand for all."""
+    lines = topology_lines(built(100), colour=False)
+    assert lines[1:9] == [
+        "100 nodes, every two of them joined by NET 12.5 GB/s",
+        "within nodes, of 300 pairs:",
+        "  NV12 300 GB/s joins 300",
+        "",
+        "nodes 0-99: 3 GPUs each (GPUs 0-2 to GPUs 297-299)",
+        "node 0:",
+        "  NUMA 0 (CPUs 0-7): GPUs 0,1 on one PCIe switch",
+        "  NUMA 1 (CPUs 8-15): GPU 2",
+    ]
+
+
+def test_text_of_machines_of_one_gpu() -> None:
+    """Machines of one GPU each have no pair within, and nothing is known of their sockets."""
+    assert topology_lines(built(17, **BARE), colour=False)[:4] == [
+        "box: 17 x A100, on 17 nodes",
+        "17 GPUs, every two of them joined by NET 12.5 GB/s",
+        "",
+        "nodes 0-16: 1 GPU each (GPU 0 to GPU 16)",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("nodes", [2, 5, 100])
+def test_text_fits(nodes: int, width: int) -> None:
+    """No line about several machines is wider than the terminal."""
+    lines = topology_lines(built(nodes), colour=False, width=width)
+    assert [line for line in lines if len(line) > width] == []
+
+
+def test_matrix_as_wide_as_the_terminal() -> None:
+    """The matrix has bandwidths as long as they fit, with the column of nodes, and else the names alone."""
+    header = TWO_NODES.splitlines()[1]
+    assert topology_lines(built(2), colour=False, width=len(header))[1] == header
+    assert (
+        topology_lines(built(2), colour=False, width=len(header) - 1)[1]
+        == "GPU 0    1    2    3    4    5    node NUMA"
+    )
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def of_class(svg: ET.Element, name: str) -> list[ET.Element]:
+    return [element for element in svg.iter() if name in element.get("class", "").split()]
+
+
+def frame(element: ET.Element) -> tuple[float, float, float, float]:
+    left, top, width, height = (
+        float(element.get(name, "nan")) for name in ("x", "y", "width", "height")
+    )
+    return left, top, left + width, top + height
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [CLUSTER, built(2, **SPLIT), built(20), built(9, **BARE)],
+    ids=["cluster", "mig", "twenty", "bare"],
+)
+def test_picture_of_several_machines(topology: Topology) -> None:
+    """Each machine has a frame with its name, frames keep apart, and everything of a machine is within its own."""
+    svg = ET.fromstring(topology_svg(topology))
+    groups = of_class(svg, "node")
+    frames = [frame(group.find(f"{SVG}rect")) for group in groups]
+    assert [group.find(f"{SVG}text").text for group in groups] == [
+        f"node {node}" for node in machines(topology)
+    ]
+    assert all(above[3] < below[1] for above, below in pairwise(frames))
+    homes = {str(gpu.index): frames[gpu.node] for gpu in topology.gpus}
+    boxes = [
+        (homes[box.get("data-gpu", "")], frame(box.find(f"{SVG}rect")))
+        for box in of_class(svg, "gpu")
+    ]
+    panels = [frame(socket.find(f"{SVG}rect")) for socket in of_class(svg, "socket")]
+    assert all(o[0] < b[0] and o[1] < b[1] and b[2] < o[2] and b[3] < o[3] for o, b in boxes)
+    for panel in panels:
+        assert (
+            sum(
+                o[0] < panel[0] and o[1] < panel[1] and panel[2] < o[2] and panel[3] < o[3]
+                for o in frames
+            )
+            == 1
+        )
+    width = float(svg.get("width", "0"))
+    margin = min(
+        frame(bar)[0] for group in of_class(svg, "network") for bar in group.findall(f"{SVG}rect")
+    )
+    assert all(margin < left and right <= width - margin for left, _, right, _ in frames)
+
+
+def test_legend_of_a_cluster() -> None:
+    """The legend has the network beside what NVLinks and PCIe carry."""
+    (legend,) = of_class(ET.fromstring(topology_svg(CLUSTER)), "legend")
+    texts = [text.text for text in legend.iter(f"{SVG}text")]
+    assert texts == [
+        "NV2: 40 GB/s per direction",
+        "2 NVLinks to the CPU",
+        "PCIe: NODE 9 GB/s (between host bridges of a NUMA node)",
+        "SYS 6 GB/s (between NUMA nodes)",
+        "network: NET 1.25 GB/s per direction",
+    ]
+
+
+def test_dot_of_a_cluster() -> None:
+    """For Graphviz each machine is a cluster around its sockets, with its own NVSwitch and an edge to the network."""
+    lines = [line.strip() for line in topology_dot(built(2)).splitlines()]
+    assert [line for line in lines if line.startswith("subgraph")] == [
+        "subgraph cluster_node_0 {",
+        "subgraph cluster_node_0_0 {",
+        "subgraph cluster_node_0_1 {",
+        "subgraph cluster_node_1 {",
+        "subgraph cluster_node_1_0 {",
+        "subgraph cluster_node_1_1 {",
+    ]
+    assert [line for line in lines if line.startswith("network --")] == [
+        'network -- "socket 0,1" [lhead=cluster_node_0, color="#4a5568", penwidth=3]',
+        'network -- "socket 3,4" [lhead=cluster_node_1, color="#4a5568", penwidth=3]',
+    ]
+    assert sum('-- "NVSwitch of node 1"' in line for line in lines) == 3

@@ -1,0 +1,596 @@
+"""Who talks to whom: the built-in shapes against second constructions, and graphs from files and from networkx."""
+
+import random
+from fractions import Fraction
+from itertools import combinations, product
+from math import inf, nan, prod
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.errors import UsageError
+from gpulaunch.files.document import MAX_FILE_BYTES
+from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS, Edge, Pattern, dimensions, graph_pattern
+from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, load_pattern
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+Pair = tuple[int, int]
+
+
+def pairs(name: str, ranks: int) -> list[Pair]:
+    """The edges of a built-in shape without their weights."""
+    return [(a, b) for a, b, _ in PATTERNS[name].edges(ranks)]
+
+
+def in_order(edges: list[Pair] | set[Pair]) -> list[Pair]:
+    """Each pair once, the lower rank first."""
+    return sorted({(min(pair), max(pair)) for pair in edges if len(set(pair)) == 2})
+
+
+# Built-in shapes
+
+# The drawings above ncclGetDtree in NCCL's trees.cc: the first tree, then the second.
+DRAWN_TREES = {
+    12: "0-8 8-4 8-10 4-2 4-6 10-9 10-11 2-1 2-3 6-5 6-7 11-3 3-1 3-7 1-0 1-2 7-5 7-9 5-4 5-6 9-8 9-10",
+    13: "0-8 8-4 8-12 4-2 4-6 12-10 2-1 2-3 6-5 6-7 10-9 10-11 1-9 9-5 9-0 5-3 5-7 0-11 3-2 3-4 7-6 7-8 11-10 11-12",
+}
+SHAPES = [
+    ("a ring closes", "ring", 4, [(0, 1), (0, 3), (1, 2), (2, 3)]),
+    ("a ring of three is every pair", "ring", 3, [(0, 1), (0, 2), (1, 2)]),
+    ("a ring of two shares one edge", "ring", 2, [(0, 1)]),
+    ("a chain stays open", "chain", 4, [(0, 1), (1, 2), (2, 3)]),
+    ("all to all is every pair", "all_to_all", 4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]),
+    ("a star has rank 0 in its middle", "star", 4, [(0, 1), (0, 2), (0, 3)]),
+    ("trees of two are one edge", "tree", 2, [(0, 1)]),
+    (
+        "trees of four are the second way through a square",
+        "tree",
+        4,
+        [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)],
+    ),
+    (
+        "a plane of six is 3 x 2",
+        "stencil_2d",
+        6,
+        [(0, 1), (2, 3), (4, 5), (0, 2), (2, 4), (1, 3), (3, 5)],
+    ),
+    (
+        "a plane of a prime number is a chain",
+        "stencil_2d",
+        7,
+        [(rank, rank + 1) for rank in range(6)],
+    ),
+    (
+        "a block of eight is a cube",
+        "stencil_3d",
+        8,
+        [(a, a | bit) for a in range(8) for bit in (1, 2, 4) if not a & bit],
+    ),
+    ("nobody talks", "none", 4, []),
+]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "name", "ranks", "want"), SHAPES, ids=[row[0] for row in SHAPES]
+)
+def test_shapes(sentence: str, name: str, ranks: int, want: list[Pair]) -> None:
+    """Each shape is what its sentence says."""
+    assert pairs(name, ranks) == in_order(want), sentence
+
+
+@pytest.mark.parametrize("ranks", DRAWN_TREES)
+def test_drawn_trees(ranks: int) -> None:
+    """An even number of ranks has a mirrored tree as the second, an odd one a shifted tree, as NCCL draws them."""
+    drawn = [tuple(map(int, edge.split("-"))) for edge in DRAWN_TREES[ranks].split()]
+    assert pairs("tree", ranks) == sorted({(min(edge), max(edge)) for edge in drawn})
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_edges_of_shapes(name: str) -> None:
+    """Edges are sorted, the lower rank first, each once, of weight 1, connect all ranks, and one rank has none."""
+    assert PATTERNS[name].edges(1) == ()
+    for ranks in range(2, 40):
+        edges = PATTERNS[name].edges(ranks)
+        assert [(a, b) for a, b, _ in edges] == in_order([(a, b) for a, b, _ in edges])
+        assert all(
+            0 <= a < b < ranks and type(weight) is float and weight == 1 for a, b, weight in edges
+        )
+        assert name == "none" or nx.is_connected(nx.Graph([(a, b) for a, b, _ in edges]))
+        assert name == "none" or {rank for a, b, _ in edges for rank in (a, b)} == set(range(ranks))
+
+
+def hanging(base: int, count: int) -> tuple[list[Pair], int | None]:
+    """Edges of NCCL's binary tree over the `count` ranks after `base`, and its top: found from the top downward."""
+    if not count:
+        return [], None
+    half = 1
+    while 2 * half <= count:
+        half *= 2
+    top = base + half
+    left, left_top = hanging(base, half - 1)
+    right, right_top = hanging(top, count - half)
+    return [
+        *left,
+        *right,
+        *((top, below) for below in (left_top, right_top) if below is not None),
+    ], top
+
+
+def double_tree(ranks: int) -> list[Pair]:
+    """Both trees of NCCL, rank 0 above the tree of the others."""
+    tree, top = hanging(0, ranks - 1)
+    first = [*tree, *([(0, top)] if top is not None else [])]
+    other = {rank: (rank + 1) % ranks if ranks % 2 else ranks - 1 - rank for rank in range(ranks)}
+    return in_order([*first, *((other[a], other[b]) for a, b in first)])
+
+
+def test_trees_from_the_top() -> None:
+    """The trees by parents are those that are found by splitting at powers of two, for up to 300 ranks."""
+    for ranks in range(1, 301):
+        assert pairs("tree", ranks) == double_tree(ranks)
+        assert pairs("ring+tree", ranks) == in_order([*pairs("ring", ranks), *pairs("tree", ranks)])
+
+
+# 6 and 7 over two axes are examples of the MPI standard; the others are as equal as can be, by hand.
+GRIDS = [
+    (1, (1, 1)),
+    (2, (2, 1)),
+    (6, (3, 2)),
+    (7, (7, 1)),
+    (12, (4, 3)),
+    (16, (4, 4)),
+    (72, (9, 8)),
+    (1, (1, 1, 1)),
+    (4, (2, 2, 1)),
+    (6, (3, 2, 1)),
+    (7, (7, 1, 1)),
+    (8, (2, 2, 2)),
+    (12, (3, 2, 2)),
+    (16, (4, 2, 2)),
+    (24, (4, 3, 2)),
+    (36, (4, 3, 3)),
+    (72, (6, 4, 3)),
+]
+
+
+@pytest.mark.parametrize(("ranks", "want"), GRIDS)
+def test_grids_of_mpi(ranks: int, want: tuple[int, ...]) -> None:
+    """A grid has sizes as equal as possible, the larger first, as MPI_Dims_create gives them."""
+    assert dimensions(ranks, len(want)) == want
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+def test_grids_are_even(axes: int) -> None:
+    """No grid of as many ranks has a smaller difference of its sizes, or a smaller sum, for up to 256 ranks."""
+    for ranks in range(1, 257):
+        sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
+        grids = [grid for grid in product(sizes, repeat=axes) if prod(grid) == ranks]
+        got = dimensions(ranks, axes)
+        assert got[0] - got[-1] == min(max(grid) - min(grid) for grid in grids)
+        assert sum(got) == min(sum(grid) for grid in grids)
+        assert sorted(got, reverse=True) == list(got)
+
+
+@pytest.mark.parametrize(("name", "axes"), [("stencil_2d", 2), ("stencil_3d", 3)])
+def test_stencils_by_coordinates(name: str, axes: int) -> None:
+    """Two ranks of a stencil talk if and only if their coordinates differ by one on one axis."""
+    for ranks in range(1, 65):
+        places = list(product(*map(range, dimensions(ranks, axes))))
+        want = [
+            (a, b)
+            for a, b in combinations(range(ranks), 2)
+            if sum(abs(one - other) for one, other in zip(places[a], places[b], strict=True)) == 1
+        ]
+        assert pairs(name, ranks) == want
+
+
+def test_collectives() -> None:
+    """NCCL's shapes, and what is assumed of an unknown job, are collectives; the others are not."""
+    assert [name for name, pattern in PATTERNS.items() if pattern.collective] == [
+        "ring",
+        "tree",
+        "ring+tree",
+        "all_to_all",
+    ]
+    assert [pattern.name for pattern in PATTERNS.values()] == list(PATTERNS)
+
+
+def test_patterns_are_values() -> None:
+    """Patterns of the same graph are equal and one key of a dict; of another weight they are not."""
+    one = graph_pattern(nx.path_graph(3), "mine")
+    same = graph_pattern(nx.path_graph(3), "mine")
+    other = graph_pattern(nx.Graph([(0, 1, {"weight": 2}), (1, 2)]), "mine")
+    assert ({one: 1}[same], one == same, one == other) == (1, True, False)
+
+
+# Graphs from networkx
+
+
+def test_graph_of_every_kind() -> None:
+    """Of directed and parallel edges the weights add up; a missing weight is 1; text nodes are ranks."""
+    simple = nx.Graph([(2, 0, {"weight": 3}), (1, 2)])
+    directed = nx.DiGraph([("0", "2", {"weight": 2}), ("2", "0"), ("1", "2", {"weight": 1})])
+    parallel = nx.MultiGraph([(0, 2), (2, 0), (0, 2), (1, 2)])
+    both = nx.MultiDiGraph(
+        [(0, 2, {"weight": 2.5}), (2, 0, {"weight": 0.25}), (0, 2, {"weight": 0.25}), (2, 1)]
+    )
+    simple.graph["edge_default"] = "thin"  # GraphML's defaults stand there, but so may anything
+    want = Pattern("mine", collective=False, ranks=3, given=((0, 2, 3.0), (1, 2, 1.0)))
+    assert [graph_pattern(graph, "mine") for graph in (simple, directed, parallel, both)] == [
+        want
+    ] * 4
+    assert want.edges(3) == ((0, 2, 3.0), (1, 2, 1.0))
+
+
+def test_graph_of_numpy() -> None:
+    """Nodes and weights may be numbers of numpy; the pattern's are Python's own."""
+    graph = nx.Graph()
+    graph.add_edge(np.int64(0), np.int32(1), weight=np.float32(0.5))
+    edges = graph_pattern(graph, "mine").edges(2)
+    assert (edges, [type(value) for value in edges[0]]) == (((0, 1, 0.5),), [int, int, float])
+
+
+def test_graph_stays_as_it_is() -> None:
+    """Reading a graph changes nothing in it."""
+    graph = nx.DiGraph([("0", "1", {"weight": 2, "color": "red"}), ("1", "0")])
+    before = (list(graph.nodes(data=True)), list(graph.edges(data=True)), dict(graph.graph))
+    graph_pattern(graph, "mine")
+    assert (list(graph.nodes(data=True)), list(graph.edges(data=True)), dict(graph.graph)) == before
+
+
+def summed(edges: list[Edge]) -> tuple[Edge, ...]:
+    """Edges added up by a matrix."""
+    ranks = 1 + max(max(a, b) for a, b, _ in edges)
+    matrix = np.zeros((ranks, ranks))
+    for a, b, weight in edges:
+        matrix[min(a, b), max(a, b)] += weight
+    return tuple(
+        (int(a), int(b), float(matrix[a, b])) for a, b in zip(*matrix.nonzero(), strict=True)
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 64).map(float)).filter(
+            lambda e: e[0] != e[1]
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_graphs_at_random(edges: list[Edge], chance: random.Random) -> None:
+    """Any connected multigraph gives the sums of its weights, in whatever order its edges come; others are refused."""
+    graph = nx.MultiDiGraph()
+    graph.add_weighted_edges_from(edges)
+    shuffled = nx.MultiDiGraph()
+    shuffled.add_weighted_edges_from(chance.sample(edges, len(edges)))
+    if set(graph) == set(range(len(graph))) and nx.is_weakly_connected(graph):
+        got = graph_pattern(graph, "mine")
+        assert (got.ranks, got.given) == (len(graph), summed(edges))
+        assert graph_pattern(shuffled, "mine") == got
+    else:
+        with pytest.raises(UsageError):
+            graph_pattern(graph, "mine")
+
+
+def with_weight(weight: object) -> nx.Graph:
+    """Two ranks that talk so much."""
+    return nx.Graph([(0, 1, {"weight": weight})])
+
+
+def apart(count: int) -> nx.Graph:
+    """So many pairs."""
+    return nx.Graph([(2 * i, 2 * i + 1) for i in range(count)])
+
+
+def followed(joined: int, alone: int) -> nx.Graph:
+    """A chain of so many ranks, then so many that talk to nobody."""
+    return nx.disjoint_union(nx.path_graph(joined), nx.empty_graph(alone))
+
+
+WRONG_GRAPHS = [
+    (nx.empty_graph(0), "no edge: a pattern has at least two ranks that talk"),
+    (nx.empty_graph(3), "no edge: a pattern has at least two ranks that talk"),
+    (nx.Graph([("a", 1)]), "node 'a': it must be a rank: 0, 1, 2 ..."),
+    (nx.Graph([(-1, 1)]), "node -1: it must be a rank: 0, 1, 2 ..."),
+    (nx.Graph([(0.0, 1)]), "node 0.0: it must be a rank: 0, 1, 2 ..."),
+    (nx.Graph([(True, 2)]), "node True: it must be a rank: 0, 1, 2 ..."),
+    (nx.Graph([("٣", 0)]), "node '٣': it must be a rank: 0, 1, 2 ..."),
+    (nx.Graph([("a\n" * 50, 0)]), "node '" + "a\\n" * 12 + "a\\…: it must be a rank: 0, 1, 2 ..."),
+    (nx.Graph([("1", 1), (1, 0)]), "two of its nodes are the same rank"),
+    (nx.Graph([(1, 2)]), "rank 0 is missing: ranks are 0, 1, 2 ... up to the largest, here 2"),
+    (
+        nx.Graph([(0, 5)]),
+        "rank 1 and 3 more are missing: ranks are 0, 1, 2 ... up to the largest, here 5",
+    ),
+    (nx.Graph([(0, 0), (0, 1)]), "edge 0-0: it joins a rank to itself"),
+    (nx.Graph([(0, MAX_RANKS)]), "rank 1024: a pattern has at most 1024 ranks, 0 to 1023"),
+    (nx.empty_graph(MAX_RANKS + 1), "no edge: a pattern has at least two ranks that talk"),
+    (followed(2, 1023), "rank 1024: a pattern has at most 1024 ranks, 0 to 1023"),
+    (with_weight(-1), "edge 0-1: weight: -1 is not within 1e-09 to 1e+18"),
+    (with_weight(0), "edge 0-1: weight: 0 is not within 1e-09 to 1e+18"),
+    (with_weight(nan), "edge 0-1: weight: nan is not within 1e-09 to 1e+18"),
+    (with_weight(inf), "edge 0-1: weight: inf is not within 1e-09 to 1e+18"),
+    (with_weight("2"), "edge 0-1: weight: '2' is not a number"),
+    (with_weight(None), "edge 0-1: weight: None is not a number"),
+    (with_weight(bool("yes")), "edge 0-1: weight: True is not a number"),
+    (with_weight(10**5000), "a weight has more digits than can be read"),
+    (with_weight(Fraction(10**500)), "a weight has more digits than can be read"),
+    (apart(2), "ranks 0,1 and 2,3 have no edge between them"),
+    (apart(3), "ranks 0,1 and 2,3 have no edge between them (3 parts in all)"),
+    (followed(8, 1), "ranks 0,1,2,3,4,5,6,7 and 8 have no edge between them"),
+    (followed(9, 1), "ranks 0,1,2,3,4,5,6,7… and 9 have no edge between them"),
+]
+
+
+@pytest.mark.parametrize(("graph", "want"), WRONG_GRAPHS, ids=[row[1][:40] for row in WRONG_GRAPHS])
+def test_wrong_graphs(graph: nx.Graph, want: str) -> None:
+    """What is no pattern is refused in one line that begins with its name."""
+    with pytest.raises(UsageError) as caught:
+        graph_pattern(graph, "mine")
+    assert caught.value.message == f"pattern mine: {want}"
+
+
+def test_largest_graph() -> None:
+    """A graph may have 1024 ranks."""
+    graph = nx.star_graph(MAX_RANKS - 1)
+    assert graph_pattern(graph, "mine").given == PATTERNS["star"].edges(MAX_RANKS)
+
+
+@pytest.mark.parametrize(("ranks", "asked"), [(1, "1 GPU"), (2, "2 GPUs"), (4, "4 GPUs")])
+def test_graph_has_its_own_size(ranks: int, asked: str) -> None:
+    """A graph is no pattern for another number of ranks; the hint says which option asks for its own."""
+    with pytest.raises(UsageError) as caught:
+        graph_pattern(nx.path_graph(3), "my\njob").edges(ranks)
+    assert (caught.value.message, caught.value.hint) == (
+        f"{asked} requested: pattern my\\x0ajob has 3 ranks",
+        "-n 3",
+    )
+
+
+# Names and files
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("ring", "ring"),
+        ("all-to-all", "all_to_all"),
+        ("all_to_all", "all_to_all"),
+        ("stencil-2d", "stencil_2d"),
+    ],
+)
+def test_names(text: str, want: str) -> None:
+    """A pattern has its name with either dash."""
+    assert load_pattern(text) == PATTERNS[want]
+
+
+@pytest.mark.parametrize("text", ["rings", "", "Ring", "edges", "all to all", "ring.toml"])
+def test_unknown_name(text: str) -> None:
+    """An unknown name is refused with those that are known."""
+    with pytest.raises(UsageError) as caught:
+        load_pattern(text)
+    known = "ring, tree, ring+tree, chain, all-to-all, star, stencil-2d, stencil-3d, none"
+    assert caught.value.message == f"unknown pattern '{text}'"
+    assert caught.value.hint == f"known are {known}, or give a file"
+
+
+def test_file_without_an_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose name looks like none is refused, and the hint says how to give it."""
+    monkeypatch.chdir(tmp_path)
+    Path("job").write_text("0 1\n")
+    with pytest.raises(UsageError) as caught:
+        load_pattern("job")
+    assert str(caught.value.hint).endswith("or give ./job")
+    assert load_pattern("./job") == Pattern("job", collective=False, ranks=2, given=((0, 1, 1.0),))
+
+
+@pytest.mark.parametrize("ending", [ending for ending in GRAPH_ENDINGS if ending != ".graphml"])
+def test_edge_list_by_its_ending(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that ends as edge lists do is a file, in whatever case, and names the pattern."""
+    monkeypatch.chdir(tmp_path)
+    name = f"Job{ending.upper()}"
+    Path(name).write_text("0 1\n")
+    assert load_pattern(name) == Pattern(name, collective=False, ranks=2, given=((0, 1, 1.0),))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 1 2.5\n1 2\n",
+        "0 1 2.5\n1 2",
+        "# a comment\n\n  0\t1  2.5  # another\n\t\n1 2 1\n#\n",
+        "0,1,2.5\n1, 2\n",
+        "\ufeff0,1,2.5\r\n1,2,1\r\n",
+        "2 1\n1 0 2.5",
+        "0 1 1.5\n1 0 1\n1 2 5e-1\n2 1 .5",
+        "00 01 2.5\n1 2 1.0",
+    ],
+)
+def test_edge_lists(text: str, tmp_path: Path) -> None:
+    """Blanks, tabs, commas, comments, both directions and either end of line: the same graph each time."""
+    path = tmp_path / "job.edges"
+    path.write_bytes(text.encode())
+    assert load_pattern(str(path)).given == ((0, 1, 2.5), (1, 2, 1.0))
+
+
+NO_EDGE = "is no edge: two ranks and perhaps a weight, such as '0 1 2.5'"
+NO_RANK = "is no rank: ranks are 0, 1, 2 ..."
+WRONG_LISTS = [
+    ("", ": no edge: a pattern has at least two ranks that talk"),
+    ("# nothing\n\n", ": no edge: a pattern has at least two ranks that talk"),
+    ("0 1\n2\n", f":2: '2' {NO_EDGE}"),
+    ("0 1\n\n# here\n0 1 2 3\n", f":4: '0 1 2 3' {NO_EDGE}"),
+    ("0;1;2\n", f":1: '0;1;2' {NO_EDGE}"),
+    ("0 1 {'weight': 2}\n", f":1: '0 1 {{'weight': 2}}' {NO_EDGE}"),
+    ("0 " * 40, f":1: '{'0 ' * 19}0…' {NO_EDGE}"),
+    ("source,target,weight\n0,1,2\n", f":1: 'source' {NO_RANK}"),
+    ("0 1\n0 -1\n", f":2: '-1' {NO_RANK}"),
+    ("0 1.0\n", f":1: '1.0' {NO_RANK}"),
+    ("0 1234567890\n", f":1: '1234567890' {NO_RANK}"),
+    ("0 \u0663\n", f":1: '\u0663' {NO_RANK}"),
+    ("0 \x1b[31m\n", f":1: '\\x1b[31m' {NO_RANK}"),
+    ("0 1 2,5\n", f":1: '0 1 2' {NO_RANK}"),
+    ("0,,2\n", f":1: '' {NO_RANK}"),
+    ("0,1,\n", ":1: edge 0-1: weight: '' is not a number"),
+    ("0 1 fast\n", ":1: edge 0-1: weight: 'fast' is not a number"),
+    ("1 2\n\n1 0 -2\n", ":3: edge 0-1: weight: -2.0 is not within 1e-09 to 1e+18"),
+    ("0 1 0\n", ":1: edge 0-1: weight: 0.0 is not within 1e-09 to 1e+18"),
+    ("0 1 nan\n", ":1: edge 0-1: weight: nan is not within 1e-09 to 1e+18"),
+    ("0 1 1e999\n", ":1: edge 0-1: weight: inf is not within 1e-09 to 1e+18"),
+    ("0 1\n1 1\n", ":2: edge 1-1: it joins a rank to itself"),
+    ("0 1\n\n1 0\n0 1 5\n", ":4: edge 0 1 stands in line 1 already"),
+    ("0 1\n0 1024\n", ":2: rank 1024: a pattern has at most 1024 ranks, 0 to 1023"),
+    ("1 2\n2 3\n", ": rank 0 is missing: ranks are 0, 1, 2 ... up to the largest, here 3"),
+    ("0 1\n3 2\n", ": ranks 0,1 and 2,3 have no edge between them"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "want"), WRONG_LISTS, ids=[ascii(row[0][:30]) for row in WRONG_LISTS]
+)
+def test_wrong_edge_lists(text: str, want: str, tmp_path: Path) -> None:
+    """What is no edge list of a pattern is refused in one line with the path, and the line where one is at fault."""
+    path = tmp_path / "job.edges"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_pattern(str(path))
+    assert caught.value.message == f"{path}{want}"
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    """A file that is missing, a directory, not UTF-8 or too large is refused with its path."""
+    (tmp_path / "binary.edges").write_bytes(b"0 1\n\xff")
+    with (tmp_path / "large.edges").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    want = {
+        "none.edges": ": no such file or directory",
+        ".": ": is a directory",
+        "binary.edges": ":2: byte 0xff is not UTF-8",
+        "large.edges": ": larger than 4 MiB",
+    }
+    for name, problem in want.items():
+        with pytest.raises(UsageError) as caught:
+            load_pattern(f"{tmp_path}/{name}")
+        assert caught.value.message == f"{tmp_path}/{name}{problem}"
+
+
+def test_edge_list_of_networkx(tmp_path: Path) -> None:
+    """What networkx writes as a weighted edge list is the pattern of its graph."""
+    graph = nx.Graph()
+    chance = random.Random(6)
+    graph.add_weighted_edges_from(
+        (a, b, chance.random() + 0.1) for a, b in nx.circulant_graph(12, [1, 5]).edges
+    )
+    nx.write_weighted_edgelist(graph, tmp_path / "job.edgelist")
+    nx.write_weighted_edgelist(graph, tmp_path / "job.csv", delimiter=",")
+    want = graph_pattern(graph, "").given
+    assert [load_pattern(f"{tmp_path}/job{end}").given for end in (".edgelist", ".csv")] == [
+        want,
+        want,
+    ]
+
+
+@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
+@pytest.mark.parametrize("file", ["job.graphml", "job.txt", "job"])
+def test_graphml(kind: type[nx.Graph], file: str, tmp_path: Path) -> None:
+    """GraphML is known by its ending or its first character, and gives the pattern that its graph gives."""
+    graph = kind()
+    graph.add_weighted_edges_from([(0, 1, 2), (1, 0, 4), (1, 2, 3), (1, 2, 5)])
+    nx.write_graphml_xml(graph, tmp_path / file)
+    got = load_pattern(f"{tmp_path}/{file}")
+    assert got == graph_pattern(graph, file)
+    assert got.edges(3)[1][2] == (8.0 if graph.is_multigraph() else 5.0)
+
+
+KEY = '<key id="w" for="edge" attr.name="weight" attr.type="{}">{}</key>'
+
+
+def graphml(body: str, *, key: str = KEY.format("double", "")) -> str:
+    """A GraphML document without the name of its XML namespace, as people write it."""
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n<graphml>'
+    return f'{head}{key}\n<graph edgedefault="undirected">{body}</graph></graphml>'
+
+
+def edge(a: object, b: object, weight: object = None) -> str:
+    """One edge of GraphML."""
+    data = "" if weight is None else f'<data key="w">{weight}</data>'
+    return f'<edge source="{a}" target="{b}">{data}</edge>'
+
+
+def test_graphml_default_weight(tmp_path: Path) -> None:
+    """An edge without a weight has the default that the document states."""
+    path = tmp_path / "job.graphml"
+    path.write_text(
+        graphml(edge(0, 1) + edge(1, 2, 3), key=KEY.format("double", "<default>7</default>"))
+    )
+    assert load_pattern(str(path)).given == ((0, 1, 7.0), (1, 2, 3.0))
+
+
+UNREADABLE = ": no GraphML that networkx can read"
+NO_FLOAT = "could not convert string to float"
+WRONG_GRAPHML = [
+    ("0 1\n", ":1: no XML that can be read: syntax error"),
+    ("<graphml>\n<graph></graphml>", ":2: no XML that can be read: mismatched tag"),
+    ("<html></html>", f"{UNREADABLE}: file not successfully read as graphml"),
+    (graphml(""), ": no edge: a pattern has at least two ranks that talk"),
+    (graphml(edge("n0", "n1")), ": node 'n0': it must be a rank: 0, 1, 2 ..."),
+    (graphml('<node id="2"/>' + edge(0, 1)), ": ranks 0,1 and 2 have no edge between them"),
+    (graphml(edge(0, 1, "fast")), f"{UNREADABLE}: {NO_FLOAT}: 'fast'"),
+    (graphml(edge(0, 1, -1)), ": edge 0-1: weight: -1.0 is not within 1e-09 to 1e+18"),
+    (
+        graphml(edge(0, 1, 2), key=KEY.format("string", "")),
+        ": edge 0-1: weight: '2' is not a number",
+    ),
+    (
+        graphml(edge(0, 1, "x" * 500)),
+        f"{UNREADABLE}: {NO_FLOAT}: '{'x' * 64}",
+    ),
+    (graphml(edge(0, 1, 2), key=""), f"{UNREADABLE}: Bad GraphML data: no key w"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "want"), WRONG_GRAPHML, ids=[row[1][:50] for row in WRONG_GRAPHML]
+)
+def test_wrong_graphml(text: str, want: str, tmp_path: Path) -> None:
+    """What is no GraphML of a pattern is refused in one line with the path."""
+    path = tmp_path / "job.graphml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_pattern(str(path))
+    assert caught.value.message == f"{path}{want}"
+
+
+def test_hostile_graphml(tmp_path: Path) -> None:
+    """Entities that multiply, and groups in groups without end, are refused like any other mistake."""
+    path = tmp_path / "job.graphml"
+    entities = "".join(f'<!ENTITY {chr(98 + i)} "{f"&{chr(97 + i)};" * 10}">' for i in range(9))
+    laughs = f'<!DOCTYPE l [<!ENTITY a "aaaaaaaaaa">{entities}]><graphml><graph><node id="&j;"/></graph></graphml>'
+    group = '<node id="0" yfiles.foldertype="group"><graph>'
+    for text in (laughs, graphml(group * 20_000 + "</graph></node>" * 20_000)):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"that (networkx )?can (be )?read"):
+            load_pattern(str(path))
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.edges")), ids=lambda path: path.name)
+def test_examples(path: Path) -> None:
+    """The examples are patterns."""
+    assert load_pattern(str(path)).name == path.name
+
+
+def test_pipeline_example() -> None:
+    """The example is two pipelines of four stages, side by side."""
+    chains = {(a, a + 1): 1.0 for a in (0, 1, 2, 4, 5, 6)}
+    copies = {(a, a + 4): 6.0 for a in range(4)}
+    want = tuple((*pair, weight) for pair, weight in sorted({**chains, **copies}.items()))
+    assert load_pattern(str(EXAMPLES / "pipeline.edges")).edges(8) == want

@@ -1,0 +1,490 @@
+"""Machines as text, as SVG and as Graphviz: what stands in them, and that nothing is drawn over anything else."""
+
+import re
+import shutil
+import subprocess
+from itertools import combinations
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from gpulaunch.machine.catalog import load_described_machine, machine_names
+from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.gpu import Gpu, Mig, mig_index
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
+from gpulaunch.show.topology.dot import topology_dot
+from gpulaunch.show.topology.legend import GpuState
+from gpulaunch.show.topology.svg import topology_svg
+from gpulaunch.show.topology.text import topology_lines
+
+HOSTILE = 'a"b<&>\\c\x1b[31m\n\x00'
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def machine(name: str, count: int, wire, *, split: int = 0, **facts) -> Topology:
+    """A machine of cards that are alike, the first `split` of them in MIG mode with two instances each."""
+    gpus = []
+    for i in range(count):
+        card = Gpu(i, f"GPU-{i}", facts.get("model", "A100"), 80 << 30, **facts.get("gpu", {}))
+        mig = [(mig_index(i, n), Mig(i, card.uuid, n, "3g.40gb")) for n in range(2)]
+        gpus += [replace(card, index=index, mig=one) for index, one in mig] if i < split else [card]
+    gpus.sort(key=lambda gpu: gpu.index)
+    return Topology(name, tuple(gpus), wired(gpus, wire), facts.get("source", "made up"))
+
+
+MADE_UP = {
+    "one": machine("one", 1, lambda *_: Wire("SYS")),
+    "unknown": machine("unknown", 3, lambda *_: Wire("SYS")),
+    "one-switch": machine("one-switch", 4, lambda *_: Wire("PIX"), gpu={"numa_node": 0}),
+    "two-switches": machine(
+        "two-switches", 8, lambda a, b: Wire("PIX" if a // 4 == b // 4 else "PXB")
+    ),
+    "long-socket": machine(
+        "long-socket", 16, lambda *_: Wire("NODE", 1), gpu={"nvlink_version": 3}
+    ),
+    "three-sockets": machine(
+        "three-sockets", 9, lambda a, b: Wire("PHB" if a // 3 == b // 3 else "SYS", 1)
+    ),
+    "mig": machine("mig", 4, lambda *_: Wire("SYS", 4), split=2, gpu={"nvlink_version": 3}),
+    "one-split": machine("one-split", 1, lambda *_: Wire("SYS"), split=1),
+    "rack-split": machine(
+        "rack-split", 18, lambda *_: Wire("SYS"), split=9, gpu={"nvswitch_links": 18}
+    ),
+    "hostile": machine(HOSTILE, 2, lambda *_: Wire("PIX"), model=HOSTILE, source=HOSTILE),
+}
+MACHINES = {name: load_described_machine(name)[0] for name in machine_names()} | MADE_UP
+EVERY = pytest.mark.parametrize("topology", MACHINES.values(), ids=MACHINES)
+
+
+# Text
+
+DGX1 = """\
+dgx1-v100: 8 x Tesla V100-SXM2-16GB, 15.78 GiB
+GPU  0       1       2       3       4       5       6       7       NUMA
+  0  X       NV1 25  NV1 25  NV2 50  NV2 50  SYS 12  SYS 12  SYS 12  0
+  1  NV1 25  X       NV2 50  NV1 25  SYS 12  NV2 50  SYS 12  SYS 12  0
+  2  NV1 25  NV2 50  X       NV2 50  SYS 12  SYS 12  NV1 25  SYS 12  0
+  3  NV2 50  NV1 25  NV2 50  X       SYS 12  SYS 12  SYS 12  NV1 25  0
+  4  NV2 50  SYS 12  SYS 12  SYS 12  X       NV1 25  NV1 25  NV2 50  1
+  5  SYS 12  NV2 50  SYS 12  SYS 12  NV1 25  X       NV2 50  NV1 25  1
+  6  SYS 12  SYS 12  NV1 25  SYS 12  NV1 25  NV2 50  X       NV2 50  1
+  7  SYS 12  SYS 12  SYS 12  NV1 25  NV2 50  NV1 25  NV2 50  X       1
+
+NUMA 0 (CPUs 0-19,40-59)
+├─ switch: GPUs 0,1
+└─ switch: GPUs 2,3
+NUMA 1 (CPUs 20-39,60-79)
+├─ switch: GPUs 4,5
+└─ switch: GPUs 6,7
+
+links with GB/s per direction; NV# = so many NVLinks, SYS = between NUMA nodes
+"""
+
+
+def text(topology: Topology, **options) -> list[str]:
+    return topology_lines(topology, **{"colour": False, **options})
+
+
+def test_text_of_a_dgx1():
+    """Of a DGX-1 the text has the link matrix with bandwidths, both NUMA nodes with their switches, and a legend."""
+    lines = text(MACHINES["dgx1-v100"])
+    assert "\n".join(lines[:-1]) + "\n" == DGX1
+    assert lines[-1].startswith("source: mapa-sc21 Table 1")
+
+
+@EVERY
+def test_row_for_each_gpu(topology):
+    """Up to 16 GPUs have a row each, and a MIG instance one below its card; more have none."""
+    got = [line.split()[0] for line in text(topology)[2:] if re.match(r" *\d+(:\d+)? ", line)]
+    cards = {gpu.card for gpu in topology.gpus}
+    names = [
+        {str(gpu.card): None, gpu.name: None}
+        for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)
+    ]
+    want = list({name: None for pair in names for name in pair})
+    assert got == (want if len(cards) <= 16 else [])
+
+
+@EVERY
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_text_fits(topology, width):
+    """No line is wider than the terminal, not even those of 16 GPUs in 80 columns."""
+    assert [line for line in text(topology, width=width) if len(line) > width] == []
+
+
+@EVERY
+def test_colour_only_on_request(topology):
+    """Without colour there is no control character in the text, and with it the words are the same."""
+    plain, coloured = text(topology), text(topology, colour=True)
+    assert all(line.isprintable() for line in plain)
+    assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured] == plain
+    assert coloured != plain
+
+
+def test_narrow_terminal():
+    """Where bandwidths do not fit in the cells, the legend has them."""
+    lines = text(MACHINES["dgx1-v100"], width=60)
+    assert lines[2] == "  0 X   NV1 NV1 NV2 NV2 SYS SYS SYS 0"
+    assert "GB/s per direction: NV2 50, NV1 25, SYS 12; NV# = so many" in lines
+
+
+def test_rack():
+    """72 GPUs have no matrix: one line says how any two of them are joined, one where they are."""
+    lines = text(MACHINES["nvl72"])
+    assert lines[1:5] == [
+        "72 GPUs, every two of them joined by NV18 900 GB/s",
+        "",
+        "NUMA 0-35: 2 GPUs each on host bridges of their own (GPUs 0,1 to GPUs 70,71)",
+        "each GPU: 18 NVLinks into NVSwitch",
+    ]
+
+
+def test_many_gpus_of_several_links():
+    """On a large machine whose links differ it is said how many pairs have which."""
+    topology = machine(
+        "big",
+        20,
+        lambda a, b: Wire("PIX" if a // 2 == b // 2 else "SYS"),
+        gpu={"pcie_generation": 4},
+    )
+    assert text(topology)[1:4] == [
+        "20 GPUs; of 190 pairs",
+        "    10 have PIX 24 GB/s",
+        "   180 have SYS 12 GB/s",
+    ]
+
+
+def test_instances_below_their_card():
+    """MIG instances stand below their card with profile and memory, and the matrix is that of the cards."""
+    assert text(MACHINES["mig"])[:7] == [
+        "mig: 4 x A100, 80 GiB, 2 of them in MIG mode",
+        "GPU  0        1        2        3        NUMA",
+        "  0  X        NV4 100  NV4 100  NV4 100  ?",
+        "  0:0 MIG 3g.40gb, 80 GiB",
+        "  0:1 MIG 3g.40gb, 80 GiB",
+        "  1  NV4 100  X        NV4 100  NV4 100  ?",
+        "  1:0 MIG 3g.40gb, 80 GiB",
+    ]
+
+
+def test_models_that_differ():
+    """GPUs of several models have it at the end of their row."""
+    two = MACHINES["one-switch"].gpus[:2]
+    gpus = tuple(replace(gpu, numa_node=None) for gpu in two)
+    gpus = (gpus[0], replace(gpus[1], model="Tesla T4", memory_bytes=15 << 30))
+    lines = text(Topology("mixed", gpus, wired(gpus, lambda *_: Wire("PIX")), "made up"))
+    assert lines[0] == "mixed: 2 GPUs"
+    assert [line.partition("?")[2].strip() for line in lines[2:4]] == [
+        "A100, 80 GiB",
+        "Tesla T4, 15 GiB",
+    ]
+
+
+def test_cpu_nvlinks():
+    """NVLinks into CPUs are mentioned below the sockets."""
+    assert "each GPU: 2 NVLinks to its CPU" in text(MACHINES["power8-minsky"])
+
+
+# SVG
+
+
+def picture(topology: Topology, states=None) -> ET.Element:
+    return ET.fromstring(topology_svg(topology, states))
+
+
+def of_class(svg: ET.Element, name: str) -> list[ET.Element]:
+    return [element for element in svg.iter() if name in element.get("class", "").split()]
+
+
+def frame(element: ET.Element) -> tuple[float, ...]:
+    """Left, top, right, bottom."""
+    left, top, width, height = (float(element.get(name)) for name in ("x", "y", "width", "height"))
+    return left, top, left + width, top + height
+
+
+def gpu_frames(svg: ET.Element) -> list[tuple[float, ...]]:
+    return [frame(group.find(f"{SVG}rect")) for group in of_class(svg, "gpu")]
+
+
+def card_frames(svg: ET.Element) -> list[tuple[float, ...]]:
+    """Boxes of cards; an instance lies within its card's."""
+    cards = [frame(group.find(f"{SVG}rect")) for group in of_class(svg, "card")]
+    return cards + [box for box in gpu_frames(svg) if not any(inside(box, card) for card in cards)]
+
+
+def inside(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return other[0] <= box[0] and other[1] <= box[1] and box[2] <= other[2] and box[3] <= other[3]
+
+
+def points(path: str) -> list[tuple[float, float]]:
+    """Points on one of our curves: straight to the right, or one cubic Bezier curve."""
+    numbers = [float(number) for number in re.findall(r"-?[\d.]+", path)]
+    if "L" in path:
+        (x, y, end, _) = numbers
+        return [(x + (end - x) * i / 50, y) for i in range(51)]
+    p = [complex(*numbers[i : i + 2]) for i in range(0, 8, 2)]
+    weights = [
+        ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
+        for t in (i / 200 for i in range(201))
+    ]
+    curve = [sum(w * z for w, z in zip(four, p, strict=True)) for four in weights]
+    return [(z.real, z.imag) for z in curve]
+
+
+@EVERY
+def test_box_for_each_gpu(topology):
+    """The picture of every machine is well formed and has one box for each GPU, in order, each with a name."""
+    svg = picture(topology)
+    boxes = of_class(svg, "gpu")
+    assert sorted(int(box.get("data-gpu")) for box in boxes) == [gpu.index for gpu in topology.gpus]
+    said = {int(box.get("data-gpu")): "".join(box.find(f"{SVG}text").itertext()) for box in boxes}
+    assert all(gpu.name in said[gpu.index] for gpu in topology.gpus)
+
+
+@EVERY
+def test_line_for_each_nvlink(topology):
+    """There is one line for each two cards with NVLinks between them, or one for each GPU with some into a switch."""
+    svg = picture(topology)
+    card = {gpu.index: gpu.card for gpu in topology.gpus}
+    direct = {
+        tuple(sorted((card[link.a], card[link.b])))
+        for link in topology.links
+        if link.kind == "nvlink"
+    }
+    switched = {
+        card[index] for link in topology.links if link.kind == "nvswitch" for index in link[:2]
+    }
+    pairs = [tuple(map(int, line.get("data-pair").split("-"))) for line in of_class(svg, "nvlink")]
+    assert sorted(pairs) == sorted(direct)
+    assert len(of_class(svg, "uplink")) == len(switched)
+
+
+@EVERY
+def test_nothing_lies_on_a_box(topology):
+    """Boxes keep apart, and no NVLink runs through one."""
+    svg = picture(topology)
+    boxes = card_frames(svg)
+    assert [pair for pair in combinations(boxes, 2) if overlap(*pair)] == []
+    lines = [points(line.get("d")) for line in of_class(svg, "nvlink")]
+    hit = [
+        (x, y) for line in lines for x, y in line for a, b, c, d in boxes if a < x < c and b < y < d
+    ]
+    assert hit == []
+
+
+def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+@EVERY
+def test_everything_is_within_the_picture(topology):
+    """No box, bar or line reaches beyond the edge."""
+    svg = picture(topology)
+    _, _, width, height = map(float, svg.get("viewBox").split())
+    rects = [element for element in svg.iter(f"{SVG}rect") if element.get("x")]
+    assert [frame(rect) for rect in rects if not inside(frame(rect), (0, 0, width, height))] == []
+    curves = [point for line in of_class(svg, "nvlink") for point in points(line.get("d"))]
+    assert all(0 < x < width and 0 < y < height for x, y in curves)
+
+
+@EVERY
+def test_bars_keep_apart(topology):
+    """Bars of sockets, host bridges and switches lie beside or above each other."""
+    svg = picture(topology)
+    groups = [group for name in ("cpu", "host-bridge", "switch") for group in of_class(svg, name)]
+    bars = [frame(group.find(f"{SVG}rect")) for group in groups]
+    assert [pair for pair in combinations(bars + card_frames(svg), 2) if overlap(*pair)] == []
+
+
+@pytest.mark.parametrize("kind", ["free", "leased", "shared", "outside", "drained"])
+def test_state_of_a_gpu(kind):
+    """A GPU's state is the class of its box, its label is written there, and the legend explains the colour."""
+    topology = MACHINES["summit"]
+    svg = picture(topology, {2: GpuState(kind, "alice")})
+    (box,) = of_class(svg, kind)
+    assert (box.get("data-gpu"), [element.text for element in box.iter(f"{SVG}text")]) == (
+        "2",
+        ["GPU 2", "alice"],
+    )
+    fill = box.find(f"{SVG}rect").get("fill")
+    (legend,) = of_class(svg, "legend")
+    assert [rect.get("fill") for rect in legend.iter(f"{SVG}rect")] == [fill]
+
+
+def test_state_of_an_instance():
+    """A MIG instance has a box and a state of its own."""
+    svg = picture(MACHINES["mig"], {101: GpuState("leased", "bob")})
+    (box,) = of_class(svg, "leased")
+    assert (box.get("data-gpu"), box.find(f"{SVG}text").text) == ("101", "0:1 bob")
+
+
+def test_hostile_names():
+    """Names that users and drivers give are escaped: the document stays well formed, and nothing becomes an element."""
+    topology = MACHINES["hostile"]
+    states = {
+        0: GpuState("leased", HOSTILE),
+        1: GpuState("leased", "</text><script>x</script>\x07"),
+    }
+    svg = picture(topology, states)
+    assert {element.tag.removeprefix(SVG) for element in svg.iter()} <= {
+        "svg",
+        "title",
+        "g",
+        "rect",
+        "line",
+        "text",
+    }
+    assert "\\x1b" in svg.find(f"{SVG}title").text
+    assert all(line.isprintable() for line in text(topology))
+
+
+def test_long_label_is_cut():
+    """A user's name that is too long for the box is cut there, and whole in what a pointer shows."""
+    name = "a-name-as-long-as-they-come"
+    (box,) = of_class(picture(MACHINES["summit"], {0: GpuState("leased", name)}), "leased")
+    assert box.findall(f"{SVG}text")[1].text.endswith("…")
+    assert f"leased ({name})" in box.find(f"{SVG}title").text
+
+
+LONG = "A" * 300
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        machine("long", 2, lambda *_: Wire("PIX"), model=LONG, source=LONG),
+        machine(LONG, 1, lambda *_: Wire("SYS"), split=1, model=LONG),
+    ],
+    ids=["model and source", "name and model"],
+)
+def test_word_longer_than_the_picture(topology):
+    """A name that is one long word ends in an ellipsis within the picture, and stands whole in its title."""
+    svg = picture(topology)
+    _, _, width, _ = map(float, svg.get("viewBox").split())
+    lines = [element for element in svg.iter(f"{SVG}text") if element.get("text-anchor") == "start"]
+    assert [
+        line.text for line in lines if float(line.get("x")) + len(line.text) * 5.6 > width
+    ] == []
+    assert any(line.text.endswith("…") for line in lines)
+    assert LONG in svg.find(f"{SVG}title").text
+
+
+@EVERY
+def test_picture_needs_nothing_else(topology):
+    """A picture has a ground of its own, and neither scripts, styles, images nor addresses."""
+    svg = picture(topology)
+    assert {element.tag.removeprefix(SVG) for element in svg.iter()} & {
+        "script",
+        "style",
+        "image",
+        "use",
+        "a",
+    } == set()
+    assert topology_svg(topology).count("http") == 1 + topology.source.count("http")
+    assert svg.find(f"{SVG}rect").get("fill") == "#ffffff"
+
+
+def test_picture_is_the_same_each_time():
+    """The same machine gives the same document."""
+    topology = MACHINES["dgx1-v100"]
+    assert topology_svg(topology) == topology_svg(topology)
+
+
+def test_legend_has_every_bandwidth():
+    """The legend names each kind of link with its bandwidth."""
+    (legend,) = of_class(picture(MACHINES["dgx1-v100"]), "legend")
+    assert [element.text for element in legend.iter(f"{SVG}text")] == [
+        "NV2: 50 GB/s per direction",
+        "NV1: 25 GB/s per direction",
+        "PCIe: PIX 12 GB/s (one PCIe switch)",
+        "PHB 12 GB/s (through a host bridge)",
+        "SYS 12 GB/s (between NUMA nodes)",
+    ]
+
+
+def test_legend_of_slots_that_differ():
+    """Where pairs that meet alike have slots of different width, the legend says from where to where they reach."""
+    cards = [
+        Gpu(i, f"GPU-{i}", "A100", 0, pcie_generation=3, pcie_width=width)
+        for i, width in enumerate((16, 16, 8))
+    ]
+    svg = picture(Topology("slots", tuple(cards), wired(cards, lambda *_: Wire("SYS")), "made up"))
+    assert "PCIe: SYS 3 to 6 GB/s (between NUMA nodes)" in [
+        element.text for element in svg.iter(f"{SVG}text")
+    ]
+
+
+# Graphviz
+
+
+def test_dot_of_a_workstation():
+    """The Graphviz text has a cluster for each socket and an edge for each step of the way to a GPU."""
+    got = topology_dot(MACHINES["pcie-4gpu-workstation"]).splitlines()
+    assert got[0] == 'graph "pcie-4gpu-workstation" {'
+    assert [line.strip() for line in got[4:13]] == [
+        "subgraph cluster_0 {",
+        'label="NUMA 0 (CPUs 0-15,32-47)"; style="rounded,filled"; color="#f3f5f8"',
+        '"socket 0,1" [label="CPU", fillcolor="#d5dae2"]',
+        '"0" [label="GPU 0"]',
+        '"socket 0,1" -- "0" [color="#8b93a0"]',
+        '"1" [label="GPU 1"]',
+        '"socket 0,1" -- "1" [color="#8b93a0"]',
+        "}",
+        "subgraph cluster_1 {",
+    ]
+
+
+def test_dot_of_nvlinks():
+    """NVLinks between GPUs are edges as thick as they are many; those into a switch lead to it."""
+    lines = topology_dot(MACHINES["dgx1-v100"]).splitlines()
+    assert '  "0" -- "3" [color="#0b7a3b", penwidth=3, xlabel="NV2", constraint=false]' in lines
+    assert sum("constraint=false" in line for line in lines) == 16
+    assert (
+        sum(" -- NVSwitch " in line for line in topology_dot(MACHINES["dgx2"]).splitlines()) == 16
+    )
+
+
+def test_dot_of_hostile_names():
+    """Quotes and backslashes in names stay within the quotes."""
+    first = topology_dot(MACHINES["hostile"]).splitlines()[0]
+    assert first == 'graph "a\\"b<&>\\\\c\\\\x1b[31m\\\\x0a\\\\x00" {'
+
+
+@EVERY
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_graphviz_reads_it(topology):
+    """Graphviz draws every machine without complaint."""
+    command = ["dot", "-Tsvg", "-o", "/dev/null"]
+    done = subprocess.run(
+        command,
+        input=topology_dot(topology),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_unequal_links_into_a_switch() -> None:
+    """A card with fewer NVLinks into the switch has a line of its own class's colour, and the bar names no figure."""
+    document = {
+        "name": "uneven",
+        "source": "made up: eighteen links from three cards, six from the fourth",
+        "gpus": {"count": 4, "model": "H100", "compute_capability": "9.0"},
+        "nvlink": {"version": 4, "switch_links_per_gpu": [18, 18, 18, 6]},
+        "pcie": {"generation": 5, "width": 16},
+    }
+    picture = ET.fromstring(topology_svg(described_topology(document, "")))
+    uplinks = [
+        line.get("stroke") for line in picture.iter(f"{SVG}line") if line.get("class") == "uplink"
+    ]
+    assert (len(set(uplinks[:3])), uplinks[3] != uplinks[0]) == (1, True)
+    bar = next(
+        text.text
+        for text in picture.iter(f"{SVG}text")
+        if text.text and text.text.startswith("NVSwitch")
+    )
+    assert bar == "NVSwitch: 6 or 18 NVLinks from each GPU"

@@ -1,0 +1,381 @@
+"""`gpulaunch plan`: groups of jobs that share a GPU, against a checker of its own, and by hand."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.leases.share import Client, Objective
+from gpulaunch.profiles.catalog import load_profile, profile_names
+from gpulaunch.profiles.demand import Demand
+from gpulaunch.records import replace
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.interference import BOUNDS, judge
+from gpulaunch.sharing.partition import partition
+from gpulaunch.sharing.plan import (
+    Group,
+    Job,
+    Plan,
+    Site,
+    Workflow,
+    circle,
+    configurations,
+    make_plan,
+)
+from gpulaunch.sharing.prediction import Solo, run_together
+from gpulaunch.show.plan import plan_document
+
+CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
+
+
+def site(objective: str = "energy", gpus: int = 1, **options) -> Site:
+    return Site(CARD, gpus, Objective(objective, **options), 57.0)
+
+
+def job(
+    name: str, sm: float, duration_s: float = 10.0, power_w: float | None = 157.0, **options
+) -> Job:
+    """A job without any use of memory."""
+    objective = options.pop("objective", "energy")
+    return Job(
+        name, Client(Demand(name, sm, 0.0, 0, power_w), Objective(objective)), duration_s, **options
+    )
+
+
+def names(plan: Plan) -> list[list[str]]:
+    """Who runs together, group after group."""
+    return [[member.workflow.job.name for member in group.members] for group in plan.groups]
+
+
+def complaints(jobs: Sequence[Job], plan: Plan, where: Site) -> list[str]:
+    """All rules that a plan breaks, checked without the code that makes it."""
+    found = []
+    tasks: Counter[str] = Counter()
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for group in plan.groups:
+        found += [f"{group}: {reason}" for reason in _refusals(group, where)]
+        for member in group.members:
+            tasks[member.workflow.job.name] += member.workflow.tasks
+            spans.setdefault(member.workflow.job.name, []).append((group.start_s, member.end_s))
+    if tasks != {job.name: job.repetitions for job in jobs}:
+        found.append(f"tasks: {tasks}")
+    for each in jobs:
+        start = min(start for start, _ in spans[each.name])
+        late = [other for other in each.after if max(end for _, end in spans[other]) > start]
+        found += [f"{each.name} starts before {other} has ended" for other in late]
+    for gpu in range(where.gpus):
+        own = sorted(
+            (group.start_s, group.start_s + group.cost.time_s)
+            for group in plan.groups
+            if group.gpu == gpu
+        )
+        found += [
+            f"GPU {gpu}: two at once" for (_, end), (start, _) in pairwise(own) if start < end
+        ]
+    return found
+
+
+def _refusals(group: Group, where: Site) -> tuple[str, ...]:
+    clients = [member.workflow.job.client for member in group.members]
+    return judge(clients, where.capacity, where.bounds).reasons
+
+
+# random queues
+
+
+@st.composite
+def queues(draw) -> tuple[list[Job], Site]:
+    objective = draw(st.sampled_from(("throughput", "energy", "product")))
+    jobs: list[Job] = []
+    for name in draw(
+        st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=10, unique=True)
+    ):
+        parallel = draw(st.sampled_from((1, 1, 2, 3)))
+        demand = Demand(
+            name,
+            draw(st.floats(0, 100) | st.floats(0, 20)),
+            draw(st.floats(0, 60)),
+            draw(st.integers(0, 40 << 30)),
+            draw(st.none() | st.floats(60, 300) | st.floats(60, 300)),
+        )
+        jobs.append(
+            Job(
+                name,
+                Client(demand, Objective(objective)),
+                draw(st.floats(0.1, 1000)),
+                parallel * draw(st.integers(1, 12)),
+                parallel,
+                tuple(
+                    draw(st.lists(st.sampled_from([job.name for job in jobs]), max_size=2))
+                    if jobs
+                    else ()
+                ),
+            )
+        )
+    return jobs, site(objective, draw(st.integers(1, 3)))
+
+
+@given(queues())
+def test_every_plan_keeps_the_rules(queue) -> None:
+    """Every task runs once, no job before those that it is after, no group that judge refuses, one group a GPU."""
+    jobs, where = queue
+    assert complaints(jobs, make_plan(jobs, where), where) == []
+
+
+@given(queues(), st.randoms(use_true_random=False))
+def test_the_order_of_the_file_makes_no_difference(queue, shuffler) -> None:
+    """The groups are the same whatever the order of the jobs; the baseline alone goes by it."""
+    jobs, where = queue
+    shuffled = shuffler.sample(jobs, len(jobs))
+    assert make_plan(shuffled, where).groups == make_plan(jobs, where).groups
+
+
+@given(queues())
+def test_one_gpu_never_loses_by_sharing(queue) -> None:
+    """On one GPU a plan is predicted to take no longer than one job after the other."""
+    jobs, where = queue
+    plan = make_plan(jobs, replace(where, gpus=1))
+    assert plan.gain.throughput >= 1 - 1e-6
+    assert plan.sequential.time_s == pytest.approx(
+        sum(job.duration_s * job.repetitions for job in jobs)
+    )
+
+
+@given(queues())
+def test_documents_have_no_nan(queue) -> None:
+    """Every plan is a JSON document; what is unknown is null, and there as long as a power is unknown."""
+    jobs, where = queue
+    document = plan_document(make_plan(jobs, where), where, "card", idle_estimated=True)
+    json.dumps(document, allow_nan=False)
+    unknown = any(job.client.demand.power_w is None for job in jobs)
+    assert (document["predicted"]["energy_j"] is None) == unknown
+
+
+def test_many_jobs_in_one_plan() -> None:
+    """Three hundred jobs that nothing keeps apart are planned by the same rules."""
+    chance = random.Random(7)
+    jobs = [
+        job(f"{n:03}", chance.uniform(0, 15), chance.uniform(1, 100), chance.uniform(60, 280))
+        for n in range(300)
+    ]
+    plan = make_plan(jobs, site())
+    assert complaints(jobs, plan, site()) == []
+    assert max(map(len, names(plan))) > 20
+
+
+# by hand
+
+
+def test_two_halves_by_hand() -> None:
+    """Two jobs at 50 % slow each other to 0.8: 12.5 s instead of 20 s, and the idle power is paid once."""
+    plan = make_plan([job("a", 50), job("b", 50)], site())
+    (group,) = plan.groups
+    assert (group.stp, group.antt) == pytest.approx((1.6, 1.25))
+    assert plan.cost == pytest.approx((12.5, 12.5 * (57 + 0.8 * 200)))
+    assert plan.sequential == pytest.approx((20, 20 * 157))
+    assert plan.gain == pytest.approx((1.6, 3140 / 2712.5))
+    caps = partition([member.workflow.demand for member in group.members], CARD).sm_percentages
+    assert tuple(member.sm_percentage for member in group.members) == caps
+
+
+def test_groups_follow_each_other() -> None:
+    """What does not fit together runs one after the other, lowest utilization first, and says why."""
+    plan = make_plan([job("big", 90), job("small", 20)], site())
+    assert names(plan) == [["small"], ["big"]]
+    assert [group.start_s for group in plan.groups] == [0.0, 10.0]
+    assert plan.groups[0].why_alone == ("beside big: average SM utilization 110 % of at most 100 %")
+    assert plan.groups[1].why_alone == "no other job can start then"
+    assert plan.gain == pytest.approx((1.0, 1.0))
+
+
+def test_low_goes_with_high_power() -> None:
+    """Of partners that are about as busy, the one whose power is farthest is taken."""
+    queue = [
+        job("cool", 20, power_w=90.0),
+        job("warm", 34, power_w=120.0),
+        job("hot", 38, power_w=280.0),
+    ]
+    assert names(make_plan(queue, site())) == [["cool", "hot", "warm"]]
+    throughput = [
+        replace(each, client=replace(each.client, objective=Objective("throughput")))
+        for each in queue
+    ]
+    assert names(make_plan(throughput, site("throughput"))) == [["cool", "hot"], ["warm"]]
+
+
+def test_low_utilization_joins_before_opposing_power() -> None:
+    """A partner that uses ten points less is taken, whatever the power of the other."""
+    queue = [
+        job("cool", 20, power_w=90.0),
+        job("mild", 25, power_w=95.0),
+        job("hot", 76, power_w=280.0),
+    ]
+    assert names(make_plan(queue, site())) == [["cool", "mild"], ["hot"]]
+
+
+def test_power_beyond_the_limit_is_noted() -> None:
+    """A group that asks for more than the card's limit says so, and is slowed down to it."""
+    (group,) = make_plan([job("a", 10, power_w=250.0), job("b", 10, power_w=250.0)], site()).groups
+    assert group.notes == (
+        "average power sums to 500 W (predicted draw 439 W), over the limit of 300 W: clocks may be lowered",
+    )
+    assert group.cost.energy_j == pytest.approx(300 * group.cost.time_s)
+
+
+def test_dependencies_are_respected() -> None:
+    """A job starts once all that it is after have ended, even if a GPU waits for that."""
+    chain = [
+        job("a", 10, 10),
+        job("b", 10, 30, after=("a",)),
+        job("c", 10, 5, after=("b",)),
+        job("d", 10, 5),
+    ]
+    plan = make_plan(chain, site("energy", gpus=2))
+    starts = {flow.job.name: group.start_s for group in plan.groups for flow, _, _ in group.members}
+    assert starts == {"a": 0.0, "d": 0.0, "b": 10.0, "c": 40.0}
+    assert plan.cost.time_s == plan.sequential.time_s == 45.0
+    assert plan.cost.energy_j == pytest.approx(
+        157 * 50 + 57 * (90 - 50)
+    )  # the other GPU idles, and counts
+
+
+def test_each_job_gets_a_gpu_while_there_are_enough() -> None:
+    """Nobody shares beside an empty GPU; what is too much is spread."""
+    spread = make_plan([job(name, 10) for name in "abc"], site(gpus=3))
+    assert [(group.gpu, group.why_alone) for group in spread.groups] == [
+        (0, "there is a GPU for each"),
+        (1, "there is a GPU for each"),
+        (2, "no other job can start then"),
+    ]
+    assert names(make_plan([job(name, 10) for name in "abcd"], site(gpus=3))) == [
+        ["a", "b"],
+        ["c"],
+        ["d"],
+    ]
+
+
+def test_parallel_workflows_of_one_job() -> None:
+    """A job with parallel = 3 is three clients with a third of its tasks each."""
+    (group,) = make_plan([job("a", 10, repetitions=12, parallel=3)], site()).groups
+    assert [(flow.number, flow.tasks) for flow, _, _ in group.members] == [(1, 4), (2, 4), (3, 4)]
+
+
+def test_a_job_after_one_with_workflows() -> None:
+    """It waits for all of them, also for those in a later group."""
+    plan = make_plan([job("a", 60, repetitions=2, parallel=2), job("b", 1, after=("a",))], site())
+    assert names(plan) == [["a"], ["a"], ["b"]]
+
+
+def divisions(flows: list[Workflow]) -> Iterator[list[list[Workflow]]]:
+    """All ways to divide workflows into groups."""
+    if not flows:
+        yield []
+        return
+    first, rest = flows[0], flows[1:]
+    for size in range(len(rest) + 1):
+        for others in combinations(rest, size):
+            left = [flow for flow in rest if flow not in others]
+            yield from ([[first, *others], *division] for division in divisions(left))
+
+
+def best_time(jobs: list[Job], where: Site) -> float:
+    """Least predicted time of all divisions that judge allows."""
+    times: list[float] = []
+    for division in divisions([Workflow(each, 1, each.repetitions) for each in jobs]):
+        if all(judge([flow.job.client for flow in group], CARD).compatible for group in division):
+            caps = [
+                partition([flow.demand for flow in group], CARD).sm_percentages
+                for group in division
+            ]
+            solos = [[Solo(flow.demand, flow.alone_s) for flow in group] for group in division]
+            runs = [
+                run_together(s, CARD, c if len(s) > 1 else (), where.idle_w)
+                for s, c in zip(solos, caps, strict=True)
+            ]
+            times.append(sum(run.time_s for run in runs))
+    return min(times)
+
+
+def test_groups_are_near_the_best() -> None:
+    """Of queues of five shipped workloads, the plan's throughput is 90 % of the best division's in the mean."""
+    chance = random.Random(3)
+    profiles = [
+        profile
+        for profile in map(load_profile, profile_names())
+        if profile.demand and profile.resources.duration_s
+    ]
+    shares = []
+    for _ in range(12):
+        jobs = []
+        for name in "abcde":
+            profile = chance.choice(profiles)
+            tasks = max(1, round(chance.uniform(60, 600) / profile.resources.duration_s))
+            jobs.append(Job(name, Client(profile.demand), profile.resources.duration_s, tasks))
+        shares.append(
+            best_time(jobs, site("throughput")) / make_plan(jobs, site("throughput")).cost.time_s
+        )
+    assert max(shares) <= 1 + 1e-9
+    assert sum(shares) / len(shares) >= 0.9
+
+
+# a x b
+
+
+@pytest.mark.parametrize("repetitions", [1, 7, 48, 60, 240, 7919])
+@pytest.mark.parametrize("objective", ["throughput", "energy", "product"])
+def test_configurations_keep_the_number_of_tasks(repetitions, objective) -> None:
+    """Tasks x workflows is the number of tasks, for every number of workflows that divides it and that judge allows."""
+    each = job("a", 5, objective=objective, repetitions=repetitions)
+    found = configurations(each, site(objective))
+    assert all(choice.tasks * choice.workflows == repetitions for choice in found.choices)
+    allowed = [
+        b
+        for b in range(1, 49)
+        if repetitions % b == 0 and judge([each.client] * b, CARD, BOUNDS).compatible
+    ]
+    assert [choice.workflows for choice in found.choices] == allowed
+    assert bool(found.limits) == (repetitions not in allowed)
+
+
+def test_configurations_by_hand() -> None:
+    """Two workflows of two tasks at 50 % take 25 s; four would not be allowed."""
+    found = configurations(job("a", 50, repetitions=4), site())
+    assert [(choice.tasks, choice.workflows, choice.cost.time_s) for choice in found.choices] == [
+        (4, 1, 40),
+        (2, 2, 25),
+    ]
+    assert found.limits[0] == "average SM utilization 200 % of at most 100 %"
+
+
+def test_the_best_configuration_is_the_objectives() -> None:
+    """Throughput ends at three small workflows; energy goes on until the power limit brings no more."""
+    best = {
+        name: configurations(
+            job("a", 8, 2.6, 90.0, repetitions=240, objective=name), site(name)
+        ).best.workflows
+        for name in ("throughput", "energy", "product")
+    }
+    assert best == {"throughput": 3, "energy": 8, "product": 8}
+
+
+def test_without_power_no_energy_is_claimed() -> None:
+    """A job whose power is unknown has no energy efficiency, and then fewer, longer workflows are preferred."""
+    found = configurations(job("a", 8, power_w=None, repetitions=6), site("energy"))
+    assert {choice.gain.energy_efficiency for choice in found.choices} == {None}
+    assert found.best.workflows == 1
+    assert configurations(found.job, site("throughput", throughput_weight=0)).best.workflows == 6
+
+
+def test_circles() -> None:
+    """A circle is found wherever it is, and what hangs on it is not part of it."""
+    assert circle({"a": [], "b": ["a"], "c": ["a", "b"]}) == []
+    assert circle({"a": ["a"]}) == ["a", "a"]
+    assert circle({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]}) == ["b", "c", "d", "b"]
+
+
+# the command

@@ -1,0 +1,832 @@
+"""Policies, held against a second implementation that tries every set and every mapping.
+
+The second implementation counts in whole 1e-6 GB/s, so that its sums are exact. It reads the topology's links itself,
+and takes nothing from the code under test but the values that a test hands to both.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+from functools import cache, cached_property
+from itertools import combinations, permutations
+from math import comb
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from gpulaunch.decide.placement.place import Candidate, Placement, place, ranking
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
+from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.levels import distance, machine_tree
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.topology import Measured, Topology
+from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern
+from gpulaunch.records import Record, as_dict, field_names, replace
+
+Gpus = tuple[int, ...]
+MICRO = 1_000_000
+ENDLESS = 1 << 60
+
+SCORES = {
+    ("greedy", True): ("aggregate",),
+    ("greedy", False): ("aggregate",),
+    ("preserve", True): ("effective", "lasting", "aggregate", "filling"),
+    ("preserve", False): ("lasting", "aggregate", "filling"),
+    ("preserve_paper", True): ("effective",),
+    ("preserve_paper", False): ("preserved",),
+}
+"""What decides, by policy and whether the job is sensitive; the other policies compare nothing."""
+
+# ------------------------------------------------------------------------------------ the second implementation
+
+
+def micro(gb_per_s: float) -> int:
+    return round(gb_per_s * MICRO)
+
+
+@cache
+def orders(count: int) -> np.ndarray:
+    """All orders of so many, the lowest first."""
+    return np.array(list(permutations(range(count))))
+
+
+def reached(start: int, others: Iterable[int], joined: Callable[[int, int], bool]) -> set[int]:
+    known, new = {start}, [start]
+    while new:
+        a = new.pop()
+        found = {b for b in others if b not in known and joined(a, b)}
+        known |= found
+        new += found
+    return known
+
+
+def widest_ways(widths: np.ndarray) -> np.ndarray:
+    """For each set how wide its narrowest hop is if every two go by their widest way (Floyd and Warshall)."""
+    widths = widths + ENDLESS * np.eye(widths.shape[1], dtype=np.int64)
+    for via in range(widths.shape[1]):
+        widths = np.maximum(widths, np.minimum(widths[:, :, via, None], widths[:, via, None, :]))
+    return widths.min(axis=(1, 2))
+
+
+class Machine:
+    """A topology, counted out by hand. GPUs are positions in ascending order of index."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.indices = [gpu.index for gpu in topology.gpus]
+        self.at = {index: i for i, index in enumerate(self.indices)}
+        count = len(self.indices)
+        self.weight, self.direct, self.hop, self.nvlinks = (
+            np.zeros((count, count), np.int64) for _ in range(4)
+        )
+        self.name: dict[Gpus, str] = {}
+        self.into_switch = np.zeros(count, np.int64)
+        self.apart: set[Gpus] = set()  # pairs that meet between sockets or machines
+        for link in topology.links:
+            a, b = self.at[link.a], self.at[link.b]
+            planned = micro(link.nvlink_planned_gb_per_s) if link.nvlink_count else 0
+            self.nvlinks[a, b] = self.nvlinks[b, a] = link.nvlink_count
+            self.weight[a, b] = self.weight[b, a] = micro(
+                link.nvlink_gb_per_s or link.pcie_gb_per_s
+            )
+            self.hop[a, b] = self.hop[b, a] = max(planned, micro(link.pcie_gb_per_s))
+            self.name[a, b] = self.name[b, a] = link.name
+            if link.kind == "nvlink":
+                self.direct[a, b] = self.direct[b, a] = planned
+            if link.kind == "nvswitch":
+                for i in (a, b):
+                    self.into_switch[i] = (
+                        topology.gpus[i].nvswitch_links * planned // link.nvlink_count
+                    )
+            if link.pcie_path in ("SYS", "NET"):
+                self.apart |= {(a, b), (b, a)}
+        self.known: dict[Any, Any] = {}
+
+    @cached_property
+    def socket(self) -> list[Gpus]:
+        """The socket of each GPU: its node and lowest GPU; the node where no two share one and nothing is known."""
+        gpus = self.topology.gpus
+        every = range(len(gpus))
+        found = [
+            (gpus[a].node, min(reached(a, every, lambda c, d: (c, d) not in self.apart)))
+            for a in every
+        ]
+        for node in {gpu.node for gpu in gpus}:
+            here = [i for i in every if gpus[i].node == node]
+            if len({found[i] for i in here}) == len(here) and all(
+                gpus[i].numa_node is None for i in here
+            ):
+                for i in here:
+                    found[i] = node, here[0]
+        return found
+
+    @cached_property
+    def far(self) -> dict[Gpus, int]:
+        tree = machine_tree(self.topology)
+        return {
+            (a, b): distance(tree, self.indices[a], self.indices[b])
+            for a, b in combinations(range(len(self.indices)), 2)
+        }
+
+    def inside(self, gpus: Iterable[int]) -> int:
+        chosen = list(gpus)
+        return int(self.weight[np.ix_(chosen, chosen)].sum()) // 2
+
+    def narrowest(self, sets: np.ndarray) -> np.ndarray:
+        """The least bandwidth of NVLink between two sides, over all ways to divide a set; the switch on either."""
+        widths = np.full(len(sets), ENDLESS)
+        ranks = range(sets.shape[1])
+        for mask in range(1, 1 << len(ranks) - 1):
+            one = [i for i in ranks if mask >> i & 1]
+            two = [i for i in ranks if not mask >> i & 1]
+            direct = sum(self.direct[sets[:, i], sets[:, j]] for i in one for j in two)
+            through = [self.into_switch[sets[:, side]].sum(axis=1) for side in (one, two)]
+            widths = np.minimum(widths, direct + np.minimum(*through))
+        return widths
+
+    def in_switch(self, sets: np.ndarray) -> np.ndarray:
+        """What NVSwitch carries where it computes the sums."""
+        share = {"9": 0.83, "10": 0.75}
+        able = [
+            share.get((gpu.compute_capability or "").split(".")[0], 0.0)
+            for gpu in self.topology.gpus
+        ]
+        ranks = sets.shape[1]
+        return np.rint(
+            (self.into_switch * able)[sets].min(axis=1) * 2 * (ranks - 1) / (ranks + 1)
+        ).astype(np.int64)
+
+    def cut(self, sets: Sequence[Gpus]) -> list[int]:
+        every = np.array(sets)
+        pairs = every[:, :, None], every[:, None, :]
+        wired = np.where(self.nvlinks[pairs] > 0, ENDLESS, 0)
+        hop = self.hop[pairs]
+        whole = np.maximum(
+            self.narrowest(every), np.maximum(widest_ways(hop), self.in_switch(every))
+        )
+        return np.where(widest_ways(wired) > 0, whole, widest_ways(np.maximum(wired, hop))).tolist()
+
+    def rings(self, sets: Sequence[Gpus]) -> list[list[Gpus]]:
+        """Hops of the ring with the most bandwidth, the first of equals."""
+        found = self.mapped(
+            sets, PATTERNS["ring"].edges(len(sets[0])), None, slowest_first=False
+        ).values()
+        return [
+            [(m.order[i - 1], m.order[i]) for i in range(len(m.order) if len(m.order) > 2 else 1)]
+            for m in found
+        ]
+
+    def mapa(self, sets: Sequence[Gpus]) -> list[int]:
+        return [eq_2([int(self.nvlinks[hop]) for hop in ring]) for ring in self.rings(sets)]
+
+    def measured(self, sets: Sequence[Gpus]) -> list[int]:
+        known = {
+            tuple(sorted(one.ring)): micro(one.all_reduce_gb_per_s)
+            for one in self.topology.measured
+        }
+        kinds = [tuple(sorted(self.name[hop] for hop in ring)) for ring in self.rings(sets)]
+        return [
+            known.get(kind, cut) for kind, cut in zip(kinds, self.calibrated.cut(sets), strict=True)
+        ]
+
+    @cached_property
+    def calibrated(self) -> "Machine":
+        """With links of each class as fast as two GPUs were measured that it joins."""
+        known = {
+            one.ring[0]: one.all_reduce_gb_per_s
+            for one in self.topology.measured
+            if len(one.ring) == 1
+        }
+        links = tuple(
+            replace(
+                link,
+                **{
+                    "nvlink_planned_gb_per_s" if link.nvlink_count else "pcie_gb_per_s": known[
+                        link.name
+                    ]
+                },
+            )
+            if link.name in known
+            else link
+            for link in self.topology.links
+        )
+        return Machine(replace(self.topology, links=links, measured=()))
+
+    def bandwidth(self, model: str, sets: Sequence[Gpus]) -> dict[Gpus, int]:
+        key = model, tuple(sets)
+        if key not in self.known:
+            self.known[key] = (
+                dict(zip(sets, getattr(self, model)(sets), strict=True)) if sets else {}
+            )
+        return self.known[key]
+
+    def pairs(self, model: str) -> np.ndarray:
+        """What the model says of every two GPUs."""
+        speeds = np.zeros_like(self.weight)
+        for (a, b), speed in self.bandwidth(
+            model, list(combinations(range(len(self.indices)), 2))
+        ).items():
+            speeds[a, b] = speeds[b, a] = speed
+        return speeds
+
+    def mapped(
+        self, sets: Sequence[Gpus], edges: Sequence[Edge], model: str | None, *, slowest_first: bool
+    ) -> dict[Gpus, "Mapped"]:
+        """The best mapping of each set, of equals the first; without a model no edge is waited for."""
+        if not edges:
+            return {gpus: Mapped(gpus, 0, self.inside(gpus)) for gpus in sets}
+        key = "mapped", tuple(sets), tuple(edges), model, slowest_first
+        if key not in self.known:
+            self.known[key] = self._mapped(sets, edges, model, slowest_first=slowest_first)
+        return self.known[key]
+
+    def _mapped(
+        self, sets: Sequence[Gpus], edges: Sequence[Edge], model: str | None, *, slowest_first: bool
+    ) -> dict[Gpus, "Mapped"]:
+        alike = len({weight for *_, weight in edges}) == 1 and len(edges) == comb(len(sets[0]), 2)
+        every = np.array(sets)[
+            :, [range(len(sets[0]))] if alike else orders(len(sets[0]))
+        ]  # set, order, rank
+        total = np.zeros(every.shape[:2], np.int64)
+        slowest = np.full(every.shape[:2], 1 << 60 if model else 0, np.int64)
+        heaviest = max(weight for _, _, weight in edges)
+        for weight in {weight for _, _, weight in edges}:
+            share = Fraction(weight) / Fraction(heaviest)
+            gain = times(self.weight, share)
+            speed = times(self.pairs(model), 1 / share) if model else None
+            for a, b in ((a, b) for a, b, w in edges if w == weight):
+                total += gain[every[:, :, a], every[:, :, b]]
+                if speed is not None:
+                    slowest = np.minimum(slowest, speed[every[:, :, a], every[:, :, b]])
+        first, then = (slowest, total) if slowest_first else (total, slowest)
+        best = first == first.max(axis=1, keepdims=True)
+        chosen = np.where(best, then, -1).argmax(axis=1)
+        return {
+            gpus: Mapped(tuple(map(int, every[i, j])), int(slowest[i, j]), int(total[i, j]))
+            for i, (gpus, j) in enumerate(zip(sets, chosen, strict=True))
+        }
+
+
+def eq_2(nvlinks: Sequence[int]) -> int:
+    """Bandwidth of a ring by the NVLinks of its hops (mapa-sc21 3.4.3)."""
+    x, y, z = sum(count > 1 for count in nvlinks), nvlinks.count(1), nvlinks.count(0)
+    linear = (
+        16.396 * x + 4.536 * y + 1.556 * z - 20.694 / (x + 1) - 9.467 / (y + 1) + 7.615 / (z + 1)
+    )
+    pairs = -7.973 * x * y + 12.733 * y * z - 4.195 * z * x
+    inverse = -8.413 / (x * y + 1) + 62.851 / (y * z + 1) + 27.418 / (z * x + 1)
+    return micro(linear + pairs + inverse - 5.114 * x * y * z - 46.973 / (x * y * z + 1))
+
+
+class Mapped(NamedTuple):
+    order: Gpus
+    slowest: int
+    total: int
+
+
+def times(matrix: np.ndarray, factor: Fraction) -> np.ndarray:
+    return np.array([[round(int(x) * factor) for x in row] for row in matrix], np.int64)
+
+
+class Ranked(NamedTuple):
+    """A candidate of the second implementation: indices in rank order, and figures in whole 1e-6 GB/s."""
+
+    gpus: Gpus
+    aggregate: int | None
+    effective: int | None
+    preserved: int
+    lasting: int
+    filling: Fraction
+    cost: int
+
+
+class Case(Record):
+    """One placement to be decided; GPUs are indices."""
+
+    machine: Machine
+    free: list[int]
+    admitted: list[int]
+    count: int
+    policy: str
+    model: str
+    sensitive: bool
+    pattern: Pattern
+    needs: Needs = Needs()
+
+    def problem(self) -> PlacementProblem:
+        asked = as_dict(self)
+        del asked["machine"], asked["policy"]
+        return PlacementProblem(self.machine.topology, **asked)
+
+    def ranked(self) -> list[Ranked]:
+        """All sets that have what is needed, each with its best mapping, best first."""
+        machine, edges = self.machine, self.pattern.edges(self.count)
+        by = SCORES.get((self.policy, self.sensitive and bool(edges)), ())
+        model = None if self.pattern.collective else self.model
+        slowest_first = "aggregate" not in by or (
+            "effective" in by and by.index("effective") < by.index("aggregate")
+        )
+        slowest_first |= self.needs.least_gb_per_s > 0  # a mapping that is fast enough comes first
+        sets = list(combinations(sorted(machine.at[gpu] for gpu in self.admitted), self.count))
+        collective = (
+            machine.bandwidth(self.model, sets) if edges and self.pattern.collective else {}
+        )
+        found = []
+        for gpus, mapped in machine.mapped(sets, edges, model, slowest_first=slowest_first).items():
+            effective = collective.get(gpus, mapped.slowest) if edges else None
+            if self.suits(gpus, effective):
+                figures = {"effective": effective or 0, "aggregate": mapped.total}
+                preserved = machine.inside({machine.at[gpu] for gpu in self.free} - {*gpus})
+                later = machine.inside({*range(len(machine.indices))} - {*gpus})
+                candidate = Ranked(
+                    gpus=tuple(machine.indices[gpu] for gpu in mapped.order),
+                    aggregate=mapped.total if edges else None,
+                    effective=effective,
+                    preserved=preserved,
+                    lasting=preserved + later,
+                    filling=self.filling(gpus),
+                    cost=sum(machine.far[pair] for pair in combinations(gpus, 2)),
+                )
+                merit = [figures.get(name, getattr(candidate, name)) for name in by]
+                found.append(([-figure for figure in merit], gpus != self.made(), gpus, candidate))
+        return [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:3])]
+
+    def filling(self, gpus: Gpus) -> Fraction:
+        """Minus the share of GPUs that stay free, mean over the sockets touched."""
+        socket = self.machine.socket
+        touched = {socket[gpu] for gpu in gpus}
+        left = [
+            socket[self.machine.at[gpu]] for gpu in self.free if self.machine.at[gpu] not in gpus
+        ]
+        return -sum(Fraction(left.count(one), socket.count(one)) for one in touched) / len(touched)
+
+    def made(self) -> Gpus | None:
+        """What a policy takes that fills socket after socket, within a group if it must."""
+        if self.policy not in ("fcfs", "best_fit"):
+            return None
+        socket, at = self.machine.socket, self.machine.at
+        admitted = sorted(at[gpu] for gpu in self.admitted)
+        groups = [
+            [gpu for gpu in admitted if self.machine.indices[gpu] in group]
+            for group in self.needs.within
+        ]
+        groups = [group for group in groups if len(group) >= self.count] or [admitted]
+        full = (
+            Counter(socket[at[gpu]] for gpu in self.free)
+            if self.policy == "best_fit"
+            else Counter[Gpus]()
+        )
+        group = min(
+            groups, key=lambda group: sum(full[one] for one in {socket[gpu] for gpu in group})
+        )
+        return tuple(
+            sorted(sorted(group, key=lambda gpu: (full[socket[gpu]], socket[gpu]))[: self.count])
+        )
+
+    def suits(self, gpus: Gpus, effective: int | None) -> bool:
+        needs, machine = self.needs, self.machine
+        chosen = {machine.indices[gpu] for gpu in gpus}
+        return (
+            needs.required <= chosen
+            and (not needs.within or any(chosen <= group for group in needs.within))
+            and all(len(chosen & group) <= most for group, most in needs.at_most)
+            and (
+                not needs.nvlink
+                or len(reached(gpus[0], gpus, lambda a, b: machine.nvlinks[a, b] > 0)) == len(gpus)
+            )
+            and (
+                effective is None
+                or not needs.least_gb_per_s
+                or effective >= micro(needs.least_gb_per_s)
+            )
+        )
+
+
+# ---------------------------------------------------------------------------------------------- random machines
+
+CARDS = {
+    "V100": {
+        "nvlink_version": 2,
+        "compute_capability": "7.0",
+        "pcie_generation": 3,
+        "pcie_width": 16,
+    },
+    "H100": {
+        "nvlink_version": 4,
+        "compute_capability": "9.0",
+        "pcie_generation": 5,
+        "pcie_width": 16,
+    },
+    "B200": {
+        "nvlink_version": 5,
+        "compute_capability": "10.0",
+        "pcie_generation": 5,
+        "pcie_width": 8,
+    },
+}
+
+
+def random_sockets(rng: random.Random, count: int) -> list[int]:
+    """The socket of each GPU: block after block, in turns, or at random."""
+    sockets = rng.choice((1, 2, 2, 3, 4))
+    return rng.choice(
+        (
+            [i * sockets // count for i in range(count)],
+            [i % sockets for i in range(count)],
+            [rng.randrange(sockets) for _ in range(count)],
+        )
+    )
+
+
+def random_nvlinks(
+    rng: random.Random, pairs: Sequence[Gpus], socket: dict[int, int]
+) -> dict[Gpus, int]:
+    """None, at random, of everybody alike, within sockets, or around."""
+    kinds = rng.choice(((0, 1), (0, 0, 0, 1), (0, 1, 2), (0, 0, 1, 1, 2, 3)))
+    links = rng.randrange(1, 4)
+    around = {*zip(sorted(socket), [*sorted(socket)[1:], min(socket)], strict=True)}
+    shape: Callable[[Gpus], int] = rng.choice(
+        (
+            lambda _: 0,
+            lambda _: rng.choice(kinds),
+            lambda _: rng.choice(kinds),
+            lambda _: links,
+            lambda pair: links * (socket[pair[0]] == socket[pair[1]]),
+            lambda pair: links * (pair in around or pair[::-1] in around),
+        )
+    )
+    return {pair: shape(pair) for pair in pairs}
+
+
+def random_topology(rng: random.Random, count: int) -> Topology:
+    """GPUs with gaps in their indices, some or all or none behind a switch, of few kinds of links, some all alike."""
+    indices = (
+        sorted(rng.sample(range(12), count))
+        if count <= 12 and rng.random() < 0.5
+        else list(range(count))
+    )
+    socket = dict(zip(indices, random_sockets(rng, count), strict=True))
+    node = (
+        {index: int(socket[index] > 1) for index in indices}
+        if rng.random() < 0.1
+        else dict.fromkeys(indices, 0)
+    )
+    members = rng.sample(
+        indices, rng.choice((0, 0, 0, 2, count // 2, count, count)) if count > 1 else 0
+    )
+    uneven = rng.random() < 0.3
+    into_switch = (
+        {gpu: rng.choice((2, 2, 3)) if uneven else 2 for gpu in members} if len(members) > 1 else {}
+    )
+    pairs = list(combinations(indices, 2))
+    nvlinks = random_nvlinks(rng, pairs, socket)
+    near = rng.choice(
+        (("PIX",), ("PHB",), ("NODE",), ("PIX", "PHB"), ("PIX", "PXB", "PHB", "NODE"))
+    )
+    far = ("SYS",) if rng.random() < 0.8 else ("NODE", "SYS", "SYS")
+    path = {pair: rng.choice(near if socket[pair[0]] == socket[pair[1]] else far) for pair in pairs}
+    card = CARDS[rng.choice(sorted(CARDS))]
+    numa = rng.random() < 0.7
+    gpus = tuple(
+        Gpu(
+            index=index,
+            uuid=f"GPU-{index}",
+            model="test",
+            memory_bytes=1 << 34,
+            numa_node=socket[index] if numa else None,
+            nvswitch_links=into_switch.get(index, 0),
+            node=node[index],
+            **card,
+        )
+        for index in indices
+    )
+
+    def wire(a: int, b: int) -> Wire:
+        if node[a] != node[b]:
+            return Wire("NET", pcie_gb_per_s=1.25)
+        return Wire(path[a, b], 0 if {a, b} <= into_switch.keys() else nvlinks[a, b])
+
+    topology = Topology("test", gpus, wired(gpus, wire), "a test")
+    return (
+        topology
+        if uneven
+        else replace(topology, measured=random_measurements(rng, Machine(topology)))
+    )
+
+
+def random_measurements(rng: random.Random, machine: Machine) -> tuple[Measured, ...]:
+    """What some sets carry, by the links of their rings; the slowest link stands last."""
+    weight = {machine.name[pair]: -int(machine.weight[pair]) for pair in machine.name}
+    found = {}
+    for _ in range(rng.randrange(8) if len(machine.indices) > 1 else 0):
+        gpus = sorted(
+            rng.sample(
+                range(len(machine.indices)), rng.randrange(2, min(5, len(machine.indices) + 1))
+            )
+        )
+        names = [machine.name[hop] for hop in machine.rings([tuple(gpus)])[0]]
+        found[tuple(sorted(names, key=lambda name: (weight[name], name)))] = (
+            rng.randrange(4, 120) / 2
+        )
+    return tuple(Measured(ring, figure) for ring, figure in found.items())
+
+
+def random_pattern(rng: random.Random, ranks: int) -> Pattern:
+    """A shape, or a connected graph with weights."""
+    shapes = [*PATTERNS.values(), PATTERNS["chain"], PATTERNS["star"], None, None, None]
+    shape = rng.choice(shapes)
+    if shape is not None or ranks == 1:
+        return shape or PATTERNS["ring"]
+    pairs = {(rng.randrange(b), b) for b in range(1, ranks)}
+    pairs |= {tuple(sorted(rng.sample(range(ranks), 2))) for _ in range(rng.randrange(ranks))}
+    weights = rng.choice(((1.0,), (1.0, 2.0, 4.0), (1.0, 3.0, 5.0, 10.0)))
+    return Pattern(
+        "given", False, ranks, tuple((a, b, rng.choice(weights)) for a, b in sorted(pairs))
+    )
+
+
+def random_needs(rng: random.Random, case: Case) -> Needs:
+    """Mostly none, else one or two."""
+    machine, needs = case.machine, Needs()
+    label = rng.choice(
+        (machine.socket, machine.socket, [rng.randrange(3) for _ in machine.indices])
+    )
+    groups = [
+        frozenset(gpu for gpu, own in zip(machine.indices, label, strict=True) if own == one)
+        for one in set(label)
+    ]
+    for kind in rng.sample(("required", "within", "at_most", "nvlink", "least", "", "", ""), 3)[
+        : rng.randrange(3)
+    ]:
+        if kind == "required":
+            needs = replace(
+                needs,
+                required=frozenset(rng.sample(case.admitted, rng.randrange(1, case.count + 1))),
+            )
+        if kind == "within":
+            needs = replace(needs, within=tuple(groups))
+        if kind == "at_most":
+            needs = replace(needs, at_most=tuple((group, rng.randrange(4)) for group in groups))
+        if kind == "nvlink":
+            needs = replace(needs, nvlink=True)
+        if kind == "least" and (ranked := case.ranked()):
+            least = (rng.choice(ranked).effective or 0) / MICRO
+            needs = replace(
+                needs, least_gb_per_s=max(0.0, least + rng.choice((-0.5, 0.0, 0.0, 0.000001)))
+            )
+    return needs
+
+
+def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -> Case:
+    free = rng.sample(machine.indices, rng.randrange(1, min(8, len(machine.indices)) + 1))
+    if rng.random() < 0.5:
+        free = rng.sample(machine.indices, min(8, len(machine.indices)))
+    admitted = rng.sample(free, rng.randrange(1, len(free) + 1)) if rng.random() < 0.3 else free
+    count = min(rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 8)), len(admitted))
+    pattern = random_pattern(rng, count)
+    case = Case(machine, free, admitted, count, policy, model, rng.random() < 0.6, pattern)
+    return replace(case, needs=random_needs(rng, case))
+
+
+# ---------------------------------------------------------------------------------------------------- the tests
+
+
+POLICIES = ["baseline", "fcfs", "best_fit", "greedy", "preserve", "preserve_paper"]
+MODELS = ["cut", "mapa", "measured"]
+
+
+def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
+    """What was found, as the second implementation has it."""
+    if found is None:
+        return None
+    scores = found.scores
+    exact = scores[: field_names(Scores).index("fragmentation")]
+    figures = [None if figure is None else micro(figure) for figure in exact]
+    return (found.gpus, *figures, round(scores.fragmentation, 9), scores.communication_cost)
+
+
+def wanted(ranked: Ranked) -> tuple[Any, ...]:
+    return (*ranked[:5], round(float(-ranked.filling), 9), ranked.cost)
+
+
+def random_cases(seed: str, policy: str, model: str, count: int) -> Iterator[Case]:
+    rng = random.Random(seed)
+    for _ in range(count // 4):
+        machine = Machine(random_topology(rng, rng.randrange(1, 11)))
+        for _ in range(4):
+            yield random_case(rng, machine, policy, model)
+
+
+@pytest.mark.parametrize(("seed", "count"), [(0, 40)])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policy_finds_what_trying_everything_finds(
+    policy: str, model: str, seed: int, count: int
+) -> None:
+    """Each policy takes the set and the mapping that its scores put first, or none if none has what is needed."""
+    for case in random_cases(f"{seed} {policy} {model}", policy, model, count):
+        want = next(map(wanted, case.ranked()), None)
+        assert shown(place(case.problem(), policy)) == want, case
+
+
+@pytest.mark.parametrize("count", [16])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(
+    policy: str, model: str, count: int
+) -> None:
+    """What is ranked is in the order of the scores, and what is left out has the scores of one before it."""
+    for case in random_cases(f"ranking {policy} {model}", policy, model, count):
+        listed = [shown(candidate) for candidate in ranking(case.problem(), policy)]
+        every = [wanted(ranked) for ranked in case.ranked()]
+        assert [candidate for candidate in every if candidate in listed] == listed, case
+        before = set()
+        for candidate in every:
+            scores = candidate[
+                1:-1
+            ]  # but the cost, for which also such PCIe counts as no link uses
+            before |= {scores} if candidate in listed else set()
+            assert scores in before, (candidate, case)
+
+
+def test_candidates_are_counted() -> None:
+    """A placement says how many sets there were, alike or not, with the required GPUs and within the groups."""
+    for asked in random_cases("counted", "preserve", "cut", 400):
+        case = replace(
+            asked, needs=replace(asked.needs, at_most=(), nvlink=False, least_gb_per_s=0.0)
+        )
+        every = combinations(sorted(case.machine.at[gpu] for gpu in case.admitted), case.count)
+        assert case.problem().candidates == sum(case.suits(gpus, None) for gpus in every), case
+
+
+def test_cases_cover_what_they_should() -> None:
+    """The random cases hold ties, every size, every need and its failure, parts that PCIe joins, and many machines."""
+    seen = set()
+    for case in random_cases("covered", "preserve", "cut", 800):
+        ranked, machine = case.ranked(), case.machine
+        seen.add(f"{case.count} GPUs")
+        seen |= {name for name, value in as_dict(case.needs).items() if value}
+        seen |= {
+            f"no {name}" for name, value in as_dict(case.needs).items() if value and not ranked
+        }
+        seen.add("weights" if len({weight for *_, weight in case.pattern.given}) > 1 else "")
+        seen.add("constrained" if len(case.admitted) < len(case.free) else "")
+        seen.add(
+            "tied" if len(ranked) > 1 and wanted(ranked[0])[1:] == wanted(ranked[1])[1:] else ""
+        )
+        chosen = [machine.at[gpu] for gpu in ranked[0].gpus] if ranked else []
+        joined = (
+            len(chosen) > 1 and widest_ways(machine.nvlinks[np.ix_(chosen, chosen)][None])[0] > 0
+        )
+        switched = np.count_nonzero(machine.into_switch[chosen])
+        seen.add("over PCIe" if len(chosen) > 1 and not joined else "")
+        seen.add("partly behind a switch" if joined and 1 < switched < len(chosen) else "")
+        seen.add("several machines" if len({gpu.node for gpu in machine.topology.gpus}) > 1 else "")
+    needs = ("required", "within", "at_most", "nvlink", "least_gb_per_s")
+    kinds = {
+        "weights",
+        "constrained",
+        "tied",
+        "over PCIe",
+        "partly behind a switch",
+        "several machines",
+    }
+    assert seen >= {
+        *(f"{n} GPUs" for n in range(1, 9)),
+        *kinds,
+        *needs,
+        *(f"no {name}" for name in needs[1:]),
+    }
+
+
+SIXTEEN = {
+    **{
+        f"{name}, {count}": (name, count)
+        for name in ("torus-2d-16", "cube-mesh-16", "dgx2")
+        for count in (2, 3, 4, 5, 6)
+    },
+    **{f"random {seed}, {2 + seed % 5}": (seed, 2 + seed % 5) for seed in range(15)},
+    **{
+        f"{name}, {count}": (name, count)
+        for name, count in (("torus-2d-16", 12), ("cube-mesh-16", 8), ("dgx2", 13))
+    },
+}
+
+
+@pytest.mark.parametrize("sensitive", [True, False], ids=["sensitive", "insensitive"])
+@pytest.mark.parametrize("case", [case for case, (_, count) in SIXTEEN.items() if count < 4])
+def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
+    """On machines of 16 GPUs preserve takes the best of all sets, idle or with some GPUs busy."""
+    name, count = SIXTEEN[case]
+    rng = random.Random(case)
+    topology = (
+        random_topology(rng, 16) if isinstance(name, int) else load_described_machine(name)[0]
+    )
+    free = (
+        rng.sample(range(16), max(count, rng.choice((13, 14, 16))))
+        if count < 8
+        else list(range(16))
+    )
+    pattern = PATTERNS[rng.choice(("ring", "all_to_all")) if count < 5 else "all_to_all"]
+    asked = Case(Machine(topology), free, free, count, "preserve", "cut", sensitive, pattern)
+    assert shown(place(asked.problem(), "preserve")) == wanted(asked.ranked()[0])
+
+
+def test_set_that_many_nvlinks_leave_in_parts() -> None:
+    """Three GPUs in a triangle of single NVLinks and a fourth beside one of them are faster than four on one bridge."""
+    gpus = tuple(Gpu(index, f"GPU-{index}", "test", 1 << 34, **CARDS["H100"]) for index in range(8))
+    path = {**dict.fromkeys(combinations(range(4, 8), 2), "PHB"), (2, 3): "PIX"}
+    links = wired(gpus, lambda a, b: Wire(path.get((a, b), "SYS"), int(b < 3)))
+    machine = Machine(Topology("test", gpus, links, "a test"))
+    case = Case(
+        machine,
+        [*range(8)],
+        [*range(8)],
+        4,
+        "preserve_paper",
+        "cut",
+        sensitive=True,
+        pattern=PATTERNS["ring"],
+    )
+    placement = place(case.problem(), "preserve_paper")
+    assert (placement.gpus, placement.scores.effective_bandwidth) == ((0, 1, 2, 3), 48)
+    assert shown(placement) == wanted(case.ranked()[0])
+
+
+def dgx1_problem(
+    count: int, *, pattern: str = "ring", sensitive: bool, free: Iterable[int] = range(8)
+) -> PlacementProblem:
+    topology, _ = load_described_machine("dgx1-v100")
+    free = list(free)
+    return PlacementProblem(
+        topology,
+        free=free,
+        admitted=free,
+        count=count,
+        pattern=PATTERNS[pattern],
+        sensitive=sensitive,
+        model="cut",
+    )
+
+
+def test_vgg16_on_an_idle_dgx1() -> None:
+    """Three GPUs for vgg16 on an idle DGX-1 V100: 0, 2 and 3, with 60 GB/s; 311 are preserved, now and later."""
+    said = load_profile("vgg16").communication
+    placement = place(
+        dgx1_problem(3, pattern=said.pattern, sensitive=said.bandwidth_sensitive), "preserve"
+    )
+    assert placement.gpus == (0, 2, 3)
+    assert placement.scores[:4] == (125, 60, 311, 622)
+    assert placement.candidates == 56
+
+
+SPARING = ("lasting_bandwidth", "aggregate_bandwidth", "fragmentation")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "policy", "sensitive", "want"),
+    [
+        ("baseline takes the lowest indices", "baseline", True, ()),
+        ("greedy looks at the pattern's links alone", "greedy", True, ("aggregate_bandwidth",)),
+        (
+            "a sensitive job comes first, then those after it",
+            "preserve",
+            True,
+            ("effective_bandwidth", *SPARING),
+        ),
+        ("an insensitive job spares the links, then stays compact", "preserve", False, SPARING),
+        (
+            "as printed a sensitive job looks at itself alone",
+            "preserve_paper",
+            True,
+            ("effective_bandwidth",),
+        ),
+        (
+            "as printed an insensitive job looks at others alone",
+            "preserve_paper",
+            False,
+            ("preserved_bandwidth",),
+        ),
+    ],
+)
+def test_scores_that_decide(
+    sentence: str, policy: str, sensitive: bool, want: tuple[str, ...]
+) -> None:
+    """A placement names the scores that decided it, in order of weight."""
+    assert place(dgx1_problem(3, sensitive=sensitive), policy).by == want, sentence
+
+
+@pytest.mark.parametrize("free", [range(8), (0, 1, 2, 3, 7), (1, 4, 5, 6)])
+def test_one_gpu_is_insensitive(free: Iterable[int]) -> None:
+    """A single GPU has no link to be sensitive about: it goes where it spoils least for others."""
+    asked = dgx1_problem(1, sensitive=True, free=free)
+    assert asked.sensitive is False
+    placement = place(asked, "preserve")
+    assert placement == place(dgx1_problem(1, sensitive=False, free=free), "preserve")
+    assert placement.by == SPARING
+    assert placement.scores[:2] == (None, None)

@@ -1,0 +1,792 @@
+"""Profiles: what a file may say, what stands under it, sizes that nobody measured, and the library that is shipped."""
+
+import json
+import tomllib
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
+from gpulaunch.leases.share import Client, Objective, Share, parse_share, share_document
+from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.profiles.collocation import slowdowns_both_ways
+from gpulaunch.profiles.demand import CurvePoint, Demand
+from gpulaunch.profiles.document.inherit import read_reference
+from gpulaunch.profiles.document.override import overridden
+from gpulaunch.profiles.document.schema import profile_schema
+from gpulaunch.profiles.document.section import Part, Section
+from gpulaunch.profiles.profile import Profile, parse_profile
+from gpulaunch.records import replace
+from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.intensity import is_memory_intensive
+from gpulaunch.sharing.interference import judge
+from gpulaunch.sharing.partition import partition
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted((ROOT / "profiles" / "workloads").glob("*.toml"))
+
+# ------------------------------------------------------------------------------------------- one table for all
+
+
+def sections(section: type[Section] = Profile) -> dict[str, type[Section]]:
+    return {name: key.section for name, key in section.keys.items() if isinstance(key, Part)}
+
+
+def sample(rule: Any) -> Any:
+    """Some value that a rule admits."""
+    if isinstance(rule, Above):
+        return rule.most
+    if isinstance(rule, RowOf):
+        return [0, 1, 2.5]
+    if isinstance(rule, ListOf):
+        return [sample(rule.rule)] * max(1, rule.least)
+    if isinstance(rule, TableOf):
+        return {next(iter(rule.names), "one"): sample(rule.rule)}
+    if isinstance(rule, tuple):
+        return rule[-1]
+    return {str: "words", bool: True, dict: {}}[rule]
+
+
+def whole_section(section: type[Section]) -> dict[str, Any]:
+    return {
+        name: sample(key.rule) for name, key in section.keys.items() if not isinstance(key, Part)
+    }
+
+
+def whole_document() -> dict[str, Any]:
+    """A profile that says everything."""
+    document = whole_section(Profile) | {
+        name: whole_section(section) for name, section in sections().items()
+    }
+    document["placement"]["one_per_node"] = False
+    document["scaling"]["profiles"] = {"1": "a", "0.5": "b"}
+    return document
+
+
+def test_every_key_is_an_attribute() -> None:
+    """Whatever a document may say is an attribute of the record, under the same name; what it does not say is None."""
+    document = whole_document()
+    profile, nothing = parse_profile(document), Profile()
+    for section in sections():
+        record, empty = getattr(profile, section), getattr(nothing, section)
+        assert {key: getattr(record, key) for key in record.keys} == document[section]
+        assert not empty
+        assert all(not getattr(empty, key) for key in empty.keys)
+    assert {name: getattr(profile, name) for name in whole_section(Profile)} == whole_section(
+        Profile
+    )
+
+
+def test_records_do_not_change() -> None:
+    """Neither a key of a record nor a new attribute can be set."""
+    profile = Profile({"name": "job"})
+    with pytest.raises(AttributeError):
+        profile.gpus = 2
+    with pytest.raises(AttributeError):
+        profile.resources.power = 2.0
+    assert profile.but(gpus=2).gpus == 2
+    assert profile.gpus is None
+
+
+VALIDATOR = jsonschema.Draft202012Validator(profile_schema())
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_profiles_follow_the_schema(path: Path) -> None:
+    """Every shipped profile is one by the schema."""
+    VALIDATOR.validate(tomllib.loads(path.read_text()))
+
+
+def values(rule: Any) -> st.SearchStrategy[Any]:
+    """What a rule admits."""
+    if isinstance(rule, RowOf) or rule is dict:
+        return st.nothing()  # tables and rows that are wholes of their own come from elsewhere
+    if isinstance(rule, Above):
+        return st.floats(rule.least, rule.most, exclude_min=True)
+    if isinstance(rule, ListOf):
+        return st.lists(values(rule.rule), min_size=rule.least, max_size=min(rule.most, 3))
+    if isinstance(rule, TableOf):
+        names = st.sampled_from(rule.names) if rule.names else st.text(max_size=5)
+        return st.dictionaries(names, values(rule.rule), max_size=3)
+    if isinstance(rule, tuple) and not isinstance(rule[0], str):
+        return (
+            st.integers(*rule)
+            if isinstance(rule[0], int)
+            else st.floats(*rule) | st.integers(0, int(rule[1]))
+        )
+    return (
+        st.sampled_from(rule)
+        if isinstance(rule, tuple)
+        else {str: st.text(max_size=5), bool: st.booleans()}[rule]
+    )
+
+
+WORDS = st.text(max_size=5) | st.sampled_from(["words", "a b"])  # also none, which is refused
+
+
+def section_documents(section: type[Section]) -> st.SearchStrategy[dict[str, Any]]:
+    apart = {"edges": st.just([[0, 1, 2.5], [2, 1, 1]]), "variants": st.just({})}
+    fields = {
+        name: section_documents(key.section)
+        if isinstance(key, Part)
+        else apart[name]
+        if name in apart
+        else values(key.rule)
+        for name, key in section.keys.items()
+    }
+    needed = {name: fields.pop(name) for name in section.required}
+    needed |= {name: WORDS for name in needed if section.keys[name].rule is str}
+    return st.fixed_dictionaries(needed, optional=fields)
+
+
+JUNK = st.sampled_from(
+    [None, "x", "ring", "", -1, 0, 2.5, 1e30, True, [], {}, [1], [[0, 1]], {"x": 1}, [None]]
+)
+
+
+def taken(document: dict[str, Any]) -> bool:
+    try:
+        parse_profile(document)
+    except FieldError:
+        return False
+    return True
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> dict[str, Any]:
+    """A document with one thing changed, left out or added, at any depth."""
+    document = deepcopy(draw(section_documents(Profile)))
+    table = document
+    while True:
+        inner = [value for value in table.values() if isinstance(value, dict)]
+        if not inner or draw(st.integers(0, 2)) == 0:
+            break
+        table = draw(st.sampled_from(inner))
+    key = draw(st.sampled_from([*table, "surprise"]))
+    if draw(st.integers(0, 3)) == 0:
+        table.pop(key, None)
+    else:
+        table[key] = draw(JUNK)
+    return document
+
+
+@given(section_documents(Profile) | mutated())
+def test_schema_and_checker_agree(document: dict[str, Any]) -> None:
+    """What the checker takes is valid by the schema, so what the schema refuses the checker refuses."""
+    if taken(document):
+        VALIDATOR.validate(document)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "change"),
+    [
+        ("an unknown key", {"gpu": 2}),
+        ("an unknown key of a section", {"resources": {"power": 2, "source": "x"}}),
+        ("no source", {"resources": {"power_w": 2}}),
+        ("more than all", {"resources": {"idle_percentage": 100.5, "source": "x"}}),
+        ("half the counters", {"counters": {"llc_hit_rate_percentage": 5, "source": "x"}}),
+        ("half a curve", {"sm_curve": {"throughput": [1], "source": "x"}}),
+        ("together and apart", {"placement": {"single_node": True, "one_per_node": True}}),
+        ("a weight of nothing", {"communication": {"weight": 0, "source": "x"}}),
+        ("an edge of two numbers", {"communication": {"edges": [[0, 1]], "source": "x"}}),
+        ("a word that nobody knows", {"resources": {"utilization": "busy", "source": "x"}}),
+        ("a variant with a name of its own", {"variants": {"a=1": {"name": "x"}}}),
+        ("a variant that cannot be asked for", {"variants": {"a,b": {}}}),
+        ("a variant of no name", {"variants": {"  ": {}}}),
+        ("no name", {"name": ""}),
+        ("a name of spaces", {"name": "  "}),
+        ("a name with a variant", {"name": "x@y"}),
+        ("a name that is a path", {"name": "x/y"}),
+        ("an empty source", {"resources": {"power_w": 2, "source": ""}}),
+        ("a source of spaces", {"variants": {"a": {"resources": {"power_w": 2, "source": "  "}}}}),
+        ("no argv", {"command": []}),
+        ("the spread of what is no figure", {"runs": {"spread": {"foo": 3}}}),
+        ("a percentile of what is no number", {"runs": {"percentile_95": {"driver": 3}}}),
+        ("another format", {"version": 2}),
+        ("a scaling of nothing", {"scaling": {"parameter": "size"}}),
+    ],
+)
+def test_both_refuse(sentence: str, change: dict[str, Any]) -> None:
+    """Schema and checker both refuse what is wrong by itself."""
+    document = {"name": "job", **change}
+    assert not VALIDATOR.is_valid(document), sentence
+    assert not taken(document), sentence
+
+
+@pytest.mark.parametrize("name", ["x\ny", "x\x1b[2J"])
+def test_names_that_no_terminal_shows(name: str) -> None:
+    """Nobody can ask for a name with control characters."""
+    assert not taken({"name": name})
+
+
+def test_edges_that_stand_twice() -> None:
+    """A pair of ranks has one edge, whichever is named first."""
+    for again in ([0, 1, 2], [1, 0, 2]):
+        document = {
+            "name": "job",
+            "communication": {"edges": [[0, 1, 9], [1, 2, 1], again], "source": "x"},
+        }
+        with pytest.raises(FieldError, match="edges: 0-1 stands twice, in either order") as problem:
+            parse_profile(document)
+        assert problem.value.path == ("communication", "edges", 2)
+
+
+def test_dates_may_be_those_of_toml(tmp_path: Path) -> None:
+    """A date without quotes is the same date as text."""
+    for written, want in (
+        ("2025-03-31", "2025-03-31"),
+        ("2025-03-31T14:02:11Z", "2025-03-31T14:02:11Z"),
+    ):
+        (tmp_path / "job.toml").write_text(
+            f'name = "job"\n[resources]\ndate = {written}\nsource = "x"'
+        )
+        assert load_profile(str(tmp_path / "job.toml")).resources.date == want
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ('name = "a"\ngpus = 2\ngpus = 3', "3: 'gpus' stands twice"),
+        (
+            'name = "a"\ncommand = [\n"b"]\ngpus = 1\ncommand = [\n"c",\n]\n',
+            "5: 'command' stands twice",
+        ),
+        (
+            'name = "a"\n[resources]\nsource = "x"\n[resources]\npower_w = 2',
+            "4: '[resources]' stands twice",
+        ),
+        (
+            'name = "a"\n[[resources]]\nsource = "x"',
+            "2: resources: it is a list of tables, and one table is wanted",
+        ),
+        ('\ufeffname = "a"', "1: it begins with a byte-order mark: save it as UTF-8 without one"),
+        (
+            f"name = {'[' * 9999}",
+            " beyond what can be read: tables or lists in one another, too deep",
+        ),
+        ('name = "a"\nsurprise = 1', "2: unknown key 'surprise': known here are version, name, "),
+        ('name = "a"\ngpu = 1', "2: unknown key 'gpu': nearest is 'gpus'"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, want: str) -> None:
+    """What is wrong is told in the words of whoever writes profiles, not of a parser."""
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    assert refused(str(path)).message.startswith(f"{path}:{want}")
+
+
+# ---------------------------------------------------------------------------------------------- base and variants
+
+BASE = """\
+name = "below"
+description = "the one below"
+command = ["train", "--fast"]
+
+[resources]
+memory_mib = 1000
+power_w = 90
+measured_on = "A100"
+date = "2025-01-01"
+source = "sampled"
+
+[runs]
+count = 5
+
+[runs.spread]
+memory_mib = 10
+power_w = 3
+
+[collocation]
+source = "tried"
+
+[collocation.slowdown_percentage]
+vgg16 = 10
+gmm = 3
+
+[sm_curve]
+sm_percentage = [50, 100]
+throughput = [3, 4]
+unit = "images/s"
+source = "swept"
+
+[variants."batch=1"]
+gpus = 2
+
+[variants."batch=1".communication]
+weight = 4
+source = "read"
+
+[variants."precision=fp16"]
+gpus = 3
+"""
+
+OWN = """\
+name = "own"
+base = "./below.toml"
+
+[resources]
+memory_mib = 700
+measured_on = "H100"
+source = "sampled again"
+
+[collocation]
+source = "tried again"
+slowdown_percentage = { vgg16 = 20 }
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "below.toml").write_text(BASE)
+    (tmp_path / "own.toml").write_text(OWN)
+    return tmp_path
+
+
+def refused(name: str) -> UsageError:
+    with pytest.raises(UsageError) as problem:
+        load_profile(name)
+    return problem.value
+
+
+def test_a_profile_stands_on_another(files: Path) -> None:
+    """What a file says counts, the rest is its base's; tables are merged and lists are replaced."""
+    profile = load_profile(str(files / "own.toml"))
+    assert (profile.name, profile.description, profile.command) == (
+        "own",
+        "the one below",
+        ["train", "--fast"],
+    )
+    assert (profile.resources.memory_mib, profile.resources.power_w) == (700, 90)
+    assert profile.slowdowns == {"vgg16": 0.2, "gmm": 0.03}
+    assert profile.curve == (CurvePoint(50, 3), CurvePoint(100, 4))
+
+
+def test_a_source_names_all_that_gave_figures(files: Path) -> None:
+    """A source names base and file if both gave figures; nobody's GPU or date stands for another's figures."""
+    resources = load_profile(str(files / "own.toml")).resources
+    assert resources.source == "sampled again; the rest as ./below.toml on A100: sampled"
+    assert (resources.measured_on, resources.date) == ("H100", None)
+    assert (
+        load_profile(str(files / "own.toml")).collocation.source
+        == "tried again; the rest as ./below.toml: tried"
+    )
+    whole = OWN.replace("memory_mib = 700", "memory_mib = 700\npower_w = 80")
+    (files / "own.toml").write_text(whole)
+    assert load_profile(str(files / "own.toml")).resources.source == "sampled again"
+
+
+def test_spread_of_what_was_replaced_is_gone(files: Path) -> None:
+    """How a figure differed between runs is not told of another figure."""
+    runs = load_profile(str(files / "own.toml")).runs
+    assert (runs.count, runs.spread) == (5, {"power_w": 3})
+
+
+def test_a_curve_is_replaced_as_a_whole(files: Path) -> None:
+    """Half of one curve is never put together with half of another."""
+    path = files / "own.toml"
+    path.write_text(
+        f'{OWN}\n[sm_curve]\nsm_percentage = [100]\nthroughput = [9]\nsource = "swept again"\n'
+    )
+    profile = load_profile(str(path))
+    assert profile.curve == (CurvePoint(100, 9),)
+    assert (profile.sm_curve.unit, profile.sm_curve.source) == (None, "swept again")
+
+
+def test_variants_go_over_the_file_in_order(files: Path) -> None:
+    """A variant is asked for after an @, also of a base; of several the last one counts."""
+    path = str(files / "own.toml")
+    profile = load_profile(f"{path}@batch=1")
+    assert (profile.name, profile.gpus, profile.communication.weight) == ("own@batch=1", 2, 4)
+    both = load_profile(f"{path}@batch=1,precision=fp16")
+    assert (both.name, both.gpus, both.communication.weight) == ("own@batch=1,precision=fp16", 3, 4)
+    assert load_profile(f"{path}@precision=fp16@batch=1").gpus == 2
+    assert load_profile(path).gpus is None
+
+
+def test_base_with_a_variant(files: Path) -> None:
+    """A profile may stand on a variant of another."""
+    (files / "own.toml").write_text('name = "own"\nbase = "./below.toml@batch=1"')
+    profile = load_profile(str(files / "own.toml"))
+    assert (profile.name, profile.gpus, profile.communication.weight) == ("own", 2, 4)
+
+
+def test_own_profile_stands_on_the_shipped_one_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base of the file's own name is the next one of that name."""
+    directory = tmp_path / "gpulaunch" / "profiles"
+    directory.mkdir(parents=True)
+    (directory / "vgg16.toml").write_text('name = "vgg16"\nbase = "vgg16"\ngpus = 5')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    profile = load_profile("vgg16")
+    assert (profile.gpus, profile.communication.collective_calls_per_iteration) == (5, 160_001)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "file", "old", "new", "want"),
+    [
+        (
+            "no such base",
+            "own",
+            "./below.toml",
+            "below",
+            "own.toml:2: base: unknown profile 'below'",
+        ),
+        (
+            "no such file",
+            "own",
+            "./below",
+            "./beneath",
+            "own.toml:2: base: {}/beneath.toml: no such file or directory",
+        ),
+        (
+            "two sizes at once",
+            "own",
+            "below.toml",
+            "below.toml@batch=1,batch=4",
+            "own.toml:2: base: 'batch' is asked for twice: batch=1, batch=4",
+        ),
+        (
+            "no such variant",
+            "own",
+            "below.toml",
+            "below.toml@b",
+            "own.toml:2: base: profile 'below' has no variant 'b'",
+        ),
+        (
+            "the base is wrong",
+            "below",
+            "= 90",
+            "= -1",
+            "below.toml:7: power_w: -1 is not within 0 to 100000",
+        ),
+        (
+            "itself",
+            "own",
+            "below",
+            "own",
+            "own.toml:2: base: these stand on each other in a circle: own -> ./own.toml",
+        ),
+        (
+            "a circle",
+            "below",
+            "[resources]",
+            'base = "./own.toml"\n[resources]',
+            "below.toml:5: base: these stand on each other in a circle: own -> below -> ./own.toml",
+        ),
+        (
+            "a variant is wrong",
+            "below",
+            "weight = 4",
+            "weight = 0",
+            "below.toml:36: weight: 0 is not within 0.001 to 1000",
+        ),
+        (
+            "a variant without source",
+            "below",
+            'source = "read"\n',
+            "",
+            "below.toml:35: key 'source' is missing in communication",
+        ),
+        (
+            "no source",
+            "own",
+            'source = "sampled again"\n',
+            "",
+            "own.toml:4: key 'source' is missing in resources",
+        ),
+    ],
+)
+def test_mistakes_of_files_that_stand_on_each_other(
+    files: Path, sentence: str, file: str, old: str, new: str, want: str
+) -> None:
+    """A mistake is told with path and line of the file that has it."""
+    path = files / f"{file}.toml"
+    assert path.read_text().count(old) == 1, sentence
+    path.write_text(path.read_text().replace(old, new))
+    assert refused(str(files / "own.toml")).message == f"{files}/{want.format(files)}", sentence
+
+
+def test_contradiction_between_files(files: Path) -> None:
+    """What only both files together get wrong is told of the topmost that takes part."""
+    (files / "below.toml").write_text('name = "below"\n[placement]\nsingle_node = true')
+    (files / "own.toml").write_text(
+        'name = "own"\nbase = "./below.toml"\n[placement]\none_per_node = true'
+    )
+    assert refused(str(files / "own.toml")).message.startswith(
+        f"{files}/own.toml:4: one_per_node: true, and so is"
+    )
+
+
+def test_too_many_stand_on_each_other(tmp_path: Path) -> None:
+    """At most 16 bases."""
+    for number in range(30):
+        (tmp_path / f"p{number}.toml").write_text(
+            f'name = "p{number}"\nbase = "./p{number + 1}.toml"'
+        )
+    (tmp_path / "p30.toml").write_text('name = "p30"')
+    assert load_profile(str(tmp_path / "p14.toml")).name == "p14"
+    assert (
+        "more than 16 profiles stand on each other: p13 -> p14 -> "
+        in refused(str(tmp_path / "p13.toml")).message
+    )
+
+
+def test_unknown_variant_lists_those_there_are(files: Path) -> None:
+    """A variant that does not exist is an error with those that do."""
+    problem = refused(f"{files}/below.toml@batch=2")
+    assert problem.message == "profile 'below' has no variant 'batch=2'"
+    assert problem.hint == "known are below@batch=1, below@precision=fp16"
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("vgg16", ("vgg16", ())),
+        ("vgg16@batch=1", ("vgg16", ("batch=1",))),
+        ("./a@b/c.toml", ("./a@b/c.toml", ())),
+        ("/a/c.toml@x=1,y=2", ("/a/c.toml", ("x=1", "y=2"))),
+    ],
+)
+def test_references(text: str, want: tuple[str, tuple[str, ...]]) -> None:
+    """What stands after the last path's @ is asked of the profile."""
+    assert read_reference(text) == want
+
+
+# ------------------------------------------------------------------------------------------------------ sizes
+
+
+def test_sizes_that_the_paper_uses() -> None:
+    """Between and beyond the sizes of mps-sharing-2024 Table II figures follow a power law, and say so."""
+    kripke, warpx, athenapk = map(
+        load_profile, ("kripke@size=2", "warpx@size=2", "athenapk@size=8")
+    )
+    assert kripke.resources.sm_utilization_percentage == pytest.approx(40.97, abs=0.005)  # about 40
+    assert warpx.resources.sm_utilization_percentage == pytest.approx(50.72, abs=0.005)  # about 50
+    assert athenapk.resources.sm_utilization_percentage == pytest.approx(60.6, abs=0.2)
+    assert athenapk.resources.memory_bandwidth_utilization_percentage < 30
+    assert (warpx.resources.memory_mib, warpx.resources.memory_is_reservation) == (61_453, True)
+    assert kripke.resources.source == (
+        "predicted: power law through kripke-1x and kripke-4x (mps-sharing-2024 Table II)"
+    )
+    assert kripke.demand.name == "kripke@size=2"
+    energy = kripke.resources.power_w * kripke.resources.duration_s
+    assert kripke.resources.energy_j == pytest.approx(energy, rel=0.01)
+
+
+def test_sizes_that_were_measured() -> None:
+    """A size that was measured is as it was measured."""
+    assert load_profile("kripke@size=4").resources == load_profile("kripke-4x").resources
+    assert load_profile("kripke@size=4.0").name == "kripke@size=4.0"
+
+
+def test_percentages_end_at_100() -> None:
+    """However large the problem, no percentage passes 100, and however small, memory is 1 MiB at least."""
+    large, small = load_profile("cholla-mhd@size=100"), load_profile("kripke@size=0.01")
+    assert large.resources.sm_utilization_percentage == 100.0
+    assert small.resources.memory_mib == 1
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "abc", "nan", "inf"])
+def test_sizes_are_numbers_above_0(size: str) -> None:
+    """Who asks for another size is told which there may be."""
+    want = f"profile 'kripke' has no variant 'size={size}': any number above 0 is allowed for size"
+    assert refused(f"kripke@size={size}").message == want
+
+
+def test_one_size_at_a_time() -> None:
+    """The same parameter twice is refused, also with the same value."""
+    assert refused("kripke@size=1,size=4").message == "'size' is asked for twice: size=1, size=4"
+    assert (
+        refused("alexnet@batch=1@batch=1").message == "'batch' is asked for twice: batch=1, batch=1"
+    )
+
+
+@pytest.mark.parametrize("size", ["401", "0.0099"])
+def test_sizes_far_from_what_was_measured(size: str) -> None:
+    """A law through sizes 1 and 4 goes from 0.01 to 400."""
+    want = f"scaling: size={size} is extrapolated too far: size=0.01 to 400 is within 100 times what was measured"
+    assert refused(f"kripke@size={size}").message.endswith(want)
+    assert load_profile("kripke@size=400").name == "kripke@size=400"
+
+
+def test_nothing_to_draw_a_law_through() -> None:
+    """One size tells nothing of others."""
+    problem = refused("berkeleygw-epsilon@size=2")
+    want = "scaling: size=2 was not measured, and no law goes through size=1 alone"
+    assert problem.message.endswith(want)
+    assert load_profile("berkeleygw-epsilon@size=1").resources.memory_mib == 30_157
+
+
+def test_zero_runs_along_a_line(tmp_path: Path) -> None:
+    """A figure of 0 at one size runs along a straight line, and never under 0."""
+    for size, pcie in ((1, 0), (3, 4)):
+        text = f'name = "s{size}"\n[resources]\npcie_tx_gb_per_s = {pcie}\nsource = "x"\nmeasured_on = "G{size}"'
+        (tmp_path / f"s{size}.toml").write_text(text)
+    scaling = (
+        'name = "s"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "./s1.toml", 3 = "./s3.toml" }'
+    )
+    (tmp_path / "s.toml").write_text(scaling)
+    got = {n: load_profile(f"{tmp_path}/s.toml@n={n}").resources for n in (0.5, 2, 4)}
+    assert {n: one.pcie_tx_gb_per_s for n, one in got.items()} == {0.5: 0.0, 2: 2.0, 4: 6.0}
+    assert got[2].measured_on is None  # they do not agree on it
+
+
+# -------------------------------------------------------------------------------------------- what sharing makes of it
+
+A100X = Capacity(memory_bytes=80 << 30, most_clients=48)
+
+
+def test_intensity_speaks_last() -> None:
+    """What somebody says of a job counts where neither its curve nor its counters tell."""
+    said = Demand("job", 50, 50, 1 << 30, intensity="memory")
+    assert is_memory_intensive(said, A100X) is True
+    assert is_memory_intensive(replace(said, intensity="compute"), A100X) is False
+    assert is_memory_intensive(replace(said, intensity=None), A100X) is None
+    straight = (CurvePoint(50, 1.0), CurvePoint(100, 2.0))
+    assert is_memory_intensive(replace(said, curve=straight), A100X) is False
+
+
+def test_memory_intensive_without_a_curve_keeps_an_even_share() -> None:
+    """Nobody knows with how few SMs such a job gets along, so none are taken from it."""
+    memory, compute = (
+        Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute")
+    )
+    found = partition([memory, compute], A100X)
+    assert found.sm_percentages == (50, 50)
+    assert partition([memory, replace(memory, name="other")], A100X).sm_percentages == (50, 50)
+    assert "no curve says how few SMs are enough, so an even share each: memory" in found.reason
+
+
+def test_slowdown_on_one_gpu_goes_first(tmp_path: Path) -> None:
+    """Beside a job on one GPU counts what was measured there, beside others what was on one socket."""
+    path = tmp_path / "job.toml"
+    path.write_text(
+        'name = "job"\n[collocation]\nsource = "a"\nslowdown_percentage = { x = 1, y = 2 }\n'
+        '[shared_gpu]\nsource = "b"\nslowdown_percentage = { x = 30 }\npredicted_from = "vgg16"\n'
+    )
+    profile = load_profile(str(path))
+    assert profile.gpu_slowdowns == {"x": 0.3, "y": 0.02}
+    assert profile.slowdowns == {"x": 0.01, "y": 0.02}
+    assert profile.predicted_beside == ("x",)
+
+
+def test_slowdowns_of_variants_count_both_ways() -> None:
+    """What a variant says of its neighbours, and they of it, is known under the variants' names."""
+    found = slowdowns_both_ways(load_profile("alexnet@batch=64"))
+    assert found["googlenet@batch=4"] == pytest.approx((0.03043, 0.2865))
+    assert found["alexnet@batch=1"] == pytest.approx((0.04882, 0.24098))
+    assert slowdowns_both_ways(load_profile("kripke-1x")) == {}
+
+
+def test_predicted_slowdown_is_called_so() -> None:
+    """A refusal says whether the slowdown was measured or predicted; so does a lease."""
+    demands = [Demand(name, 10, 10, 1 << 30) for name in "ab"]
+    one, other = (
+        Client(demands[0], Objective("energy"), {"b": 0.5}, ("b",)),
+        Client(demands[1], Objective("energy")),
+    )
+    assert judge([one, other], A100X).reasons == ("predicted slowdown of a 50 % of at most 25 %",)
+    measured = replace(one, predicted=())
+    assert judge([other, measured], A100X).reasons == (
+        "measured slowdown of a 50 % of at most 25 %",
+    )
+    share = Share(("GPU-1",), 50, False, one)
+    assert parse_share(json.loads(json.dumps(share_document(share)))) == share
+
+
+# ---------------------------------------------------------------------------------------------------------- --set
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("vgg16", "vgg16"),
+        ("alexnet@batch=1", "alexnet@batch=1"),
+        ('"alexnet@batch=1"', "alexnet@batch=1"),
+        ("'a.b=\"c'", 'a.b="c'),
+        ("a@b=1,c=2", "a@b=1,c=2"),
+    ],
+)
+def test_set_reaches_names_with_an_equals_sign(key: str, name: str) -> None:
+    """A name in a table may have an = itself, in TOML's quotes or without."""
+    changed = overridden(Profile(), [("--set", f"collocation.slowdown_percentage.{key}=32")])
+    assert changed.collocation.slowdown_percentage == {name: 32}
+
+
+def test_set_goes_over_a_variant() -> None:
+    """A profile with a variant keeps its whole name; a text may have an = itself."""
+    changed = overridden(load_profile("alexnet@batch=1"), [("--set", "description=a=b")])
+    assert (changed.name, changed.description) == ("alexnet@batch=1", "a=b")
+
+
+# -------------------------------------------------------------------------------------------------------- the library
+
+CLASSES = {
+    "compute": "dxtc tpacf binomial-options leukocyte coulombic-potential mergesort pathfinder",
+    "memory": "lavamd gaussian-elimination lbm dwt2d gesummv page-view-count streamcluster",
+}
+OCCUPANCY = """
+athenapk           13.3  51.32
+berkeleygw-epsilon 23.97 41.67
+cholla-gravity     31.45 37.5
+kripke             32.61 43.63
+cholla-mhd         17.72 19.32
+lammps             32.7  35.0
+warpx              24.81 92.55
+"""
+
+
+@pytest.mark.parametrize("intensity", CLASSES)
+def test_classes_of_cd_search(intensity: str) -> None:
+    """The 14 benchmarks of cd-search-ics18 Table 1 have its classes."""
+    for name in CLASSES[intensity].split():
+        classification = load_profile(name).classification
+        assert (classification.intensity, "cd-search-ics18 Table 1" in classification.source) == (
+            intensity,
+            True,
+        )
+    mergesort = load_profile("mergesort").resources
+    got = (mergesort.memory_bandwidth_utilization_percentage, mergesort.utilization)
+    assert got == (13.3, None)  # of a simulated GPU, not by GPM
+
+
+def test_occupancies_of_table_i() -> None:
+    """Size 1x has the warp occupancies of mps-sharing-2024 Table I."""
+    for row in OCCUPANCY.split("\n")[1:-1]:
+        name, achieved, theoretical = row.split()
+        counters = load_profile(f"{name}-1x").counters
+        got = (counters.warp_occupancy_percentage, counters.theoretical_warp_occupancy_percentage)
+        assert got == (float(achieved), float(theoretical)), name
+
+
+@pytest.mark.parametrize("network", ["alexnet", "googlenet"])
+def test_batch_classes_are_the_published_data(network: str) -> None:
+    """Times, split slowdowns and collocations by batch class are the published ones, for two GPUs."""
+    path = ROOT / "profiles" / "generators" / "poisson.toml"
+    published = tomllib.loads(path.read_text())["profile"]
+    for batch in (1, 4, 64, 128):
+        want = parse_profile({"name": "x", **published[f"{network}-b{batch}-n2"]})
+        got = load_profile(f"{network}@batch={batch}")
+        assert (got.gpus, got.resources.duration_s) == (2, want.resources.duration_s)
+        assert got.split_slowdown == want.split_slowdown
+        assert got.slowdowns == {
+            name.removesuffix("-n2").replace("-b", "@batch="): slowdown
+            for name, slowdown in want.slowdowns.items()
+            if name.endswith("-n2")
+        }
+
+
+@pytest.mark.parametrize("network", ["alexnet", "googlenet", "caffenet"])
+def test_weights_by_batch_class(network: str) -> None:
+    """The job graph's weight falls from 4 for the smallest batch to 1 for the largest (topo-aware-sc17 5.1)."""
+    weights = [
+        load_profile(f"{network}@batch={batch}").communication.weight for batch in (1, 4, 64, 128)
+    ]
+    assert weights == [4, 3, 2, 1]

@@ -1,0 +1,396 @@
+"""Calls, pattern and sensitivity out of source code: a labelled set of programs, and what may come in any file."""
+
+import json
+import os
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.errors import UsageError
+from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.pattern_union import union
+from gpulaunch.scan.call import Scan, SourceFile
+from gpulaunch.scan.peers import pattern_of_peer
+from gpulaunch.scan.source_files import MAX_FILE_BYTES, read_sources
+from gpulaunch.scan.sources import scan_sources
+from gpulaunch.show.scan import scan_document, scan_lines
+
+SET = Path(__file__).parents[1] / "scan_set"
+LABELS = tomllib.loads((SET / "expected.toml").read_text())
+
+
+def scanned(name: str, text: str) -> Scan:
+    return scan_sources([SourceFile(name, text)])
+
+
+def labelled(name: str) -> Scan:
+    return scanned(name, (SET / name).read_text())
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labelled_program(name: str) -> None:
+    """Calls, pattern and sensitivity of each labelled program are what its label says."""
+    found = labelled(name)
+    calls = [[call.line, call.api, call.pattern] for call in found.calls]
+    got = {
+        "calls": calls,
+        "pattern": found.pattern,
+        "sensitive": {None: "unknown"}.get(found.sensitive, found.sensitive),
+    }
+    assert got == {key: LABELS[name][key] for key in got}
+
+
+def test_precision_and_recall(capsys) -> None:
+    """Of all calls in the labelled programs at least 95 % are found, and of what is found 95 % are calls."""
+    found, want = Counter(), Counter()
+    for name, label in LABELS.items():
+        found.update((name, call.line, call.api, call.pattern) for call in labelled(name).calls)
+        want.update((name, *call) for call in label["calls"])
+    right = (found & want).total()
+    precision, recall = right / found.total(), right / want.total()
+    silent = sum(not label["calls"] for label in LABELS.values())
+    with capsys.disabled():
+        print(f"\n{len(LABELS)} programs ({silent} without a call), {want.total()} calls:", end=" ")
+        print(f"precision {100 * precision:.1f} %, recall {100 * recall:.1f} %")
+    assert (len(LABELS) >= 60, precision >= 0.95, recall >= 0.95) == (True, True, True)
+
+
+def test_set_is_labelled() -> None:
+    """Each program of the set has a label, and each label a program."""
+    assert {path.name for path in SET.iterdir()} - {"expected.toml"} == set(LABELS)
+
+
+def test_union_is_smallest() -> None:
+    """The union of patterns has every edge of each for up to 64 ranks, and no smaller built-in pattern has."""
+    edges = {
+        name: [{edge[:2] for edge in pattern.edges(ranks)} for ranks in range(2, 65)]
+        for name, pattern in PATTERNS.items()
+    }
+
+    def holds(whole: str, parts: tuple[str, ...]) -> bool:
+        return all(a <= b for part in parts for a, b in zip(edges[part], edges[whole], strict=True))
+
+    for parts in product(PATTERNS, repeat=2):
+        whole = union(parts)
+        assert holds(whole, parts), parts
+        smaller = [
+            name
+            for name in PATTERNS
+            if holds(name, parts) and len(edges[name][30]) < len(edges[whole][30])
+        ]
+        assert smaller == [], parts
+
+
+@pytest.mark.parametrize(
+    ("expression", "pattern"),
+    [
+        ("(rank + 1) % size", "ring"),
+        ("(rank + size - 1) % size", "ring"),
+        ("rank - 1", "chain"),
+        ("(dist.get_rank() + 1)", "chain"),
+        ("rank ^ 1", "chain"),
+        ("size - 1", "star"),
+        ("0", "star"),
+        ("rank > 0 ? rank - 1 : MPI_PROC_NULL", "chain"),
+        ("rank - 1 if rank > 0 else size - 1", "ring"),
+        ("(rank + 2) % size", ""),
+        ("rank ^ mask", ""),
+        ("peers[k]", ""),
+        ("f(rank + 1)", ""),
+        ("MPI_PROC_NULL", "none"),
+    ],
+)
+def test_peer(expression: str, pattern: str) -> None:
+    """What a rank sends to tells the pattern where it is a neighbour or a fixed rank, and nothing else does."""
+    assert pattern_of_peer(re.findall(r"\w+|[^\s\w]", expression)) == pattern
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "confidence"),
+    [
+        ("a.py", "import math\nprint(math.pi)\n", "certain"),
+        ("a.py", "import subprocess\nsubprocess.run(['train'])\n", "likely"),
+        ("a.py", "import mystery\nmystery.train()\n", "likely"),
+        ("a.py", "print 'old'\n", "guess"),
+        ("a.cu", "int main() { cudaDeviceEnablePeerAccess(1, 0); }", "guess"),
+        ("a.cu", '#include "model.h"\nint main() { train(); }', "likely"),
+        ("a.cu", "#include <stdio.h>\nint main() { }", "certain"),
+        ("a.cu", "void f() { ncclAllReduce(a, b, n, t, o, c, s); }", "certain"),
+        ("a.cu", "void f() { ncclSend(a, n, t, rank + 1, c, s); }", "likely"),
+        ("a.cu", "void f() { ncclSend(a, n, t, somebody, c, s); }", "guess"),
+        (
+            "a.cu",
+            "void f() { ncclCommSplit(c, 0, 1, &d, 0); ncclAllReduce(a, b, n, t, o, d, s); }",
+            "likely",
+        ),
+        ("a.py", "from transformers import Trainer\nTrainer()\n", "likely"),
+    ],
+)
+def test_confidence(name: str, text: str, confidence: str) -> None:
+    """How sure the result is follows the rules in docs/scan.md."""
+    assert scanned(name, text).confidence == confidence
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("def f(:\n", "a.py:1: no Python 3: invalid syntax"),
+        ("\nprint 'x'\n", "a.py:2: Python 2, of which nothing is known here"),
+        ("x = '\0'\n", "a.py"),
+        ("(" * 5000, "a.py"),
+        ("x = " + "-" * 200_000 + "1", "a.py"),
+    ],
+    ids=["syntax", "Python 2", "null byte", "brackets", "signs"],
+)
+def test_what_is_no_python(text: str, complaint: str) -> None:
+    """A file that is no Python 3 is told of, and the rest of the program is scanned all the same."""
+    found = scan_sources(
+        [SourceFile("a.py", text), SourceFile("b.c", "void f() { MPI_Bcast(x, 1, t, 0, c); }")]
+    )
+    assert (len(found.calls), found.files, found.confidence) == (1, 1, "likely")
+    assert [warning.startswith(complaint) for warning in found.warnings] == [True]
+
+
+def test_standard_library_is_known() -> None:
+    """Modules that the caller knows, as those of Python's library, leave the result as sure as it was."""
+    text = (
+        "import errno, pdb, optparse, codecs\nimport faulthandler as f\nfrom http import client\n"
+    )
+    found = scan_sources([SourceFile("a.py", text)], known_modules=sys.stdlib_module_names)
+    assert (found.confidence, found.reasons) == ("certain", ("no call moves data between GPUs",))
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (["import one\n"], "what one does is not known"),
+        (["import one, two\n", "import two\n"], "what one and two do is not known"),
+        (
+            ["import a, b\n", "import a, c, d\n", "import e, g\n"],
+            "what a, b, c, d, e and 1 more do is not known",
+        ),
+        (['#include "one.h"\n'], "what one.h brings in is not scanned"),
+        (
+            ['#include "a.h"\n#include "b.h"\n', '#include "b.h"\n'],
+            "what a.h and b.h bring in is not scanned",
+        ),
+        (
+            ["".join(f'#include "{name}{i}.h"\n' for i in range(4)) for name in "ab"],
+            "what a0.h, a1.h, a2.h, a3.h, b0.h and 3 more bring in is not scanned",
+        ),
+    ],
+)
+def test_what_is_not_known(files: list[str], reason: str) -> None:
+    """What nothing is known of is told of once for all files, at most five by name."""
+    ending = "cu" if "#" in files[0] else "py"
+    found = scan_sources([SourceFile(f"file{i}.{ending}", text) for i, text in enumerate(files)])
+    assert (found.confidence, found.reasons[1:]) == ("likely", (reason,))
+
+
+def test_macros_of_a_header() -> None:
+    """A macro that a scanned header defines counts where a file uses it that includes the header, also by another."""
+    header = SourceFile("src/comm.h", "#define SUM(x) ncclAllReduce(x, x, n, t, o, c, s)\n")
+    between = SourceFile("src/all.h", '#include "comm.h"\n')
+    user = SourceFile("src/a.cu", '#include "all.h"\nvoid f() {\n  SUM(g);\n}\n')
+    stranger = SourceFile("src/b.cu", "void f() { SUM(g); }\n")
+    calls = scan_sources([header, between, user, stranger]).calls
+    assert [(call.file, call.line) for call in calls] == [("src/a.cu", 3)]
+
+
+C_PIECES = [
+    "ncclAllReduce(",
+    "#if 0\n",
+    "#else\n",
+    "#endif\n",
+    "#define A(x) x##x A(x)\n",
+    "A(",
+    "/*",
+    "*/",
+    '"',
+    "'",
+    'R"x(',
+]
+C_SHAPES = [
+    "\\\n",
+    "\n",
+    "{",
+    "}",
+    "(",
+    ")",
+    ";",
+    "for (",
+    "do ",
+    "while(0)",
+    "if (rank == 0) ",
+    ",",
+    "::",
+    "\udcff",
+    "\0",
+]
+PYTHON_PIECES = [
+    "import torch.distributed as d\n",
+    "d.all_reduce(",
+    "x = ",
+    "def f(a):\n ",
+    "class C:\n ",
+    "  ",
+    "lambda d: ",
+]
+PIECES = st.sampled_from([*C_PIECES, *C_SHAPES, *PYTHON_PIECES])
+
+
+@given(
+    st.one_of(
+        st.lists(PIECES, max_size=60).map("".join), st.text(max_size=200), st.binary(max_size=200)
+    )
+)
+def test_any_text(text: str | bytes) -> None:
+    """Whatever a file holds, the scan comes to an end with a result that its words allow."""
+    plain = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
+    for name in ("a.py", "a.cu"):
+        found = scanned(name, plain)
+        assert found.pattern in PATTERNS
+        assert all(
+            1 <= call.line <= plain.count("\n") + plain.count("\r") + 1 for call in found.calls
+        )
+        json.dumps(scan_document(found)).encode()
+
+
+REPEATED = [
+    ("a.cu", "ncclSend(a, n, t, next, c, s); "),
+    ("a.cu", "for (;;) "),
+    ("a.cu", "if (x) { "),
+    ("a.cu", "f("),
+    ("a.cu", 'R"x('),
+    ("a.cu", "/*"),
+    ("a.cu", "#if 0\n"),
+    ("a.cu", "#define A A A ncclSend(A)\nA A A\n"),
+    ("a.cu", "next = rank + 1; ncclSend(a, n, t, next, c, s);\n"),
+    ("a.cu", "a \\\n"),
+    ("a.cu", "} "),
+    ("a.py", "import torch.distributed as d\nd.send(x, peer)\n"),
+    ("a.py", "import torch.distributed as d\nif a:\n    d = d.x\n"),
+    ("a.py", "import torch.distributed as d\ndef f(a):\n    return f(d)\n"),
+    ("a.py", "peer = rank + 1\nimport torch.distributed as d\nd.send(x, peer)\n"),
+]
+
+
+@pytest.mark.parametrize("count", [100])
+@pytest.mark.parametrize(("name", "piece"), REPEATED)
+def test_work_grows_with_size(name: str, piece: str, count: int) -> None:
+    """Four times the text takes less than six times the work: nothing in a scan grows with the square of a file."""
+
+    def work(count: int) -> int:
+        """Calls of functions, ours and built-in ones."""
+        calls = 0
+
+        def count_one(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(count_one)
+        try:
+            scanned(name, piece * count)
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    assert work(4 * count) < 6 * max(2.5 * count, work(count))
+
+
+def tree(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def test_files_of_a_folder(tmp_path: Path) -> None:
+    """Source files below a folder are read in order; packages, build folders, hidden ones and link loops are not."""
+    kept = {"a.py": b"x", "sub/b.CU": b"\xff", "sub/c.hpp": b"", "sub/notes.txt": b""}
+    left = (
+        "build/a.c",
+        ".git/a.c",
+        "node_modules/a.c",
+        "lib/site-packages/a.py",
+        "env/pyvenv.cfg",
+        "env/lib/a.py",
+    )
+    tree(tmp_path, kept | dict.fromkeys(left, b""))
+    (tmp_path / "sub" / "loop").symlink_to(tmp_path)
+    (tmp_path / "sub" / "z.py").symlink_to(tmp_path / "a.py")
+    read = read_sources(str(tmp_path))
+    assert [(os.path.relpath(file.path, tmp_path), file.text) for file in read.files] == [
+        ("a.py", "x"),
+        ("sub/b.CU", "\udcff"),
+        ("sub/c.hpp", ""),
+    ]
+    assert read.unread == ()
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A dangling link, a pipe and a file without end become a line each; the others are read."""
+    tree(tmp_path, {"a.py": b"", "large.c": b" " * (MAX_FILE_BYTES + 1)})
+    (tmp_path / "gone.py").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.py")
+    read = read_sources(str(tmp_path))
+    assert [os.path.basename(file.path) for file in read.files] == ["a.py"]
+    assert [line.removeprefix(f"{tmp_path}/") for line in read.unread] == [
+        "gone.py: no such file or directory",
+        "large.c: larger than 4 MiB",
+        "pipe.py: no regular file",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("missing.py", "missing.py: no such file or directory"),
+        ("notes.txt", "notes.txt: no source file: known are .py .cu"),
+        ("empty", "empty: no source file below it: known are .py .cu"),
+    ],
+)
+def test_nothing_to_scan(tmp_path: Path, monkeypatch, name: str, complaint: str) -> None:
+    """A path without source code is a usage error that names it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(UsageError) as refusal:
+        read_sources(name)
+    assert refusal.value.message.startswith(complaint)
+
+
+def test_document() -> None:
+    """The document has the promised keys, and bytes that no terminal should get are shown as text."""
+    found = scan_sources(
+        [SourceFile("a\x1b\udcff.py", "from jax import lax\nlax.psum(x, 'i')\n")],
+        ["b.py: is a directory"],
+    )
+    document = scan_document(found)
+    assert document["calls"] == [
+        {"file": "a\\x1b\\xff.py", "line": 2, "api": "jax.lax.psum", "pattern": "ring"}
+    ]
+    assert {
+        key: document[key] for key in ("pattern", "sensitive", "confidence", "warnings", "files")
+    } == {
+        "pattern": "ring",
+        "sensitive": False,
+        "confidence": "likely",
+        "warnings": ["b.py: is a directory"],
+        "files": 1,
+    }
+    assert scan_lines(document)[:4] == [
+        "a\\x1b\\xff.py:2  jax.lax.psum  ring",
+        "",
+        "pattern:    ring (1 call in 1 file)",
+        "sensitive:  no",
+    ]

@@ -1,0 +1,574 @@
+"""Sharing as plain values: whom a request joins, what its lease says, and why it does not join others."""
+
+import json
+import os
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+from values import box, lease, request, ticket
+
+from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
+from gpulaunch.decide.explain import explain
+from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
+from gpulaunch.decide.share_options import share_of
+from gpulaunch.errors import FieldError
+from gpulaunch.launch.read_sharing import capacity_of, read_sharing
+from gpulaunch.launch.settings import Settings
+from gpulaunch.leases.lease import Lease, parse_lease
+from gpulaunch.leases.share import Client, Objective, Share
+from gpulaunch.machine.catalog import load_described_machine, load_gpu_models
+from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.machine.find import Machine
+from gpulaunch.machine.gpu import Mig
+from gpulaunch.machine.gpu_model import find_gpu_model
+from gpulaunch.machine.table_key import TableKey
+from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.records import replace
+from gpulaunch.sharing.capacity import Capacity, least
+from gpulaunch.sharing.interference import Bounds
+
+GIB = 1 << 30
+NO_MEMORY = Unfit("how much memory it has is unknown")
+VOLTA_ON = Unfit("compute capability 6.1: MPS bounds SMs and memory from 7.0 on")
+BOX = box(4)
+THROUGHPUT, NO_WISHES = Objective(), Wishes()
+ALICE, BOB = 1000, 1001
+LIGHT, HALF, HEAVY = (
+    Demand(name, sm, 5.0, GIB) for name, sm in (("light", 10.0), ("half", 50.0), ("heavy", 95.0))
+)
+
+
+def asking(
+    demand: Demand | None,
+    gpus: int | None = 1,
+    *,
+    topology: Topology | None = None,
+    sensitive: bool = False,
+    unfit: dict[str, str] | None = None,
+    objective: Objective = THROUGHPUT,
+    wishes: Wishes = NO_WISHES,
+    policy: str = "baseline",
+    **sharing: Any,
+) -> Request:
+    """Of alice; without a demand it does not share."""
+    unfit = unfit or {}
+    fit = {
+        gpu.uuid: Capacity(gpu.memory_bytes, 48)
+        for gpu in (topology or BOX).gpus
+        if gpu.uuid not in unfit
+    }
+    values = {
+        "sm_percentage": None,
+        "announced": (),
+        "user_id": ALICE,
+        "bounds": Bounds(),
+        **sharing,
+    }
+    return request(
+        gpus,
+        bandwidth_sensitive=sensitive,
+        policy=policy,
+        wishes=wishes,
+        sharing=demand
+        and Sharing(Client(demand, objective), capacities=fit, unfit=unfit, **values),
+    )
+
+
+def shared(
+    lease_id: str, demand: Demand, *indices: int, percentage: int = 100, **fields: Any
+) -> Lease:
+    """Of alice, who shares it."""
+    group = tuple(sorted(f"GPU-{index}" for index in indices))
+    sensitive = fields.pop("sensitive", False)
+    client = Client(demand, fields.pop("objective", Objective()))
+    return lease(
+        lease_id, *indices, share=Share(group, percentage, sensitive, client, "/tmp/x"), **fields
+    )
+
+
+def outcome(decision: Decision) -> tuple[object, ...]:
+    """The GPUs and whom they are shared with, or why there are none."""
+    if not isinstance(decision, Grant):
+        return type(decision), decision.reason
+    option = decision.share_option
+    return decision.placement.gpus, None if option is None else tuple(
+        sorted(lease.id for lease in option.residents)
+    )
+
+
+def decided(
+    asked: Request, *leases: Lease, topology: Topology | None = None, **situation: Any
+) -> tuple[object, ...]:
+    return outcome(decide(asked, Situation(topology or BOX, leases, **situation)))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "asked", "leases", "want"),
+    [
+        ("the first one opens a free GPU", asking(LIGHT), [], ((0,), ())),
+        ("the next one joins it", asking(LIGHT), [shared("a", HALF, 1)], ((1,), ("a",))),
+        ("who does not share gets a free one", asking(None), [shared("a", HALF, 0)], ((1,), None)),
+        (
+            "a GPU of a job that does not share is not joined",
+            asking(LIGHT),
+            [lease("a", 0)],
+            ((1,), ()),
+        ),
+        (
+            "nor one of another user's",
+            asking(LIGHT),
+            [shared("a", LIGHT, 0, user_id=BOB)],
+            ((1,), ()),
+        ),
+        (
+            "what is too much together stays apart",
+            asking(HEAVY),
+            [shared("a", HALF, 0)],
+            ((1,), ()),
+        ),
+        (
+            "of several the least used",
+            asking(LIGHT),
+            [shared("a", HALF, 0), shared("b", LIGHT, 2)],
+            ((2,), ("b",)),
+        ),
+        (
+            "of equals the lowest",
+            asking(LIGHT),
+            [shared("b", LIGHT, 2), shared("a", LIGHT, 1)],
+            ((1,), ("a",)),
+        ),
+        (
+            "two of two GPUs meet on both",
+            asking(LIGHT, 2),
+            [shared("a", HALF, 2, 1)],
+            ((1, 2), ("a",)),
+        ),
+        (
+            "one of two GPUs is not joined by one of one",
+            asking(LIGHT),
+            [shared("a", HALF, 0, 1)],
+            ((2,), ()),
+        ),
+        ("nor one of one by one of two", asking(LIGHT, 2), [shared("a", HALF, 0)], ((1, 2), ())),
+        (
+            "nor two of one each by one of two",
+            asking(LIGHT, 2),
+            [shared("a", HALF, 0), shared("b", HALF, 1)],
+            ((2, 3), ()),
+        ),
+        (
+            "two is all that throughput wants",
+            asking(LIGHT),
+            [shared("a", LIGHT, 0), shared("b", HALF, 0)],
+            ((1,), ()),
+        ),
+        (
+            "three if all are small",
+            asking(LIGHT),
+            [shared("a", LIGHT, 0), shared("b", LIGHT, 0)],
+            ((0,), ("a", "b")),
+        ),
+        (
+            "a launch inside a member is part of it",
+            asking(LIGHT),
+            [shared("a", HALF, 0), shared("b", HALF, 0, ancestors=("a",))],
+            ((0,), ("a",)),
+        ),
+        (
+            "one that has outlived it counts for itself",
+            asking(HALF),
+            [shared("b", HALF, 0, ancestors=("a",))],
+            ((0,), ("b",)),
+        ),
+        (
+            "what a launch inside a member left of its GPUs may be another's",
+            asking(LIGHT, 2),
+            [lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",)), lease("c", 1)],
+            ((2, 3), ()),
+        ),
+    ],
+)
+def test_whom_a_request_joins(
+    sentence: str, asked: Request, leases: list[Lease], want: tuple[object, ...]
+) -> None:
+    """A request that shares joins jobs of its user on exactly its GPUs if that hurts nobody, or opens free ones."""
+    for order in (leases, leases[::-1]):
+        assert decided(asked, *order) == want, sentence
+
+
+def test_nobody_to_join_and_nothing_free() -> None:
+    """Where nothing is free the reason tells of each GPU to share what is in the way, with the figures."""
+    leases = [shared("a", HALF, 0), shared("b", HEAVY, 1), lease("c", 2, 3)]
+    want = (
+        "1 GPU requested: 0 of 4 are free, 4 are leased; of those to share: "
+        "GPU 0: average SM utilization 145 % of at most 100 %; GPU 1: average SM utilization 190 % of at most 100 %"
+    )
+    assert decided(asking(HEAVY), *leases) == (Wait, want)
+    bounds = Bounds(sm_percentage=145)
+    assert decided(asking(HEAVY, bounds=bounds), *leases) == ((0,), ("a",))
+
+
+def test_gpus_that_cannot_be_shared() -> None:
+    """A GPU that cannot be shared is the job's own, with the reason; one that can, and is in use, is joined."""
+    old = asking(LIGHT, unfit={"GPU-0": "compute capability 6.0"})
+    assert decided(old) == ((1,), ())  # those that can come first
+    others = [lease("a", 1, 2, 3)]
+    decision = decide(old, Situation(BOX, others))
+    assert isinstance(decision, Grant)
+    assert (decision.placement.gpus, decision.share_option, decision.exclusive_reason) == (
+        (0,),
+        None,
+        "compute capability 6.0",
+    )
+    assert decided(old, shared("a", LIGHT, 1)) == ((1,), ("a",))
+    assert decided(asking(LIGHT, 4, unfit={"GPU-3": "MIG"})) == ((0, 1, 2, 3), None)
+
+
+def test_a_job_of_one_gpu_depends_on_no_links() -> None:
+    """A profile may say that a job depends on links; on one GPU there are none, so that its like may come."""
+    asked = asking(LIGHT, sensitive=True)
+    assert decided(asked, shared("a", LIGHT, 0, sensitive=True)) == ((0,), ("a",))
+    alone = decide(asked, Situation(BOX))
+    assert isinstance(alone, Grant)
+    assert share_of(asked, alone.share_option).bandwidth_sensitive is False
+
+
+def test_gpus_of_another_groups_daemon() -> None:
+    """A GPU that the daemon of another group has, though no job of it uses it any more, is not opened for sharing."""
+    left = lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",))
+    asked = replace(asking(LIGHT), constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
+    decision = decide(asked, Situation(BOX, [left]))
+    assert isinstance(decision, Grant)
+    assert (decision.share_option, decision.exclusive_reason) == (
+        None,
+        "the MPS daemon of another share group has it still",
+    )
+
+
+def test_unlike_gpus_in_one_group() -> None:
+    """What a group of unlike GPUs offers is the least of each."""
+    asked = asking(replace(LIGHT, memory_bytes=10 * GIB), 2)
+    small = {**asked.sharing.capacities, "GPU-1": Capacity(15 * GIB, 48)}
+    asked = replace(asked, sharing=replace(asked.sharing, capacities=small))
+    there = shared("a", replace(LIGHT, memory_bytes=6 * GIB), 0, 1)
+    assert decided(asked, there, lease("b", 2, 3)) == (
+        Wait,
+        (
+            "2 GPUs requested: 0 of 4 are free, 4 are leased; of those to share: "
+            "GPUs 0-1: maximum memory 16384 MiB of at most 15360 MiB"
+        ),
+    )
+
+
+def test_host_bandwidth_of_those_who_share() -> None:
+    """Jobs that share a GPU move each its own in the memory of the socket; what runs inside one is part of it."""
+    gpus = tuple(replace(gpu, numa_node=0, host_gb_per_s=100.0) for gpu in BOX.gpus)
+    topology = Topology("box", gpus, BOX.links, "a test")
+    asked = asking(LIGHT, wishes=Wishes(host_gb_per_s=40.0))
+    one, two = (shared(name, LIGHT, 0, host_gb_per_s=40.0) for name in "ab")
+    inside = shared("c", LIGHT, 0, host_gb_per_s=30.0, ancestors=("a",))
+    assert decided(asked, one, inside, topology=topology) == ((0,), ("a",))
+    assert decided(asked, one, two, topology=topology)[0] == Wait
+
+
+def test_what_alone_means_for_links() -> None:
+    """The links that a job would get alone are those of GPUs that it may have, not of all that are free."""
+    dgx, _ = load_described_machine("dgx1-v100")
+    uuids = {gpu.index: gpu.uuid for gpu in dgx.gpus}
+    group = tuple(sorted((uuids[0], uuids[5])))
+    there = replace(shared("a", LIGHT, 0), uuids=(uuids[0], uuids[5]))
+    there = replace(there, share=replace(there.share, group=group))
+    asked = asking(LIGHT, 2, topology=dgx, sensitive=True, policy="preserve")
+    only = Constraint("--only 0,5,7", frozenset(uuids[i] for i in (0, 5, 7)))
+    assert decided(replace(asked, constraints=(only,)), there, topology=dgx) == ((0, 5), ("a",))
+
+
+def test_too_much_for_one() -> None:
+    """A job that is over a bound all by itself gets a GPU of its own."""
+    big = replace(LIGHT, memory_bytes=17 * GIB)
+    decision = decide(asking(big), Situation(BOX))
+    assert isinstance(decision, Grant)
+    assert (decision.share_option, decision.exclusive_reason) == (
+        None,
+        "maximum memory 17408 MiB of at most 16384 MiB",
+    )
+
+
+def test_what_is_in_the_way() -> None:
+    """GPUs that a constraint or a wish leaves out, that are in use outside, or stay apart from, are not joined."""
+    there = shared("a", LIGHT, 1, name="noisy")
+    without = replace(
+        asking(LIGHT), constraints=(Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"})),)
+    )
+    assert decided(without, there) == ((0,), ())
+    assert decided(
+        asking(LIGHT, wishes=Wishes(required=Constraint("--require 2", frozenset({"GPU-2"})))),
+        there,
+    ) == (
+        (2,),
+        (),
+    )
+    used = [OutsideUse("GPU-1", "pid 4, bob")]  # by a member of the group: its lease explains it
+    assert decided(asking(LIGHT), there, outside=used) == ((1,), ("a",))
+    sockets = [replace(gpu, numa_node=gpu.index // 2) for gpu in BOX.gpus]
+    topology = Topology("box", tuple(sockets), BOX.links, "a test")
+    apart = asking(LIGHT, wishes=Wishes(apart_from=("noisy",)))
+    assert decided(apart, there, topology=topology) == ((2,), ())
+
+
+def test_links_matter_to_who_depends_on_them() -> None:
+    """A job that depends on links is not sent to worse ones than it would get alone, nor to those of its like."""
+    dgx, _ = load_described_machine("dgx1-v100")
+    uuids = {gpu.index: gpu.uuid for gpu in dgx.gpus}
+
+    def there(a: int, b: int, *, sensitive: bool = False) -> Lease:
+        found = shared("a", LIGHT, a, b, sensitive=sensitive)
+        group = tuple(sorted((uuids[a], uuids[b])))
+        return replace(found, uuids=(uuids[a], uuids[b]), share=replace(found.share, group=group))
+
+    def asked(*, sensitive: bool) -> Request:
+        return asking(LIGHT, 2, topology=dgx, sensitive=sensitive, policy="preserve")
+
+    assert decided(asked(sensitive=False), there(0, 5), topology=dgx) == ((0, 5), ("a",))
+    assert decided(asked(sensitive=True), there(0, 5), topology=dgx) != ((0, 5), ("a",))
+    assert decided(asked(sensitive=True), there(0, 3), topology=dgx) == ((0, 3), ("a",))
+    alone = decided(asked(sensitive=True), there(0, 3, sensitive=True), topology=dgx)
+    assert alone[1] == ()
+    assert not {0, 3} & set(alone[0])
+    others = lease("b", uuids=tuple(uuids[i] for i in range(8) if i not in (0, 5)))
+    assert decided(asked(sensitive=True), there(0, 5), others, topology=dgx) == ((0, 5), ("a",))
+
+
+def test_first_in_first_out() -> None:
+    """Who waits for a GPU is not kept from it by others who come to share it, unless it lets smaller ones pass."""
+    there = [shared("a", LIGHT, 0), lease("b", 1, 2)]
+    barred = decide(
+        asking(LIGHT), Situation(BOX, there, ahead=[ticket(1, 4, range(4), user_id=BOB)])
+    )
+    want = "1 GPU requested: 1 of 4 is free, but an earlier request for 4 GPUs waits"
+    assert outcome(barred) == (
+        Wait,
+        f"{want}; of those to share: GPU 0: earlier requests wait for it",
+    )
+    passing = Situation(
+        BOX,
+        there,
+        ahead=[ticket(1, 4, range(4), user_id=BOB, passable_until_s=100.0)],
+        clock_s=50.0,
+    )
+    assert outcome(decide(asking(LIGHT), passing)) == ((0,), ("a",))
+
+
+SATURATED = tuple(CurvePoint(p, t) for p, t in ((10, 5.0), (20, 9.0), (30, 10.0), (100, 10.0)))
+LINEAR = tuple(CurvePoint(p, float(p)) for p in (25, 50, 75, 100))
+
+
+def percentage(asked: Request, *leases: Lease) -> tuple[int, tuple[int, ...], int]:
+    """What the job gets, what would be best for all, and what those that are there leave."""
+    decision = decide(asked, Situation(BOX, leases))
+    assert isinstance(decision, Grant)
+    allotment = decision.share_option.allotment
+    return (
+        share_of(asked, decision.share_option).sm_percentage,
+        allotment.optimum.sm_percentages,
+        allotment.left,
+    )
+
+
+def test_how_much_a_job_gets() -> None:
+    """The first gets what it can use, the next what is left, and what the command line says comes before all that."""
+    memory, compute = replace(LIGHT, curve=SATURATED), replace(HALF, curve=LINEAR)
+    small, _, left = percentage(asking(memory))
+    assert (small <= 30, left) == (True, 100)
+    rest, best, left = percentage(asking(compute), shared("a", memory, 0, percentage=small))
+    assert (rest, best[0] <= 30, left) == (100 - small, True, 100 - small)
+    assert percentage(asking(compute))[0] == 100
+    assert percentage(asking(compute, announced=(memory,)))[0] == rest
+    assert (
+        percentage(asking(compute, announced=(memory,)), shared("a", memory, 0, percentage=small))[
+            0
+        ]
+        == rest
+    )
+    assert percentage(asking(compute, sm_percentage=7))[0] == 7
+
+
+def test_explained() -> None:
+    """The explanation has every group with its verdict, the one that is joined among them, or what is opened."""
+    leases = [shared("a", HALF, 0), shared("b", HEAVY, 1)]
+    situation = Situation(BOX, leases)
+    decision = decide(asking(LIGHT), situation)
+    found = explain(asking(LIGHT), situation, decision, 5, str)
+    assert [(gpus, one.refusal) for one, gpus in found.sharing] == [
+        ("GPU 0", None),
+        ("GPU 1", "average SM utilization 105 % of at most 100 %"),
+    ]
+    assert found.sharing[0][0] == decision.share_option
+    assert [one.gpu.index for one in found.excluded] == [1]
+    alone = explain(asking(LIGHT), Situation(BOX), decide(asking(LIGHT), Situation(BOX)), 5, str)
+    assert [
+        (gpus, one.residents, one.verdict.sums.sm_percentage) for one, gpus in alone.sharing
+    ] == [("GPU 0", (), 10)]
+
+
+# ---------------------------------------------------------------------------------------------- records
+
+CURVED = Demand("job", 30.5, 20.0, GIB, 100.0, SATURATED, Counters(120.0, 0.75, 128))
+
+
+def test_a_record_of_a_share_is_read_as_it_was_written() -> None:
+    """A lease comes back from its record with its share, whatever that holds."""
+    client = Client(CURVED, Objective("product", 2.0, 1.0, 5.0), {"other": 0.25})
+    for share in (
+        Share(("GPU-0",), 40, True, client, "/tmp/gpulaunch.mps.1000/0a1b2c3d"),
+        Share(("GPU-0", "GPU-1"), 100, False, Client(LIGHT)),
+        None,
+    ):
+        want = lease("a1", 0, share=share)
+        assert parse_lease(json.loads(json.dumps(want.to_document())), ALICE) == want
+
+
+def test_a_record_without_a_share_says_nothing_of_it() -> None:
+    """What an earlier version cannot know is not in records that do not need it."""
+    assert "share" not in lease("a1", 0).to_document()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "want"),
+    [
+        ("sm_percentage", 0, "sm_percentage: 0 is not within 1 to 100"),
+        ("sm_percentage", 50.5, "sm_percentage: 50.5 is not a whole number"),
+        ("group", [1], "group: [1] is no list of texts"),
+        ("pipe_directory", 5, "pipe_directory: 5 is not text"),
+        ("objective", {}, "key 'name' is missing in objective"),
+        ("slowdowns", {"vgg": -1.0}, "vgg: -1.0 is not within 0 to 10000"),
+        ("demand", [], "demand: [] is not a table"),
+        ("demand.memory_bytes", "1", "memory_bytes: '1' is not a whole number"),
+        ("demand.curve", [[1, 2, 3]], "curve: [1, 2, 3] is not 2 numbers"),
+        ("demand.curve", [["a", 1]], "curve: 'a' is no number within 0 to 100"),
+        (
+            "demand.curve",
+            [[50, 1], [50, 2]],
+            "curve: [[50, 1], [50, 2]] does not ascend from above 0",
+        ),
+        (
+            "demand.curve",
+            [[0, 0], [50, 2]],
+            "curve: [[0, 0], [50, 2]] does not ascend from above 0",
+        ),
+        ("demand.curve", [[50, float("nan")]], "curve: nan is no number within 0 to 1e+15"),
+        ("demand.counters", [1, 0.5, float("inf")], "counters: inf is no number within 1 to 1024"),
+        ("demand.counters", [1, 5, 32], "counters: 5 is no number within 0 to 1"),
+        ("group", ["GPU-1"], "group: ['GPU-1'] has not all of ['GPU-0']"),
+        ("group", [], "group: [] has not all of ['GPU-0']"),
+        ("demand.counters", [1], "counters: [1] is not 3 numbers"),
+        ("demand.name", None, "name: None is not text"),
+        ("surprise", 1, "unknown key 'surprise'"),
+    ],
+)
+def test_a_record_that_cannot_be_understood(path: str, value: object, want: str) -> None:
+    """A live record with a share that nobody can understand is complained of, and never guessed at."""
+    document = json.loads(
+        json.dumps(lease("a1", 0, share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document())
+    )
+    place = document["share"]
+    *above, key = path.split(".")
+    for part in above:
+        place = place[part]
+    place[key] = value
+    with pytest.raises(FieldError) as caught:
+        parse_lease(document, ALICE)
+    assert caught.value.message.startswith(want)
+
+
+def test_least_of_several() -> None:
+    """What several GPUs offer is the least of each figure, and nothing where one of them is unknown."""
+    got = least([Capacity(16, 48, 80, 300.0), Capacity(32, 60, None, 250.0)])
+    assert got == Capacity(16, 48, None, 250.0)
+    assert least([]) == Capacity(0, 0)
+
+
+def sequence_of(*demands: Demand) -> Sequence[Lease]:
+    return [shared(f"r{i}", demand, 0) for i, demand in enumerate(demands)]
+
+
+def test_one_more_resident_never_opens_a_door() -> None:
+    """A GPU that a request must not join stays so, whoever else is on it."""
+    demands = (LIGHT, HALF, HEAVY, replace(LIGHT, memory_bytes=15 * GIB))
+    objectives = (Objective(), Objective("energy"), Objective("product"))
+    full = [lease("full", 1, 2, 3)]
+    refused = 0
+    for asked in (
+        asking(demand, objective=objective) for demand in demands for objective in objectives
+    ):
+        for there in (group for n in (1, 2) for group in combinations(demands * 2, n)):
+            if decided(asked, *sequence_of(*there), *full)[0] == Wait:
+                for more in demands:
+                    assert decided(asked, *sequence_of(*there, more), *full)[0] == Wait
+                    refused += 1
+    assert refused > 1000
+
+
+# ---------------------------------------------------------------------------------------------- what can be shared
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gpu", "driver", "want"),
+    [
+        ("a whole GPU of Volta or later", {"compute_capability": "7.0"}, 550, Capacity(16 * GIB, 48)),
+        ("CUDA 13.1 takes more clients", {"compute_capability": "8.0"}, 590, Capacity(16 * GIB, 60)),
+        ("the driver before it does not", {"compute_capability": "8.0"}, 589, Capacity(16 * GIB, 48)),
+        ("on a described machine there is no driver", {"compute_capability": "8.0"}, None, Capacity(16 * GIB, 48)),
+        (
+            "an instance",
+            {"compute_capability": "8.0", "mig": Mig(0, "GPU-0", 1, "1g.10gb")},
+            550,
+            Unfit("it is a MIG instance, where MPS does not bound memory as it does on whole GPUs"),
+        ),
+        ("Pascal", {"compute_capability": "6.1"}, 550, VOLTA_ON),
+        ("nobody knows what it can", {}, 550, Unfit("its compute capability is unknown")),
+        ("nonsense", {"compute_capability": "nine"}, 550, Unfit("its compute capability is unknown")),
+        ("no memory is known", {"compute_capability": "9.0", "memory_bytes": 0}, 550, NO_MEMORY),
+    ],
+)  # fmt: skip
+def test_which_gpus_can_be_shared(
+    sentence: str, gpu: dict, driver: int | None, want: Capacity | Unfit
+) -> None:
+    """A GPU can be shared if MPS bounds its clients, by architecture and driver; else it is said why not."""
+    assert capacity_of(replace(BOX.gpus[0], **gpu), None, driver) == want, sentence
+
+
+def test_figures_of_a_known_model() -> None:
+    """What a GPU offers beside its memory is what is known of its model; its capability too where NVML is silent."""
+    dgx, _ = load_described_machine("dgx1-v100")
+    gpu = replace(dgx.gpus[0], compute_capability=None)
+    found = capacity_of(gpu, find_gpu_model(load_gpu_models(), gpu.model), 550)
+    assert isinstance(found, Capacity)
+    assert (found.sm_count, found.power_limit_w, found.most_clients) == (80, 300, 48)
+
+
+def test_settings_reach_the_rule() -> None:
+    """Objective, weights, tolerance, bounds, and the profile's slowdowns are what the settings and the profile say."""
+    words = {
+        "OBJECTIVE": "product",
+        "PRODUCT_WEIGHTS": "3,2",
+        "THROUGHPUT_TOLERANCE_PERCENTAGE": "7",
+        "SM_BOUND_PERCENTAGE": "81%",
+        "MEMORY_BANDWIDTH_BOUND_PERCENTAGE": "82",
+        "MEMORY_BOUND_PERCENTAGE": "83",
+        "SLOWDOWN_BOUND_PERCENTAGE": "84",
+    }
+    settings = Settings({}, {f"GPULAUNCH_{name}": word for name, word in words.items()})
+    profile = load_profile("kripke-4x").but(collocation={"slowdown_percentage": {"other": 25}})
+    topology, path = load_described_machine("dgx1-v100")
+    machine = Machine(topology, (), TableKey(topology.name, "", path))
+    found = read_sharing(settings, profile, machine, "job")
+    assert isinstance(found, Sharing)
+    assert found.client.objective == Objective("product", 3.0, 2.0, 7.0)
+    assert found.bounds == Bounds(81.0, 82.0, 83.0, 84.0)
+    assert (found.client.slowdowns, found.user_id) == ({"other": 0.25}, os.geteuid())

@@ -1,0 +1,458 @@
+"""The simulator: events, queue and machines, held against decide() asked anew at every event."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from simulating import Conservation, checked, generated, job, jobs_of, log
+from values import machine
+
+from gpulaunch.decide.decide import Grant, Situation, admitted_gpus, decide
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.request import Request, Sharing, UtilityTerms
+from gpulaunch.errors import UsageError
+from gpulaunch.leases.share import Client, Objective
+from gpulaunch.profiles.demand import Demand
+from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.records import replace
+from gpulaunch.sharing.capacity import capacity_by
+from gpulaunch.sharing.interference import Bounds
+from gpulaunch.simulate.cluster import Remembered
+from gpulaunch.simulate.engine import Moment, Rules, simulate
+from gpulaunch.simulate.generate import loaded_mix, poisson_batches, uniform_mix
+from gpulaunch.simulate.measures import measure, quartiles
+from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_leases import lease_of, ticket_of
+
+DGX = machine("dgx1-v100")
+MINSKY = machine("power8-minsky")
+BASELINE = Rules("baseline", "cut")
+
+
+# -------------------------------------------------------------------------------------------------- time and queue
+
+
+def test_a_few_jobs() -> None:
+    """Jobs start when they come or when enough GPUs are free, first in, first out, and run for their time."""
+    jobs = [job(0, 5, 0, 10), job(1, 3, 1, 4), job(2, 4, 2, 3), job(3, 1, 2, 1)]
+    assert log(checked(DGX, jobs, BASELINE)) == [
+        (0, (0, 1, 2, 3, 4), 0, 10),
+        (1, (5, 6, 7), 1, 5),
+        (2, (0, 1, 2, 3), 10, 13),
+        (3, (4,), 10, 11),
+    ]
+
+
+def test_backfill() -> None:
+    """With backfill a smaller job passes one that cannot start, but not one that has waited beyond the limit."""
+    jobs = [job(0, 5, 0, 10), job(1, 4, 1, 5), job(2, 3, 2, 4), job(3, 3, 7, 2)]
+    assert log(checked(DGX, jobs, replace(BASELINE, passable_s=5.5))) == [
+        (0, (0, 1, 2, 3, 4), 0, 10),
+        (2, (5, 6, 7), 2, 6),
+        (1, (0, 1, 2, 3), 10, 15),
+        (3, (4, 5, 6), 10, 12),
+    ]
+
+
+def test_who_ends_makes_room_for_who_comes_at_the_same_time() -> None:
+    """An end comes before an arrival at the same time."""
+    assert log(checked(DGX, [job(0, 8, 0, 5), job(1, 8, 5, 5)], BASELINE))[1][2:] == (5, 10)
+
+
+def test_tick() -> None:
+    """A scheduler that looks every second starts what it sees at the next look, not in the one that sees an end."""
+    jobs = [job(0, 8, 0.4, 1.2), job(1, 8, 0.5, 1.0)]
+    assert log(checked(DGX, jobs, replace(BASELINE, tick_s=1.0))) == [
+        (0, (*range(8),), 1, 3),
+        (1, (*range(8),), 4, 5),
+    ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("passable_s", [0.0, 40.0])
+@pytest.mark.parametrize("seed", [0])
+def test_it_decides_as_the_launcher_would(policy: str, passable_s: float, seed: int) -> None:
+    """Every start is what decide() grants when it is asked anew, without memory, for each waiting job at each event."""
+    jobs = jobs_of(loaded_mix(seed, 40, 8, 0.9, 0.5))
+    rules = Rules(policy, "cut", passable_s=passable_s)
+    assert log(checked(DGX, jobs, rules)) == plainly(DGX, jobs, rules)
+
+
+def plainly(topology, jobs: list[Job], rules: Rules) -> list[tuple]:
+    """The same with nothing but a list of events and decide()."""
+    jobs = [
+        replace(j, request=replace(j.request, policy=rules.policy, bandwidth_model=rules.model))
+        for j in jobs
+    ]
+    uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
+    queue, running, started = [], {}, []
+    coming = sorted(jobs, key=lambda one: (one.arrival_s, one.id))
+    while coming or running:
+        ends = [one[0] for one in running.values()]
+        now = min([*ends, *(round(one.arrival_s, 9) for one in coming[:1])])
+        running = {key: one for key, one in running.items() if one[0] > now}
+        while coming and round(coming[0].arrival_s, 9) <= now:
+            one = coming.pop(0)
+            admitted = tuple(gpu.uuid for gpu in admitted_gpus(one.request, topology))
+            queue.append(
+                (
+                    one,
+                    ticket_of(
+                        replace(one, arrival_s=round(one.arrival_s, 9)), admitted, rules.passable_s
+                    ),
+                )
+            )
+        ahead, left = [], []
+        for one, ticket in queue:
+            leases = [lease for _, lease in running.values()]
+            decision = decide(one.request, Situation(topology, leases, ahead=ahead, clock_s=now))
+            if isinstance(decision, Grant):
+                gpus = decision.placement.gpus
+                end = round(now + one.duration_s, 9)
+                running[one.id] = end, lease_of(one, decision, tuple(uuid[gpu] for gpu in gpus))
+                started.append((one.id, gpus, now, end))
+            else:
+                left.append((one, ticket))
+                ahead.append(ticket)
+        queue = left
+    return started
+
+
+@pytest.mark.parametrize("policy", ["topo_aware", "topo_aware_p", "preserve"])
+@pytest.mark.parametrize("seed", [1])
+def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int) -> None:
+    """So it is where some jobs have a least utility, and others none, and their neighbours slow them down."""
+    jobs = [
+        replace(
+            one,
+            arrival_s=one.arrival_s / 3,
+            request=replace(
+                one.request,
+                utility=replace(
+                    one.request.utility, least=0.0 if one.id % 3 == 0 else one.request.utility.least
+                ),
+            ),
+        )
+        for one in generated(seed=seed, count=40)
+    ]
+    rules = Rules(policy, "cut", passable_s=seed % 2 * 50.0)
+    assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
+
+
+def test_who_is_not_choosy_passes_and_who_is_does_not() -> None:
+    """A grant to a job that may pass one that waits for utility is not handed to one that may not."""
+    only = (MINSKY.gpus[0].uuid, MINSKY.gpus[2].uuid)
+    jobs = [
+        job(0, 2, 0, 100, sensitive=True, only=only),
+        *(job(n, 2, n, 5, sensitive=True) for n in (1, 2, 3)),
+    ]
+    for number, least in ((1, 0.9), (3, 0.1)):
+        request = jobs[number].request
+        wish = replace(request.utility, least=least)
+        jobs[number] = replace(jobs[number], request=replace(request, utility=wish))
+    jobs[3] = replace(jobs[3], arrival_s=10.0)
+    rules = Rules("topo_aware_p", "cut")
+    assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
+
+
+def utility_jobs(*rows: tuple[int, float, float, float, tuple[int, ...]]) -> list[Job]:
+    """Jobs of topo-aware-p: GPUs, arrival, run time, least utility, and which GPUs would do."""
+    jobs = []
+    for number, (gpus, arrival_s, duration_s, least, only) in enumerate(rows):
+        uuids = tuple(MINSKY.gpus[gpu].uuid for gpu in only)
+        one = job(number, gpus, arrival_s, duration_s, sensitive=True, only=uuids)
+        jobs.append(replace(one, request=replace(one.request, utility=UtilityTerms(least=least))))
+    return jobs
+
+
+def test_what_is_enough_for_one_is_not_for_another() -> None:
+    """A grant is not remembered for who needs more utility than it has: he waits, where the other one started."""
+    held = [(1, 0.0, 100.0, 0.0, (0,)), (1, 0.0, 100.0, 0.0, (2,))]
+    jobs = utility_jobs(*held, (2, 1.0, 5.0, 0.1, ()), (2, 10.0, 5.0, 0.5, ()))
+    stays = checked(MINSKY, jobs, Rules("topo_aware_p", "cut"))
+    assert [(stay.job.id, stay.started_s) for stay in stays] == [(0, 0), (1, 0), (2, 1), (3, 100)]
+
+
+def test_the_order_in_which_neighbours_began() -> None:
+    """Of sockets that are alike the one that was begun last is taken, also where the other order came before."""
+    first = [(1, 0.0, 10.0, 0.0, (0,)), (1, 1.0, 9.0, 0.0, (2,)), (1, 2.0, 1.0, 0.0, ())]
+    second = [(1, 20.0, 10.0, 0.0, (2,)), (1, 21.0, 9.0, 0.0, (0,)), (1, 22.0, 1.0, 0.0, ())]
+    stays = checked(MINSKY, utility_jobs(*first, *second), Rules("topo_aware", "cut"))
+    assert [stay.gpus for stay in stays] == [(0,), (2,), (3,), (2,), (0,), (1,)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_conservation(policy: str) -> None:
+    """No GPU is held twice, free and used are all, and all jobs end, at every event, whatever slows jobs down."""
+    for count, tick_s, lasting in ((1, 0.0, False), (3, 1.1, True), (7, 0.0, True)):
+        times = ("bandwidth", "interference")
+        rules = Rules(
+            policy,
+            "cut",
+            machines=count,
+            time_models=times,
+            lasting=lasting,
+            tick_s=tick_s,
+            passable_s=60.0,
+        )
+        checked(MINSKY, generated(seed=count, count=60), rules)
+
+
+def test_the_checker_sees_a_gpu_that_is_held_twice() -> None:
+    """The checker of these tests fails where a GPU is held twice."""
+    conservation = Conservation(2)
+
+    def doubled(moment: Moment) -> None:
+        for lease in list(moment.cluster.nodes[0].leases.values()):
+            moment.cluster.nodes[0].leases["again"] = lease
+        conservation(moment)
+
+    with pytest.raises(AssertionError, match="held twice"):
+        simulate(DGX, [job(0, 2, 0, 1), job(1, 2, 5, 1)], BASELINE, doubled)
+
+
+def test_a_job_that_can_never_run_is_refused_at_once() -> None:
+    """A job larger than the machine ends the simulation before it begins, and is named."""
+    with pytest.raises(UsageError) as problem:
+        simulate(DGX, [job(0, 2, 0, 1), job(1, 9, 0, 1)], BASELINE)
+    assert problem.value.message == "job 1 (job1) can never run: 9 GPUs requested: dgx1-v100 has 8"
+
+
+def test_what_was_decided_before_changes_nothing() -> None:
+    """A simulation that shares what others decided comes to the same."""
+    remembered = Remembered(DGX)
+    for seed in range(3):
+        jobs = jobs_of(loaded_mix(seed, 60, 8, 0.8, 0.5))
+        for policy in ("preserve", "topo_aware"):
+            rules = Rules(policy, "cut", time_models=("bandwidth",))
+            assert checked(DGX, jobs, rules, remembered) == checked(DGX, jobs, rules)
+
+
+# -------------------------------------------------------------------------------------------------- several machines
+
+
+def test_machines_fill_as_the_policy_says() -> None:
+    """Baseline takes the first machine with room, best-fit the fullest, preserve the one whose links lose least."""
+    jobs = [job(0, 3, 0, 9), job(1, 2, 1, 9), job(2, 1, 2, 9), job(3, 2, 3, 9)]
+
+    def machines(policy: str) -> list[int]:
+        return [stay.machine for stay in checked(MINSKY, jobs, Rules(policy, "cut", machines=3))]
+
+    assert machines("baseline") == [0, 1, 0, 1]
+    assert machines("best_fit") == [0, 1, 0, 1]
+    assert machines("preserve") == [0, 1, 0, 1]
+    scattered = [job(0, 2, 0, 9), job(1, 4, 0, 5), job(2, 1, 6, 9)]
+    assert [
+        s.machine for s in checked(MINSKY, scattered, Rules("preserve", "cut", machines=2))
+    ] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_machine_more_never_makes_all_wait(policy: str) -> None:
+    """With a machine for each job nobody waits, and all run as fast as they can."""
+    jobs = generated(seed=3, count=25)
+    rules = Rules(policy, "cut", machines=25, time_models=("interference",))
+    assert all(stay.started_s == stay.job.arrival_s for stay in checked(MINSKY, jobs, rules))
+
+
+def test_best_effort_compares_machines_by_links() -> None:
+    """best-effort takes the machine whose set has the most aggregate bandwidth, not the first with room."""
+    held = [job(0, 6, 0, 100, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 2, 3, 4, 6, 7)))]
+    stays = checked(
+        DGX, [*held, job(1, 2, 1, 5, sensitive=True)], Rules("best_effort", "cut", machines=2)
+    )
+    assert [(stay.machine, sorted(stay.gpus)) for stay in stays[1:]] == [(1, [0, 3])]
+
+
+def test_of_machines_that_are_alike_the_first_is_taken() -> None:
+    """Each machine stands for all in its state: what is decided does not depend on how many there are."""
+    jobs = generated(seed=5, count=40)
+    few, many = (checked(MINSKY, jobs, Rules("topo_aware", "cut", machines=n)) for n in (40, 400))
+    assert few == many
+
+
+# -------------------------------------------------------------------------------------------------- run times
+
+
+@pytest.mark.parametrize(
+    ("gpus", "want_s"),
+    [
+        ((0, 3), 100),  # a double NVLink: 40 GB/s by the cut model
+        ((0, 1), 100 * (1 + 0.63 * (40 / 20 - 1))),  # a single one
+        ((0, 5), 100 * (1 + 0.63 * (40 / 12 - 1))),  # PCIe
+    ],
+)
+def test_slow_links_make_sensitive_jobs_slower(gpus: tuple[int, ...], want_s: float) -> None:
+    """Of its time at its best a sensitive job waits 63 % for its links, and the slower they are the longer."""
+    rules = Rules("baseline", "cut", time_models=("bandwidth",))
+    only = tuple(DGX.gpus[gpu].uuid for gpu in gpus)
+    (stay,) = checked(DGX, [job(0, 2, 0, 100, sensitive=True, only=only)], rules)
+    assert (sorted(stay.gpus), stay.ended_s) == (list(gpus), pytest.approx(want_s))
+    (stay,) = checked(DGX, [job(0, 2, 0, 100, only=only)], rules)
+    assert stay.ended_s == 100
+
+
+def test_the_share_of_its_time_that_a_job_says() -> None:
+    """A job that says how much of its time it waits for its links is slowed down by that much."""
+    rules = Rules("baseline", "cut", time_models=("bandwidth",))
+    only = (DGX.gpus[0].uuid, DGX.gpus[5].uuid)
+    (stay,) = checked(
+        DGX, [job(0, 2, 0, 100, sensitive=True, only=only, communication_share=0.3)], rules
+    )
+    assert stay.ended_s == pytest.approx(100 * (1 + 0.3 * (40 / 12 - 1)))
+
+
+def test_neighbours_slow_jobs_down_while_they_are_there() -> None:
+    """A job goes on faster once its noisy neighbour has left; with `lasting` it stays as slow as it was."""
+    quiet, noisy = (
+        replace(job(0, 1, 0, 1).request, profile=name, utility=UtilityTerms(slowdowns=slowdowns))
+        for name, slowdowns in (("quiet", {"noisy": (0.5, 0.0)}), ("noisy", {"quiet": (0.0, 0.5)}))
+    )
+    jobs = [Job(0, "quiet", quiet, 0.0, 10.0), Job(1, "noisy", noisy, 2.0, 3.0)]
+    rules = Rules("baseline", "cut", time_models=("interference",))
+    assert log(checked(MINSKY, jobs, rules)) == [
+        (0, (0,), 0, 11),
+        (1, (1,), 2, 5),
+    ]  # 2 + 3 / 1.5 of 10, then 6 more
+    assert log(checked(MINSKY, jobs, replace(rules, lasting=True))) == [
+        (0, (0,), 0, 15),
+        (1, (1,), 2, 5),
+    ]
+
+
+def test_measured_split_slowdown() -> None:
+    """Where a job says how much slower it is on two sockets, that counts, and not the bandwidth."""
+    held = [job(0, 1, 0, 100), job(1, 1, 0, 100)]  # baseline gives 0 and 1; the pair gets 2 and 3
+    pair = job(2, 2, 1, 10, sensitive=True, split_slowdown=0.25)
+    rules = Rules("baseline", "cut", time_models=("bandwidth",))
+    assert log(checked(MINSKY, [*held, pair], rules))[2] == (2, (2, 3), 1, 11)
+    assert log(checked(MINSKY, [held[0], replace(pair, id=1)], rules))[1] == (1, (1, 2), 1, 13.5)
+
+
+def sharing_job(number: int, sm: float) -> Job:
+    capacity = capacity_by(None, 16 << 30, 48)
+    client = Client(Demand(f"p{number}", sm, 10.0, 1 << 30), Objective(), {})
+    sharing = Sharing(client, Bounds(), None, (), 0, {gpu.uuid: capacity for gpu in DGX.gpus}, {})
+    request = Request(
+        1, PATTERNS["none"], bandwidth_sensitive=False, policy="preserve", bandwidth_model="cut"
+    )
+    return Job(number, f"job{number}", replace(request, sharing=sharing), 0.0, 10.0)
+
+
+def test_jobs_share_gpus_by_the_launchers_rules() -> None:
+    """Two jobs that fit together share a GPU, a third that does not gets another, and sharing slows both down."""
+    jobs = [sharing_job(0, 50.0), sharing_job(1, 40.0), sharing_job(2, 90.0)]
+    stays = checked(DGX, jobs, Rules("preserve", "cut", time_models=("sharing",)))
+    assert [stay.gpus for stay in stays[:2]] == [stays[0].gpus] * 2
+    assert stays[2].gpus != stays[0].gpus
+    assert [round(stay.ended_s, 6) for stay in stays] == [
+        12.0,
+        12.0,
+        10.0,
+    ]  # u (U - u) = 0.5 x 0.4: 1.2 times as long
+
+
+def test_who_shares_needs_no_free_gpu() -> None:
+    """A job joins another one's GPU where none is free."""
+    jobs = [job(0, 7, 0, 50), sharing_job(1, 50.0), sharing_job(2, 40.0)]
+    stays = checked(DGX, jobs, Rules("preserve", "cut"))
+    assert [(stay.job.id, stay.started_s) for stay in stays] == [(0, 0), (1, 0), (2, 0)]
+    assert stays[1].gpus == stays[2].gpus
+
+
+# -------------------------------------------------------------------------------------------------- traces
+
+
+def test_uniform_mix() -> None:
+    """300 jobs of mapa-sc21 4: 1 to 5 GPUs and six networks about equally often, four of six sensitive, from a seed."""
+    rows = [row for seed in range(30) for row in uniform_mix(seed)]
+    for value in range(1, 6):
+        assert sum(row["gpus"] == value for row in rows) / len(rows) == pytest.approx(
+            1 / 5, abs=0.02
+        )
+    assert sum(row["bandwidth_sensitive"] for row in rows) / len(rows) == pytest.approx(
+        4 / 6, abs=0.02
+    )
+    assert {row["duration_s"] for row in rows} == {float(n) for n in range(5, 25)}
+    assert list(uniform_mix(7)) == list(uniform_mix(7)) != list(uniform_mix(8))
+
+
+def test_poisson_batches() -> None:
+    """Gaps, batches, networks and GPU counts have the published generator's distributions."""
+    rows = list(poisson_batches(1, 20_000))
+    gaps = [b["arrival_s"] - a["arrival_s"] for a, b in pairwise(rows)]
+    assert sum(gaps) / len(gaps) == pytest.approx(10, abs=0.1)
+    assert sum((gap - 10) ** 2 for gap in gaps) / len(gaps) == pytest.approx(
+        10, rel=0.05
+    )  # Poisson: variance = mean
+
+    def share(text: str, key: str = "profile") -> float:
+        return sum(text in row[key] for row in rows) / len(rows)
+
+    assert share("-b1-") == pytest.approx(0.9**3, abs=0.01)
+    assert share("-b4-") == pytest.approx(3 * 0.9**2 * 0.1, abs=0.01)
+    assert share("googlenet") == pytest.approx(0.2, abs=0.01)
+    assert sum(row["gpus"] for row in rows) / len(rows) == pytest.approx(1 + 2 * 0.39, abs=0.02)
+    least = [row["min_utility"] for row in rows]
+    assert 0.30 <= min(least) < max(least) <= 0.52
+
+
+def test_loaded_mix() -> None:
+    """Jobs ask for the load that was asked for, and the share of sensitive ones is right."""
+    rows = list(loaded_mix(1, 20_000, gpus=8, load=0.8, sensitive=0.3))
+    asked = sum(row["gpus"] * row["duration_s"] for row in rows)
+    assert asked / (8 * rows[-1]["arrival_s"]) == pytest.approx(0.8, rel=0.03)
+    assert sum(row["bandwidth_sensitive"] for row in rows) / len(rows) == pytest.approx(
+        0.3, abs=0.01
+    )
+
+
+# -------------------------------------------------------------------------------------------------- measures
+
+
+def test_measures_by_hand() -> None:
+    """Waits, makespan, throughput, utilization and fragmentation of three jobs, worked out by hand."""
+    jobs = [job(0, 1, 0, 10), job(1, 4, 2, 10), job(2, 2, 3, 5)]
+    rules = Rules("baseline", "cut")
+    replay = measure(MINSKY, checked(MINSKY, jobs, rules), rules, None)
+    assert [(one.stay.job.id, one.wait_s, one.run_s, one.turnaround_s) for one in replay.jobs] == [
+        (0, 0, 10, 10),
+        (1, 8, 10, 18),
+        (2, 17, 5, 22),
+    ]
+    assert replay.makespan_s == 25
+    assert replay.throughput_jobs_per_hour == pytest.approx(3 * 3600 / 25)
+    assert replay.utilization == pytest.approx((1 * 10 + 4 * 10 + 2 * 5) / (4 * 25))
+    assert replay.fragmentation == pytest.approx(
+        1 * 10 / (4 * 25)
+    )  # beside job 0 one GPU of its socket is free
+    assert [level.waiting for level in replay.levels] == [0, 1, 2, 1, 0, 0]
+
+
+def test_what_a_job_needs_is_judged_by_what_its_policy_goes_by() -> None:
+    """A job that got the bandwidth it asked for, by the model that was asked, has not been failed."""
+    asked = job(0, 3, 0, 5, sensitive=True, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 4, 5)))
+    wishes = replace(asked.request.wishes, least_gb_per_s=20.5)
+    rules = Rules("preserve_paper", "mapa")
+    jobs = [replace(asked, request=replace(asked.request, wishes=wishes))]
+    assert measure(DGX, checked(DGX, jobs, rules), rules, None).violations == 0
+
+
+def test_quality_and_rings() -> None:
+    """Allocation quality is the share of the best aggregate bandwidth; {0,1,4} of a DGX-1 has 87 of 125 GB/s."""
+    held = [job(0, 2, 0, 9), job(1, 1, 0, 50), job(2, 1, 0, 50), job(3, 1, 0, 9)]
+    rules = Rules("baseline", "mapa", yardstick="mapa")
+    last = job(4, 3, 10, 5, sensitive=True)
+    replay = measure(DGX, checked(DGX, [*held, last], rules), rules, None)
+    (found,) = (one for one in replay.jobs if one.stay.job.id == 4)
+    assert found.stay.gpus in ((0, 1, 4), (0, 4, 1), (1, 0, 4))
+    assert (found.aggregate_bandwidth, found.quality, found.nvlink_ring) == (87, 87 / 125, False)
+
+
+def test_quartiles() -> None:
+    """Quartiles are linear between two values, as numpy has them."""
+    assert quartiles([]) is None
+    assert quartiles([3.0]) == (3, 3, 3, 3, 3)
+    values = [random.Random(1).random() for _ in range(37)]
+    numpy = pytest.importorskip("numpy")
+    assert quartiles(values) == pytest.approx(numpy.percentile(values, [0, 25, 50, 75, 100]))

@@ -1,0 +1,771 @@
+"""What nvidia-smi topo -m prints, as drivers and web pages hand it down: read exactly, or refused with the line."""
+
+import tomllib
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.errors import UsageError
+from gpulaunch.files.write import document_text
+from gpulaunch.machine.catalog import load_described_machine, machine_names, read_description
+from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.smi_text import (
+    SmiMatrix,
+    TextError,
+    looks_like_topology_text,
+    parse_topology_text,
+    text_document,
+)
+from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
+
+LEGEND = """
+Legend:
+
+  X    = Self
+  SYS  = further than any other
+  NV#  = so many NVLinks
+"""
+
+
+def matrix(upper: str, cpus: str = "", nodes: str = "", gpus: str = "") -> SmiMatrix:
+    """A matrix from the rows of its upper triangle, CPU lists and nodes; "-" is what the text does not tell."""
+    rows = [row.split() for row in upper.strip().splitlines()]
+    count = len(rows) + 1 if rows else 1
+    return SmiMatrix(
+        tuple(map(int, gpus.split())) or tuple(range(count)),
+        {(a, b): rows[a][b - a - 1] for a, b in combinations(range(count), 2)},
+        tuple(parse_cpuset(word.strip("-")) for word in (cpus or "- " * count).split()),
+        tuple(None if word == "-" else int(word) for word in (nodes or "- " * count).split()),
+    )
+
+
+class Case(NamedTuple):
+    """A text and what it says."""
+
+    text: str
+    want: SmiMatrix
+
+
+CASES = {
+    "newest form: underlined header, adapters with rows and legend, GPU NUMA ID behind two tabs": Case(
+        "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+        "GPU0\t X \tNV6\tNV6\tNV6\tPIX\tSYS\t0-15,32-47\t0\t\tN/A\n"
+        "GPU1\tNV6\t X \tNV6\tNV6\tNODE\tSYS\t0-15,32-47\t0\t\tN/A\n"
+        "GPU2\tNV6\tNV6\t X \tNV6\tSYS\tPIX\t16-31,48-63\t1\t\tN/A\n"
+        "GPU3\tNV6\tNV6\tNV6\t X \tSYS\tNODE\t16-31,48-63\t1\t\tN/A\n"
+        "NIC0\tPIX\tNODE\tSYS\tSYS\t X \tSYS\t\t\t\t\n"
+        "NIC1\tSYS\tSYS\tPIX\tNODE\tSYS\t X \t\t\t\t\n" + LEGEND + "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_1\n",
+        matrix("NV6 NV6 NV6\nNV6 NV6\nNV6", "0-15,32-47 0-15,32-47 16-31,48-63 16-31,48-63", "0 0 1 1"),
+    ),
+    "old driver: SOC, header without its tabs, adapters' rows short of cells, no NUMA column": Case(
+        "\t    GPU0GPU1GPU2mlx5_0\tmlx5_1\tCPU Affinity\n"
+        "GPU0\t X \tNV1\tSOC\tPIX\tSOC\t1-1\n"
+        "GPU1\tNV1\t X \tSOC\tPHB\tSOC\t1-1\n"
+        "GPU2\tSOC\tSOC\t X \tSOC\tPXB\t1-1\n"
+        "mlx5_0\tPIX\tPHB\tSOC\t X \n"
+        "mlx5_1\tSOC\n",
+        matrix("NV1 SYS\nSYS", "1-1 1-1 1-1"),
+    ),
+    "header without any blank between its names": Case(
+        "GPU0GPU1NIC0NIC1mlx5_10CPU AffinityNUMA AffinityGPU NUMA ID\n"
+        "GPU0\t X \tPXB\tPIX\tPIX\tSYS\t0-7\t0\t\tN/A\n"
+        "GPU1\tPXB\t X \tPIX\tPIX\tSYS\t0-7\t0\t\tN/A\n",
+        matrix("PXB", "0-7 0-7", "0 0"),
+    ),
+    "header that lost its first tab and has blanks for the last ones, below a comment": Case(
+        "# copied from a site's documentation\n"
+        "GPU0\tGPU1\tmlx5_0\tmlx5_1 CPU Affinity NUMA Affinity\n"
+        "GPU0\t X \tNV4\tSYS\tPHB\t24-31,56-63\t3\n"
+        "GPU1\tNV4\t X \tPHB\tSYS\t16-23,48-55\t2\n"
+        "mlx5_0\tSYS\tPHB\t X \tSYS\t\t\n",
+        matrix("NV4", "24-31,56-63 16-23,48-55", "3 2"),
+    ),
+    "no affinity columns, a blank behind the last cell": Case(
+        "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tPHB\nGPU1\tPIX\t X \tSYS\nGPU2\tPHB\tSYS\t X \n" + LEGEND,
+        matrix("PIX PHB\nSYS"),
+    ),
+    "a cgroup hides all CPUs": Case(
+        "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t\t\nGPU1\tNV4\t X \t\t\n", matrix("NV4")
+    ),
+    "a cgroup hides the CPUs of one GPU, and the node of another": Case(
+        "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+        "GPU0\t X \tNV4\tSYS\t\t1\t\tN/A\n"
+        "GPU1\tNV4\t X \tSYS\t4-7\t\t\tN/A\n"
+        "GPU2\tSYS\tSYS\t X \t\t\t\tN/A\n",
+        matrix("NV4 SYS\nSYS", "- 4-7 -", "1 - -"),
+    ),
+    "a virtual machine without NUMA nodes: a second tab behind short cells": Case(
+        "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-7\t\tN/A\t\tN/A\n",
+        matrix("", "0-7"),
+    ),
+    "blanks for all tabs, GPUs that are NUMA nodes themselves, N/A for CPUs": Case(
+        "        GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
+        "GPU0     X      SYS     NODE    0-71            0               4\n"
+        "GPU1    SYS      X      SYS     N/A             1               12\n"
+        "NIC0    NODE    SYS      X\n",
+        matrix("SYS", "0-71 -", "0 1"),
+    ),
+    "blanks for all tabs, nothing below the affinity titles": Case(
+        "      GPU0  GPU1  CPU Affinity  NUMA Affinity\nGPU0   X    PHB\nGPU1  PHB    X\n", matrix("PHB")
+    ),
+    "lists of NUMA nodes are no node": Case(
+        "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\n"
+        "GPU0\t X \tNODE\tSYS\t0-3\t0-3\n"
+        "GPU1\tNODE\t X \tSYS\t0,2,4,6,8,10\t0,5-11\n"
+        "GPU2\tSYS\tSYS\t X \t5\t7-7\n",
+        matrix("NODE SYS\nSYS", "0-3 0,2,4,6,8,10 5", "- - 7"),
+    ),
+    "a terminal's lines around it, and Windows' line ends": Case(
+        "\ufeffuser@gpu1:~$ nvidia-smi topo -m\r\n"
+        "\tGPU0\tGPU1\tCPU Affinity\r\n"
+        "GPU0\t X \tPIX\t0-3\r\n"
+        "GPU1\tPIX\t X \t0-3\r\n"
+        "\r\n"
+        "user@gpu1:~$ # done\r\n"
+        "GPU0 and GPU1 share a switch\r\n",
+        matrix("PIX", "0-3 0-3"),
+    ),
+    "one GPU, six adapters of all kinds of names": Case(
+        "\tGPU0\tNIC0\tmlx4_0\tbnxt_re0\thfi1_0\trocep1s0f0\tmlx5_bond_0\tCPU Affinity\n"
+        "GPU0\t X \tPIX\tPIX\tSYS\tSYS\tSYS\tSYS\t0\n",
+        matrix("", "0"),
+    ),
+    "one GPU and nothing else, behind a byte order mark": Case("\ufeffGPU0\nGPU0\t X \n", matrix("")),
+    "a comment with a table of its own": Case(
+        "# \tGPU0\tGPU1\n# GPU0\t X \tPIX\n#GPU0\t X \tPIX\n\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n",
+        matrix("PHB"),
+    ),
+    "numbers with gaps, not from 0": Case(
+        "\tGPU2\tGPU3\tGPU10\nGPU2\t X \tNV2\tPHB\nGPU3\tNV2\t X \tSYS\nGPU10\tPHB\tSYS\t X \n",
+        matrix("NV2 PHB\nSYS", gpus="2 3 10"),
+    ),
+    "adapters between the GPUs": Case(
+        "\tGPU0\tmlx5_0\tGPU1\tCPU Affinity\n"
+        "GPU0\t X \tPIX\tPHB\t0-3\n"
+        "mlx5_0\tPIX\t X \tPHB\n"
+        "GPU1\tPHB\tNODE\t X \t4-7\n",
+        matrix("PHB", "0-3 4-7"),
+    ),
+    "16 GPUs behind switches": Case(
+        "\t" + "\t".join(f"GPU{b}" for b in range(16)) + "\tCPU Affinity\n"
+        + "".join(
+            "\t".join([f"GPU{a}", *(" X " if a == b else "NV6" for b in range(16)), "0-23\n" if a < 8 else "24-47\n"])
+            for a in range(16)
+        ),
+        matrix("\n".join("NV6 " * (15 - a) for a in range(15)), "0-23 " * 8 + "24-47 " * 8),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_every_form(case: Case) -> None:
+    """Each form in which the matrix is handed down says what it said."""
+    assert parse_topology_text(case.text) == case.want
+    assert looks_like_topology_text(case.text)
+
+
+def said(topology: Topology) -> dict[tuple[int, int], str]:
+    """A topology's links as nvidia-smi would write them."""
+    return {
+        (link.a, link.b): f"NV{link.nvlink_count}" if link.nvlink_count else link.pcie_path
+        for link in topology.links
+    }
+
+
+def machine(found: SmiMatrix) -> Topology:
+    return described_topology(text_document(found, "box", "a text"), "0")
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_machine_is_the_text(case: Case) -> None:
+    """The machine of a text has the text's links, CPUs and NUMA nodes, and nothing that the text does not tell."""
+    topology = machine(case.want)
+    assert said(topology) == case.want.cells
+    assert tuple(gpu.cpuset for gpu in topology.gpus) == case.want.cpusets
+    assert tuple(gpu.numa_node for gpu in topology.gpus) == case.want.numa_nodes
+    assert {(gpu.memory_bytes, gpu.pcie_generation, gpu.pcie_width) for gpu in topology.gpus} == {
+        (0, 0, 0)
+    }
+    assert {link.nvlink_gb_per_s for link in topology.links} == {
+        25.0 * link.nvlink_count for link in topology.links
+    }
+
+
+# ------------------------------------------------------------------------------------------------ mistakes
+
+GOOD = """\
+# three GPUs
+\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV2\tSYS\tPIX\t0-3\t0
+GPU1\tNV2\t X \tSYS\tPIX\t0-3\t0
+GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1
+NIC0\tPIX\tPIX\tPHB\t X \t\t
+"""
+WORDS = "is none of X, NV1 to NV99, PIX, PXB, PHB, NODE, SYS, SOC"
+ONLY_ITSELF = "a GPU has that under itself only"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "old", "new", "line", "want"),
+    [
+        ("X beside the diagonal", "GPU1\tNV2\t X \tSYS", "GPU1\tNV2\t X \t X ", 4,
+         f"row GPU1 has 'X' under 'GPU2': {ONLY_ITSELF}"),
+        ("X under an adapter", "SYS\tPIX\t0-3\t0\nGPU1", "SYS\tX\t0-3\t0\nGPU1", 3,
+         f"row GPU0 has 'X' under 'NIC0': {ONLY_ITSELF}"),
+        ("no X on the diagonal", "GPU1\tNV2\t X ", "GPU1\tNV2\tNV2", 4,
+         "row GPU1 has 'NV2' under itself, not 'X'"),
+        ("cells that contradict each other", "GPU2\tSYS\tSYS", "GPU2\tSYS\tNODE", 5,
+         "row GPU1 has 'SYS' under GPU2, row GPU2 has 'NODE' under GPU1"),
+        ("a word that nobody knows", "GPU0\t X \tNV2", "GPU0\t X \tNVL", 3, f"row GPU0: 'NVL' {WORDS}"),
+        ("no NVLink at all", "GPU0\t X \tNV2", "GPU0\t X \tNV0", 3, f"row GPU0: 'NV0' {WORDS}"),
+        ("more NVLinks than there can be", "GPU0\t X \tNV2", "GPU0\t X \tNV100", 3, f"row GPU0: 'NV100' {WORDS}"),
+        ("a word that is a whole page", "GPU0\t X \tNV2", "GPU0\t X \t" + "W" * 999, 3,
+         f"row GPU0: '{'W' * 40}...' {WORDS}"),
+        ("control characters", "GPU0\t X \tNV2", "GPU0\t X \t'\x07", 3, rf"row GPU0: ''\x07' {WORDS}"),
+        ("a row short of a cell", "GPU2\tSYS\tSYS\t X ", "GPU2\tSYS\t X ", 5,
+         "row GPU2 has 3 of 4 GPU and adapter cells, then '4-7'"),
+        ("a row of a name only", "GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1", "GPU2", 5,
+         "row GPU2 has 0 of 4 GPU and adapter cells"),
+        ("a row of more cells than columns", "GPU2\tSYS\tSYS\t X \tPHB", "GPU2\tSYS\tSYS\t X \tPHB\tPHB", 5,
+         "row GPU2: 'PHB' after its connections is no list such as 0-19,40-59, nor N/A"),
+        ("a missing row", "GPU1\tNV2\t X \tSYS\tPIX\t0-3\t0\n", "", 2, "column GPU1 has no row"),
+        ("a doubled row", "NIC0\tPIX", "GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1\nNIC0\tPIX", 6,
+         "row GPU2 stands here and in line 5"),
+        ("a doubled row in place of another", "GPU2\tSYS", "GPU1\tSYS", 5,
+         "row GPU1 stands here and in line 4"),
+        ("a row without a column", "GPU2\tSYS", "GPU7\tSYS", 5, "row GPU7 has no column"),
+        ("a column twice", "GPU0\tGPU1\tGPU2", "GPU0\tGPU1\tGPU1", 2, "column 'GPU1' stands twice"),
+        ("a column in small letters", "GPU0\tGPU1\tGPU2", "GPU0\tgpu1\tGPU2", 3,
+         "row GPU0 stands before any line of column names"),
+        ("a title twice", "NUMA Affinity", "CPU Affinity", 2, "column 'CPU Affinity' stands twice"),
+        ("columns that do not ascend", "GPU0\tGPU1\tGPU2", "GPU0\tGPU2\tGPU1", 2,
+         "column GPU1 stands after GPU2: they must ascend"),
+        ("an adapter behind the titles", "NIC0\tCPU Affinity", "CPU Affinity\tNIC0", 2,
+         "column 'NIC0' stands after 'CPU Affinity'"),
+        ("no header", "\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\n", "", 2,
+         "row GPU0 stands before any line of column names"),
+        ("a header with a title that nobody knows", "NUMA Affinity", "Affinity", 2,
+         "column 'Affinity' is none that nvidia-smi prints"),
+        ("an adapter without a number", "NIC0\tCPU", "efa_ib\tCPU", 2,
+         "column 'efa_ib' is none that nvidia-smi prints"),
+        ("a second matrix", "NIC0\tPIX", "\tGPU0\tGPU1\nNIC0\tPIX", 6,
+         "a second matrix begins here: one text describes one machine"),
+        ("CPUs backwards", "4-7", "7-4", 5,
+         "row GPU2: '7-4' after its connections is no list such as 0-19,40-59, nor N/A"),
+        ("CPUs as a mask", "4-7", "0xf0", 5,
+         "row GPU2: '0xf0' after its connections is no list such as 0-19,40-59, nor N/A"),
+        ("CPUs as Python would write them", "4-7", "1_0", 5,
+         "row GPU2: '1_0' after its connections is no list such as 0-19,40-59, nor N/A"),
+        ("more CPUs than any kernel has", "4-7", "0-99999999999", 5,
+         "row GPU2: '0-99999999999' after its connections is no list such as 0-19,40-59, nor N/A"),
+        ("more values than titles", "4-7\t1", "4-7\t1\tN/A", 5,
+         "row GPU2 has '4-7 1 N/A' after its connections, for 2 columns"),
+        ("CPUs or a node, without tabs", "GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1", "GPU2 SYS SYS X PHB 1", 5,
+         "row GPU2: which of CPU Affinity, NUMA Affinity '1' is cannot be told"),
+    ],
+)  # fmt: skip
+def test_mistakes(sentence: str, old: str, new: str, line: int, want: str) -> None:
+    """A mistake in the text is named with its line, row and word."""
+    assert GOOD.count(old) == 1, sentence
+    text = GOOD.replace(old, new)
+    assert looks_like_topology_text(text)
+    with pytest.raises(TextError) as problem:
+        parse_topology_text(text)
+    assert (problem.value.line, problem.value.message) == (line, want), sentence
+
+
+@pytest.mark.parametrize(
+    ("titles", "cells", "cpus", "node"),
+    [
+        ("CPU Affinity", "\t0-3", "0-3", None),
+        ("CPU Affinity", "\t\t0-3", "0-3", None),
+        ("NUMA Affinity", "\t1", "", 1),
+        ("GPU NUMA ID", "\t1", "", None),
+        ("CPU Affinity\tNUMA Affinity", "\t\t1", "", 1),
+        ("CPU Affinity\tNUMA Affinity", "\t\t\t1\t\t", "", 1),
+        ("CPU Affinity\tNUMA Affinity", "\t1", "1", None),
+        ("CPU Affinity\tNUMA Affinity", "\t1\tN/A", "1", None),
+        ("CPU Affinity\tNUMA Affinity", "\tN/A\t1", "", 1),
+        ("CPU Affinity\tNUMA Affinity", " N/A 1", "", 1),
+        ("CPU Affinity\tNUMA Affinity", " N/A", "", None),
+        ("CPU Affinity\tNUMA Affinity", " 1", None, None),
+        ("CPU Affinity\tNUMA Affinity", "\t \t 1 ", "", 1),
+        ("CPU Affinity\tNUMA Affinity", " 2\t1", "2", 1),
+        ("CPU Affinity\tNUMA Affinity", "\t2 1", "2", 1),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t\t1\t\tN/A", "", 1),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t0-3\t\t\tN/A", "0-3", None),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t0-3\t1", "0-3", 1),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t0-3\t\t1", None, None),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t0-3\t\t1\t\t4", "0-3", 1),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t\t\t\t4", None, None),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", " 0-3 1", None, None),
+    ],
+)
+def test_affinities(titles: str, cells: str, cpus: str | None, node: int | None) -> None:
+    """With tabs an empty cell is told from a wide one; what can be read in two ways is refused."""
+    text = f"\tGPU0\t{titles}\nGPU0\t X{cells}\n"
+    if cpus is None:
+        with pytest.raises(TextError, match=r"^row GPU0: which of .* is cannot be told$"):
+            parse_topology_text(text)
+    else:
+        assert parse_topology_text(text)[2:] == ((parse_cpuset(cpus),), (node,))
+
+
+NOTHING = "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matrix"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "text", "line", "want", "looks"),
+    [
+        ("an empty text", "", 1, NOTHING, False),
+        ("adapters without a GPU", "\tNIC0\tNIC1\nNIC0\t X \tPIX\nNIC1\tPIX\t X \n", 1, NOTHING, False),
+        ("another of its commands", "GPU 0: Tesla (UUID: GPU-1)\nNo devices were found\n", 1, NOTHING, False),
+        ("GPUs in small letters", "gpu0 gpu1\ngpu0 X PIX\n", 1, NOTHING, False),
+        ("a sentence", "GPU0 and GPU1\n", 1, NOTHING, False),
+        ("peer-to-peer states", " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n", 2,
+         f"row GPU0: 'GNS' {WORDS}", True),
+        ("peer-to-peer states that are good", "\tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n", 2,
+         f"row GPU0: 'OK' {WORDS}", True),
+        ("ROCm's weights", "=== Weight ===\n    GPU0   GPU1\nGPU0   0      15\nGPU1   15     0\n", 3,
+         "row GPU0 has 0 of 2 GPU cells, then '0'", True),
+        ("a text cut off within a row", "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1", 3, "row GPU1 has 0 of 2 GPU cells", True),
+        ("a text cut off behind a row", "\tGPU0\tGPU1\nGPU0\t X \tPIX\n", 1, "column GPU1 has no row", True),
+    ],
+)  # fmt: skip
+def test_other_texts(sentence: str, text: str, line: int, want: str, looks: bool) -> None:
+    """What is no matrix, or another tool's, is refused."""
+    with pytest.raises(TextError) as problem:
+        parse_topology_text(text)
+    assert (problem.value.line, problem.value.message) == (line, want), sentence
+    assert looks_like_topology_text(text) == looks
+
+
+def changed(text: str, line: int, word: int, new: str) -> str:
+    lines = text.split("\n")
+    words = lines[line].split("\t")
+    words[word] = new
+    lines[line] = "\t".join(words)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("row", range(3))
+@pytest.mark.parametrize("column", range(3))
+@pytest.mark.parametrize("new", ["", "X", "NV1", "PIX", "OK", "0-3", "N/A"])
+def test_no_slip_is_believed(row: int, column: int, new: str) -> None:
+    """A single cell between GPUs cannot change unnoticed."""
+    text = changed(GOOD, 2 + row, 1 + column, new)
+    if row == column and new == "X":
+        assert parse_topology_text(text) == parse_topology_text(GOOD)
+    else:
+        with pytest.raises(TextError):
+            parse_topology_text(text)
+
+
+# ---------------------------------------------------------------------------------------------- the machine
+
+
+def test_document() -> None:
+    """The document has what the text tells, and neither NVLinks nor memory where it tells nothing."""
+    pcie = {"generation": 0, "width": 0}
+    assert text_document(matrix("NV4 NODE\nNODE", "0-3 0-3 4-7", "0 0 0"), "box", "a text") == {
+        "name": "box",
+        "source": "a text; NVLink 3 is assumed (25 GB/s per link and direction), as the text does not tell; PCIe 3.0 "
+        "with 16 lanes is assumed",
+        "gpus": {"count": 3, "model": "GPU"},
+        "nvlink": {"version": [3, 3, 0], "links": [[0, 1, 4]]},
+        "pcie": pcie | {"groups": {"NODE": [[0, 1, 2]]}},
+        "numa": [
+            {"node": 0, "gpus": [0, 1], "cpuset": "0-3"},
+            {"node": 0, "gpus": [2], "cpuset": "4-7"},
+        ],
+    }
+    plain = {
+        "name": "box",
+        "source": "a text; PCIe 3.0 with 16 lanes is assumed",
+        "gpus": {"count": 2, "model": "GPU"},
+    }
+    assert text_document(matrix("SYS"), "box", "a text") == plain | {"pcie": pcie}
+
+
+def test_switch() -> None:
+    """More NVLinks in a row than any GPU has end in a switch; so many or fewer join two GPUs."""
+    switched = text_document(matrix("NV12 NV12\nNV12"), "box", "a text")["nvlink"]
+    assert switched == {"version": 3, "switch_links_per_gpu": 12}
+    direct = text_document(matrix("NV9 NV9\nNV9"), "box", "a text")["nvlink"]
+    assert direct == {"version": 3, "links": [[0, 1, 9], [0, 2, 9], [1, 2, 9]]}
+
+
+def test_switch_with_failed_links() -> None:
+    """A GPU with fewer links into the switch is the narrow end of each of its pairs."""
+    got = text_document(matrix("NV18 NV17 NV18\nNV17 NV18\nNV17"), "box", "a text")
+    assert got["nvlink"] == {"version": 3, "switch_links_per_gpu": [18, 18, 17, 18]}
+
+
+@pytest.mark.parametrize(
+    "upper", ["NV12 NV12 NV12\nNV12 NV11\nNV12", "NV12 NV12 SYS\nNV12 NV12\nNV12", "NV10 NV9\nSYS"]
+)
+def test_no_switch_explains_it(upper: str) -> None:
+    """Where no switch would give the text's numbers, links are what it says, one by one."""
+    want = matrix(upper)
+    document = text_document(want, "box", "a text")
+    assert [f"NV{count}" for _, _, count in document["nvlink"]["links"]] == [
+        c for c in want.cells.values() if "NV" in c
+    ]
+    assert "switch_links_per_gpu" not in document["nvlink"]
+    assert said(machine(want)) == want.cells
+
+
+def test_switch_and_bridge() -> None:
+    """GPUs beside the switch keep direct links, also to those that are in it."""
+    want = matrix("NV12 NV12 NV1\nNV12 SYS\nSYS")
+    assert text_document(want, "box", "a text")["nvlink"] == {
+        "version": 3, "links": [[0, 3, 1]], "switch_links_per_gpu": [12, 12, 12, 0],
+    }  # fmt: skip
+    assert said(machine(want)) == want.cells
+
+
+@pytest.mark.parametrize(
+    ("sentence", "upper", "nodes", "want"),
+    [
+        ("nothing is known", "NV4", "- -", "SYS"),
+        ("NUMA nodes differ", "NV4", "0 1", "SYS"),
+        ("one NUMA node", "NV4", "1 1", "NODE"),
+        ("only one node is known", "NV4", "1 -", "SYS"),
+        ("a third GPU is near both", "NV4 PIX\nPXB", "- - -", "PXB"),
+        ("a third GPU is far from one", "NV4 PIX\nSYS", "0 0 0", "NODE"),
+        ("a third GPU is joined by NVLink", "NV4 NV4\nPIX", "- - -", "SYS"),
+        ("the nearest of two", "NV4 PHB PIX\nPHB PIX\nPHB", "0 0 0 0", "PIX"),
+    ],
+)
+def test_pcie_below_nvlink(sentence: str, upper: str, nodes: str, want: str) -> None:
+    """Two GPUs with NVLinks are no nearer over PCIe than what the text proves."""
+    count = len(nodes.split())
+    assert machine(matrix(upper, "- " * count, nodes)).links[0].pcie_path == want, sentence
+
+
+def test_source_tells_what_is_assumed() -> None:
+    """The source line tells what was assumed of links, and what the GPUs' numbers were."""
+    assert text_document(matrix("NV2", gpus="3 5"), "box", "a text")["source"] == (
+        "a text; NVLink 3 is assumed (25 GB/s per link and direction), as the text does not tell; "
+        "PCIe 3.0 with 16 lanes is assumed; its GPUs 3, 5 are counted from 0 here"
+    )
+    assert (
+        text_document(matrix("PIX"), "box", "a text")["source"]
+        == "a text; PCIe 3.0 with 16 lanes is assumed"
+    )
+
+
+# ------------------------------------------------------------------------------------------------- files
+
+
+def test_topology_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--topology takes such a text: by any path, or by a name in .txt; its stem is the machine's name."""
+    text = CASES["a cgroup hides all CPUs"].text
+    path = tmp_path / "node 7 (gpu).txt"
+    path.write_text(text)
+    topology, found_at = load_described_machine(str(path))
+    assert (topology.name, found_at) == ("node-7--gpu-", str(path))
+    assert topology.digest == f"{crc32(text.encode()):08x}"
+    assert topology.source.startswith("nvidia-smi topo -m in node 7 (gpu).txt; NVLink 3 is assumed")
+    monkeypatch.chdir(tmp_path)
+    assert load_described_machine(path.name) == (topology, str(path))
+    path.rename(tmp_path / "saved")
+    assert load_described_machine("./saved")[0].name == "saved"
+    with pytest.raises(UsageError, match=r"^unknown topology 'saved'$"):
+        load_described_machine("saved")
+
+
+def test_bytes_of_the_file_are_its_digest(tmp_path: Path) -> None:
+    """Another line end is another text."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(GOOD.replace("\n", "\r\n").encode())
+    assert load_described_machine(str(path))[0].digest == f"{crc32(path.read_bytes()):08x}"
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        (GOOD.replace("SYS\tSYS", "SYS\tNODE"), "5: row GPU1 has 'SYS' under GPU2, row GPU2 has 'NODE' under GPU1"),
+        ("GPU 0: Tesla\n", "1: expected '=' after a key in a key/value pair"),
+        ("\n\nname = \n", "3: invalid value"),
+        ("", " key 'name' is missing"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_file(tmp_path: Path, text: str, want: str) -> None:
+    """A wrong text is told from wrong TOML, each with path and line."""
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    with pytest.raises(UsageError) as problem:
+        load_described_machine(str(path))
+    assert problem.value.message == f"{path}:{want}"
+
+
+def test_toml_stays_toml(tmp_path: Path) -> None:
+    """A machine file that quotes such a text is a machine file."""
+    document = text_document(matrix("PIX"), "quoting", "a text") | {"description": GOOD}
+    path = tmp_path / "a.txt"
+    path.write_text(
+        'description = """\n'
+        + GOOD
+        + '"""\n'
+        + document_text({**document, "description": ""}).replace('description = ""\n', "")
+    )
+    assert load_described_machine(str(path))[0].name == "quoting"
+    assert read_description(str(path)).data == document
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_written_machine(case: Case) -> None:
+    """A machine's document can be written as TOML and is the same when read."""
+    document = text_document(case.want, "box", "a text [\n 1,\n 2,\n] and [ 1,  ]")
+    assert tomllib.loads(document_text(document)) == document
+
+
+def test_written_machine_can_be_read_by_people() -> None:
+    """A list of numbers is one line, a list of such lists one line each."""
+    document = text_document(matrix("NV2 PIX\nSYS"), "box", "a text")
+    assert "links = [\n    [0, 1, 2],\n]\n" in document_text(document)
+    assert "PIX = [\n    [0, 2],\n]\n" in document_text(document)
+
+
+# ------------------------------------------------------------------------------------------------- fuzz
+
+
+class Form(NamedTuple):
+    """One way in which a matrix can be written."""
+
+    tabs: bool = True
+    underline: bool = False
+    first_tab: bool = True
+    fused: bool = False
+    crlf: bool = False
+    soc: bool = False
+    titles: int = 3
+    empty: str = "N/A"
+    wide: bool = False
+    adapters: tuple[int, ...] = ()  # behind how many GPUs one stands
+    around: bool = True
+
+
+def written(found: SmiMatrix, form: Form) -> str:
+    """The matrix as nvidia-smi, and whoever copied it, would write it."""
+    columns: list[int | str] = list(range(len(found.gpus)))
+    for number, place in sorted(enumerate(form.adapters), key=lambda adapter: -adapter[1]):
+        columns.insert(min(place, len(found.gpus)), f"mlx5_{number}")
+    names = [
+        column if isinstance(column, str) else f"GPU{found.gpus[column]}" for column in columns
+    ]
+    titles = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"][: form.titles]
+    header = "" if form.fused else "\t" if form.tabs else "  "
+    header = header.join(names + titles) if not form.fused else "".join(names + titles)
+    lines = [
+        ("\t" if form.first_tab else "") + (f"\x1b[4m{header}\x1b[0m" if form.underline else header)
+    ]
+    for column, name in zip(columns, names, strict=True):
+        if isinstance(column, str):
+            lines.append(f"{name}\t" + "SYS\t" * (len(name) % 3))
+            continue
+        cells = [
+            " X "
+            if other == column
+            else "PHB"
+            if isinstance(other, str)
+            else found.cells[min(column, other), max(column, other)]
+            for other in columns
+        ]
+        cells += [
+            format_cpuset(found.cpusets[column]) or form.empty,
+            form.empty if found.numa_nodes[column] is None else str(found.numa_nodes[column]),
+            "N/A",
+        ][: form.titles]
+        if form.wide and form.titles == 3:
+            cells.insert(-1, "")
+        lines.append("\t".join([name, *cells]))
+    if not form.tabs:
+        lines = [lines[0], *(line.replace("\t", "   ") for line in lines[1:])]
+    text = "\n".join(
+        ["$ nvidia-smi topo -m", "# by hand", *lines, LEGEND] if form.around else lines
+    )
+    text = text.replace("SYS", "SOC") if form.soc else text
+    return text.replace("\n", "\r\n") if form.crlf else text
+
+
+CELLS = ["NV1", "NV2", "NV4", "NV12", "NV18", "NV99", "PIX", "PXB", "PHB", "NODE", "SYS"]
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> SmiMatrix:
+    gpus = sorted(draw(st.sets(st.integers(0, 40), min_size=1, max_size=6)))
+    words = draw(st.sampled_from([CELLS, CELLS[:1], CELLS[3:5], CELLS[6:], CELLS[3:4]]))
+    pairs = list(combinations(range(len(gpus)), 2))
+    cpus = st.frozensets(st.integers(0, 70), max_size=5)
+    return SmiMatrix(
+        tuple(gpus),
+        {pair: draw(st.sampled_from(words)) for pair in pairs},
+        tuple(draw(cpus) for _ in gpus),
+        tuple(draw(st.none() | st.integers(0, 9)) for _ in gpus),
+    )
+
+
+@st.composite
+def forms(draw: st.DrawFn) -> Form:
+    tabs = draw(st.booleans())
+    flags = {
+        name: draw(st.booleans())
+        for name in ("underline", "first_tab", "fused", "crlf", "soc", "wide", "around")
+    }
+    empty = draw(st.sampled_from(["", "N/A"])) if tabs else "N/A"
+    adapters = tuple(draw(st.lists(st.integers(1, 6), max_size=3)))
+    return Form(tabs=tabs, titles=draw(st.integers(0, 3)), empty=empty, adapters=adapters, **flags)
+
+
+def told(found: SmiMatrix, titles: int) -> SmiMatrix:
+    """What is left of a matrix without the columns of the last titles."""
+    count = len(found.gpus)
+    return replace(
+        found,
+        cpusets=found.cpusets if titles > 0 else (frozenset(),) * count,
+        numa_nodes=found.numa_nodes if titles > 1 else (None,) * count,
+    )
+
+
+@given(matrices(), forms())
+def test_every_matrix_in_every_form(found: SmiMatrix, form: Form) -> None:
+    """Whatever form a matrix is written in, it is the same when read."""
+    assert parse_topology_text(written(found, form)) == told(found, form.titles)
+
+
+@given(matrices())
+def test_every_matrix_is_a_machine(found: SmiMatrix) -> None:
+    """The machine of any matrix, however odd, has its links, CPUs and nodes."""
+    topology = machine(found)
+    assert said(topology) == found.cells
+    assert tuple((gpu.cpuset, gpu.numa_node) for gpu in topology.gpus) == tuple(
+        zip(found.cpusets, found.numa_nodes, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
+def test_every_described_machine(name: str) -> None:
+    """A described machine's links, written as nvidia-smi would (it knows one machine), are read back as they are."""
+    topology, _ = load_described_machine(name)
+    assert not any(gpu.mig for gpu in topology.gpus), (
+        "nvidia-smi has no rows for MIG instances: leave this one out"
+    )
+    found = SmiMatrix(
+        tuple(gpu.index for gpu in topology.gpus),
+        said(topology),
+        tuple(gpu.cpuset for gpu in topology.gpus),
+        tuple(gpu.numa_node for gpu in topology.gpus),
+    )
+    assert parse_topology_text(written(found, Form())) == found
+    assert said(machine(found)) == said(topology)
+
+
+def believed(text: str) -> None:
+    """Read a text, which may be refused, but believed only if both GPUs of each pair say so in a row of their own."""
+    looks_like_topology_text(text)
+    try:
+        found = parse_topology_text(text)
+    except TextError as problem:
+        refused = problem
+    else:
+        refused = None
+    if refused:
+        assert 1 <= refused.line <= text.count("\n") + 1
+        assert refused.message.isprintable()
+        return
+    rows = [line.replace("SOC", "SYS").split() for line in text.split("\n")]
+    for (a, b), cell in found.cells.items():
+        for i in (a, b):
+            assert any(row and row[0] == f"GPU{found.gpus[i]}" and cell in row for row in rows), (
+                a,
+                b,
+                cell,
+            )
+    assert said(machine(found)) == found.cells
+
+
+TOKENS = [
+    *(
+        "GPU0",
+        "GPU1",
+        "GPU2",
+        "NIC0",
+        "mlx5_0",
+        "X",
+        " X ",
+        "NV2",
+        "SYS",
+        "SOC",
+        "PIX",
+        "0-3",
+        "1",
+        "N/A",
+        "GPU",
+    ),
+    *(
+        "\t",
+        "\n",
+        " ",
+        "\r",
+        "#",
+        "\x1b[4m",
+        "CPU Affinity",
+        "NUMA Affinity",
+        "GPU NUMA ID",
+        "Legend:",
+    ),
+]
+SMALL_ROWS = st.tuples(
+    st.sampled_from(["GPU0\t X \t", "GPU1\t"]),
+    st.sampled_from(["SYS", "SOC", "NV2", "SYS\t X ", "X SYS"]),
+    st.sampled_from(["", "\t", "\t0-3", " 1", "\t\t\t5"]),
+).map("".join)
+LINES = [line for case in CASES.values() for line in case.text.split("\n")]
+
+
+@given(
+    st.text()
+    | st.lists(st.sampled_from(TOKENS), max_size=40).map("".join)
+    | st.lists(st.sampled_from(LINES), max_size=12).map("\n".join)
+    | st.lists(SMALL_ROWS, min_size=2, max_size=3).map(
+        lambda rows: "\n".join(["\tGPU0\tGPU1\tCPU Affinity", *rows])
+    )
+)
+def test_any_text(text: str) -> None:
+    """Any text at all is read or refused."""
+    believed(text)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> str:
+    """A good text with up to three lines, cells or characters lost, doubled, changed or moved."""
+    text = draw(st.sampled_from([case.text for case in CASES.values()] + [GOOD]))
+    for _ in range(draw(st.integers(1, 3))):
+        separator = draw(st.sampled_from(["\n", "\t", " ", ""]))
+        parts = text.split(separator) if separator else list(text)
+        place = draw(st.integers(0, len(parts) - 1)) if parts else 0
+        new = [
+            [],
+            [draw(st.sampled_from(TOKENS))],
+            parts[place : place + 1] * 2,
+            parts[place : place + 2][::-1],
+        ]
+        kind = draw(st.integers(0, 3))
+        parts[place : place + (2 if kind == 3 else 1)] = new[kind]
+        text = separator.join(parts)
+    return text
+
+
+@given(damaged())
+def test_any_damage(text: str) -> None:
+    """A damaged text is read or refused, and what is read stands in it."""
+    believed(text)

@@ -1,0 +1,211 @@
+"""The house rules that a machine can check: rooms, one door for each package."""
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.decide.placement.policies import POLICIES
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "gpulaunch"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+ROOMS = [  # from the floor up: a file imports from its own room and from those before it
+    "records",
+    "errors",
+    "files",
+    "process",
+    "machine",
+    "profiles",
+    "leases",
+    "sharing",
+    "decide",
+    "containers",
+    "launch",
+    "api",
+    "scan",
+    "measure",
+    "batch",
+    "simulate",
+    "show",
+    "doctor",
+    "cli",
+]
+LARGEST_SHARE = 0.2
+"""No room holds more of the package's lines."""
+
+PURE_MARK = "# pure: decides on plain values\n"
+DOORS = {
+    "argparse": {"cli/arguments.py"},
+    "ctypes": {"process/libc.py", "machine/nvidia/roster.py", "measure/synthetic_load.py"},
+    "filelock": {"files/slow_lock.py"},
+    "matplotlib": {"show/report/canvas.py"},
+    "networkx": {"machine/graph.py"},
+    "numpy": {"measure/link_fit.py"},
+    "psutil": {"process/ending.py"},
+    "pynvml": {"machine/nvidia/nvml.py", "measure/nvml_counters.py"},
+    "rich": {"show/terminal.py"},
+    "tomlkit": {"files/write.py"},
+    "torch": {"measure/torch_all_reduce.py"},
+}
+SEEDED = {"simulate/generate.py"}  # draws from a seed that is passed in
+IMPURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}
+
+
+NAMES = {
+    path: ".".join(("gpulaunch", *path.relative_to(PACKAGE).with_suffix("").parts))
+    for path in FILES
+}
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Full names of all modules that a file imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return frozenset(found)
+
+
+def room(name: str) -> str:
+    """Room of one of our modules by its full name; empty for the package itself."""
+    part = name.split(".")[1] if "." in name else ""
+    return part if part in ROOMS else ""
+
+
+def ours(path: Path) -> set[str]:
+    """Full names of what a file imports of ours."""
+    return {name for name in imports(path) if name.split(".")[0] == "gpulaunch"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_downward_only(path: Path) -> None:
+    """A file imports from its own room and from rooms below it in ROOMS."""
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own in ("__init__", "__main__"):  # the faces of the package: Python's and the shell's
+        return
+    above = ROOMS[ROOMS.index(own) + 1 :]
+    assert {name for name in ours(path) if room(name) in above} == set()
+
+
+def test_every_file_is_in_a_room() -> None:
+    """Beside the rooms there are the two faces of the package, and nothing else."""
+    found = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES}
+    assert found == {*ROOMS, "__init__", "__main__"}
+
+
+def test_no_room_is_a_drawer() -> None:
+    """No room holds more than a fifth of the package."""
+    lines: dict[str, int] = {}
+    for path in FILES:
+        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        lines[own] = lines.get(own, 0) + path.read_text().count("\n")
+    total = sum(lines.values())
+    assert {name: count for name, count in lines.items() if count > LARGEST_SHARE * total} == {}
+
+
+def test_no_circles() -> None:
+    """No two modules import each other, not even by way of others."""
+    known = set(NAMES.values())
+    graph = {}
+    for path, name in NAMES.items():
+        targets = imports(path)
+        graph[name] = {
+            other
+            for other in known
+            for target in targets
+            if target == other or target.startswith(other + ".")
+        }
+    finished: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, f"circle: {' -> '.join((*above, name))}"
+        if name not in finished:
+            for other in graph[name] - {name}:
+                visit(other, (*above, name))
+            finished.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_each_package_has_one_door() -> None:
+    """Each third-party package, argparse and ctypes are each imported by one file."""
+    users: dict[str, set[str]] = {}
+    for path in FILES:
+        for name in imports(path):
+            users.setdefault(name.partition(".")[0], set()).add(str(path.relative_to(PACKAGE)))
+    third_party = {
+        name: files
+        for name, files in users.items()
+        if name not in sys.stdlib_module_names | {"gpulaunch"}
+    }
+    assert third_party | {name: users[name] for name in ("argparse", "ctypes")} == DOORS
+
+
+def is_pure(path: Path) -> bool:
+    """Whether a file carries the mark, below its docstring."""
+    return PURE_MARK in path.read_text()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if is_pure(path)],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_deciding_is_pure(path: Path) -> None:
+    """A marked file and what it imports use no I/O, clock, environment or unseeded randomness."""
+    allowed = {"random"} if str(path.relative_to(PACKAGE)) in SEEDED else set()
+    assert {name.partition(".")[0] for name in imports(path)} & IMPURE - allowed == set()
+    wanted = ours(path)
+    for file, name in NAMES.items():
+        if name in wanted or any(one.startswith(name + ".") for one in wanted):
+            assert is_pure(file) or file.name in ("errors.py", "__init__.py"), name
+
+
+def test_decide_is_marked() -> None:
+    """Every file of the room that decides carries the mark, and so do the bulk of the values below it."""
+    unmarked = {path.name for path in FILES if "decide" in path.parts and not is_pure(path)}
+    assert unmarked == {"__init__.py"}
+
+
+def test_policies_are_known_by_one_file() -> None:
+    """Only policies.py has the name of a policy as a value."""
+    names = {shown for name in POLICIES for shown in (name, name.replace("_", "-"))}
+    found = set()
+    for path in FILES:
+        if path.name == "policies.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and node.value in names:
+                found.add((str(path.relative_to(PACKAGE)), node.value))
+    assert found == set()
+
+
+_DRAWN = (
+    "gpulaunch.show.tables",
+    "gpulaunch.show.terminal",
+    "gpulaunch.show.plan_table",
+    "gpulaunch.show.replay_table",
+    "gpulaunch.show.report.page",
+)
+
+
+def test_launch_imports_what_costs_late() -> None:
+    """The files of the launch path import rich, argparse and NVML inside functions, if at all."""
+    for path in FILES:
+        body = ast.parse(path.read_text()).body
+        top = {a.name for node in body if isinstance(node, ast.Import) for a in node.names}
+        top |= {node.module for node in body if isinstance(node, ast.ImportFrom)}
+        drawing = "show" in path.parts
+        if not drawing and str(path.relative_to(PACKAGE)) not in {
+            file for files in DOORS.values() for file in files
+        }:
+            assert top & {"rich", "argparse", "pynvml", *_DRAWN} == set(), path

@@ -1,0 +1,102 @@
+"""Values that tests build: a small machine, requests, leases and tickets.
+
+Everything that a test does not name is filled in, and does not matter to it.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from gpulaunch.decide.request import Request
+from gpulaunch.errors import UsageError
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.ticket import Ticket
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.link import Wire, connect
+from gpulaunch.machine.table_key import TableKey
+from gpulaunch.machine.topology import Topology
+from gpulaunch.process.identity import Process
+from gpulaunch.profiles.pattern import PATTERNS
+
+_RECORD = {
+    "user_id": 1000,
+    "table": TableKey("box", "0badc0de", "/profiles/box.toml"),
+    "launcher": Process(4000, 123456),
+    "command": ("python", "train.py", ""),
+    "profile": "vgg16",
+    "name": "my job",
+    "boot_id": "7a1c",
+}
+
+
+def uuids(indices: Iterable[int]) -> tuple[str, ...]:
+    """The UUIDs of GPUs of a box."""
+    return tuple(f"GPU-{index}" for index in indices)
+
+
+def box(count: int = 8) -> Topology:
+    """A machine of GPUs of 16 GiB that all meet alike."""
+    gpus = tuple(
+        Gpu(index=i, uuid=uuid, model="test", memory_bytes=16 << 30)
+        for i, uuid in enumerate(uuids(range(count)))
+    )
+    links = tuple(connect(a, b, Wire("PHB")) for a, b in combinations(gpus, 2))
+    return Topology("box", gpus, links, "a test")
+
+
+def request(gpus: int | None = 1, **fields: Any) -> Request:
+    """A request of a job that talks in a ring and takes the first GPUs that are free."""
+    defaults = {
+        "pattern": PATTERNS["ring"],
+        "bandwidth_sensitive": True,
+        "policy": "baseline",
+        "bandwidth_model": "cut",
+    }
+    return Request(gpus, **{**defaults, **fields})
+
+
+def lease(id_: str, *indices: int, within: Lease | None = None, **fields: Any) -> Lease:
+    """A lease of GPUs of a box.
+
+    Args:
+        id_: the lease's.
+        indices: the GPUs'.
+        within: the lease that it was taken from.
+        fields: what else a test cares about.
+    """
+    defaults = _RECORD | {
+        "uuids": uuids(indices),
+        "job": Process(4001, 123460),
+        "assumed": ("pattern",),
+        "started_at": "2026-01-02T03:04:05Z",
+        "ancestors": (within.id, *within.ancestors) if within else (),
+    }
+    return Lease(id=id_, **{**defaults, **fields})
+
+
+def ticket(number: int, gpus: int = 1, only: Iterable[int] = range(8), **fields: Any) -> Ticket:
+    """The ticket of a launch that waits for some GPUs of a box, and lets nobody pass."""
+    defaults = _RECORD | {
+        "id": f"t{number}",
+        "within": None,
+        "passable_until_s": 0.0,
+        "since": "2026-01-02T03:04:05Z",
+    }
+    return Ticket(number=number, gpus=gpus, uuids=uuids(only), **{**defaults, **fields})
+
+
+def machine(name: str) -> Topology:
+    """A machine that is shipped."""
+    return load_described_machine(name)[0]
+
+
+def complaint(load: Callable[[str], object], path: str) -> str:
+    """What is said about a file that is refused, after its path."""
+    with pytest.raises(UsageError) as problem:
+        load(path)
+    assert problem.value.exit_status == 2
+    assert problem.value.message.startswith(f"{path}:")
+    return problem.value.message.removeprefix(f"{path}:")
