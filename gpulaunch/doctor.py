@@ -4,10 +4,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.docker import Engine, Info
-from gpulaunch.containers.docker_command import read_command
-from gpulaunch.containers.docker_socket import find_socket
-from gpulaunch.containers.engine_ways import offer_of
+from gpulaunch.containers.command import read_command
+from gpulaunch.containers.engine import ContainerEngine, Info
+from gpulaunch.containers.engines import all_engines
 from gpulaunch.containers.standings import QUESTION_S
 from gpulaunch.containers.ways import NO_WAY, describe_way
 from gpulaunch.decide.request import Unfit
@@ -46,9 +45,8 @@ def diagnose(topology: str | None) -> list[Finding]:
     if machine and (described or mps.program()):
         findings += _sharing(machine[0])
     findings += _checked("state directory", lambda warn: _state(settings, described, warn))
-    findings += _checked("Docker Engine", lambda _: _docker(settings, machine))
-    if findings[-1].state != "problem":
-        findings += _checked("containers", lambda _: _containers(settings, machine))
+    for engine in all_engines():
+        findings += _container_engine(engine, settings, machine)
     return findings
 
 
@@ -147,49 +145,59 @@ def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> 
     ]
 
 
-def _docker(settings: Settings, machine: list[Machine]) -> list[Finding]:
-    command = read_command(["docker"])
-    path = find_socket(command, os.environ)
-    if not os.path.exists(path):
-        text = f"none at {path}, so 'gpulaunch docker run' will not work"
+def _container_engine(
+    engine: ContainerEngine, settings: Settings, machine: list[Machine]
+) -> list[Finding]:
+    """Look at an engine and, if it works, at its containers."""
+    found = _checked(engine.title, lambda _: _engine(engine, settings, machine))
+    if found[-1].state != "problem":
+        found += _checked("containers", lambda _: _containers(engine, settings, machine))
+    return found
+
+
+def _engine(engine: ContainerEngine, settings: Settings, machine: list[Machine]) -> list[Finding]:
+    program = engine.grammar.program
+    command = read_command([program], engine.grammar)
+    client = engine.client_of(command, os.environ)
+    if not client.exists():
         return [
             Finding(
-                "Docker Engine",
+                engine.title,
                 "warning",
-                text,
-                "start it, or set DOCKER_HOST; other launches do without",
+                f"none at {client.address}, so 'gpulaunch {program} run' will not work",
+                f"start it, or set {engine.address_variable}; other launches do without",
             )
         ]
-    info = Engine(path, altogether_s=QUESTION_S).info()
-    found = [Finding("Docker Engine", "ok", f"{info.version} at {path}")]
+    info = client.within(QUESTION_S).info()
+    found = [Finding(engine.title, "ok", f"{info.version} at {client.address}")]
     if not machine:
         return found
     try:
-        way = choose_way(info, machine[0], settings, command)
+        way = choose_way(engine, info, machine[0], settings, command)
     except GpulaunchError as problem:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
-    return [*found, _way_in(info, machine[0], settings, way)]
+    return [*found, _way_in(engine, info, machine[0], settings, way)]
 
 
-def _containers(settings: Settings, machine: list[Machine]) -> list[Finding]:
-    """Containers that docker itself has started again, as at boot, when their leases had ended."""
-    path = find_socket(read_command(["docker"]), os.environ)
-    if not os.path.exists(path):
+def _containers(
+    engine: ContainerEngine, settings: Settings, machine: list[Machine]
+) -> list[Finding]:
+    """Find containers without a lease, which the engine itself started again, as at boot."""
+    program = engine.grammar.program
+    client = engine.client_of(read_command([program], engine.grammar), os.environ)
+    if not client.exists():
         return []
-    leases = (
-        shown_table(settings, described=not machine or machine[0].key is not None, warn=_silent)
-        .peek()
-        .leases
-    )
+    described = not machine or machine[0].key is not None
+    leases = shown_table(settings, described=described, warn=_silent).peek().leases
     leased = {lease.id for lease in leases} | {lease.container for lease in leases}
     return [
         Finding(
             "containers",
             "problem",
             f"container {container.name} has {gpus_text(len(container.uuids))} and no lease",
-            f"'docker stop {container.name}', then 'gpulaunch docker start {container.name}'",
+            f"'{program} stop {container.name}', then 'gpulaunch {program} start {container.name}'",
         )
-        for container in Engine(path, altogether_s=QUESTION_S).launched()
+        for container in client.within(QUESTION_S).launched()
         if container.holds and container.uuids and not leased & {container.lease_id, container.id}
     ]
 
@@ -198,9 +206,11 @@ def _silent(text: str) -> None:
     """What is odd has been told already."""
 
 
-def _way_in(info: Info, machine: Machine, settings: Settings, way: str) -> Finding:
+def _way_in(
+    engine: ContainerEngine, info: Info, machine: Machine, settings: Settings, way: str
+) -> Finding:
     topology = machine.topology
-    offered = offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
+    offered = engine.offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
     if way == NO_WAY:
         text = f"{topology.name} is only described: its GPUs get into no container"
         return Finding("GPUs in containers", "ok", text)

@@ -42,13 +42,3 @@ _ROWS = (
 )
 
 COMMANDS = {command.word: command for command in _ROWS}
-
-CONTAINER_ENGINES = (
-    "docker",
-    "nvidia-docker",
-    "podman",
-    "nerdctl",
-    "docker-compose",
-    "podman-compose",
-)
-"""Programs whose jobs are not their children, so that a launch of theirs is one of its own kind."""

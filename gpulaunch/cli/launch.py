@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
+from gpulaunch.containers.engines import ENGINES
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.launch.acquire import Acquired, Callbacks
@@ -51,13 +52,13 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
 
 
 def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
-    """Warn that docker does not hear of the GPUs of a launch of sudo."""
+    """Say that sudo stands between this launch and an engine, which does not hear of its GPUs."""
     for word, following in pairwise(command[1:]):
         program = os.path.basename(word)
-        if program == "docker" and following in ("run", "create", "container"):
+        if program in ENGINES and following in ("run", "create", "container"):
             warn(
-                "sudo docker: its containers do not get this lease's GPUs: write 'sudo gpulaunch "
-                "docker ...'"
+                f"sudo {program}: its containers do not get this lease's GPUs: "
+                f"write 'sudo gpulaunch {program} ...'"
             )
             return
 
@@ -228,7 +229,7 @@ def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share |
 def _what_would_run(
     launch: Launch, gpus: list[Gpu], share: "Share | None"
 ) -> tuple[dict[str, str], Sequence[str]]:
-    """Return the job's variables and argv; a container's variables stand in docker's argv."""
+    """Return the job's variables and argv; a container's variables are in its command line."""
     if launch.container:
         from gpulaunch.containers.container_launch import started_command
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from gpulaunch import __version__
-from gpulaunch.cli.commands import COMMANDS, CONTAINER_ENGINES
+from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.cli.options import print_help, read_line
 from gpulaunch.cli.output import prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
@@ -59,7 +59,7 @@ def run(argv: Sequence[str]) -> int:
         before = [*before[: line.word_at], *before[line.word_at + 1 :]]
         line = read_line(before)
     given, at = line.given, line.word_at
-    if at is not None and before[at] in CONTAINER_ENGINES:
+    if at is not None and _runs_containers(before[at]):
         if given.keys() & {"help", "version"}:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
         return _run_engine(given, [*before[at:], *argv[divider:]])
@@ -77,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
         )
-    if os.path.basename(command[0]) in CONTAINER_ENGINES:
+    if _runs_containers(os.path.basename(command[0])):
         return _run_engine(given, command)
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
@@ -107,16 +107,17 @@ def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None
         return int(end.code or 0)
 
 
+def _runs_containers(program: str) -> bool:
+    from gpulaunch.containers.engines import runs_containers  # late: --version does without
+
+    return runs_containers(program)
+
+
 def _run_engine(given: Mapping[str, Given], command: Sequence[str]) -> int:
-    """Run docker's command line; that of others one day."""
+    """Run the command line of a container engine."""
     if "dry_run" in given:
         prepare_stdout()
-    engine = os.path.basename(command[0])
-    if engine == "nvidia-docker":  # it adds to docker's command line what is ours to add
-        command = ["docker", *command[1:]]
-    elif engine != "docker":
-        raise UsageError(
-            f"launching with {engine} is not built yet",
-            f"{engine} alone still works, without leases",
-        )
-    return int(importlib.import_module("gpulaunch.cli.docker").main(given, command))
+    from gpulaunch.containers.engines import engine_of_program
+
+    engine = engine_of_program(command[0])
+    return int(importlib.import_module("gpulaunch.cli.container").main(given, engine, command))

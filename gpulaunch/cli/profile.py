@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from gpulaunch.cli import profile_reading
-from gpulaunch.cli.commands import CONTAINER_ENGINES
 from gpulaunch.cli.launch import tell_of
 from gpulaunch.cli.options import OPTIONS, Option, read_line
 from gpulaunch.cli.output import prepare_stdout, say
+from gpulaunch.containers.engines import engine_of_program, runs_containers
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
@@ -239,12 +239,14 @@ def _read(given: Mapping[str, Given], job: Job) -> Launch:
     """Return the job's launch on GPUs of its own, to know which it would get."""
     given = {**given, "share": Given("--exclusive", "false")}
     name, warn = given["name"].text if "name" in given else None, tell_of(given)
-    if os.path.basename(job.command[0]) not in CONTAINER_ENGINES:
+    if not runs_containers(os.path.basename(job.command[0])):
         return read_launch(Settings(given, os.environ), job.command, name=name, warn=warn)
-    from gpulaunch.containers.docker_command import read_command
+    from gpulaunch.containers.command import read_command
     from gpulaunch.launch.read_container import read_container_launch
 
-    found = read_container_launch(given, read_command(job.command), name=name, warn=warn)
+    engine = engine_of_program(job.command[0])
+    command = read_command(job.command, engine.grammar)
+    found = read_container_launch(given, engine, command, name=name, warn=warn)
     if not isinstance(found, Launch):
         raise UsageError(
             f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to "

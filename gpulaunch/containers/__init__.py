@@ -1,1 +1,1 @@
-"""Containers: docker's command line, engines, how GPUs get in, and the life of a container."""
+"""Containers: the engines that run them, how GPUs get in, and how long a lease is theirs."""

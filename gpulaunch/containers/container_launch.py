@@ -1,42 +1,45 @@
-"""A launch through Docker."""
+"""A launch through a container engine, and the command line that starts it."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.docker_command import DockerCommand
-from gpulaunch.containers.gpu_flags import Asked, with_gpus
+from gpulaunch.containers.command import ContainerCommand
+from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.ways import NO_WAY
+from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient
     from gpulaunch.leases.share import Share
 
 HOST_VARIABLES = tuple(entry.visible_variable for entry in DRIVERS.values())
-"""What docker is not to see: -e CUDA_VISIBLE_DEVICES would carry the host's numbers in, where
-GPUs are counted anew.
-"""
+"""Hidden from the engine's client: by -e CUDA_VISIBLE_DEVICES it would carry the host's GPU numbers
+into the container, where GPUs are counted anew."""
 
 
 class ContainerLaunch(Record):
-    """What a launch through Docker needs to know besides.
+    """What a launch through a container engine knows besides.
 
     Attributes:
-        command: docker's command line, read.
+        engine: what kind it is.
+        client: asks the one that the command talks to.
+        command: the client's command line, read.
         asked: what its flags say about GPUs, or None.
         way: by which GPUs get in: one of WAYS, or NO_WAY.
-        socket_path: of the engine.
-        engine_id: its own.
-        container_id: of the container, if it is there already and is to be started again.
+        engine_id: the engine's own id.
+        container_id: of the container, if it exists already and is to be started again.
         driver: name of the GPUs' driver in the registry.
     """
 
-    command: DockerCommand
-    asked: Asked | None
+    engine: "ContainerEngine"
+    client: "EngineClient"
+    command: ContainerCommand
+    asked: "Asked | None"
     way: str
-    socket_path: str
     engine_id: str
     container_id: str | None
     driver: str = DEFAULT_DRIVER
@@ -47,13 +50,25 @@ class ContainerLaunch(Record):
         return self.way == NO_WAY and self.container_id is None
 
 
+class PlainCommand(Record):
+    """A command line that is run without a lease: it needs no GPU, or its containers have a lease.
+
+    Attributes:
+        argv: what is run.
+        hidden: variables that it is not to see.
+    """
+
+    argv: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
+
+
 def started_command(
     container: ContainerLaunch,
     gpus: Sequence[Gpu],
     lease_id: str | None,
     share: "Share | None" = None,
 ) -> tuple[str, ...]:
-    """What is run: docker's command line, with the GPUs in it unless the container was made with them.
+    """Return what is run: the command line, with GPUs unless the container was made with them.
 
     Args:
         container: the launch.
@@ -64,11 +79,75 @@ def started_command(
     if container.command.starts:
         return container.command.argv
     return with_gpus(
+        container.engine,
         container.command,
         gpus,
         container.way,
-        lease_id,
-        container.asked,
-        share,
-        container.driver,
+        lease_id=lease_id,
+        asked=container.asked,
+        share=share,
+        driver=container.driver,
     )
+
+
+def with_gpus(
+    engine: "ContainerEngine",
+    command: ContainerCommand,
+    gpus: Sequence[Gpu],
+    way: str,
+    *,
+    lease_id: str | None = None,
+    asked: "Asked | None" = None,
+    share: "Share | None" = None,
+    driver: str = DEFAULT_DRIVER,
+) -> tuple[str, ...]:
+    """Return a command line with exactly these GPUs, and labels that tell others whose they are.
+
+    All else stays as and where it was. What is added comes after the user's flags, since of two
+    assignments to one variable or label the last one counts.
+
+    Args:
+        engine: whose client it is for.
+        command: run or create.
+        gpus: in rank order; none for a container that is to see no GPU.
+        way: one of WAYS, or NO_WAY.
+        lease_id: None as long as there is no lease.
+        asked: what the client's flags said.
+        share: its part of the GPUs, if it shares them.
+        driver: name of the GPUs' driver in the registry.
+    """
+    entry = DRIVERS[driver]
+    uuids = [gpu.uuid for gpu in gpus]
+    added = engine.flags_for(command, gpus, way, asked, driver)
+    names = uuids if share else _numbers_inside(gpus)  # MPS numbers its GPUs in its own way
+    if names and not _sets(command, entry.visible_variable):
+        for name, value in {**entry.constants, entry.visible_variable: ",".join(names)}.items():
+            added += ["-e", f"{name}={value}"]
+    if gpus:
+        added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
+    if share:
+        from gpulaunch.containers.mps_client import mps_flags  # late: few containers share
+
+        added += [*mps_flags(command, share), "--label", f"{SHARE_LABEL}={share.sm_percentage}"]
+    if lease_id:
+        added += ["--label", f"{LEASE_LABEL}={lease_id}", "-e", f"{LEASE_VARIABLE}={lease_id}"]
+    replaced = set()
+    for flag in command.flags:
+        if engine.is_gpu_flag(flag):
+            replaced |= set(range(flag.begin, flag.end))
+    kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
+    return (*kept, *added, *command.argv[command.flags_end :])
+
+
+def _numbers_inside(gpus: Sequence[Gpu]) -> list[str]:
+    """Return the GPUs' numbers in a container, in rank order; none if they ascend.
+
+    A container counts its GPUs anew, by PCI address.
+    """
+    indices = sorted(gpu.index for gpu in gpus)
+    numbers = [indices.index(gpu.index) for gpu in gpus]
+    return [] if numbers == sorted(numbers) else list(map(str, numbers))
+
+
+def _sets(command: ContainerCommand, variable: str) -> bool:
+    return any(value.startswith(f"{variable}=") for value in command.values("-e", "--env"))

@@ -1,13 +1,7 @@
 """When a container holds its GPUs."""
 # pure: decides on plain values
 
-from collections.abc import Mapping
-from typing import Any
-
-from gpulaunch.containers.gpu_flags import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.records import Record
-
-_STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
 
 
 class Container(Record):
@@ -39,63 +33,15 @@ class Container(Record):
 
     @property
     def holds(self) -> bool:
-        """Whether its GPUs are taken: it runs, was made to be started, or may come back until it is removed."""
+        """Whether its GPUs are taken.
+
+        They are while it runs, is about to be started, or may come back until it is removed.
+        """
         if self.state in ("removing", "dead"):
             return False
         if self.state == "exited" or (self.state == "created" and self.has_failed):
             return self.restarts
         return True
-
-
-def parse_container(document: Mapping[str, Any]) -> Container:
-    """Read what GET /containers/ID/json answers.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is something else.
-    """
-    state = document["State"]
-    if state["Status"] not in _STATES:
-        raise ValueError(state["Status"])
-    labels = parse_labels(document["Config"])
-    policy = document["HostConfig"].get("RestartPolicy") or {}
-    return Container(
-        id=checked_text(document["Id"]),
-        name=document["Name"].removeprefix("/"),
-        state=state["Status"],
-        has_failed=state.get("ExitCode", 0) != 0 or bool(state.get("Error")),
-        restarts=_restarts(policy, state, document.get("RestartCount", 0)),
-        image_id=checked_text(document["Image"]),
-        lease_id=labels.get(LEASE_LABEL),
-        uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
-        created_at=str(document.get("Created", "")),
-        shares=SHARE_LABEL in labels,
-    )
-
-
-def parse_labels(config: Mapping[str, Any]) -> dict[str, str]:
-    """Labels of a container or an image, as its Config has them; what is no text is none."""
-    return {
-        key: value for key, value in (config.get("Labels") or {}).items() if isinstance(value, str)
-    }
-
-
-def checked_text(value: object) -> str:
-    """An identifier, version or path as engines give them.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if not isinstance(value, str) or not value or not (value.isascii() and value.isprintable()):
-        raise ValueError(f"{value!r} is no identifier")
-    return value
-
-
-def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: int) -> bool:
-    """Whether the engine may start a container again by itself; after a failure as often as the policy says."""
-    if policy.get("Name") != "on-failure":
-        return policy.get("Name") in ("always", "unless-stopped")
-    has_ended_well = state["Status"] == "exited" and state.get("ExitCode") == 0
-    return not has_ended_well and not restarted >= (policy.get("MaximumRetryCount") or 0) > 0
 
 
 class Standing(Record):

@@ -1,10 +1,10 @@
-"""A container that shares its GPUs: what makes it a client of CUDA MPS, and what stands in its way."""
+"""What makes a container that shares its GPUs a client of CUDA MPS, and what prevents it."""
 # pure: decides on plain values
 
 from collections.abc import Collection
 from posixpath import normpath
 
-from gpulaunch.containers.docker_command import DockerCommand
+from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.environment import mps_environment
 from gpulaunch.leases.share import Share
@@ -24,10 +24,11 @@ _ROOT = frozenset({"", "root"})
 _NO = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv.ParseBool
 
 
-class Surroundings(Record):
+class SharingConditions(Record):
     """What a container's command does not say, and decides whether MPS would serve it.
 
     Attributes:
+        engine: what messages call the engine.
         user_id: of who launches, whom the MPS daemon serves.
         group_id: of who launches.
         image_user: USER of the image, empty for root; None if nobody can tell, since it is not here
@@ -35,6 +36,7 @@ class Surroundings(Record):
         security: the engine's security options, such as "userns" or "rootless".
     """
 
+    engine: str
     user_id: int
     group_id: int
     image_user: str | None
@@ -62,13 +64,13 @@ class _Mount(Record):
         return self.source == self.target and self.writable
 
 
-def mps_flags(command: DockerCommand, share: Share) -> list[str]:
-    """The flags of docker run that make a container a client of its share group's MPS daemon, and bound it.
+def mps_flags(command: ContainerCommand, share: Share) -> list[str]:
+    """Return the flags that make a container a client of its MPS daemon, and bound it.
 
-    By --mount, since -v would make a directory that is not there, of which no daemon hears.
+    Directories come by --mount, since -v would make a directory that is not there, of which no daemon hears.
 
     Args:
-        command: docker run, which check_sharing has let pass.
+        command: run, which check_sharing has let pass.
         share: the container's part.
     """
     flags = [
@@ -81,11 +83,11 @@ def mps_flags(command: DockerCommand, share: Share) -> list[str]:
     return flags if has_hosts else flags + _bind(SHARED_MEMORY)
 
 
-def check_sharing(command: DockerCommand, around: Surroundings) -> None:
-    """See that a container can be a client of its user's MPS daemon, as far as this can be told before it runs.
+def check_sharing(command: ContainerCommand, around: SharingConditions) -> None:
+    """Check that a container can be a client of its user's MPS daemon, as far as can be told now.
 
     Args:
-        command: docker's.
+        command: the engine's client's.
         around: what decides besides.
 
     Raises:
@@ -93,12 +95,11 @@ def check_sharing(command: DockerCommand, around: Surroundings) -> None:
             is in the way.
     """
     if command.subcommand[-1] != "run":
-        subcommand = " ".join(command.subcommand)
         raise UsageError(
-            f"docker {subcommand}: only docker run shares GPUs",
+            f"{command.title}: only {command.program} run shares GPUs",
             "--exclusive gives it GPUs of its own",
         )
-    _check_engine(command, around.security)
+    _check_engine(command, around)
     _check_user(command, around)
     _check_shared_memory(command)
     _check_variables(command)
@@ -111,22 +112,22 @@ def check_sharing(command: DockerCommand, around: Surroundings) -> None:
         raise UsageError(f"--restart {printable(policy)}: {reason}")
 
 
-def _check_engine(command: DockerCommand, security: Collection[str]) -> None:
-    """An MPS daemon knows its clients by their uid on the host, which an engine may map to others."""
-    if "rootless" in security:
+def _check_engine(command: ContainerCommand, around: SharingConditions) -> None:
+    """Refuse an engine that maps users to others: an MPS daemon knows its clients by their uid."""
+    if "rootless" in around.security:
         raise UsageError(
-            "the Docker Engine is rootless, so its containers cannot share GPUs through MPS"
+            f"the {around.engine} is rootless, so its containers cannot share GPUs through MPS"
         )
-    if "userns" in security and _last(command, "--userns") != "host":
+    if "userns" in around.security and _last(command, "--userns") != "host":
         reason = "so its containers cannot share GPUs through MPS"
         raise UsageError(
-            f"the Docker Engine maps the users of containers to others, {reason}",
+            f"the {around.engine} maps the users of containers to others, {reason}",
             "add --userns=host",
         )
 
 
-def _check_user(command: DockerCommand, around: Surroundings) -> None:
-    """MPS serves one user at a time, and lets the clients of others wait until that one is done."""
+def _check_user(command: ContainerCommand, around: SharingConditions) -> None:
+    """Refuse another user: MPS serves one at a time, and the clients of others wait until then."""
     said = _last(command, "-u", "--user")
     user = said or around.image_user
     origin = f"-u {printable(said)}" if said else f"image {printable(command.operands[0])}"
@@ -146,7 +147,7 @@ def _check_user(command: DockerCommand, around: Surroundings) -> None:
         raise UsageError(f"{origin} runs as uid {user_id}: {need}", hint)
 
 
-def _check_shared_memory(command: DockerCommand) -> None:
+def _check_shared_memory(command: ContainerCommand) -> None:
     need = (
         f"a container that shares GPUs has the host's {SHARED_MEMORY}, where it meets its MPS "
         "daemon"
@@ -159,7 +160,7 @@ def _check_shared_memory(command: DockerCommand) -> None:
             raise UsageError(f"{printable(mount.flag)}: {need}")
 
 
-def _check_variables(command: DockerCommand) -> None:
+def _check_variables(command: ContainerCommand) -> None:
     for assignment in command.values("-e", "--env"):
         name = assignment.partition("=")[0]
         if name in _SET_BY_US:
@@ -169,12 +170,12 @@ def _check_variables(command: DockerCommand) -> None:
             )
 
 
-def _last(command: DockerCommand, *names: str) -> str:
-    """The value that counts of a flag; empty, which to docker is the same, if there is none."""
+def _last(command: ContainerCommand, *names: str) -> str:
+    """Return the value of a flag that counts; empty, which means the same, if there is none."""
     return next(reversed(command.values(*names)), "")
 
 
-def _on_shared_memory(command: DockerCommand) -> list[_Mount]:
+def _on_shared_memory(command: ContainerCommand) -> list[_Mount]:
     """What the command itself mounts there."""
     read = {"-v": _volume, "--volume": _volume, "--mount": _mount, "--tmpfs": _tmpfs}
     mounts = [

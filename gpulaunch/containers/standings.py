@@ -1,8 +1,7 @@
 """Leases and the containers that hold them.
 
-A container belongs to its engine, not to the docker command that started it, so it is the engine
-that knows whether a lease is still needed. docs/decisions/docker.md tells why each part is as it
-is.
+A container belongs to its engine, not to the command that started it, so it is the engine that
+knows whether a lease is still needed. docs/decisions/docker.md tells why each part is as it is.
 """
 
 import os
@@ -10,9 +9,16 @@ import select
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
+from itertools import chain
 
-from gpulaunch.containers.docker import ANSWER_S, Engine, Events, ForbiddenError, NoAnswerError
-from gpulaunch.containers.docker_socket import known_sockets
+from gpulaunch.containers.engine import (
+    ANSWER_S,
+    EngineClient,
+    Events,
+    ForbiddenError,
+    NoAnswerError,
+)
+from gpulaunch.containers.engines import all_engines
 from gpulaunch.containers.life import Container, Standing
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
@@ -21,14 +27,10 @@ from gpulaunch.process.system import state_of
 from gpulaunch.records import Record, replace
 
 STOP_FOLLOWS_S = 0.25
-"""After a container was killed through the engine: "stop" follows if it was docker stop or
-docker restart.
-"""
+"""After "kill", "stop" follows within this time if it was docker stop or docker restart."""
 
 START_FOLLOWS_S = 2.0
-"""After "stop": "start" follows if it was docker restart, as soon as the engine has set the
-container up again.
-"""
+"""After "stop", "start" follows if it was docker restart, once the container is set up again."""
 
 QUESTION_S = 2.0
 """What an engine gets to answer in when somebody looks at the table."""
@@ -42,70 +44,79 @@ _OVERLAP_S = 1.0  # events that are told twice do no harm, one that is missed wo
 
 
 def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
-    """What the engines that are known here tell of the containers of leases, by the leases' ids.
+    """Return what the known engines tell of the containers of leases, by the leases' ids.
 
     Each engine gets one chance to answer, however many leases there are: it may be gone, hang, or
     be another user's.
     """
-    met: dict[str, _Met] = {}
+    met: dict[tuple[str, str], _Met] = {}
     return {lease.id: _standing_of(lease, met) for lease in leases}
 
 
-def engine_of(lease: Lease) -> Engine:
-    """The engine that a lease's container was launched on.
+def client_of_lease(lease: Lease) -> EngineClient:
+    """Return a client of the engine that a lease's container was launched on.
 
     Raises:
-        FailedError: it is none of those known here, or does not answer.
+        FailedError: it is none of the known engines, or does not answer.
     """
-    met: dict[str, _Met] = {}
+    met: dict[tuple[str, str], _Met] = {}
     standing = _standing_of(lease, met)
     if standing.problem is not None:
         raise FailedError(f"lease {lease.id}: {standing.problem}")
-    return next(Engine(path) for path, known in met.items() if known.engine_id == lease.engine)
+    return next(known.client for known in met.values() if known.engine_id == lease.engine)
 
 
 class _Met(Record):
-    """An engine that was asked: it and its id, or why it does not answer."""
+    """An engine that was asked.
 
-    engine: Engine
+    Attributes:
+        client: without a limit.
+        limited: a client whose answers may take QUESTION_S altogether.
+        engine_id: the engine's own; None if it does not answer.
+        problem: why it does not, or None.
+    """
+
+    client: EngineClient
+    limited: EngineClient
     engine_id: str | None
     problem: FailedError | None
 
 
-def _meet(path: str) -> _Met:
-    engine = Engine(path, altogether_s=QUESTION_S)
+def _meet(client: EngineClient) -> _Met:
+    limited = client.within(QUESTION_S)
     try:
-        return _Met(engine, engine.info().id, None)
+        return _Met(client, limited, limited.info().id, None)
     except FailedError as problem:
-        return _Met(engine, None, problem)
+        return _Met(client, limited, None, problem)
 
 
-def _standing_of(lease: Lease, met: dict[str, _Met]) -> Standing:
+def _standing_of(lease: Lease, met: dict[tuple[str, str], _Met]) -> Standing:
     problems = []
-    for path in known_sockets(lease.user_id):
-        if path not in met:
-            met[path] = _meet(path)
-        if met[path].engine_id == lease.engine:
+    engines = all_engines()
+    for client in chain.from_iterable(engine.known_clients(lease.user_id) for engine in engines):
+        key = client.title, client.address
+        if key not in met:
+            met[key] = _meet(client)
+        if met[key].engine_id == lease.engine:
             try:
-                containers = tuple(met[path].engine.containers_of(lease.id, lease.container))
+                containers = tuple(met[key].limited.containers_of(lease.id, lease.container))
                 return Standing(any(container.holds for container in containers), containers, None)
             except FailedError as problem:
-                met[path] = replace(met[path], engine_id=None, problem=problem)
-        if (known := met[path].problem) is not None:
+                met[key] = replace(met[key], engine_id=None, problem=problem)
+        if (known := met[key].problem) is not None:
             problems.append(known)
-    text = (
-        "; ".join(problem.message for problem in problems) or "its Docker Engine does not run here"
-    )
+    titles = " or ".join(engine.title for engine in engines)
+    text = "; ".join(problem.message for problem in problems) or f"its {titles} does not run here"
     forbidden = any(isinstance(problem, ForbiddenError) for problem in problems)
     return Standing(holds=True, containers=(), problem=text, forbidden=forbidden)
 
 
 class Followed:
-    """The containers of a lease, and the docker command that makes them.
+    """The containers of a lease, and the command of the engine's client that makes them.
 
     Args:
-        engine: where they are.
-        engine_id: the engine's own; another one at the same socket knows nothing of them.
+        client: asks the engine where they are.
+        engine_id: the engine's own; another one at the same address knows nothing of them.
         lease_id: that they were made under.
         container_id: of the one container that was there before the lease, or None.
         since_s: nothing of interest happened before; seconds since 1970.
@@ -113,13 +124,13 @@ class Followed:
 
     def __init__(
         self,
-        engine: Engine,
+        client: EngineClient,
         engine_id: str,
         lease_id: str,
         container_id: str | None,
         since_s: float,
     ) -> None:
-        self._engine = engine
+        self._client = client
         self._engine_id = engine_id
         self._of = lease_id, container_id
         self._since_s = since_s
@@ -127,9 +138,9 @@ class Followed:
         self._failures = 0
 
     def has_ended(self) -> bool:
-        """Whether the containers have ended for good, now that the docker command has; no, if nobody can tell."""
+        """Whether the containers have ended for good, now that the command has; in doubt, no."""
         try:
-            found = Engine(self._engine.socket_path, altogether_s=ANSWER_S).containers_of(*self._of)
+            found = self._client.within(ANSWER_S).containers_of(*self._of)
             if not any(container.holds for container in found):
                 return not found or self._wait_by_events(
                     None, time.monotonic() + 2 * STOP_FOLLOWS_S
@@ -139,12 +150,12 @@ class Followed:
         return False
 
     def pids(self) -> set[int]:
-        """Pids of what runs in them, as their host counts them; none if nobody can tell in QUESTION_S."""
-        engine = Engine(self._engine.socket_path, altogether_s=QUESTION_S)
+        """Return the pids of what runs in them; none if the engine does not tell in QUESTION_S."""
+        client = self._client.within(QUESTION_S)
         found: set[int] = set()
         with suppress(FailedError):
-            for container in engine.containers_of(*self._of):
-                found |= engine.pids(container)
+            for container in client.containers_of(*self._of):
+                found |= client.pids(container)
         return found
 
     def end(self, grace_s: float, before_kill: Callable[[set[int]], object] | None = None) -> None:
@@ -159,13 +170,13 @@ class Followed:
         """
         self._ended_by_us = True
         for container in self._holders():
-            self._engine.end(container, grace_s, before_kill)
+            self._client.end(container, grace_s, before_kill)
 
     def wait(self, command: Process, overdue_s: float | None, end: Callable[[], None]) -> None:
-        """Sleep until the docker command and the containers have ended, however often the engine goes and comes.
+        """Sleep until the command and the containers have ended, even if the engine restarts.
 
         Args:
-            command: the docker command, which may be about to start a container.
+            command: of the engine's client, which may be about to start a container.
             overdue_s: when they are to be ended, on the clock of time.monotonic, or None.
             end: ends them.
         """
@@ -181,9 +192,10 @@ class Followed:
                 self._failures += 1
 
     def _holders(self) -> list[Container]:
-        found = self._engine.containers_of(*self._of)
-        if not found and self._engine.info().id != self._engine_id:
-            raise NoAnswerError(f"another Docker Engine is at {self._engine.socket_path} now")
+        client = self._client
+        found = client.containers_of(*self._of)
+        if not found and client.info().id != self._engine_id:
+            raise NoAnswerError(f"another {client.title} is at {client.address} now")
         return [container for container in found if container.holds]
 
     def _wait_by_events(self, command: Process | None, deadline_s: float | None) -> bool:
@@ -193,9 +205,9 @@ class Followed:
             FailedError: the engine does not answer any more.
         """
         began_s = time.time()
-        with closing(self._engine.events(*self._of, self._since_s, began_s)) as history:
+        with closing(self._client.events(*self._of, self._since_s, began_s)) as history:
             actions = _since_start(history.all())
-        with closing(self._engine.events(*self._of, began_s - _OVERLAP_S)) as events:
+        with closing(self._client.events(*self._of, began_s - _OVERLAP_S)) as events:
             last_s = time.monotonic()
             look_s = _LOOK_FOR_START_S
             while True:
@@ -223,19 +235,20 @@ class Followed:
                 _sleep(events, command, wait_s)
                 new = events.actions(0)
                 if new is None:
-                    raise NoAnswerError(f"the Docker Engine at {self._engine.socket_path} has gone")
+                    gone = f"the {self._client.title} at {self._client.address} has gone"
+                    raise NoAnswerError(gone)
                 if new:
                     last_s = time.monotonic()
                 actions = _since_start(actions + new)
 
 
 def _since_start(actions: list[str]) -> list[str]:
-    """The actions since a container was last started."""
+    """Return the actions since a container was last started."""
     return actions[max((at for at, action in enumerate(actions) if action == "start"), default=0) :]
 
 
 def _settling_s(actions: Sequence[str]) -> float:
-    """How long after the last event a container that does not run may still be started by docker restart.
+    """Return for how long after the last event docker restart may still start a container.
 
     Args:
         actions: since its last start.
@@ -248,7 +261,7 @@ def _settling_s(actions: Sequence[str]) -> float:
 
 
 def _sleep(events: Events, command: Process | None, wait_s: float) -> None:
-    """Until an event comes, the docker command ends, or the time is up."""
+    """Sleep until an event comes, the command ends, or the time is up."""
     poll = select.poll()
     poll.register(events.fileno(), select.POLLIN)
     pidfd = None

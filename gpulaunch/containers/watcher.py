@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 from gpulaunch.containers.container_launch import ContainerLaunch
-from gpulaunch.containers.docker import Engine
 from gpulaunch.containers.standings import Followed
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
@@ -49,7 +48,7 @@ class Watcher:
         self._before_kill = before_kill
         self._overdue_s = None if time_limit_s is None else time.monotonic() + time_limit_s
         self._followed = Followed(
-            Engine(container.socket_path),
+            container.client,
             container.engine_id,
             record.id,
             container.container_id,

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.records import Record
 
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""Variable by which NVIDIA's container runtime is told the GPUs of a container."""
+
 WAYS = {
     "cdi": "CDI devices {kind}=UUID",
     "runtime": "runtime nvidia with NVIDIA_VISIBLE_DEVICES",
@@ -20,6 +23,16 @@ NO_WAY = "none"
 def describe_way(way: str, driver: str) -> str:
     """Return the words for a way by which the GPUs of a driver get into a container."""
     return WAYS[way].format(kind=DRIVERS[driver].cdi_kind)
+
+
+def cdi_prefixes() -> tuple[str, ...]:
+    """Return what the names of GPUs begin with in the Container Device Interface.
+
+    Example:
+        >>> "nvidia.com/gpu=" in cdi_prefixes()
+        True
+    """
+    return tuple(f"{entry.cdi_kind}=" for entry in DRIVERS.values())
 
 
 class Offer(Record):

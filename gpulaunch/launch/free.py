@@ -130,20 +130,20 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
     Raises:
         FailedError: the engine cannot be asked, or does not end them.
     """
-    from gpulaunch.containers.standings import engine_of  # late: few leases need it
+    from gpulaunch.containers.engines import all_engines  # late: few leases need it
+    from gpulaunch.containers.standings import client_of_lease
 
     try:
-        engine = engine_of(lease)
+        client = client_of_lease(lease)
     except FailedError as problem:
-        hint = (
-            "set DOCKER_HOST to its engine's socket; if that is gone for good, rm "
-            f"{table.path_of(lease)}"
-        )
+        variables = " or ".join(engine.address_variable for engine in all_engines())
+        gone = f"if that is gone for good, rm {table.path_of(lease)}"
+        hint = f"set {variables} to its engine's socket; {gone}"
         raise FailedError(problem.message, hint) from None
     daemon = _daemon_of(lease)
-    for container in engine.containers_of(lease.id, lease.container):
+    for container in client.containers_of(lease.id, lease.container):
         if container.holds:
-            engine.end(container, grace_s, daemon.terminate if daemon else None)
+            client.end(container, grace_s, daemon.terminate if daemon else None)
     deadline = time.monotonic() + KILL_S
     while _holds(fd) and state_of(lease.launcher) and time.monotonic() < deadline:
         wait_for_one([lease.launcher.pid], deadline - time.monotonic())

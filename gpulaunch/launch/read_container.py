@@ -1,26 +1,21 @@
-"""A docker command meets its engine: which GPUs are asked for, and how they will get in."""
+"""Read the command line of a container engine: which GPUs it asks for, and how they get in."""
 
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from gpulaunch.containers.container_launch import ContainerLaunch
-from gpulaunch.containers.docker import Engine, Info
-from gpulaunch.containers.docker_command import DockerCommand
-from gpulaunch.containers.docker_socket import find_socket
-from gpulaunch.containers.engine_ways import offer_of
-from gpulaunch.containers.gpu_flags import (
-    PROFILE_LABEL,
-    VISIBLE,
-    Asked,
-    allowed_ways,
-    asked_gpus,
-    cdi_prefixes,
+from gpulaunch.containers.command import ContainerCommand
+from gpulaunch.containers.container_launch import (
+    HOST_VARIABLES,
+    ContainerLaunch,
+    PlainCommand,
     with_gpus,
 )
+from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient, Info
+from gpulaunch.containers.labels import PROFILE_LABEL
 from gpulaunch.containers.life import Container
-from gpulaunch.containers.ways import NO_WAY, describe_way
+from gpulaunch.containers.ways import NO_WAY, VISIBLE, cdi_prefixes, describe_way
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
@@ -42,16 +37,18 @@ _ENV_FILE_CHARACTERS = 1 << 20
 
 def read_container_launch(
     given: Mapping[str, Given],
-    command: DockerCommand,
+    engine: ContainerEngine,
+    command: ContainerCommand,
     *,
     name: str | None,
     warn: Callable[[str], None],
-) -> Launch | tuple[str, ...]:
-    """Everything that a launch through docker needs to know, read and checked; nothing is taken yet.
+) -> Launch | PlainCommand:
+    """Read and check everything that a launch through a container engine needs; take nothing yet.
 
     Args:
         given: gpulaunch's own options.
-        command: docker's command line.
+        engine: whose client is called.
+        command: the client's command line, read.
         name: that the user gave the job, or None.
         warn: where to say what is odd but no failure.
 
@@ -65,60 +62,58 @@ def read_container_launch(
     """
     given = _with_own_gpus(given, command)
     if command.starts:
-        return _read_start(given, command, name=name, warn=warn)
+        return _read_start(given, engine, command, name=name, warn=warn)
     if not command.launches:
-        return command.argv
-    asked = asked_gpus(command, os.environ)
+        return PlainCommand(command.argv)
+    asked = engine.asked_gpus(command, os.environ)
     if asked and asked.nothing:
         if given.keys() & {"gpus", "only"}:
             raise UsageError(f"{_option(given)} asks for GPUs, but {asked.text} for none")
-        return (
-            command.argv if asked.flag == VISIBLE else with_gpus(command, (), NO_WAY, None, asked)
-        )
-    given = _with_asked(given, asked)
+        if asked.flag == VISIBLE:
+            return PlainCommand(command.argv, HOST_VARIABLES)
+        return PlainCommand(with_gpus(engine, command, (), NO_WAY, asked=asked), HOST_VARIABLES)
+    given = _with_asked(given, command, asked)
     settings = Settings(given, os.environ)
-    socket_path = find_socket(command, os.environ)
-    engine = Engine(socket_path)
-    told = engine.info_later()
-    label = _label(engine, command.operands[0])
+    client = engine.client_of(command, os.environ)
+    told = client.info_later()
+    label = _label(client, command.operands[0])
     launch = read_launch(settings, command.without_secrets(), name=name, warn=warn, label=label)
     info = told()
     if _shares(launch):
-        _check_sharing(command, engine, info, warn)
+        _check_sharing(command, client, info, warn)
     _warn_of_unheeded(given, command, warn)
-    way = choose_way(info, launch.machine, settings, command)
+    way = choose_way(engine, info, launch.machine, settings, command)
     if command.makes_only:
         if "time_limit" in given:
+            option = given["time_limit"].option
             raise UsageError(
-                f"{given['time_limit'].option}: docker create starts nothing that could run too "
-                "long"
+                f"{option}: {command.program} create starts nothing that could run too long"
             )
         launch = replace(launch, time_limit_s=None)
+    driver = launch.machine.topology.driver
     return replace(
         launch,
-        container=ContainerLaunch(
-            command, asked, way, socket_path, info.id, None, launch.machine.topology.driver
-        ),
+        container=ContainerLaunch(engine, client, command, asked, way, info.id, None, driver),
     )
 
 
 def _read_start(
     given: Mapping[str, Given],
-    command: DockerCommand,
+    engine: ContainerEngine,
+    command: ContainerCommand,
     *,
     name: str | None,
     warn: Callable[[str], None],
-) -> Launch | tuple[str, ...]:
-    """Start a container again that was made under a lease: on the GPUs that it was made with, if they are free."""
-    socket_path = find_socket(command, os.environ)
-    engine = Engine(socket_path)
-    info = engine.info()
-    found = [container for operand in command.operands if (container := engine.container(operand))]
+) -> Launch | PlainCommand:
+    """Start a container again that was made under a lease, on the GPUs that it was made with."""
+    client = engine.client_of(command, os.environ)
+    info = client.info()
+    found = [container for operand in command.operands if (container := client.container(operand))]
     made = [container for container in found if container.lease_id and container.uuids]
     table = open_table(described=True, warn=warn)
-    without = [container for container in made if not _has_lease(container, engine, info, table)]
+    without = [container for container in made if not _has_lease(container, client, info, table)]
     if not without:
-        return command.argv
+        return PlainCommand(command.argv)
     if len(without) > 1:
         names = ", ".join(printable(container.name) for container in without)
         raise UsageError(
@@ -126,32 +121,27 @@ def _read_start(
         )
     container = without[0]
     if container.shares:
-        shown = printable(container.name)
-        raise UsageError(
-            f"container {shown} was made to share its GPUs, and only docker run does that: run a "
-            "new one"
-        )
+        shown = f"container {printable(container.name)} was made to share its GPUs"
+        raise UsageError(f"{shown}, and only {command.program} run does that: run a new one")
     launch = read_launch(
         Settings(_with_made(given, container), os.environ), command.argv, name=name, warn=warn
     )
     if _shares(launch):
-        _check_sharing(command, engine, info, warn)
+        _check_sharing(command, client, info, warn)
     return replace(
-        launch, container=ContainerLaunch(command, None, NO_WAY, socket_path, info.id, container.id)
+        launch,
+        container=ContainerLaunch(engine, client, command, None, NO_WAY, info.id, container.id),
     )
 
 
-def _has_lease(container: Container, engine: Engine, info: Info, table: Table) -> bool:
-    """Whether a container holds its GPUs by a live lease.
-
-    A lease that is about to end is none; that is waited for.
-    """
+def _has_lease(container: Container, client: EngineClient, info: Info, table: Table) -> bool:
+    """Whether a container holds its GPUs by a live lease; wait for one that is about to end."""
     deadline = time.monotonic() + _ENDING_S
     while (
         any(_is_for(lease, container, info) for lease in table.peek().leases)
         and time.monotonic() < deadline
     ):
-        now = engine.container(container.id)
+        now = client.container(container.id)
         if now is None or now.holds:
             return True
         time.sleep(_ENDING_LOOK_S)
@@ -164,27 +154,24 @@ def _is_for(lease: Lease, container: Container, info: Info) -> bool:
     return mine and same and lease.engine == info.id and set(container.uuids) <= set(lease.uuids)
 
 
-def _with_asked(given: Mapping[str, Given], asked: Asked | None) -> dict[str, Given]:
-    """Docker's flags as if they were options of ours: a count is -n, devices are --only, and all of these."""
+def _with_asked(
+    given: Mapping[str, Given], command: ContainerCommand, asked: Asked | None
+) -> dict[str, Given]:
+    """Return the client's flags as options of ours: a count is -n, devices are all of --only."""
     merged = dict(given)
     if asked is None:
         return merged
+    says = f"{command.program}'s {asked.text}"
     if asked.number:
         if "gpus" in given and given["gpus"].text != asked.number:
-            raise UsageError(
-                f"{given['gpus'].option} {given['gpus'].text} and docker's {asked.text} disagree"
-            )
+            raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and {says} disagree")
         merged["gpus"] = Given(asked.flag, asked.number)
         return merged
     if "only" in given:
-        raise UsageError(
-            f"{given['only'].option} and docker's {asked.text} both name GPUs: say it once"
-        )
+        raise UsageError(f"{given['only'].option} and {says} both name GPUs: say it once")
     count = str(len(asked.devices))
     if "gpus" in given and given["gpus"].text != count:
-        raise UsageError(
-            f"{given['gpus'].option} {given['gpus'].text} and docker's {asked.text} disagree"
-        )
+        raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and {says} disagree")
     return {
         **given,
         "only": Given(asked.flag, ",".join(asked.devices)),
@@ -196,8 +183,8 @@ def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Gi
     if given.keys() & {"gpus", "only"}:
         count = gpus_text(len(container.uuids))
         raise UsageError(
-            f"{_option(given)}: container {printable(container.name)} was made with {count} and "
-            "gets those"
+            f"{_option(given)}: container {printable(container.name)} was made with {count} "
+            "and gets those"
         )
     origin = f"container {printable(container.name)}: GPU"
     return {
@@ -207,11 +194,11 @@ def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Gi
     }
 
 
-def _with_own_gpus(given: Mapping[str, Given], command: DockerCommand) -> Mapping[str, Given]:
-    """Who has sharing in his settings does not mean docker create and docker start, which cannot."""
+def _with_own_gpus(given: Mapping[str, Given], command: ContainerCommand) -> Mapping[str, Given]:
+    """Ignore `share = true` from the settings for create and start, which cannot share."""
     if "share" in given or command.subcommand[-1:] == ("run",):
         return given
-    return {**given, "share": Given(f"docker {' '.join(command.subcommand)}", "false")}
+    return {**given, "share": Given(command.title, "false")}
 
 
 def _shares(launch: Launch) -> bool:
@@ -221,21 +208,24 @@ def _shares(launch: Launch) -> bool:
 
 
 def _check_sharing(
-    command: DockerCommand, engine: Engine, info: Info, warn: Callable[[str], None]
+    command: ContainerCommand, client: EngineClient, info: Info, warn: Callable[[str], None]
 ) -> None:
-    """See that MPS would serve the container.
+    """Check that MPS would serve the container.
 
     Raises:
         UsageError: it would not.
     """
     from gpulaunch.containers.mps_client import (
         SHARED_MEMORY,
-        Surroundings,
+        SharingConditions,
         check_sharing,
     )  # late: few share
 
-    user = engine.image_user(command.operands[0]) if command.launches else None
-    check_sharing(command, Surroundings(os.geteuid(), os.getegid(), user, info.security))
+    user = client.image_user(command.operands[0]) if command.launches else None
+    check_sharing(
+        command,
+        SharingConditions(client.title, os.geteuid(), os.getegid(), user, info.security),
+    )
     if command.values("--shm-size"):
         warn(
             f"--shm-size has no effect: a container that shares GPUs has the host's {SHARED_MEMORY}"
@@ -248,13 +238,13 @@ def _option(given: Mapping[str, Given]) -> str:
     )
 
 
-def _label(engine: Engine, image: str) -> Label | None:
-    text = engine.image_labels(image).get(PROFILE_LABEL)
+def _label(client: EngineClient, image: str) -> Label | None:
+    text = client.image_labels(image).get(PROFILE_LABEL)
     return Label(image, PROFILE_LABEL, text) if text else None
 
 
 def _warn_of_unheeded(
-    given: Mapping[str, Given], command: DockerCommand, warn: Callable[[str], None]
+    given: Mapping[str, Given], command: ContainerCommand, warn: Callable[[str], None]
 ) -> None:
     """Say what concerns GPUs and is not heeded; it stays the user's decision."""
     for name in given.keys() & {"bind_cpu", "uuid"}:
@@ -268,16 +258,23 @@ def _warn_of_unheeded(
         if any(prefix in value for prefix in cdi_prefixes()):
             warn(f"--annotation {printable(value)} may add a GPU that this launch does not lease")
     for path in command.values("--env-file"):
-        if os.path.isfile(path):  # what can be read only once is docker's to read
+        if os.path.isfile(path):  # what can be read only once is the client's to read
             with suppress(OSError), open(path, errors="replace") as file:
                 if VISIBLE in file.read(_ENV_FILE_CHARACTERS):
                     warn(f"--env-file {printable(path)}: its {VISIBLE} is not read: use -e")
 
 
-def choose_way(info: Info, machine: Machine, settings: Settings, command: DockerCommand) -> str:
-    """How the GPUs will get into the container.
+def choose_way(
+    engine: ContainerEngine,
+    info: Info,
+    machine: Machine,
+    settings: Settings,
+    command: ContainerCommand,
+) -> str:
+    """Choose how the GPUs get into the container.
 
     Args:
+        engine: that runs it.
         info: what the engine says of itself.
         machine: whose GPUs.
         settings: may force a way.
@@ -288,26 +285,29 @@ def choose_way(info: Info, machine: Machine, settings: Settings, command: Docker
 
     Raises:
         FailedError: there is no way.
-        UsageError: the way that is forced is closed by the command.
+        UsageError: the way that is forced is closed by the command, or the engine does not have it.
     """
     forced = settings.get("container_gpus")
-    allowed = allowed_ways(command)
+    allowed = engine.allowed_ways(command)
     if forced.value:
-        if forced.value not in allowed:
-            raise UsageError(
-                f"{forced.origin} and docker's --runtime {command.values('--runtime')[-1]} disagree"
-            )
-        return str(forced.value)
+        if forced.value in allowed:
+            return str(forced.value)
+        runtimes = command.values("--runtime")
+        if runtimes:
+            says = f"{command.program}'s --runtime {runtimes[-1]}"
+            raise UsageError(f"{forced.origin} and {says} disagree")
+        wanted = describe_way(forced.value, machine.topology.driver)
+        raise UsageError(f"{forced.origin}: {command.program} has no {wanted}")
     topology = machine.topology
-    ways = offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
+    ways = engine.offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
     ways = [way for way in ways if way in allowed]
     if machine.key:  # no driver knows these GPUs; a CDI specification may
         return "cdi" if "cdi" in ways else NO_WAY
     if not ways:
         possible = DRIVERS[topology.driver].container_ways
-        wanted = ", ".join(describe_way(way, topology.driver) for way in possible)
+        named = ", ".join(describe_way(way, topology.driver) for way in possible)
         raise FailedError(
-            f"Docker Engine {info.version} has no way to give GPUs to containers: none of {wanted}",
+            f"{engine.title} {info.version} has no way to give GPUs to containers: none of {named}",
             "install the NVIDIA Container Toolkit, and see 'gpulaunch doctor'",
         )
     return ways[0]

@@ -42,7 +42,7 @@ class Lease(Record):
         started_at: ISO 8601, UTC.
         ancestors: ids of the lease that this one was taken from, of that one's parent, and so on.
         boot_id: of the kernel that the processes ran under.
-        engine: id of the Docker Engine that runs the job's container, which may outlive both
+        engine: id of the container engine that runs the job's container, which may outlive both
             processes; None for a job that is a process here.
         container: id of the container if it was there before the lease; else it has the lease's id
             on its label.

@@ -28,15 +28,12 @@ from test_docker_command import (
     named,
     read,
     share,
+    with_gpus,
 )
 
-from gpulaunch.containers.docker_command import (
-    GLOBAL_FLAGS,
-    RUN_FLAGS,
-    START_FLAGS,
-    FlagTable,
-)
-from gpulaunch.containers.gpu_flags import asked_gpus, with_gpus
+from gpulaunch.containers.command import FlagTable
+from gpulaunch.containers.docker.flags import DOCKER
+from gpulaunch.containers.docker.gpu_flags import asked_gpus
 from gpulaunch.containers.ways import NO_WAY, WAYS
 from gpulaunch.errors import UsageError
 
@@ -161,15 +158,15 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 COMMANDS = [
-    ("docker run", ("run",), RUN_FLAGS),
-    ("docker create", ("create",), RUN_FLAGS),
-    ("docker container run", ("container", "run"), RUN_FLAGS),
-    ("docker container create", ("container", "create"), RUN_FLAGS),
-    ("docker start", ("start",), START_FLAGS),
-    ("docker restart", ("restart",), START_FLAGS),
-    ("docker container start", ("container", "start"), START_FLAGS),
-    ("docker container restart", ("container", "restart"), START_FLAGS),
-    ("docker", (), GLOBAL_FLAGS),
+    ("docker run", ("run",), DOCKER.run_flags),
+    ("docker create", ("create",), DOCKER.run_flags),
+    ("docker container run", ("container", "run"), DOCKER.run_flags),
+    ("docker container create", ("container", "create"), DOCKER.run_flags),
+    ("docker start", ("start",), DOCKER.start_flags),
+    ("docker restart", ("restart",), DOCKER.start_flags),
+    ("docker container start", ("container", "start"), DOCKER.start_flags),
+    ("docker container restart", ("container", "restart"), DOCKER.start_flags),
+    ("docker", (), DOCKER.global_flags),
 ]
 
 CHANGING = {
@@ -231,9 +228,9 @@ def test_the_clients_parser_takes_each_flag_of_the_table_and_each_letter_as_the_
     ("subcommands", "table"),
     named(
         [
-            ("run and create", (("run",), ("create",)), RUN_FLAGS),
-            ("start and restart", (("start",), ("restart",)), START_FLAGS),
-            ("before the subcommand", ((),), GLOBAL_FLAGS),
+            ("run and create", (("run",), ("create",)), DOCKER.run_flags),
+            ("start and restart", (("start",), ("restart",)), DOCKER.start_flags),
+            ("before the subcommand", ((),), DOCKER.global_flags),
         ]
     ),
 )

@@ -8,8 +8,12 @@ import made_up_driver
 import pytest
 from conftest import Launcher, held
 
-from gpulaunch.containers.docker_command import read_command
-from gpulaunch.containers.gpu_flags import Asked, asked_gpus, with_gpus
+from gpulaunch.containers.command import read_command
+from gpulaunch.containers.container_launch import with_gpus
+from gpulaunch.containers.docker.engine import Docker
+from gpulaunch.containers.docker.flags import DOCKER
+from gpulaunch.containers.docker.gpu_flags import asked_gpus
+from gpulaunch.containers.engine import Asked
 from gpulaunch.machine.drivers import DRIVERS
 
 COMMAND = """#!{python}
@@ -165,10 +169,13 @@ def test_description_with_an_unknown_driver(launcher: Launcher, tmp_path: Path) 
 def test_containers_name_them_by_the_drivers_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Docker's command line has the driver's CDI devices, and those are understood in it."""
     monkeypatch.setitem(DRIVERS, "made_up", made_up_driver.ENTRY)
-    command = read_command(["docker", "run", "--device", "example.com/gpu=1", "image"])
+    command = read_command(["docker", "run", "--device", "example.com/gpu=1", "image"], DOCKER)
     asked = asked_gpus(command, {})
     assert asked == Asked("--device example.com/gpu=1", devices=("1",))
-    assert with_gpus(command, made_up_driver.GPUS[1:], "cdi", None, asked, driver="made_up") == (
+    got = with_gpus(
+        Docker(), command, made_up_driver.GPUS[1:], "cdi", asked=asked, driver="made_up"
+    )
+    assert got == (
         *("docker", "run", "--device", "example.com/gpu=TEST-1"),
         *("-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", "io.gpulaunch.gpus=TEST-1", "image"),
     )

@@ -21,7 +21,8 @@ import pytest
 from conftest import DGX, SCRIPT, Launcher, holders, wait_for_end
 from engine import IMAGE, Engine
 
-from gpulaunch.containers import docker
+from gpulaunch.containers.docker.client import DockerClient
+from gpulaunch.containers.engine import NoAnswerError
 from gpulaunch.containers.standings import (
     START_FOLLOWS_S,
     STOP_FOLLOWS_S,
@@ -480,9 +481,9 @@ def test_an_engine_that_was_replaced_tells_a_watcher_nothing(tmp_path: Path) -> 
     path = str(tmp_path / "s")
     with ThreadingUnixStreamServer(path, _Replaced) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert Followed(docker.Engine(path), "new", "lease", None, 0.0)._holders() == []
-        with pytest.raises(docker.NoAnswerError, match="another Docker Engine is at"):
-            Followed(docker.Engine(path), "old", "lease", None, 0.0)._holders()
+        assert Followed(DockerClient(path), "new", "lease", None, 0.0)._holders() == []
+        with pytest.raises(NoAnswerError, match="another Docker Engine is at"):
+            Followed(DockerClient(path), "old", "lease", None, 0.0)._holders()
         server.shutdown()
 
 

@@ -21,7 +21,7 @@ from engine import IMAGE, Engine
 from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, interpreter
 from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint, until, variables
 
-from gpulaunch.containers import docker as door
+from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.life import Container
 
 pytest_plugins = ("fake_nvml", "fake_mps")
@@ -545,14 +545,14 @@ TOP = {
 def test_in_which_order_a_container_ends(tmp_path: Path, answers: dict, want: list) -> None:
     """TERM and the grace, then who is in it is told to MPS, then KILL; a container ends even if nobody can tell."""
     with odd_engine(tmp_path / "s", {"stop?t=-1": (0, None), **answers}) as odd:
-        door.Engine(str(tmp_path / "s"), answer_s=5).end(RUNNING, 0.1, odd.asked.append)
+        DockerClient(str(tmp_path / "s"), answer_s=5).end(RUNNING, 0.1, odd.asked.append)
     assert odd.asked == want
 
 
 def test_without_mps_the_engine_keeps_the_grace(tmp_path: Path) -> None:
     """A container that does not share is left to the engine's own TERM, grace and KILL."""
     with odd_engine(tmp_path / "s", {"stop?t=3": (204, None)}) as odd:
-        door.Engine(str(tmp_path / "s")).end(RUNNING, 3)
+        DockerClient(str(tmp_path / "s")).end(RUNNING, 3)
     assert odd.asked == ["stop?t=3"]
 
 

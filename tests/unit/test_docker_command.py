@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpulaunch.containers.docker_command import (
-    GLOBAL_FLAGS,
-    RUN_FLAGS,
-    START_FLAGS,
-    DockerCommand,
-    read_command,
-)
-from gpulaunch.containers.gpu_flags import Asked, allowed_ways, asked_gpus, with_gpus
-from gpulaunch.containers.life import Container, Standing, parse_container
-from gpulaunch.containers.mps_client import Surroundings, check_sharing
+from gpulaunch.containers import container_launch
+from gpulaunch.containers.command import ContainerCommand, read_command
+from gpulaunch.containers.docker.answers import parse_container
+from gpulaunch.containers.docker.engine import Docker
+from gpulaunch.containers.docker.flags import DOCKER
+from gpulaunch.containers.docker.gpu_flags import allowed_ways, asked_gpus
+from gpulaunch.containers.engine import Asked
+from gpulaunch.containers.life import Container, Standing
+from gpulaunch.containers.mps_client import SharingConditions, check_sharing
 from gpulaunch.containers.ways import NO_WAY, WAYS, Offer
 from gpulaunch.errors import UsageError
 from gpulaunch.leases.share import Client as MpsClient
@@ -33,9 +32,9 @@ def named(rows: Iterable[tuple]) -> list:
     return [pytest.param(*row[1:], id=row[0]) for row in rows]
 
 
-def read(line: str | Sequence[str]) -> DockerCommand:
+def read(line: str | Sequence[str]) -> ContainerCommand:
     """Read what follows the word docker; a string is split as a shell would."""
-    return read_command(("docker", *(shlex.split(line) if isinstance(line, str) else line)))
+    return read_command(("docker", *(shlex.split(line) if isinstance(line, str) else line)), DOCKER)
 
 
 # ---------------------------------------------------------------------------------------------- the flag tables
@@ -43,7 +42,10 @@ def read(line: str | Sequence[str]) -> DockerCommand:
 
 def test_no_flag_is_both_a_switch_and_valued() -> None:
     """A flag stands in one half of its table only."""
-    got = [table.switches & table.valued for table in (RUN_FLAGS, START_FLAGS, GLOBAL_FLAGS)]
+    got = [
+        table.switches & table.valued
+        for table in (DOCKER.run_flags, DOCKER.start_flags, DOCKER.global_flags)
+    ]
     assert got == [set(), set(), set()]
 
 
@@ -132,7 +134,7 @@ LINES = [
 ]
 
 
-def flags_text(command: DockerCommand) -> str:
+def flags_text(command: ContainerCommand) -> str:
     """Flags as they were read, each with its value after =."""
     return " ".join(
         flag.name if flag.value is None else f"{flag.name}={flag.value}" for flag in command.flags
@@ -710,6 +712,20 @@ def gpus(*indices: int) -> tuple[Gpu, ...]:
     return tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in indices)
 
 
+def with_gpus(
+    command: ContainerCommand,
+    leased: Sequence[Gpu],
+    way: str,
+    lease_id: str | None,
+    asked: Asked | None,
+    share: Share | None = None,
+) -> tuple[str, ...]:
+    """Docker's command line with these GPUs in it."""
+    return container_launch.with_gpus(
+        Docker(), command, leased, way, lease_id=lease_id, asked=asked, share=share
+    )
+
+
 def written(line: str, leased: Sequence[Gpu], way: str, lease_id: str | None = None) -> str:
     """The command line with the GPUs in it, without the word docker, as one would type it."""
     command = read(line)
@@ -1035,7 +1051,9 @@ def refusal(
 ) -> str:
     """Why a container cannot share; empty if it can."""
     try:
-        check_sharing(read(line), Surroundings(user_id, 100, image_user, security))
+        check_sharing(
+            read(line), SharingConditions("Docker Engine", user_id, 100, image_user, security)
+        )
     except UsageError as problem:
         return f"{problem.message} ({problem.hint})" if problem.hint else problem.message
     return ""
@@ -1400,7 +1418,7 @@ def test_what_was_written_reads_as_it_was_meant() -> None:
     for way in ("cdi", "gpus"):
         for line in lines(13, 100, asking=True):
             command = read(line.words)
-            again = read_command(with_gpus(command, gpus(7, 3), way, "L", None))
+            again = read_command(with_gpus(command, gpus(7, 3), way, "L", None), DOCKER)
             asked = asked_gpus(again, {})
             got = (again.operands, again.subcommand, asked and asked.devices)
             assert got == (command.operands, command.subcommand, ("GPU-7", "GPU-3")), shlex.join(

@@ -1,8 +1,8 @@
-"""By which ways GPUs can get into the containers of an engine."""
+"""Find the ways by which a Docker Engine can give GPUs to its containers."""
 
 import os
 
-from gpulaunch.containers.docker import Info
+from gpulaunch.containers.engine import Info
 from gpulaunch.containers.ways import Offer
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.topology import Topology
@@ -13,7 +13,7 @@ _MOST_CHARACTERS = 16 << 20
 
 
 def offer_of(info: Info, topology: Topology) -> Offer:
-    """The ways by which GPUs can get into an engine's containers.
+    """Return the ways by which an engine can give GPUs to its containers.
 
     Args:
         info: what the engine says of itself.
@@ -27,16 +27,15 @@ def offer_of(info: Info, topology: Topology) -> Offer:
         known = {uuid for uuid in names if f"{entry.cdi_kind}={uuid}" in info.cdi_devices}
     path = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}"
     hook = any(os.access(os.path.join(directory, _HOOK), os.X_OK) for directory in path.split(":"))
-    ways = entry.container_ways
     return Offer(
         frozenset(known),
-        runtime="runtime" in ways and "nvidia" in info.runtimes,
-        gpus="gpus" in ways and hook,
+        runtime="runtime" in entry.container_ways and "nvidia" in info.runtimes,
+        gpus="gpus" in entry.container_ways and hook,
     )
 
 
 def _named_in(directories: tuple[str, ...], kind: str, uuids: set[str]) -> set[str]:
-    """The UUIDs that stand in CDI specifications, for engines that do not tell which they have found there."""
+    """Return the UUIDs that CDI specifications name, for engines that do not tell them."""
     found: set[str] = set()
     for directory in directories:
         try:

@@ -1,16 +1,15 @@
-"""Docker's command line, read as docker reads it, so that the image and all that follows it stay untouched.
+"""Read the command line of a container engine as its own client reads it.
 
-Docker's flags end at the first word that is none: the image. To find it one has to know which flags
-take a value. The tables are the union over the docker clients 20.10 to 29.7 (docker/cli,
-cli/command/container/opts.go and run.go, cli/flags/options.go); tests/test_docker_command.py holds
-them against the installed client.
+The flags end at the first word that is none: the image. To find it, one has to know which flags
+take a value, which the engine's Grammar tells. The image and all that follows it stay untouched.
 """
 # pure: decides on plain values
 
 from collections.abc import Sequence
+from posixpath import basename
 
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 
 
 class FlagTable(Record):
@@ -18,51 +17,40 @@ class FlagTable(Record):
 
     Attributes:
         switches: those that take a value only as --flag=value.
-        valued: those that take one always, joined or as the next word.
+        valued: those that always take one, joined or as the next word.
     """
 
     switches: frozenset[str]
     valued: frozenset[str]
 
+    @classmethod
+    def of(cls, switches: str, valued: str) -> "FlagTable":
+        """Make a table of words with blanks between them."""
+        return cls(frozenset(switches.split()), frozenset(valued.split()))
 
-def _table(switches: str, valued: str) -> FlagTable:
-    return FlagTable(frozenset(switches.split()), frozenset(valued.split()))
 
+class Grammar(Record):
+    """The command line of an engine's client, as data.
 
-RUN_FLAGS = _table(
-    """-d --detach --disable-content-trust --help --init -i --interactive --no-healthcheck --oom-kill-disable
-    --privileged -P --publish-all -q --quiet --read-only --rm --sig-proxy -t --tty --use-api-socket""",
-    """--add-host --annotation -a --attach --blkio-weight --blkio-weight-device --cap-add --cap-drop --cgroup-parent
-    --cgroupns --cidfile --cpu-count --cpu-percent --cpu-period --cpu-quota --cpu-rt-period --cpu-rt-runtime -c
-    --cpu-shares --cpus --cpuset-cpus --cpuset-mems --detach-keys --device --device-cgroup-rule --device-read-bps
-    --device-read-iops --device-write-bps --device-write-iops --dns --dns-opt --dns-option --dns-search --domainname
-    --entrypoint -e --env --env-file --expose --gpus --group-add --health-cmd --health-interval --health-retries
-    --health-start-interval --health-start-period --health-timeout -h --hostname --io-maxbandwidth --io-maxiops --ip
-    --ip6 --ipc --isolation --kernel-memory -l --label --label-file --link --link-local-ip --log-driver --log-opt
-    --mac-address -m --memory --memory-reservation --memory-swap --memory-swappiness --mount --name --net --net-alias
-    --network --network-alias --oom-score-adj --pid --pids-limit --platform -p --publish --pull --restart --runtime
-    --security-opt --shm-size --stop-signal --stop-timeout --storage-opt --sysctl --tmpfs --ulimit -u --user --userns
-    --uts -v --volume --volume-driver --volumes-from -w --workdir""",
-)
+    Its subcommands are docker's: run and create make containers, start and restart start them
+    again, and each may stand after the word container.
 
-START_FLAGS = _table(
-    "-a --attach -h --help -i --interactive",
-    "--checkpoint --checkpoint-dir --detach-keys -s --signal -t --time --timeout",
-)
-"""Of docker start and docker restart together."""
+    Attributes:
+        program: its first word.
+        global_flags: before the subcommand.
+        run_flags: of run and create together.
+        start_flags: of start and restart together.
+        container_flags: between the word container and its subcommand.
+        compose_flags: between the word compose and its subcommand.
+    """
 
-GLOBAL_FLAGS = _table(
-    "-D --debug -h --help --tls --tlsverify -v --version",
-    "--config -c --context -H --host -l --log-level --tlscacert --tlscert --tlskey",
-)
+    program: str
+    global_flags: FlagTable
+    run_flags: FlagTable
+    start_flags: FlagTable
+    container_flags: FlagTable
+    compose_flags: FlagTable
 
-_CONTAINER_FLAGS = _table("-h --help", "")
-
-_COMPOSE_FLAGS = _table(
-    "--all-resources --compatibility --dry-run --help --verbose --version -v",
-    "--ansi --env-file -f --file --parallel --profile --progress --project-directory -p "
-    "--project-name",
-)
 
 _LAUNCHING = frozenset({("run",), ("create",), ("container", "run"), ("container", "create")})
 _STARTING = frozenset({("start",), ("restart",), ("container", "start"), ("container", "restart")})
@@ -91,39 +79,46 @@ class Flag(Record):
         return self.value is None or self.value in _YES
 
 
-class DockerCommand(Record):
-    """A command line of docker.
+class ContainerCommand(Record):
+    """A command line of an engine's client.
 
     Attributes:
+        program: the client, such as docker.
         argv: all of it.
         global_flags: before the subcommand.
-        subcommand: such as ("run",) or ("container", "run"); one word for those that are of no
-            concern here.
-        flags: of the subcommand, if it is one that starts containers.
+        subcommand: such as ("run",) or ("container", "run"); one word for those that neither make
+            nor start containers.
+        flags: of the subcommand, if it is one that makes or starts containers.
         flags_end: index after the last of them; before the -- that may end them.
         operands: what follows: image, command and arguments, or containers.
     """
 
+    program: str
     argv: tuple[str, ...]
-    global_flags: tuple[Flag, ...]
-    subcommand: tuple[str, ...]
+    global_flags: tuple[Flag, ...] = ()
+    subcommand: tuple[str, ...] = ()
     flags: tuple[Flag, ...] = ()
     flags_end: int = 0
     operands: tuple[str, ...] = ()
 
     @property
+    def title(self) -> str:
+        """Program and subcommand, for messages."""
+        return " ".join((self.program, *self.subcommand))
+
+    @property
     def launches(self) -> bool:
-        """Whether it makes a container that can run; else docker only prints something, or complains."""
+        """Whether it makes a container that can run; else the client only prints something."""
         return self.subcommand in _LAUNCHING and bool(self.operands) and not self.says("--help")
 
     @property
     def makes_only(self) -> bool:
-        """Whether the container is not started yet."""
+        """Whether it makes a container without starting it."""
         return self.subcommand[-1:] == ("create",)
 
     @property
     def starts(self) -> bool:
-        """Whether it starts containers that are there."""
+        """Whether it starts containers that exist already."""
         return (
             self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")
         )
@@ -133,17 +128,17 @@ class DockerCommand(Record):
         return next((flag.is_on for flag in reversed(self.flags) if flag.name in names), False)
 
     def values(self, *names: str) -> list[str]:
-        """Values of a flag, in their order."""
+        """Return the values of a flag, in their order."""
         return [flag.value for flag in self.flags if flag.name in names and flag.value is not None]
 
     def global_value(self, *names: str) -> str | None:
-        """Value of a flag before the subcommand; the last one counts."""
+        """Return the value of a flag before the subcommand; the last one counts."""
         return next(
             (flag.value for flag in reversed(self.global_flags) if flag.name in names), None
         )
 
     def without_secrets(self) -> tuple[str, ...]:
-        """The command line as others may see it: the values of environment variables are left out."""
+        """Return the command line without the values of -e, for others to see."""
         shown = list(self.argv)
         for flag in self.flags:
             if flag.name in ("-e", "--env") and flag.value and "=" in flag.value:
@@ -154,45 +149,47 @@ class DockerCommand(Record):
         return tuple(shown)
 
 
-def read_command(argv: Sequence[str]) -> DockerCommand:
-    """Read docker's command line.
+def read_command(argv: Sequence[str], grammar: Grammar) -> ContainerCommand:
+    """Read the command line of an engine's client.
 
-    What docker itself would refuse, such as a value that is missing, is left for docker to refuse.
+    What the client itself would refuse, such as a value that is missing, is left for it to refuse.
 
     Args:
-        argv: from the word docker on.
+        argv: from the client's name on. An alias, such as nvidia-docker, becomes the client's own
+            name: what it would add to the command line is added here.
+        grammar: the client's.
 
     Raises:
         UsageError: a flag is unknown, so that nobody can tell where the image is; or compose is to
             start containers.
     """
-    argv = tuple(argv)
-    global_flags, _, words = _read_flags(argv, 1, GLOBAL_FLAGS, "docker")
+    program = grammar.program
+    argv = tuple(argv) if basename(argv[0]) == program else (program, *argv[1:])
+    global_flags, _, words = _read_flags(argv, 1, grammar.global_flags, program)
     subcommand, begin = words[:1], len(argv) - len(words[1:])
+    command = ContainerCommand(program, argv, global_flags, subcommand)
     if subcommand == ("compose",):
-        _refuse_compose(argv, begin)
+        _refuse_compose(argv, begin, grammar)
     if subcommand == ("container",):
-        _, end, words = _read_flags(argv, begin, _CONTAINER_FLAGS, "docker container")
-        if argv[end : end + 1] == ("--",):  # docker prints help then
-            return DockerCommand(argv, global_flags, subcommand)
-        subcommand, begin = (*subcommand, *words[:1]), len(argv) - len(words[1:])
-    if subcommand not in _LAUNCHING | _STARTING:
-        return DockerCommand(argv, global_flags, subcommand)
-    if subcommand in _LAUNCHING:
-        flags, flags_end, operands = _read_flags(
-            argv, begin, RUN_FLAGS, f"docker {' '.join(subcommand)}"
-        )
+        _, end, words = _read_flags(argv, begin, grammar.container_flags, command.title)
+        if argv[end : end + 1] == ("--",):  # the client prints help then
+            return command
+        begin = len(argv) - len(words[1:])
+        command = replace(command, subcommand=(*subcommand, *words[:1]))
+    if command.subcommand in _LAUNCHING:
+        read = _read_flags(argv, begin, grammar.run_flags, command.title)
+    elif command.subcommand in _STARTING:
+        read = _read_mixed(argv, begin, grammar.start_flags, command.title)
     else:
-        flags, flags_end, operands = _read_mixed(
-            argv, begin, START_FLAGS, f"docker {' '.join(subcommand)}"
-        )
-    return DockerCommand(argv, global_flags, subcommand, flags, flags_end, operands)
+        return command
+    flags, flags_end, operands = read
+    return replace(command, flags=flags, flags_end=flags_end, operands=operands)
 
 
 def _read_flags(
     argv: tuple[str, ...], begin: int, table: FlagTable, command: str
 ) -> tuple[tuple[Flag, ...], int, tuple[str, ...]]:
-    """Flags up to the first word that is none: they, the index after them, and the rest."""
+    """Return the flags up to the first word that is none, the index after them, and the rest."""
     flags: list[Flag] = []
     at = begin
     while at < len(argv):
@@ -210,7 +207,7 @@ def _read_flags(
 def _read_mixed(
     argv: tuple[str, ...], begin: int, table: FlagTable, command: str
 ) -> tuple[tuple[Flag, ...], int, tuple[str, ...]]:
-    """The same where flags may also stand among and after the operands."""
+    """Read as _read_flags does, where flags may also stand among and after the operands."""
     flags: list[Flag] = []
     operands: list[str] = []
     rest = argv
@@ -227,14 +224,14 @@ def _read_mixed(
 
 
 def _read_word(argv: tuple[str, ...], at: int, table: FlagTable, command: str) -> list[Flag]:
-    """The flags in one word, such as -itv, and the value in the next if the last one takes it from there."""
+    """Return the flags in one word, such as -itv, the last perhaps with the next word as value."""
     word = argv[at]
     if not word.startswith("--"):
         return _read_letters(argv, at, table, command)
     name, equals, value = word.partition("=")
-    # of a flag that is not known, too: there is no doubt where its value is, and docker will judge
-    # it
-    if equals:
+    if (
+        equals
+    ):  # also of an unknown flag: there is no doubt where its value is, and its client judges
         return [Flag(name, value, at, at + 1)]
     if name in table.switches:
         return [Flag(name, None, at, at + 1)]
@@ -257,24 +254,27 @@ def _read_letters(argv: tuple[str, ...], at: int, table: FlagTable, command: str
 
 def _with_next(argv: tuple[str, ...], at: int, name: str, table: FlagTable, command: str) -> Flag:
     if name not in table.valued:
-        raise UsageError(f"{command}: unknown flag {printable(name)}", _hint(name, table))
+        raise UsageError(f"{command}: unknown flag {printable(name)}", _hint(name, table, command))
     return Flag(name, argv[at + 1] if at + 1 < len(argv) else None, at, min(at + 2, len(argv)))
 
 
-def _hint(name: str, table: FlagTable) -> str | None:
+def _hint(name: str, table: FlagTable, command: str) -> str | None:
     from difflib import get_close_matches  # late: for mistakes only
 
     if not name.startswith("--"):
         return None
     near = get_close_matches(name, table.switches | table.valued, n=1)
     meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}a flag that is new in docker is written {printable(name)}=VALUE"
+    program = command.partition(" ")[0]
+    return f"{meant}a flag that is new in {program} is written {printable(name)}=VALUE"
 
 
-def _refuse_compose(argv: tuple[str, ...], begin: int) -> None:
-    _, _, words = _read_flags(argv, begin, _COMPOSE_FLAGS, "docker compose")
+def _refuse_compose(argv: tuple[str, ...], begin: int, grammar: Grammar) -> None:
+    program = grammar.program
+    _, _, words = _read_flags(argv, begin, grammar.compose_flags, f"{program} compose")
     if words and words[0] in _COMPOSE_STARTS:
         raise UsageError(
-            f"'docker compose {words[0]}' is not built yet: no leases for its containers",
-            "launch each container with 'gpulaunch docker run', or call docker without gpulaunch",
+            f"'{program} compose {words[0]}' is not built yet: no leases for its containers",
+            f"launch each container with 'gpulaunch {program} run', "
+            f"or call {program} without gpulaunch",
         )

@@ -1,18 +1,21 @@
-"""Where the Docker Engine answers: the Unix socket that a docker command would use, and those that may be asked."""
+"""Find the Docker Engine's Unix socket: a docker command's, and those that may be asked."""
 
 import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from gpulaunch.containers.docker_command import DockerCommand
+from gpulaunch.containers.command import ContainerCommand
+from gpulaunch.containers.docker import ADDRESS_VARIABLE
+from gpulaunch.containers.docker.client import DockerClient
+from gpulaunch.containers.engine import EngineClient
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 
 
-def find_socket(command: DockerCommand, environment: Mapping[str, str]) -> str:
-    """The Unix socket of the engine that a docker command would talk to.
+def client_of(command: ContainerCommand, environment: Mapping[str, str]) -> DockerClient:
+    """Return a client of the engine that a docker command would talk to; it is not asked yet.
 
     Args:
         command: with docker's flags before the subcommand.
@@ -22,9 +25,14 @@ def find_socket(command: DockerCommand, environment: Mapping[str, str]) -> str:
         UsageError: the engine is not on this machine.
         FailedError: docker does not know the context.
     """
+    return DockerClient(_find_socket(command, environment))
+
+
+def _find_socket(command: ContainerCommand, environment: Mapping[str, str]) -> str:
+    """Return the path of the socket, in docker's order: flags, variables, context, default."""
     context = command.global_value("-c", "--context")
     host = command.global_value("-H", "--host")
-    if context is None and host is None and not environment.get("DOCKER_HOST"):
+    if context is None and host is None and not environment.get(ADDRESS_VARIABLE):
         context = environment.get("DOCKER_CONTEXT") or _current_context(command, environment)
     if context not in (None, "", "default"):
         return _local(
@@ -32,23 +40,22 @@ def find_socket(command: DockerCommand, environment: Mapping[str, str]) -> str:
         )
     if host is not None:
         return _local(host, f"-H {printable(host)}")
-    host = environment.get("DOCKER_HOST") or f"unix://{DEFAULT_SOCKET}"
-    return _local(host, f"DOCKER_HOST={printable(host)}")
+    host = environment.get(ADDRESS_VARIABLE) or f"unix://{DEFAULT_SOCKET}"
+    return _local(host, f"{ADDRESS_VARIABLE}={printable(host)}")
 
 
 def _local(host: str, origin: str) -> str:
     if host.startswith("unix://"):
-        return os.path.abspath(
-            host.removeprefix("unix://") or DEFAULT_SOCKET
-        )  # docker, too, takes it from here
+        # A relative path counts from the working directory, as docker reads it.
+        return os.path.abspath(host.removeprefix("unix://") or DEFAULT_SOCKET)
     raise UsageError(
-        f"{origin} is no Unix socket, so its engine may be on another machine, whose GPUs are not "
-        "this one's",
+        f"{origin} is no Unix socket, so its engine may be on another machine, "
+        "whose GPUs are not this one's",
         "run gpulaunch on that machine, or name its engine's socket: unix://" + DEFAULT_SOCKET,
     )
 
 
-def _current_context(command: DockerCommand, environment: Mapping[str, str]) -> str | None:
+def _current_context(command: ContainerCommand, environment: Mapping[str, str]) -> str | None:
     directory = (
         command.global_value("--config")
         or environment.get("DOCKER_CONFIG")
@@ -61,8 +68,8 @@ def _current_context(command: DockerCommand, environment: Mapping[str, str]) -> 
         return None
 
 
-def _host_of_context(command: DockerCommand, context: str) -> str:
-    """The engine's address in one of docker's contexts; docker knows where it keeps them."""
+def _host_of_context(command: ContainerCommand, context: str) -> str:
+    """Ask docker for the engine's address in one of its contexts."""
     import subprocess  # late: few use contexts, and it costs 10 ms
 
     flags = (
@@ -82,14 +89,15 @@ def _host_of_context(command: DockerCommand, context: str) -> str:
     return done.stdout.strip()
 
 
-def known_sockets(user_id: int) -> list[str]:
-    """Where a user's containers may be: the engine that docker would talk to here, the host's, and the user's own.
+def known_clients(user_id: int) -> list[EngineClient]:
+    """Return clients of the engines that may have a user's containers.
 
-    Never one named in a record: whoever asks it sends his own requests there.
+    They are the one that docker would talk to here, the host's, and the user's own. Never one named
+    in a record: a client that asks it sends its own requests there.
     """
     sockets = [DEFAULT_SOCKET, f"/run/user/{user_id}/docker.sock"]
-    with suppress(
-        GpulaunchError, OSError
-    ):  # on another machine, or a context that docker does not know
-        sockets.insert(0, find_socket(DockerCommand(("docker",), (), ()), os.environ))
-    return list(dict.fromkeys(filter(os.path.exists, sockets)))
+    # The engine may be on another machine, or docker may not know the context.
+    with suppress(GpulaunchError, OSError):
+        sockets.insert(0, _find_socket(ContainerCommand("docker", ("docker",)), os.environ))
+    clients = [DockerClient(path) for path in dict.fromkeys(sockets)]
+    return [client for client in clients if client.exists()]

@@ -1,58 +1,25 @@
-"""What docker's own flags ask of GPUs, and how the leased ones are written into docker's command line."""
+"""What docker's flags ask of GPUs, and which flags let a container see those that it gets."""
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from gpulaunch.containers.docker_command import DockerCommand
-from gpulaunch.containers.ways import WAYS
+from gpulaunch.containers.command import ContainerCommand, Flag
+from gpulaunch.containers.engine import Asked
+from gpulaunch.containers.ways import VISIBLE, WAYS, cdi_prefixes
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.leases.environment import LEASE_VARIABLE
-from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.records import Record, replace
-
-if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.leases.share import Share
-
-LEASE_LABEL = "io.gpulaunch.lease"
-GPUS_LABEL = "io.gpulaunch.gpus"
-SHARE_LABEL = "io.gpulaunch.share"
-PROFILE_LABEL = "io.gpulaunch.profile"
-
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""Tells NVIDIA's container runtime which GPUs to let in."""
+from gpulaunch.records import replace
 
 _DRIVER_CAPABILITIES = frozenset(
     {"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"}
 )
 
 
-class Asked(Record):
-    """What docker's own flags say about GPUs.
+def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
+    """Return what docker's flags ask of GPUs.
 
-    Attributes:
-        text: what says it, with its value, such as "--gpus 2" or "NV_GPU=0,1".
-        number: of GPUs, or "all", or None if devices are named.
-        devices: the GPUs named, by index or UUID; empty for none.
-        nothing: no GPU is wanted.
-        fields: what else --gpus says: driver, capabilities, options.
-    """
-
-    text: str
-    number: str | None = None
-    devices: tuple[str, ...] = ()
-    nothing: bool = False
-    fields: tuple[str, ...] = ()
-
-    @property
-    def flag(self) -> str:
-        """What says it, without the value."""
-        return self.text.replace("=", " ").partition(" ")[0]
-
-
-def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked | None:
-    """Which GPUs docker's flags ask for: --gpus, --device, NVIDIA_VISIBLE_DEVICES, or nvidia-docker's NV_GPU.
+    The flags are --gpus, --device, -e NVIDIA_VISIBLE_DEVICES, and nvidia-docker's NV_GPU.
 
     Args:
         command: docker run or docker create.
@@ -84,13 +51,8 @@ def asked_gpus(command: DockerCommand, environment: Mapping[str, str]) -> Asked 
     return _from_names(names, f"NV_GPU={environment['NV_GPU']}") if names else None
 
 
-def cdi_prefixes() -> tuple[str, ...]:
-    """Return what GPUs are called in the Container Device Interface before their names, such as "nvidia.com/gpu="."""
-    return tuple(f"{entry.cdi_kind}=" for entry in DRIVERS.values())
-
-
 def _is_gpu(device: str) -> bool:
-    """Return whether a value of --device is a GPU's CDI name; nvidia's runtime has a kind of its own."""
+    """Whether a value of --device is a GPU's CDI name; nvidia's runtime has its own kind."""
     return device.removeprefix("runtime.").startswith(cdi_prefixes())
 
 
@@ -104,9 +66,9 @@ def _without_kinds(devices: str) -> list[str]:
 
 
 def _container_variable(
-    command: DockerCommand, environment: Mapping[str, str], name: str
+    command: ContainerCommand, environment: Mapping[str, str], name: str
 ) -> str | None:
-    """What -e sets a variable to, or has docker copy from this environment; the last one counts."""
+    """Return what -e sets a variable to, or copies from this environment; the last one counts."""
     found = None
     for assignment in command.values("-e", "--env"):
         key, equals, value = assignment.partition("=")
@@ -124,7 +86,7 @@ def _from_names(names: Sequence[str], text: str) -> Asked:
 
 
 def _requoted(fields: Sequence[str]) -> str | None:
-    """The hint for --gpus device=0,2, which docker takes for device 0 and a count of 2."""
+    """Return the hint for --gpus device=0,2, which docker reads as device 0 and a count of 2."""
     devices = [field for field in fields if field.startswith("device=")]
     numbers = [field for field in fields if "=" not in field]
     if len(devices) != 1 or not numbers:
@@ -145,7 +107,10 @@ def _csv_fields(text: str, record: str) -> list[str]:
 
 
 def _from_gpus(value: str) -> Asked:
-    """The value of --gpus: a CSV record of a count, or of key=value fields (docker/cli opts/gpus.go)."""
+    """Read the value of --gpus: a CSV record of a count or key=value fields.
+
+    Source: docker/cli opts/gpus.go.
+    """
     text = f"--gpus {value}"
     fields = _csv_fields(text, value) if '"' in value or "\n" in value else value.split(",")
     keyed: dict[str, str] = {}
@@ -177,88 +142,57 @@ def _from_gpus(value: str) -> Asked:
     return Asked(text, number=count, fields=others)
 
 
-def allowed_ways(command: DockerCommand) -> set[str]:
-    """Those of WAYS that a command leaves open: it may name another runtime."""
+def allowed_ways(command: ContainerCommand) -> set[str]:
+    """Return those of WAYS that a command leaves open: it may name another runtime."""
     runtimes = command.values("--runtime")
     return set(WAYS) - ({"runtime"} if runtimes and runtimes[-1] != "nvidia" else set())
 
 
-def with_gpus(
-    command: DockerCommand,
+def is_gpu_flag(flag: Flag) -> bool:
+    """Whether a flag gives GPUs to a container, so that a launch takes it out."""
+    return flag.name == "--gpus" or (flag.name == "--device" and _is_gpu(flag.value or ""))
+
+
+def flags_for(
+    command: ContainerCommand,
     gpus: Sequence[Gpu],
     way: str,
-    lease_id: str | None,
     asked: Asked | None,
-    share: "Share | None" = None,
-    driver: str = DEFAULT_DRIVER,
-) -> tuple[str, ...]:
-    """Docker's command line with exactly these GPUs, and labels that tell others whose they are.
+    driver: str,
+) -> list[str]:
+    """Return the flags of docker by which a container sees these GPUs and no others.
 
-    All else stays as and where it was. What is added comes after the user's flags, since of two
-    assignments to one variable or label docker takes the last.
+    They come after the user's own, since of two assignments to one variable docker takes the last.
 
     Args:
         command: docker run or docker create.
         gpus: in rank order; none for a container that is to see no GPU.
         way: one of WAYS, or NO_WAY.
-        lease_id: None as long as there is no lease.
         asked: what docker's flags said.
-        share: its part of the GPUs, if it shares them.
         driver: name of the GPUs' driver in the registry.
     """
-    entry = DRIVERS[driver]
     uuids = [gpu.uuid for gpu in gpus]
-    added: list[str] = []
     if gpus and way == "gpus":
         fields = [f"device={','.join(uuids)}", *(asked.fields if asked else ())]
-        added += [
-            "--gpus",
-            ",".join(f'"{field.replace(chr(34), chr(34) * 2)}"' for field in fields),
-        ]
-    elif gpus and way == "runtime":
+        quoted_fields = [f'"{field.replace(chr(34), chr(34) * 2)}"' for field in fields]
+        return ["--gpus", ",".join(quoted_fields)]
+    if gpus and way == "runtime":
         runtime = [] if command.values("--runtime") else ["--runtime", "nvidia"]
-        added += [*runtime, "-e", f"{VISIBLE}={','.join(uuids)}"]
         capabilities = _driver_capabilities(asked.fields if asked else ())
-        added += ["-e", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"] if capabilities else []
-    else:  # an image may say "all", and the engine's default runtime may be nvidia
-        for uuid in uuids if way == "cdi" else ():
-            added += ["--device", f"{entry.cdi_kind}={uuid}"]
-        added += ["-e", f"{VISIBLE}=void"]
-    names = uuids if share else _numbers_inside(gpus)  # MPS numbers its GPUs in a way of its own
-    if names and not _sets(command, entry.visible_variable):
-        for name, value in {**entry.constants, entry.visible_variable: ",".join(names)}.items():
-            added += ["-e", f"{name}={value}"]
-    if gpus:
-        added += ["--label", f"{GPUS_LABEL}={','.join(uuids)}"]
-    if share:
-        from gpulaunch.containers.mps_client import mps_flags  # late: few containers share
-
-        added += [*mps_flags(command, share), "--label", f"{SHARE_LABEL}={share.sm_percentage}"]
-    if lease_id:
-        added += ["--label", f"{LEASE_LABEL}={lease_id}", "-e", f"{LEASE_VARIABLE}={lease_id}"]
-    replaced = {
-        at
-        for flag in command.flags
-        if flag.name == "--gpus" or (flag.name == "--device" and _is_gpu(flag.value or ""))
-        for at in range(flag.begin, flag.end)
-    }
-    kept = [word for at, word in enumerate(command.argv[: command.flags_end]) if at not in replaced]
-    return (*kept, *added, *command.argv[command.flags_end :])
-
-
-def _numbers_inside(gpus: Sequence[Gpu]) -> list[str]:
-    """The numbers of GPUs in a container, which counts anew by PCI address, in rank order; none if they ascend."""
-    indices = sorted(gpu.index for gpu in gpus)
-    numbers = [indices.index(gpu.index) for gpu in gpus]
-    return [] if numbers == sorted(numbers) else list(map(str, numbers))
-
-
-def _sets(command: DockerCommand, variable: str) -> bool:
-    return any(value.startswith(f"{variable}=") for value in command.values("-e", "--env"))
+        limited = ["-e", f"NVIDIA_DRIVER_CAPABILITIES={capabilities}"] if capabilities else []
+        return [*runtime, "-e", f"{VISIBLE}={','.join(uuids)}", *limited]
+    devices = []
+    for uuid in uuids if way == "cdi" else ():
+        devices += ["--device", f"{DRIVERS[driver].cdi_kind}={uuid}"]
+    # An image may say "all", and the engine's default runtime may be nvidia.
+    return [*devices, "-e", f"{VISIBLE}=void"]
 
 
 def _driver_capabilities(fields: Sequence[str]) -> str:
-    """Those capabilities in --gpus that are the driver's, as docker tells them apart (moby daemon/nvidia_linux.go)."""
+    """Return those capabilities in --gpus that are the driver's.
+
+    Source: moby daemon/nvidia_linux.go.
+    """
     named = (
         field.removeprefix("capabilities=") for field in fields if field.startswith("capabilities=")
     )

@@ -13,40 +13,32 @@ from contextlib import suppress
 from socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
 from typing import Any, TypeVar
 
-from gpulaunch.containers.gpu_flags import LEASE_LABEL
-from gpulaunch.containers.life import Container, checked_text, parse_container, parse_labels
+from gpulaunch.containers.docker import TITLE
+from gpulaunch.containers.docker.answers import (
+    checked_text,
+    parse_container,
+    parse_info,
+    parse_labels,
+    parse_pids,
+)
+from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, Info, NoAnswerError
+from gpulaunch.containers.labels import LEASE_LABEL
+from gpulaunch.containers.life import Container
 from gpulaunch.errors import FailedError, printable
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 
 T = TypeVar("T")
 
-ANSWER_S = 10.0
-"""What an engine gets to answer in."""
-
 _READ_BYTES = 1 << 16
 _MAX_ANSWER_BYTES = 16 << 20
-_DECISIVE = [
-    "create",
-    "destroy",
-    "die",
-    "kill",
-    "start",
-    "stop",
-    "update",
-]  # events after which all may be different
+_DECISIVE = ["create", "destroy", "die", "kill", "start", "stop", "update"]
+"""Events after which a container may hold its GPUs or not."""
+
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
-
-
-class NoAnswerError(FailedError):
-    """The engine cannot be reached, or does not answer."""
 
 
 class _LateError(NoAnswerError):
     """The engine has not answered in time."""
-
-
-class ForbiddenError(NoAnswerError):
-    """This user may not ask the engine."""
 
 
 class _NotFoundError(FailedError):
@@ -57,27 +49,7 @@ class _ConflictError(FailedError):
     """The engine cannot do that to what is as it is."""
 
 
-class Info(Record):
-    """What an engine says of itself.
-
-    Attributes:
-        id: its own, kept with its data.
-        version: of the engine.
-        runtimes: names of all.
-        cdi_directories: where it looks for CDI specifications.
-        cdi_devices: names that it has found there; None from engines that do not tell.
-        security: names of its security options, such as userns or rootless.
-    """
-
-    id: str
-    version: str
-    runtimes: tuple[str, ...]
-    cdi_directories: tuple[str, ...]
-    cdi_devices: tuple[str, ...] | None
-    security: tuple[str, ...] = ()
-
-
-class Engine:
+class DockerClient:
     """One engine.
 
     Whatever it answers, nothing but the errors named here comes of it: it may be another user's
@@ -92,12 +64,21 @@ class Engine:
     def __init__(
         self, socket_path: str, answer_s: float = ANSWER_S, altogether_s: float | None = None
     ) -> None:
-        self.socket_path = socket_path
+        self.title = TITLE
+        self.address = socket_path
         self._answer_s = answer_s
         self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
 
+    def exists(self) -> bool:
+        """Whether there is a socket."""
+        return os.path.exists(self.address)
+
+    def within(self, seconds: float) -> "DockerClient":
+        """Return a client of the same engine whose answers altogether may take so long."""
+        return DockerClient(self.address, altogether_s=seconds)
+
     def info(self) -> Info:
-        """What it says of itself.
+        """Return what it says of itself.
 
         Raises:
             NoAnswerError: it cannot be reached.
@@ -106,16 +87,16 @@ class Engine:
         return self.info_later()()
 
     def info_later(self) -> Callable[[], Info]:
-        """Ask now what it says of itself, and read the answer when that is called: it takes the engine some time."""
+        """Ask what it says of itself, and return what reads the answer: it takes some time."""
         connection = self._request("GET", "/info", None)
-        return lambda: self._parsed(self._read(connection, self._patience_s()), _parse_info)
+        return lambda: self._parsed(self._read(connection, self._patience_s()), parse_info)
 
     def image_labels(self, image: str) -> dict[str, str]:
-        """Labels of an image; none if it is not here yet, and none if its name is wrong, which docker will say."""
+        """Return the labels of an image; none if it is not here, or its name is wrong."""
         return self._of_image(image, parse_labels) or {}
 
     def image_user(self, image: str) -> str | None:
-        """As whom containers of an image run, empty for root; None if it is not here yet."""
+        """Return the user that an image's containers run as, empty for root; None if unknown."""
         return self._of_image(image, lambda config: str(config.get("User") or ""))
 
     def _of_image(self, image: str, parse: Callable[[Any], T]) -> T | None:
@@ -128,10 +109,10 @@ class Engine:
             return None
 
     def container(self, name: str) -> Container | None:
-        """A container by name or id.
+        """Return a container by name or id.
 
-        Who commits a container makes an image with its labels, and each container of that image has
-        them, too. They are not its own, so they are left out.
+        docker commit makes an image with the container's labels, and each container of that image
+        has them, too. They are not its own, so they are left out.
         """
         if not name:
             return None
@@ -146,7 +127,7 @@ class Engine:
         return found
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """The containers that a lease is for, whatever became of them.
+        """Return the containers that a lease is for, whatever became of them.
 
         Args:
             lease_id: that they were made under.
@@ -165,7 +146,7 @@ class Engine:
         ]  # others are of images that are gone
 
     def launched(self) -> list[Container]:
-        """All containers that were made under a lease, whoever's and whatever became of them."""
+        """Return all containers that were made under a lease, whoever's it was."""
         return [container for container in self._labelled(LEASE_LABEL) if container.lease_id]
 
     def _labelled(self, label: str) -> list[Container]:
@@ -176,8 +157,8 @@ class Engine:
 
     def events(
         self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
-    ) -> "Events":
-        """What happened, and happens, to the containers of a lease.
+    ) -> "DockerEvents":
+        """Listen to what happens to the containers of a lease.
 
         Args:
             lease_id: that they were made under.
@@ -193,12 +174,12 @@ class Engine:
         query = f"since={since_s:.6f}&filters={_quoted(json.dumps({**of, 'event': _DECISIVE}))}"
         if until_s is not None:
             query += f"&until={until_s:.6f}"
-        return Events(self._request("GET", f"/events?{query}", None), self.socket_path)
+        return DockerEvents(self._request("GET", f"/events?{query}", None), self.address)
 
     def pids(self, container: Container) -> set[int]:
-        """Pids of what runs in a container, as its host counts them."""
+        """Return the pids of what runs in a container, as its host counts them."""
         try:
-            return self._parsed(self._do("GET", f"/containers/{container.id}/top"), _parse_pids)
+            return self._parsed(self._do("GET", f"/containers/{container.id}/top"), parse_pids)
         except (_NotFoundError, _ConflictError):  # it does not run
             return set()
 
@@ -215,7 +196,7 @@ class Engine:
         Args:
             container: which.
             grace_s: time for it to end by itself.
-            before_kill: done once to the processes that outlive the grace.
+            before_kill: called once with the processes that outlive the grace.
 
         Raises:
             FailedError: the engine does not do it.
@@ -241,7 +222,7 @@ class Engine:
                     self._do("POST", f"/containers/{container.id}/kill")
 
     def _stops_by_itself(self, container: Container, grace_s: float) -> bool:
-        """Tell a container to stop, for which the engine then waits without end; whether it does within the grace."""
+        """Tell a container to stop, and return whether it does within the grace."""
         try:
             self._do("POST", f"/containers/{container.id}/stop?t=-1", answer_s=grace_s)
         except _LateError:
@@ -255,7 +236,7 @@ class Engine:
         content: Mapping[str, Any] | None = None,
         answer_s: float | None = None,
     ) -> bytes:
-        """One request; the answer's content."""
+        """Send one request, and return the answer's content."""
         return self._read(
             self._request(method, path, content),
             self._patience_s() if answer_s is None else answer_s,
@@ -269,7 +250,7 @@ class Engine:
         connection = socket(AF_UNIX, SOCK_STREAM)
         try:
             connection.settimeout(self._patience_s())
-            connection.connect(self.socket_path)
+            connection.connect(self.address)
             head = f"{method} {path} HTTP/1.0\r\nHost: docker\r\n"
             body = b""
             if content is not None:
@@ -303,18 +284,16 @@ class Engine:
     def _judge(self, head: bytes, body: bytes) -> None:
         lines = head.decode("latin-1").split("\r\n")
         if any(line.lower().startswith("server: libpod/") for line in lines):
-            raise FailedError(
-                f"{self.socket_path} is podman's: launching with podman is not built yet"
-            )
+            raise FailedError(f"{self.address} is podman's: launching with podman is not built yet")
         status = (lines[0].split(" ")[1:2] or [""])[0]
         if status in ("301", "404"):  # the first for names such as ../x
-            raise _NotFoundError(f"the Docker Engine at {self.socket_path} does not know that")
+            raise _NotFoundError(f"the Docker Engine at {self.address} does not know that")
         if status == "409":
-            raise _ConflictError(f"the Docker Engine at {self.socket_path} cannot do that now")
+            raise _ConflictError(f"the Docker Engine at {self.address} cannot do that now")
         if len(status) != 3 or not status.isdecimal():
             raise self._nonsense()
         if status[0] not in "23":
-            raise FailedError(f"the Docker Engine at {self.socket_path} failed: {_message(body)}")
+            raise FailedError(f"the Docker Engine at {self.address} failed: {_message(body)}")
 
     def _parsed(self, content: bytes, parse: Callable[[Any], T]) -> T:
         try:
@@ -323,7 +302,7 @@ class Engine:
             raise self._nonsense() from None
 
     def _nonsense(self) -> FailedError:
-        return FailedError(f"what answers at {self.socket_path} is no Docker Engine")
+        return FailedError(f"what answers at {self.address} is no Docker Engine")
 
     def _no_answer(self, problem: OSError) -> NoAnswerError:
         reason = os.strerror(problem.errno).lower() if problem.errno else str(problem)
@@ -334,33 +313,10 @@ class Engine:
         kind = next(
             (kind for cause, kind in kinds.items() if isinstance(problem, cause)), NoAnswerError
         )
-        return kind(f"cannot reach the Docker Engine at {self.socket_path}: {reason}")
+        return kind(f"cannot reach the Docker Engine at {self.address}: {reason}")
 
 
-def _parse_info(answer: Any) -> Info:  # noqa: ANN401
-    devices = answer.get("DiscoveredDevices")
-    return Info(
-        id=checked_text(answer["ID"]),
-        version=checked_text(answer["ServerVersion"]),
-        runtimes=tuple(answer.get("Runtimes") or ()),
-        cdi_directories=tuple(map(checked_text, answer.get("CDISpecDirs") or ())),
-        cdi_devices=None if devices is None else tuple(device.get("ID", "") for device in devices),
-        security=tuple(_option_name(option) for option in answer.get("SecurityOptions") or ()),
-    )
-
-
-def _option_name(option: str) -> str:
-    """Of name=seccomp,profile=builtin it is seccomp."""
-    return option.partition(",")[0].removeprefix("name=")
-
-
-def _parse_pids(answer: Any) -> set[int]:  # noqa: ANN401
-    """Of the table that ps writes."""
-    titles = answer["Titles"]
-    return {int(dict(zip(titles, row, strict=True))["PID"]) for row in answer["Processes"]}
-
-
-class Events:
+class DockerEvents:
     """A stream of an engine's events.
 
     Args:
@@ -375,14 +331,17 @@ class Events:
         self._in_content = False
 
     def fileno(self) -> int:
-        """To be waited for."""
+        """Return a descriptor to poll: it is readable when there is something new."""
         return self._connection.fileno()
 
     def actions(self, wait_s: float) -> list[str] | None:
-        """What has happened since this was last asked, such as ["die", "destroy"]; None once the stream has ended.
+        """Return what has happened since this was last asked, such as ["die", "destroy"].
 
         Args:
-            wait_s: for so long at most, if there is nothing yet.
+            wait_s: the longest wait if there is nothing yet.
+
+        Returns:
+            None once the stream has ended.
 
         Raises:
             NoAnswerError: this is no such stream.
@@ -408,7 +367,7 @@ class Events:
         return [action for line in lines if line for action in _action(line)]
 
     def all(self) -> list[str]:
-        """Every action up to the stream's end.
+        """Return every action up to the stream's end.
 
         Raises:
             NoAnswerError: it does not end.
@@ -434,7 +393,7 @@ def _action(line: bytes) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """Percent-encoded."""
+    """Return text percent-encoded, for a path or a query."""
     return "".join(
         chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="replace")
     )

@@ -1,0 +1,54 @@
+"""`gpulaunch [OPTIONS] docker ...`: a container with GPUs of its own, or the command as it is."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpulaunch.containers.command import ContainerCommand, read_command
+from gpulaunch.errors import UsageError, printable
+from gpulaunch.launch.given import Given
+from gpulaunch.process.job import become
+
+if TYPE_CHECKING:
+    from gpulaunch.containers.engine import ContainerEngine
+
+
+def main(given: Mapping[str, Given], engine: "ContainerEngine", argv: Sequence[str]) -> int:
+    """Run a command of a container engine; those that make or start containers get GPUs.
+
+    Args:
+        given: gpulaunch's options, by name.
+        engine: whose client is called.
+        argv: the client's command line.
+    """
+    command = read_command(argv, engine.grammar)
+    if command.launches or command.starts:
+        return _launch(given, engine, command)
+    return _pass_on(given, command, command.argv)
+
+
+def _launch(
+    given: Mapping[str, Given], engine: "ContainerEngine", command: ContainerCommand
+) -> int:
+    # late: what is passed on to the engine's client needs nothing of a launch
+    from gpulaunch.cli.launch import carry_out, tell_of
+    from gpulaunch.launch.launch import Launch
+    from gpulaunch.launch.read_container import read_container_launch
+
+    name = given["name"].text if "name" in given else None
+    launch = read_container_launch(given, engine, command, name=name, warn=tell_of(given))
+    if isinstance(launch, Launch):
+        return carry_out(given, launch)
+    return _pass_on(given, command, launch.argv, launch.hidden)
+
+
+def _pass_on(
+    given: Mapping[str, Given],
+    command: ContainerCommand,
+    argv: Sequence[str],
+    hidden: Sequence[str] = (),
+) -> int:
+    """Become the engine's client, which takes no GPUs."""
+    if given.keys() & {"dry_run", "explain"}:
+        shown = printable(" ".join(command.argv[:3]))
+        raise UsageError(f"'{shown}' takes no GPUs here, so there is nothing to decide")
+    return become(argv, hidden)

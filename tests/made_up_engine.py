@@ -1,0 +1,143 @@
+"""A container engine that does not exist, as a module of its own: all that a new engine needs but its row.
+
+Its program is called boxer, its GPUs accelerators, and its client answers from lists.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from gpulaunch.containers.command import ContainerCommand, Flag, FlagTable, Grammar
+from gpulaunch.containers.engine import Asked, Info
+from gpulaunch.containers.life import Container
+from gpulaunch.containers.ways import Offer
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.topology import Topology
+
+NOTHING = FlagTable.of("", "")
+BOXER = Grammar(
+    program="boxer",
+    global_flags=NOTHING,
+    run_flags=FlagTable.of("--quietly", "--colour --accelerators -e --label"),
+    start_flags=NOTHING,
+    container_flags=NOTHING,
+    compose_flags=NOTHING,
+)
+BOX = Container("b" * 64, "box", "running", False, False, "image", "L", ("GPU-0",))
+
+
+class Happenings:
+    """Events that are told at once, from a list."""
+
+    def __init__(self, actions: list[str]) -> None:
+        self._actions = actions
+        self._fd = os.open("/dev/zero", os.O_RDONLY)  # always readable
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def actions(self, _wait_s: float) -> list[str]:
+        told, self._actions = self._actions, []
+        return told
+
+    def all(self) -> list[str]:
+        return self.actions(0)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Boxes:
+    """A client whose engine has one list of containers after the other; the last one stays.
+
+    Attributes:
+        lists: what it has, from now on.
+        ended: the containers that it was told to end.
+    """
+
+    title = "Box Engine"
+    address = "box:1"
+
+    def __init__(self, *lists: list[Container]) -> None:
+        self.lists = [*lists] or [[]]
+        self.ended: list[Container] = []
+
+    def exists(self) -> bool:
+        return True
+
+    def within(self, _seconds: float) -> "Boxes":
+        return self
+
+    def info(self) -> Info:
+        return Info("box-1", "1.0")
+
+    def info_later(self) -> Callable[[], Info]:
+        return self.info
+
+    def image_labels(self, _image: str) -> dict[str, str]:
+        return {}
+
+    def image_user(self, _image: str) -> str | None:
+        return None
+
+    def container(self, name: str) -> Container | None:
+        return next((box for box in self.lists[0] if name in (box.id, box.name)), None)
+
+    def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
+        assert container_id is None
+        boxes = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
+        return [box for box in boxes if box.lease_id == lease_id]
+
+    def launched(self) -> list[Container]:
+        return self.lists[0]
+
+    def events(self, *_: object, **__: object) -> Happenings:
+        return Happenings(["die", "destroy"])
+
+    def pids(self, _container: Container) -> set[int]:
+        return set()
+
+    def end(self, container: Container, *_: object) -> None:
+        self.ended.append(container)
+
+
+class BoxEngine:
+    """The made-up engine, whose GPUs are called accelerators."""
+
+    title = "Box Engine"
+    grammar = BOXER
+    address_variable = "BOX_HOST"
+
+    def __init__(self, client: Boxes | None = None) -> None:
+        self.client = client or Boxes()
+
+    def asked_gpus(
+        self, command: ContainerCommand, _environment: Mapping[str, str]
+    ) -> Asked | None:
+        counts = command.values("--accelerators")
+        return Asked(f"--accelerators {counts[-1]}", number=counts[-1]) if counts else None
+
+    def is_gpu_flag(self, flag: Flag) -> bool:
+        return flag.name == "--accelerators"
+
+    def flags_for(
+        self,
+        _command: ContainerCommand,
+        gpus: Sequence[Gpu],
+        way: str,
+        _asked: Asked | None,
+        _driver: str,
+    ) -> list[str]:
+        return [word for gpu in gpus for word in ("--accelerators", f"{way}:{gpu.index}")]
+
+    def allowed_ways(self, _command: ContainerCommand) -> set[str]:
+        return {"cdi"}
+
+    def offer_of(self, _info: Info, topology: Topology) -> Offer:
+        uuids = frozenset(gpu.uuid for gpu in topology.gpus)
+        return Offer(uuids, runtime=True, gpus=True)
+
+    def client_of(self, _command: ContainerCommand, _environment: Mapping[str, str]) -> Boxes:
+        return self.client
+
+    def known_clients(self, _user_id: int) -> list[Boxes]:
+        return [self.client]

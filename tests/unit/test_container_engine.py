@@ -1,0 +1,152 @@
+"""The seam of container engines: one is a module, a table of flags and a row, and nothing else knows it."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from conftest import DGX, Launcher
+from made_up_engine import BOX, BOXER, BoxEngine, Boxes
+from values import lease
+
+from gpulaunch.cli.main import run
+from gpulaunch.containers.command import read_command
+from gpulaunch.containers.container_launch import PlainCommand
+from gpulaunch.containers.engines import ENGINES
+from gpulaunch.containers.life import Standing
+from gpulaunch.containers.standings import Followed, client_of_lease, standings_of
+from gpulaunch.doctor import diagnose
+from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.launch.read_container import read_container_launch
+from gpulaunch.machine.driver import Finding
+from gpulaunch.process.identity import Process
+from gpulaunch.records import replace
+
+
+@pytest.fixture
+def boxes(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Iterator[Boxes]:
+    """The engine's client, with the engine in the registry, and no other there."""
+    client = Boxes()
+    engine = BoxEngine(client)
+    for program in list(ENGINES):
+        monkeypatch.delitem(ENGINES, program)
+    monkeypatch.setitem(ENGINES, "boxer", lambda: engine)
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    return client
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    """The command line that a dry run says."""
+    assert run([*DGX, "--dry-run", "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)["argv"]
+
+
+LABEL = "io.gpulaunch.gpus=GPU-dgx1-v100-0,GPU-dgx1-v100-3"
+SHARED = ["--share", "--sm", "30", "--memory-bandwidth", "20", "--memory", "2G"]
+
+
+@pytest.mark.usefixtures("boxes")
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        pytest.param(["-n", "2"], [], id="by our option"),
+        pytest.param([], ["--accelerators", "2"], id="by its own flag, which is replaced"),
+    ],
+)
+def test_its_command_line_gets_gpus_by_its_way(
+    capsys: pytest.CaptureFixture[str], options: list[str], flags: list[str]
+) -> None:
+    """Its flags end where its table says, and what lets its containers see their GPUs follows them."""
+    got = planned(
+        capsys, *options, "boxer", "run", *flags, "--quietly", "--colour", "red", "image", "-e"
+    )
+    ours = ["--accelerators", "cdi:0", "--accelerators", "cdi:3", "--label", LABEL]
+    assert got == ["boxer", "run", "--quietly", "--colour", "red", *ours, "image", "-e"]
+
+
+@pytest.mark.usefixtures("boxes")
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        (["boxer", "run", "--gpus", "2", "image"], "boxer run: unknown flag --gpus"),
+        (
+            ["-n", "1", "boxer", "run", "--accelerators", "2", "i"],
+            "-n 1 and boxer's --accelerators 2",
+        ),
+        ([*SHARED, "boxer", "create", "i"], "boxer create: only boxer run shares GPUs"),
+        (["boxer", "ps"], "'boxer ps' takes no GPUs here"),
+    ],
+)
+def test_it_is_called_by_its_name(words: list[str], want: str) -> None:
+    """What is wrong is told in its words, not in docker's."""
+    with pytest.raises(UsageError, match=want):
+        run([*DGX, "--dry-run", *words])
+
+
+@pytest.mark.usefixtures("boxes")
+def test_a_way_that_it_does_not_have_cannot_be_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting names a way that another engine has: that is refused, and not done otherwise."""
+    monkeypatch.setenv("GPULAUNCH_CONTAINER_GPUS", "runtime")
+    with pytest.raises(UsageError, match="boxer has no runtime nvidia"):
+        run([*DGX, "--dry-run", "boxer", "run", "image"])
+
+
+@pytest.mark.usefixtures("boxes")
+def test_what_needs_no_gpus_is_its_own() -> None:
+    """A command of it that starts nothing is run as it is."""
+    command = read_command(["boxer", "ps"], BOXER)
+    got = read_container_launch({}, BoxEngine(), command, name=None, warn=pytest.fail)
+    assert got == PlainCommand(("boxer", "ps"))
+
+
+# ---------------------------------------------------------------------------------------------- its leases
+
+
+@pytest.mark.parametrize("state", ["running", "exited"])
+def test_its_standing_is_asked_of_it(boxes: Boxes, state: str) -> None:
+    """A lease stays for as long as its container holds GPUs, as the engine's client tells."""
+    box = replace(BOX, state=state)
+    boxes.lists = [[box, replace(box, lease_id="other")]]
+    got = standings_of([lease("L", 0, engine="box-1")])
+    assert got == {"L": Standing(holds=state == "running", containers=(box,), problem=None)}
+
+
+@pytest.mark.usefixtures("boxes")
+def test_another_engines_lease_is_not_its_to_judge() -> None:
+    """A lease on an engine that is not here stays."""
+    got = standings_of([lease("L", 0, engine="box-2")])["L"]
+    assert got == Standing(True, (), "its Box Engine does not run here")
+    with pytest.raises(FailedError, match="lease L: its Box Engine does not run here"):
+        client_of_lease(lease("L", 0, engine="box-2"))
+
+
+def test_its_containers_are_followed_to_their_end(boxes: Boxes) -> None:
+    """Who keeps a lease sleeps until the engine's events and answers say that the container is gone."""
+    boxes.lists = [[BOX], [BOX], []]
+    followed = Followed(boxes, "box-1", "L", None, time.time())
+    followed.wait(Process(pid=0, start_time=0), None, pytest.fail)
+    assert (boxes.lists, followed.has_ended()) == ([[]], True)
+
+
+def test_its_containers_are_ended_by_it(boxes: Boxes) -> None:
+    """What has run for too long is ended through the engine's client."""
+    boxes.lists = [[BOX]]
+    Followed(boxes, "box-1", "L", None, time.time()).end(1.0)
+    assert boxes.ended == [BOX]
+
+
+def test_doctor_looks_at_it(boxes: Boxes) -> None:
+    """Doctor tells whether it answers, how GPUs get in, and which containers have no lease."""
+    boxes.lists = [[BOX]]
+    found = diagnose("dgx1-v100")
+    assert found[-3:-1] == [
+        Finding("Box Engine", "ok", "1.0 at box:1"),
+        Finding(
+            "GPUs in containers",
+            "ok",
+            "by CDI devices nvidia.com/gpu=UUID; also offered: runtime nvidia with "
+            "NVIDIA_VISIBLE_DEVICES, --gpus with a device list",
+        ),
+    ]
+    assert found[-1].text == "container box has 1 GPU and no lease"
+    assert found[-1].hint == "'boxer stop box', then 'gpulaunch boxer start box'"
