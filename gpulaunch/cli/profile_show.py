@@ -26,10 +26,7 @@ def show_profile(profile: Profile, path: str, svg: str | None) -> None:
 
         draw(profile_text(view), sys.stdout)
         return
-    from gpulaunch.cli.drawing import load_matplotlib
     from gpulaunch.files.write import write_text
-
-    load_matplotlib("a picture")
     from gpulaunch.show.profile.picture import profile_svg
 
     write_text(svg, profile_svg(view))

@@ -3,33 +3,34 @@
 import os
 from collections.abc import Sequence
 
-from gpulaunch.cli.drawing import load_matplotlib
 from gpulaunch.files.write import make_directory, write_bytes
 from gpulaunch.simulate.measures import Replay
 
 
 def prepare_report(directory: str) -> None:
-    """Make the directory, and check before a long run that its report can be drawn and written.
+    """Make the directory of a report; check before a long run that it can be drawn and written.
 
     Raises:
-        FailedError: it could not.
+        FailedError: It cannot.
     """
+    from gpulaunch.show.canvas import load_matplotlib
+
     load_matplotlib("a report")
     make_directory(directory)
 
 
 def write_report(directory: str, replays: Sequence[Replay]) -> str:
-    """Draw and write it, the page last.
+    """Draw a report and write it, the page last.
 
     Args:
-        directory: from prepare_report.
-        replays: in the order in which they are to be shown.
+        directory: The directory, from prepare_report.
+        replays: The replays, in the order in which they are to be shown.
 
     Returns:
         The page's path.
 
     Raises:
-        FailedError: a file cannot be written.
+        FailedError: A file cannot be written.
     """
     from gpulaunch.show.report.page import INDEX, report_files
 

@@ -42,7 +42,7 @@ DOORS = {
     "argparse": {"cli/arguments.py"},
     "ctypes": {"process/libc.py", "machine/nvidia/roster.py", "measure/synthetic_load.py"},
     "filelock": {"files/slow_lock.py"},
-    "matplotlib": {"show/report/canvas.py"},
+    "matplotlib": {"show/canvas.py"},
     "networkx": {"machine/graph.py"},
     "numpy": {"measure/link_fit.py"},
     "psutil": {"process/ending.py"},

@@ -2,14 +2,19 @@
 
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from gpulaunch.records import Record, replace
+from gpulaunch.show.canvas import INK, WIDTH, new_figure, svg_of
 from gpulaunch.show.profile.view import Matrix, Plot, ProfileView, Row
-from gpulaunch.show.report.canvas import WIDTH, Axes, Sheet, styled
-from gpulaunch.show.terminal import figure
+from gpulaunch.show.terminal import figure as figure_text
 from gpulaunch.show.topology.layout import cut
 
-_INK, _PALE, _WARNING = "#1f2933", "#5b6672", "#9a4b00"
+if TYPE_CHECKING:
+    from gpulaunch.records import Record, replace
+from gpulaunch.show.canvas import Axes, Figure
+
+_PALE, _WARNING = "#5b6672", "#9a4b00"
 _BLUE, _TRACK = "#2f6fb5", "#e6eaef"
 _MARGIN = 28  # px around everything
 _LINE = 19  # px from one line to the next
@@ -41,7 +46,7 @@ class _Line(Record):
     text: str = ""
     share: float | None = None
     indent: int = 0
-    colour: str = _INK
+    colour: str = INK
     size: float = 12
     weight: str = "normal"
     drawing: Matrix | Plot | None = None
@@ -63,16 +68,22 @@ def profile_svg(view: ProfileView) -> str:
     """
     lines = list(_lines(view))
     height = sum(line.height for line in lines) + 2 * _MARGIN
-    with styled():
-        sheet = Sheet("profile", height)
-        page = sheet.panel(0, 0, WIDTH, height)
-        page.set(xlim=(0, WIDTH), ylim=(height, 0))
-        page.set_axis_off()
-        top = float(_MARGIN)
-        for line in lines:
-            _draw(sheet, page, top, line)
-            top += line.height
-        return sheet.finish().svg
+    figure = new_figure(height)
+    figure.set_layout_engine("none")  # everything has its place
+    page = _panel(figure, 0, 0, WIDTH, height)
+    page.set(xlim=(0, WIDTH), ylim=(height, 0))
+    page.set_axis_off()
+    top = float(_MARGIN)
+    for line in lines:
+        _draw(figure, page, top, line)
+        top += line.height
+    return svg_of(figure, "profile")
+
+
+def _panel(figure: "Figure", left: float, top: float, width: float, height: float) -> "Axes":
+    """Add axes to a figure, at a place in px."""
+    of = figure.get_window_extent().height
+    return figure.add_axes((left / WIDTH, 1 - (top + height) / of, width / WIDTH, height / of))
 
 
 def _lines(view: ProfileView) -> Iterator[_Line]:
@@ -103,7 +114,7 @@ def _row_lines(rows: Iterable[Row], indent: int = 0) -> Iterator[_Line]:
             yield from _row_lines(row.inner, indent + _INDENT)
 
 
-def _draw(sheet: Sheet, page: Axes, top: float, line: _Line) -> None:
+def _draw(figure: "Figure", page: "Axes", top: float, line: _Line) -> None:
     """Draw a line of the picture, and what belongs below it."""
     base = top + 0.7 * _LINE
     page.text(
@@ -119,15 +130,15 @@ def _draw(sheet: Sheet, page: Axes, top: float, line: _Line) -> None:
         for length, colour in ((1.0, _TRACK), (line.share, _BLUE)):
             page.barh(base - 4, length * _BAR, 10, left=left, color=colour)
         left += _BAR + 12
-    page.text(left, base, line.text)
+    page.text(left, base, line.text, size=12)
     if isinstance(line.drawing, Plot):
-        _draw_plot(sheet.panel(_TEXT + 40, top + _LINE + 14, *_PLOT), line.drawing)
+        _draw_plot(_panel(figure, _TEXT + 40, top + _LINE + 14, *_PLOT), line.drawing)
     elif line.drawing:
         side = _side(line.drawing)
-        _draw_matrix(sheet.panel(_TEXT + 24, top + _LINE + 30, side, side), line.drawing)
+        _draw_matrix(_panel(figure, _TEXT + 24, top + _LINE + 30, side, side), line.drawing)
 
 
-def _draw_plot(axes: Axes, plot: Plot) -> None:
+def _draw_plot(axes: "Axes", plot: Plot) -> None:
     axes.plot(plot.xs, plot.ys, color=_BLUE, marker="o", markersize=4, linewidth=2, clip_on=False)
     axes.set(xlabel=plot.x_label, ylabel=plot.y_label, xlim=(0, max(plot.xs)))
     axes.set_ylim(0, 1.05 * max(plot.ys))
@@ -139,7 +150,7 @@ def _side(matrix: Matrix) -> float:
     return min(_CELL * matrix.ranks, _MOST_MATRIX)
 
 
-def _draw_matrix(axes: Axes, matrix: Matrix) -> None:
+def _draw_matrix(axes: "Axes", matrix: Matrix) -> None:
     ranks = range(matrix.ranks)
     weights = [[matrix.weights.get((row, other), float("nan")) for other in ranks] for row in ranks]
     heaviest = max(matrix.weights.values())
@@ -150,7 +161,7 @@ def _draw_matrix(axes: Axes, matrix: Matrix) -> None:
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     axes.invert_yaxis()
-    figures = {pair: figure(weight) for pair, weight in matrix.weights.items()}
+    figures = {pair: figure_text(weight) for pair, weight in matrix.weights.items()}
     if _DIGIT * max(map(len, figures.values())) > _side(matrix) / matrix.ranks:
         return
     for (row, other), text in figures.items():

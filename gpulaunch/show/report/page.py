@@ -1,148 +1,117 @@
-"""Replays -> a page that needs nothing else, and its pictures as files."""
+"""Replays as a page that needs nothing else, and its pictures as files."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from html import escape
 
-from gpulaunch.errors import printable
+from gpulaunch.show.canvas import INK, PAPER, WIDTH, png_of, svg_of
 from gpulaunch.show.replay_document import replays_document
 from gpulaunch.show.replay_rows import KEY, Rows, all_jobs, replayed, sensitive_jobs
-from gpulaunch.show.report import captions
-from gpulaunch.show.report.boxes import bandwidth_picture, slowdown_picture
-from gpulaunch.show.report.canvas import WIDTH, Picture, styled
-from gpulaunch.show.report.colours import ALL
-from gpulaunch.show.report.lines import curves_picture, quality_picture
-from gpulaunch.show.report.load import load_picture
-from gpulaunch.show.report.series import (
-    Run,
-    connected,
-    quality,
-    runs_of,
-    sensitive,
-    slowdown,
-    values_of,
-)
-from gpulaunch.show.report.timeline import timeline_pictures
+from gpulaunch.show.report.plots import policy_plots
+from gpulaunch.show.report.series import Plot, policy_colour
+from gpulaunch.show.report.timeline import timeline_plots
 from gpulaunch.simulate.measures import Replay
 
 INDEX = "index.html"
 
+_SENSITIVE = "bandwidth-sensitive jobs: effective bandwidth, GB/s"
 _STYLE = f"""
-body {{ margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; }}
+:root {{ color-scheme: light dark; --ink: {INK}; --paper: {PAPER}; }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ --ink: #e6eaef; --paper: #14181d; }} }}
+body {{ margin: 0; background: var(--paper); color: var(--ink); }}
+body {{ font: 15px/1.5 system-ui, sans-serif; }}
 main {{ max-width: {WIDTH}px; margin: 0 auto; padding: 24px 24px 64px; }}
 h1 {{ font-size: 24px; line-height: 1.25; margin: 8px 0 4px; }}
 h2 {{ font-size: 19px; margin: 0 0 2px; }}
-.how {{ color: var(--pale); margin: 0 0 20px; }}
+.how, thead th, a {{ color: inherit; opacity: 0.7; }}
 .wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; margin: 4px 0 20px; font-size: 14px; font-variant-numeric: tabular-nums; }}
+table {{ border-collapse: collapse; margin: 4px 0 20px; font-size: 14px; }}
 caption {{ text-align: left; font-weight: bold; padding-bottom: 2px; }}
+td {{ font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 4px 16px 4px 0; text-align: right; white-space: nowrap; }}
-thead th {{ color: var(--pale); font-weight: normal; border-bottom: 1px solid var(--grid); }}
+thead th {{ font-weight: normal; border-bottom: 1px solid #8888; }}
 tr > :first-child {{ text-align: left; font-weight: normal; }}
 i {{ display: inline-block; width: 11px; height: 11px; margin-right: 8px; }}
 figure {{ margin: 44px 0 0; }}
 figcaption {{ max-width: 46em; margin-bottom: 14px; }}
 figcaption p {{ margin: 0; }}
-a {{ color: var(--pale); font-size: 13px; font-weight: normal; margin-left: 10px; }}
-svg {{ display: block; width: 100%; min-width: 720px; height: auto; font-family: inherit; }}
+a {{ font-size: 13px; font-weight: normal; margin-left: 10px; }}
+svg {{ display: block; width: 100%; min-width: 720px; height: auto; }}
 """
 
 
 def report_files(replays: Sequence[Replay]) -> dict[str, bytes]:
-    """All files of a report by name: index.html, which has all in it, and each picture as SVG and PNG.
+    """Return the files of a report by name: the page, which needs no other file, and its pictures.
 
     The same replays make the same bytes.
 
     Args:
-        replays: at least one, each of at least one job, in the order in which they are to be shown.
+        replays: The replays of the same jobs, in the order in which they are shown.
 
-    Cost: half a second, and 2 s for a timeline of 3,000 bars.
+    Raises:
+        FailedError: matplotlib is not installed, or does not start.
+
+    Cost: 2 s for two policies and few jobs, 5 s for two timelines of 3,000 bars.
     """
-    runs = runs_of(replays)
-    with styled():
-        sections = list(_sections(runs))
     files: dict[str, bytes] = {}
-    for _, _, picture in sections:
-        files |= {f"{picture.name}.svg": picture.svg.encode(), f"{picture.name}.png": picture.png}
-    return files | {INDEX: _page(runs, sections).encode()}
+    figures = []
+    for plot in (*policy_plots(replays), *timeline_plots(replays)):
+        svg = svg_of(plot.figure, plot.name)
+        files |= {f"{plot.name}.svg": svg.encode(), f"{plot.name}.png": png_of(plot.figure)}
+        figures.append(_figure(plot, svg))
+    return files | {INDEX: _page(replays, figures).encode()}
 
 
-_Section = tuple[str, str, Picture]
-"""Heading, caption, picture."""
-
-
-def _sections(runs: Sequence[Run]) -> Iterator[_Section]:
-    """What there is to be seen; a picture that would be empty is left out."""
-    if values_of(runs[0], slowdown, sensitive):
-        yield "What jobs got", captions.of_bandwidth(runs), bandwidth_picture(runs)
-    yield "How long they took", captions.of_slowdown(runs), slowdown_picture(runs)
-    yield "Jobs from worst to best", captions.of_curves(runs), curves_picture(runs)
-    if values_of(runs[0], quality, connected):
-        yield "Allocation quality", captions.of_quality(runs), quality_picture(runs)
-    yield "Load over time", captions.of_load(runs), load_picture(runs)
-    for picture, window in timeline_pictures(runs):
-        heading = "Timeline of GPUs" if picture.name == "timeline" else "Its beginning"
-        yield heading, captions.of_timeline(window), picture
-
-
-def _page(runs: Sequence[Run], sections: Sequence[_Section]) -> str:
-    document = replays_document([run.replay for run in runs])
+def _page(replays: Sequence[Replay], figures: Sequence[str]) -> str:
+    document = replays_document(replays)
     title, how = replayed(document)
-    seed = runs[0].replay.seed
-    told = how if seed is None else f"{how}; seed {seed}"
-    content = [
-        "<main>",
-        f"<h1>{escape(title)}</h1>\n<p class=how>{escape(told)}</p>",
-        _table("all jobs", all_jobs(document), runs),
-        _table(
-            "bandwidth-sensitive jobs: effective bandwidth, GB/s", sensitive_jobs(document), runs
-        ),
-        f"<p class=how>{escape(KEY)}</p>",
-        *(_figure(*section) for section in sections),
-        "</main>",
-    ]
-    head = [
+    seed = replays[0].seed
+    lines = [
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
         f"<title>{escape(title)}</title>",
-        f"<style>\n{_variables()}{_STYLE.lstrip()}</style>",
+        f"<style>{_STYLE}</style>",
+        "<main>",
+        f"<h1>{escape(title)}</h1>",
+        f"<p class=how>{escape(how if seed is None else f'{how}; seed {seed}')}</p>",
+        _table("all jobs", all_jobs(document), replays),
+        _table(_SENSITIVE, sensitive_jobs(document), replays),
+        f"<p class=how>{escape(KEY)}</p>",
+        *figures,
+        "</main>",
+        "</html>\n",
     ]
-    return "\n".join([*head, *content, "</html>\n"])
+    return "\n".join(lines)
 
 
-def _variables() -> str:
-    """Our colours, on screens that are dark the others."""
-    light = " ".join(f"--{colour.name}: {colour.light};" for colour in ALL)
-    dark = " ".join(f"--{colour.name}: {colour.dark};" for colour in ALL)
-    return (
-        f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} "
-        f"}} }}\n"
-    )
-
-
-def _table(caption: str, rows: Rows, runs: Sequence[Run]) -> str:
-    """A table; the rows are those of the runs."""
+def _table(caption: str, rows: Rows, replays: Sequence[Replay]) -> str:
+    """Return a table with a row for each replay, or a line if there is nothing to tell."""
     if not rows.rows:
         return f"<p><b>{caption}</b>: none</p>"
+    lines = ['<div class="wide"><table>', f"<caption>{caption}</caption>"]
     head = "".join(f"<th>{escape(column)}</th>" for column in rows.columns)
-    body = "\n".join(
-        '<tr><th scope="row"><i style="background: '
-        f'var(--{run.colour.name})"></i>{escape(printable(run.label))}</th>'
-        f"{''.join(f'<td>{escape(cell)}</td>' for cell in cells[1:])}</tr>"
-        for run, cells in zip(runs, rows.rows, strict=True)
-    )
+    lines.append(f"<thead><tr>{head}</tr></thead>\n<tbody>")
+    for replay, (policy, *cells) in zip(replays, rows.rows, strict=True):
+        mark = f'<i style="background: {policy_colour(replay)}"></i>'
+        data = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        lines.append(f'<tr><th scope="row">{mark}{escape(policy)}</th>{data}</tr>')
+    lines.append("</tbody></table></div>")
+    return "\n".join(lines)
+
+
+def _figure(plot: Plot, svg: str) -> str:
+    links = "".join(f'<a href="{plot.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png"))
     return (
-        f'<div class="wide"><table>\n<caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody>\n</table></div>"
+        f"<figure>\n<figcaption>\n<h2>{escape(plot.heading)} {links}</h2>\n"
+        f"<p>{escape(plot.caption)}</p>\n</figcaption>\n"
+        f'<div class="wide">\n{_inline(svg)}</div>\n</figure>'
     )
 
 
-def _figure(heading: str, caption: str, picture: Picture) -> str:
-    links = "".join(
-        f'<a href="{picture.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png")
-    )
-    return (
-        f"<figure>\n<figcaption>\n<h2>{escape(heading)} "
-        f"{links}</h2>\n<p>{escape(caption)}</p>\n</figcaption>\n"
-        f'<div class="wide">\n{picture.inline}</div>\n</figure>'
-    )
+def _inline(svg: str) -> str:
+    """Return an SVG document as a part of the page, whose style sheet sets ink and paper."""
+
+    def replace_colours(tag: re.Match[str]) -> str:
+        return tag[0].replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
+
+    return re.sub(r"<[^<>]*>", replace_colours, svg[svg.index("<svg") :])

@@ -1,270 +1,106 @@
-"""Replays -> the numbers that pictures are drawn from."""
+"""What the figures of a report share: colours of policies and slowdowns, units, means over time."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
+from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.files.duration import format_duration
 from gpulaunch.records import Record
-from gpulaunch.show.report.colours import Colour, colours_of
-from gpulaunch.simulate.measures import Level, Quartiles, Replay, ReplayedJob, quartiles
+from gpulaunch.simulate.measures import Level, Replay
 
-_PANELS = 5  # numbers of GPUs that have a panel of their own
-_PARTS = 180  # of a line over time
+if TYPE_CHECKING:
+    from gpulaunch.show.canvas import Figure
 
+SLOWDOWNS = (
+    (1.05, "#c3cfdc", "at full speed, or within 5 %"),
+    (1.5, "#fbdc94", "up to 1.5 times as long"),
+    (2.0, "#f5a35c", "up to twice as long"),
+    (float("inf"), "#e2685f", "longer"),
+)
+"""Classes of slowdown: the largest in the class, its colour, and what the colour means."""
 
-class Run(Record):
-    """A replay as it is shown.
+ON_SLOWDOWN = "#1d2731"
+"""The colour of text on these colours, on light and dark ground alike."""
 
-    Attributes:
-        label: its policy, with what else tells it from the others if need be.
-        colour: in all pictures.
-        replay: what came of it.
-        begin_s: when its first job comes, from the beginning of the trace.
-    """
-
-    label: str
-    colour: Colour
-    replay: Replay
-    begin_s: float
-
-
-def runs_of(replays: Sequence[Replay]) -> list[Run]:
-    """Replays with names and colours of their own, in the order given."""
-    policies = [replay.rules.policy.replace("_", "-") for replay in replays]
-    labels = list(policies)
-    for tell in (
-        lambda r: r.topology,
-        lambda r: r.rules.model,
-        lambda r: f"{r.rules.machines} machines",
-    ):
-        twice = {label for label, count in Counter(labels).items() if count > 1}
-        values = [tell(replay) for replay in replays]
-        labels = [
-            f"{label}, {value}" if label in twice and len(set(values)) > 1 else label
-            for label, value in zip(labels, values, strict=True)
-        ]
-    seen: Counter[str] = Counter()
-    for i, label in enumerate(labels):
-        seen[label] += 1
-        labels[i] = label if seen[label] == 1 else f"{label} ({seen[label]})"
-    begins_s = [min(one.stay.job.arrival_s for one in replay.jobs) for replay in replays]
-    return [
-        Run(*each) for each in zip(labels, colours_of(policies), replays, begins_s, strict=True)
-    ]
+_PARTS = 180  # of a replay's time: more cannot be seen
+_TIMES = (
+    (300, 1, "s"),
+    (3 * 3600, 60, "min"),
+    (3 * 86400, 3600, "h"),
+    (float("inf"), 86400, "days"),
+)
 
 
-Measure = Callable[[ReplayedJob], float | None]
-Which = Callable[[ReplayedJob], bool]
-
-
-def bandwidth(one: ReplayedJob) -> float | None:
-    """Effective bandwidth, GB/s."""
-    return one.effective_bandwidth or 0.0
-
-
-def slowdown(one: ReplayedJob) -> float | None:
-    """Run time by that alone on the best GPUs."""
-    return one.slowdown
-
-
-def wait_s(one: ReplayedJob) -> float | None:
-    """From arrival to start."""
-    return one.wait_s
-
-
-def quality(one: ReplayedJob) -> float | None:
-    """Aggregate bandwidth as a share of the best."""
-    return one.quality
-
-
-def sensitive(one: ReplayedJob) -> bool:
-    """Whether its speed depends on its links."""
-    return one.sensitive
-
-
-def insensitive(one: ReplayedJob) -> bool:
-    """Whether it does not."""
-    return not one.sensitive
-
-
-def connected(one: ReplayedJob) -> bool:
-    """Whether its GPUs have anything to tell each other."""
-    return one.quality is not None
-
-
-def of_gpus(count: int, which: Which) -> Which:
-    """Those of them with so many GPUs."""
-    return lambda one: len(one.stay.gpus) == count and which(one)
-
-
-class Box(Record):
-    """What a box plot shows of some jobs of one run.
+class Plot(Record):
+    """A figure with what the page says of it.
 
     Attributes:
-        run: which.
-        jobs: how many.
-        quartiles: of their values; None if there are none.
-        mean: of them.
+        name: The name of its files, without an ending.
+        heading: Its title on the page.
+        caption: How to read it, and what is left out.
+        figure: The figure.
     """
 
-    run: Run
-    jobs: int
-    quartiles: Quartiles | None
-    mean: float
+    name: str
+    heading: str
+    caption: str
+    figure: "Figure"
 
 
-def boxes(runs: Iterable[Run], measure: Measure, which: Which) -> list[Box]:
-    """A box for each run.
+def policy_name(replay: Replay) -> str:
+    """Return the name of a replay's policy as people write it."""
+    return replay.rules.policy.replace("_", "-")
+
+
+def policy_colour(replay: Replay) -> str:
+    """Return the colour of a replay's policy."""
+    return POLICIES[replay.rules.policy].colour
+
+
+def slowdown_class(slowdown: float) -> int:
+    """Return the index in SLOWDOWNS of a slowdown's class."""
+    return next(i for i, (largest, _, _) in enumerate(SLOWDOWNS) if slowdown <= largest)
+
+
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """Return the unit for times up to the longest: its length in seconds, and its name."""
+    return next((size_s, name) for most_s, size_s, name in _TIMES if longest_s <= most_s)
+
+
+def time_text(seconds: float) -> str:
+    """Return a length of time in words, rounded to the second from 10 s on."""
+    return format_duration(seconds if seconds < 10 else round(seconds))
+
+
+def means_over_time(
+    replay: Replay, value: Callable[[Level], float], longest_s: float
+) -> tuple[list[float], list[float]]:
+    """Return the means of a value over parts of a replay's time; the area under them is exact.
 
     Args:
-        runs: in their order.
-        measure: what of a job is shown; a job for which it is None does not count.
-        which: jobs.
+        replay: The replay.
+        value: The value of a level.
+        longest_s: The length of the longest replay, which has the most parts.
+
+    Returns:
+        The ends of the parts, in seconds from the first arrival on, and the mean of each part:
+        the levels themselves where these are few.
     """
-    found = []
-    for run in runs:
-        values = values_of(run, measure, which)
-        found.append(Box(run, len(values), quartiles(values), mean_of(values)))
-    return found
+    times_s = [level.time_s - replay.levels[0].time_s for level in replay.levels]
+    values = [value(level) for level in replay.levels]
+    if len(values) <= _PARTS:
+        return times_s, values[:-1]
+    areas = [0.0]
+    for (begin_s, end_s), height in zip(pairwise(times_s), values, strict=False):
+        areas.append(areas[-1] + height * (end_s - begin_s))
 
+    def area_until(time_s: float) -> float:
+        last = bisect_right(times_s, time_s) - 1
+        return areas[last] + values[last] * (time_s - times_s[last])
 
-def jobs_text(count: int) -> str:
-    """A number of jobs in words that fit it."""
-    return f"{count:,} job{'' if count == 1 else 's'}"
-
-
-def mean_of(values: Sequence[float]) -> float:
-    """0 of none."""
-    return sum(values) / len(values) if values else 0.0
-
-
-def values_of(run: Run, measure: Measure, which: Which = lambda _: True) -> list[float]:
-    """Of those jobs of a run that have one."""
-    return [value for one in run.replay.jobs if which(one) and (value := measure(one)) is not None]
-
-
-def gpu_numbers(runs: Iterable[Run], which: Which) -> list[int]:
-    """Numbers of GPUs that jobs have: the most frequent ones, in ascending order."""
-    counts = Counter(len(one.stay.gpus) for run in runs for one in run.replay.jobs if which(one))
-    return sorted(number for number, _ in counts.most_common(_PANELS))
-
-
-def worst_first(run: Run, measure: Measure) -> list[float]:
-    """A value of each job, the largest first."""
-    return sorted(values_of(run, measure), reverse=True)
-
-
-Points = list[tuple[float, float]]
-
-
-def thinned(values: Sequence[float], most: int) -> Points:
-    """A sorted list as (place, value): about `most` of them, first and last included, and no equals between equals."""
-    step = max(1, len(values) // most)
-    kept = [*range(0, len(values), step)]
-    kept += [len(values) - 1] if kept and kept[-1] != len(values) - 1 else []
-    points = [(float(i), values[i]) for i in kept]
-    inner = zip(points, points[1:], points[2:], strict=False)
-    return [*points[:1], *(b for a, b, c in inner if not a[1] == b[1] == c[1]), *points[1:][-1:]]
-
-
-def distribution(run: Run, measure: Measure, which: Which) -> Points:
-    """Each value with the share of jobs, 0 to 1, that have at most that; no points of no jobs."""
-    values = sorted(values_of(run, measure, which))
-    count = len(values)
-    return [
-        (value, (i + 1) / count)
-        for i, value in enumerate(values)
-        if i + 1 == count or values[i + 1] != value
-    ]
-
-
-def stairs(points: Points) -> Points:
-    """A distribution as a line that begins on the ground, and goes up where a value is reached."""
-    below = [0.0, *(share for _, share in points)]
-    return [
-        step
-        for (value, share), low in zip(points, below, strict=False)
-        for step in ((value, low), (value, share))
-    ]
-
-
-class Span(Record):
-    """A mean over a part of a run.
-
-    Attributes:
-        from_s: its beginning, from the run's beginning on.
-        to_s: its end.
-        value: the mean.
-    """
-
-    from_s: float
-    to_s: float
-    value: float
-
-
-def outline(spans: Iterable[Span]) -> Points:
-    """Spans as a line: level over each, upright between two."""
-    return [(at_s, span.value) for span in spans for at_s in (span.from_s, span.to_s)]
-
-
-Figure = Callable[[Level], float]
-
-
-def used(level: Level) -> float:
-    """GPUs that are held."""
-    return level.used
-
-
-def used_or_broken(level: Level) -> float:
-    """These, and the free ones on sockets where others are held."""
-    return level.used + level.broken
-
-
-def waiting(level: Level) -> float:
-    """Jobs."""
-    return level.waiting
-
-
-def over_time(run: Run, what: Figure, longest_s: float) -> list[Span]:
-    """A figure of a run's Levels: as it was where it changes seldom, else means over equal parts of its time.
-
-    Args:
-        run: which.
-        what: figure.
-        longest_s: the longest of all runs, which is cut into _PARTS parts.
-    """
-    begin_s, length_s = run.begin_s, run.replay.makespan_s
-    if not length_s:
-        return []
-    exact = [
-        Span(level.time_s - begin_s, after.time_s - begin_s, float(what(level)))
-        for level, after in pairwise(_distinct(run.replay.levels, what))
-    ]
-    if len(exact) <= _PARTS:
-        return exact
-    parts = max(1, round(_PARTS * length_s / longest_s))
-    edges = [length_s * i / parts for i in range(parts + 1)]
-    areas = [0.0] * parts
-    part = 0
-    for span in exact:
-        while part < parts and edges[part] < span.to_s:
-            areas[part] += span.value * max(
-                0.0, min(span.to_s, edges[part + 1]) - max(span.from_s, edges[part])
-            )
-            if edges[part + 1] > span.to_s:
-                break
-            part += 1
-    return [
-        Span(low, high, area / (high - low))
-        for (low, high), area in zip(pairwise(edges), areas, strict=True)
-    ]
-
-
-def _distinct(levels: Sequence[Level], what: Figure) -> list[Level]:
-    """Without those at which a figure stays what it is."""
-    last = len(levels) - 1
-    return [
-        level
-        for i, level in enumerate(levels)
-        if i in (0, last) or what(level) != what(levels[i - 1])
-    ]
+    parts = max(1, round(_PARTS * replay.makespan_s / longest_s))
+    length_s = replay.makespan_s / parts
+    ends_s = [length_s * i for i in range(parts + 1)]
+    return ends_s, [(area_until(b) - area_until(a)) / length_s for a, b in pairwise(ends_s)]

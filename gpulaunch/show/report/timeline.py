@@ -1,176 +1,234 @@
-"""The timeline: a row for each GPU, a bar for each job, a panel for each run."""
+"""The timeline of GPUs: a panel for each policy, a row for each GPU, a bar for each job."""
 
-from collections.abc import Sequence
-from math import ceil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import printable
-from gpulaunch.records import Record
-from gpulaunch.show.report.bars import Bar, Grid, bars_of, close_window_s, grid_of, window_s, within
-from gpulaunch.show.report.canvas import WIDTH, Axes, Picture, Rectangle, Sheet
-from gpulaunch.show.report.colours import IDLE, ON_BAR, PALE, PAPER, SLOWED
-from gpulaunch.show.report.scales import set_scale, time_text, time_unit
-from gpulaunch.show.report.series import Run
-from gpulaunch.show.topology.layout import cut, fits
-from gpulaunch.simulate.measures import ReplayedJob
+from gpulaunch.records import Record, replace
+from gpulaunch.show.canvas import INK, PAPER, add_legend, add_rectangle, new_figure
+from gpulaunch.show.report.series import (
+    ON_SLOWDOWN,
+    SLOWDOWNS,
+    Plot,
+    policy_name,
+    slowdown_class,
+    time_text,
+    time_unit,
+)
+from gpulaunch.simulate.measures import Replay, ReplayedJob
 
-_LEFT = 104  # px for the names of GPUs
-_RIGHT = 6
-_HEAD, _FOOT = 40, 34  # px above and below a panel
-_TOP = 30  # px for what the colours mean
+if TYPE_CHECKING:
+    from gpulaunch.show.canvas import Axes, Figure
+
+_MOST_ROWS = 20  # of a panel, if these are not all of one machine
+_MOST_GPUS = 80  # of a machine
 _MOST_BARS = 3000  # of all panels together
-_NAMED = 48  # px of a bar that has room for a name
-_SMALLEST = 9.0  # letters
+_BARS_ACROSS = 20  # of middling length, if they are to have room for names
+_LETTERS = 10  # px of names on bars
+_WIDTH_OF_LETTER = 0.62 * _LETTERS  # most are narrower
+_LONGEST_NAME = 48  # letters
 
 
-class Window(Record):
-    """What part of a timeline a picture shows.
+class Bar(Record):
+    """A job on GPUs whose rows are next to each other, or on its part of a GPU that jobs share.
 
     Attributes:
-        grid: which GPUs.
-        end_s: until when, from the beginning on.
-        of_s: how long it is.
-        named: whether bars have names, where there is room.
+        job: The job.
+        row: Where the bar begins, in rows from the top.
+        height: How high the bar is, in rows; less than one where jobs share a GPU.
+        from_s: When the job starts, from the first arrival on.
+        to_s: When the job ends.
     """
 
-    grid: Grid
-    end_s: float
-    of_s: float
-    named: bool
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of the time is shown."""
-        return self.end_s >= self.of_s
+    job: ReplayedJob
+    row: float
+    height: float
+    from_s: float
+    to_s: float
 
 
-def timeline_pictures(runs: Sequence[Run]) -> list[tuple[Picture, Window]]:
-    """The timeline, as much as can be drawn; and if that has no room for names, its beginning more closely.
+def rows_of(replays: Sequence[Replay]) -> list[tuple[int, int]]:
+    """Return the machine and the GPU of each row: of as many machines as can be looked at."""
+    machines = replays[0].rules.machines
+    size = replays[0].gpus // machines
+    gpus = {gpu for replay in replays for one in replay.jobs for gpu in one.gpus}
+    if max(gpus) < size:  # else they are MIG instances, which are numbered with gaps
+        gpus = set(range(size))
+    shown = min(machines, max(1, _MOST_ROWS // len(gpus)))
+    return list(product(range(shown), sorted(gpus)[:_MOST_GPUS]))
+
+
+def bars_of(replay: Replay, rows: Sequence[tuple[int, int]]) -> list[Bar]:
+    """Return the bars of all jobs on the GPUs that have rows, by their beginnings."""
+    place = {gpu: row for row, gpu in enumerate(rows)}
+    jobs_on_row: dict[int, list[ReplayedJob]] = defaultdict(list)
+    for one in replay.jobs:
+        for gpu in one.gpus:
+            if (one.machine, gpu) in place:
+                jobs_on_row[place[one.machine, gpu]].append(one)
+    begin_s = replay.levels[0].time_s
+    bars: list[Bar] = []
+    last: dict[int, int] = {}  # by id of a job the place of its last bar
+    for row, jobs in sorted(jobs_on_row.items()):
+        for one, (lane, lanes) in zip(jobs, _lanes(jobs), strict=True):
+            above = bars[last[one.id]] if one.id in last else None
+            if above and lanes == 1 and above.height >= 1 and above.row + above.height == row:
+                bars[last[one.id]] = replace(above, height=above.height + 1)
+                continue
+            last[one.id] = len(bars)
+            span_s = one.started_s - begin_s, one.ended_s - begin_s
+            bars.append(Bar(one, row + lane / lanes, 1 / lanes, *span_s))
+    return sorted(bars, key=lambda bar: (bar.from_s, bar.row))
+
+
+def _lanes(jobs: Sequence[ReplayedJob]) -> list[tuple[int, int]]:
+    """Return the lane of each job on a GPU, and how many lanes there are while jobs overlap.
 
     Args:
-        runs: one panel each, all over one time axis.
+        jobs: The jobs on the GPU, by their starts.
     """
-    grid = grid_of(runs)
-    all_bars = [bars_of(run, grid) for run in runs]
-    longest_s = max(run.replay.makespan_s for run in runs)
-    end_s = window_s(all_bars, longest_s, max(100, _MOST_BARS // len(runs)))
-    close_s = close_window_s(all_bars, (WIDTH - _LEFT - _RIGHT) / _NAMED)
-    windows = [("timeline", Window(grid, end_s, longest_s, named=close_s >= end_s / 2))]
-    if not windows[0][1].named:
-        windows.append(("timeline-beginning", Window(grid, close_s, longest_s, named=True)))
-    return [(_draw(name, runs, all_bars, window), window) for name, window in windows]
+    found: list[tuple[int, int]] = []
+    lanes: list[int] = []  # of jobs that overlap, each with one before it
+    ends_s: list[float] = []  # of the last job in each lane
+    for one in jobs:
+        if all(end_s <= one.started_s for end_s in ends_s):
+            found += [(lane, len(ends_s)) for lane in lanes]
+            lanes, ends_s = [], []
+        free = [lane for lane, end_s in enumerate(ends_s) if end_s <= one.started_s]
+        lanes.append(free[0] if free else len(ends_s))
+        ends_s[lanes[-1] : lanes[-1] + 1] = [one.ended_s]
+    return found + [(lane, len(ends_s)) for lane in lanes]
+
+
+def drawable_s(panels: Sequence[Sequence[Bar]], longest_s: float, most: int) -> float:
+    """Return how much of a timeline can be drawn: until a panel would have more bars than that."""
+    ends_s = [bars[most].from_s for bars in panels if len(bars) > most]
+    return min([longest_s, *(end_s for end_s in ends_s if end_s > 0)])
+
+
+def timeline_plots(replays: Sequence[Replay]) -> Iterator[Plot]:
+    """Draw the timeline, and its beginning if the timeline has no room for the names of jobs."""
+    rows = rows_of(replays)
+    panels = [bars_of(replay, rows) for replay in replays]
+    longest_s = max(replay.makespan_s for replay in replays)
+    end_s = drawable_s(panels, longest_s, max(100, _MOST_BARS // len(replays)))
+    lengths_s = sorted(bar.to_s - bar.from_s for bars in panels for bar in bars)
+    close_s = _BARS_ACROSS * lengths_s[len(lengths_s) // 2]
+    named = close_s >= end_s / 2
+    names = "number and name if they fit" if named else "names in the next picture"
+    caption = (
+        "A row is a GPU, and a bar a job on it, redder if it took longer than at its best; blank "
+        f"is idle. Bars have {names}, and say more where the pointer rests."
+        f"{_omissions(replays[0], rows, end_s, longest_s)}"
+    )
+    figure = _draw(replays, rows, panels, end_s, named=named)
+    yield Plot("timeline", "Timeline of GPUs", caption, figure)
+    if not named:
+        caption = "Bars have number and name if they fit."
+        caption += _omissions(replays[0], rows, close_s, longest_s)
+        figure = _draw(replays, rows, panels, close_s, named=True)
+        yield Plot("timeline-beginning", "Its beginning", caption, figure)
+
+
+def _omissions(replay: Replay, rows: Sequence[tuple[int, int]], end_s: float, of_s: float) -> str:
+    """Return a sentence on what a timeline shows, empty if that is everything."""
+    parts = []
+    machines, of_machines = rows[-1][0] + 1, replay.rules.machines
+    if machines < of_machines:
+        some = "machine 0" if machines == 1 else f"machines 0 to {machines - 1}"
+        parts.append(f"{some} of {of_machines:,}")
+    gpus, of_gpus = len(rows) // machines, replay.gpus // of_machines
+    if gpus < of_gpus:
+        parts.append(f"{gpus} of {of_gpus} GPUs")
+    if end_s < of_s:
+        parts.append(f"the first {time_text(end_s)} of {time_text(of_s)}")
+    return f" Shown: {', '.join(parts)}." if parts else ""
 
 
 def _draw(
-    name: str, runs: Sequence[Run], all_bars: Sequence[Sequence[Bar]], window: Window
-) -> Picture:
-    grid, time = window.grid, time_unit(window.end_s)
-    row = 20 if grid.rows <= 8 else 16 if grid.rows <= 16 else 13 if grid.rows <= 32 else 7
-    height = row * grid.rows
-    step = _HEAD + height + _FOOT
-    sheet = Sheet(name, _TOP + len(runs) * step)
-    _write_meaning(sheet)
-    for i, (run, bars) in enumerate(zip(runs, all_bars, strict=True)):
-        top = _TOP + i * step + _HEAD
-        axes = sheet.panel(_LEFT, top, WIDTH - _LEFT - _RIGHT, height)
-        set_scale(axes, "x", (0, window.end_s), time, ticks=12)
-        axes.set_ylim(grid.rows, 0)
-        _draw_ground(axes, grid, min(window.end_s, run.replay.makespan_s) / time.size)
-        scale = (WIDTH - _LEFT - _RIGHT) / window.end_s
-        for bar in within(bars, window.end_s):
-            size = (bar.to_s - bar.from_s) * scale, bar.rows * row / bar.lanes
-            _draw_bar(sheet, axes, bar, time.size, size)
-            if window.named and size[1] >= _SMALLEST:
-                _write_name(axes, bar, time.size, size)
-        _write_rows(sheet, top, row, grid)
-        sheet.mark(_LEFT, top - 22, 11, 11, run.colour)
-        end = f"last job ends after {time_text(run.replay.makespan_s)}"
-        sheet.write(_LEFT + 18, top - 12, run.label, weight="bold")
-        sheet.write(WIDTH - _RIGHT, top - 12, end, colour=PALE, size=11, ha="right")
-        if i == len(runs) - 1:
-            label = f"time since the first arrival, {time.name}"
-            sheet.write(_LEFT, top + height + 33, label, colour=PALE, size=11)
-    return sheet.finish()
+    replays: Sequence[Replay],
+    rows: Sequence[tuple[int, int]],
+    panels: Sequence[Sequence[Bar]],
+    end_s: float,
+    *,
+    named: bool,
+) -> "Figure":
+    """Draw a panel for each replay, up to a time."""
+    size_s, unit = time_unit(end_s)
+    height, step = (16, 1) if len(rows) <= _MOST_ROWS else (10, 2)  # px, rows with a label
+    figure = new_figure(80 + len(replays) * (height * len(rows) + 52))
+    add_legend(figure, {text: colour for _, colour, text in SLOWDOWNS})
+    grid = figure.subplots(len(replays), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    for axes, replay in zip(grid, replays, strict=True):
+        axes.set_title(policy_name(replay))
+        end = f"last job ends after {time_text(replay.makespan_s)}"
+        axes.set_title(end, loc="right", size="medium", weight="normal")
+        idle = min(end_s, replay.makespan_s) / size_s
+        axes.axvspan(0, idle, color=INK, alpha=0.06, linewidth=0)
+        axes.tick_params(labelbottom=True)
+    labels = [_label(*row, rows[0][1], replays[0]) for row in rows]
+    axes.set_yticks([i + 0.5 for i in range(0, len(rows), step)], labels[::step])
+    axes.set_ylim(len(rows), 0)
+    axes.set_xlim(0, end_s / size_s)
+    axes.locator_params(axis="x", nbins=12)
+    axes.set_xlabel(f"time since the first arrival, {unit}")
+    figure.draw_without_rendering()  # lays out the axes, so that the size of bars is known
+    figure.set_layout_engine("none")
+    for axes, bars in zip(grid, panels, strict=True):
+        _draw_bars(axes, [bar for bar in bars if bar.from_s < end_s], end_s, size_s, named=named)
+        for row in range(1, len(rows)):
+            if rows[row][0] > rows[row - 1][0]:
+                axes.axhline(row, color=INK, alpha=0.4, linewidth=0.8)
+    return figure
 
 
-def _write_meaning(sheet: Sheet) -> None:
-    """What the colours of bars say."""
-    texts = (
-        "at full speed, or within 5 %",
-        "up to 1.5 times as long",
-        "up to twice as long",
-        "longer",
-    )
-    x = float(_LEFT)
-    for (_, colour), text in zip(SLOWED, texts, strict=True):
-        sheet.mark(x, 6, 22, 13, colour)
-        sheet.write(x + 29, 17, text, size=11)
-        x += 29 + 7.2 * len(text) + 22
+def _label(machine: int, gpu: int, first_gpu: int, replay: Replay) -> str:
+    """Return the label of a row: the GPU's index, or card:instance for MIG (see mig_index)."""
+    machines = replay.rules.machines
+    name = str(gpu) if gpu < max(replay.gpus // machines, 100) else f"{gpu // 100 - 1}:{gpu % 100}"
+    if gpu != first_gpu:
+        return name
+    return f"machine {machine}, GPU {name}" if machines > 1 else f"GPU {name}"
 
 
-def _draw_ground(axes: Axes, grid: Grid, end: float) -> None:
-    """Where nothing runs, up to the last end; machines apart."""
-    size = len(grid.gpus)
-    for machine in range(grid.machines):
-        low = machine * size + (0.08 if machine else 0)
-        place = (0, low), end, (machine + 1) * size - low
-        axes.add_patch(Rectangle(*place, facecolor=IDLE.light, linewidth=0))
-    axes.tick_params(length=0)
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)
-
-
-def _draw_bar(sheet: Sheet, axes: Axes, bar: Bar, unit_s: float, size: tuple[float, float]) -> None:
-    """A bar; its size is in px."""
-    high = bar.rows / bar.lanes
-    frame = Rectangle(
-        (bar.from_s / unit_s, bar.row + bar.lane * high),
-        (bar.to_s - bar.from_s) / unit_s,
-        high,
-        facecolor=next(colour.light for most, colour in SLOWED if bar.one.slowdown <= most),
-        edgecolor=PAPER.light,
-        linewidth=1.0 if min(size) >= 4 else 0.4,
-        clip_on=False,
-    )
-    axes.add_artist(frame)
-    sheet.note(frame, _told(bar.one))
-
-
-def _write_name(axes: Axes, bar: Bar, unit_s: float, size: tuple[float, float]) -> None:
-    """Number and name of a job, or as much of it as its bar has room for."""
-    job, letters = bar.one.stay.job, 11.0 if size[1] >= 15 else 10.0
-    texts = f"{job.id} {printable(job.name)}", str(job.id)
-    text = next((text for text in texts if fits(text, size[0] - 4, letters)), None)
-    if text:
-        middle = (
-            (bar.from_s + bar.to_s) / 2 / unit_s,
-            bar.row + (bar.lane + 0.5) * bar.rows / bar.lanes,
+def _draw_bars(
+    axes: "Axes", bars: Sequence[Bar], end_s: float, size_s: float, *, named: bool
+) -> None:
+    """Draw the bars of a panel up to a time, each with a note, and with a name if there is room."""
+    width_of_s = axes.get_window_extent().width / end_s
+    height_of_row = axes.get_window_extent().height / axes.get_ylim()[0]
+    for bar in bars:
+        length_s = min(bar.to_s, end_s) - bar.from_s
+        width = length_s * width_of_s
+        add_rectangle(
+            axes,
+            (bar.from_s / size_s, bar.row),
+            (length_s / size_s, bar.height),
+            _description(bar.job),
+            facecolor=SLOWDOWNS[slowdown_class(bar.job.slowdown)][1],
+            edgecolor=PAPER,
+            linewidth=1.0 if width >= 4 else 0.4,
         )
-        axes.text(
-            *middle, text, ha="center", va="center_baseline", size=letters, color=ON_BAR.light
-        )
+        if named and bar.height * height_of_row >= _LETTERS - 1:
+            middle = (bar.from_s + length_s / 2) / size_s, bar.row + bar.height / 2
+            text = _name(bar.job, width / _WIDTH_OF_LETTER - 1)
+            name = axes.text(*middle, text, ha="center", va="center_baseline")
+            name.set(size=_LETTERS, color=ON_SLOWDOWN)
 
 
-def _told(one: ReplayedJob) -> str:
-    """A job in words."""
-    stay, job = one.stay, one.stay.job
-    gpus = ",".join(map(str, stay.gpus))
+def _name(one: ReplayedJob, most: float) -> str:
+    """Return number and name of a job, or as much of it as fits into that many letters."""
+    texts = f"{one.id} {printable(one.name)}", str(one.id), ""
+    return next(text for text in texts if len(text) <= max(0, most))
+
+
+def _description(one: ReplayedJob) -> str:
+    """Return where and how a job ran."""
     parts = [
-        f"job {job.id} {cut(printable(job.name), 300, 10)}: machine {stay.machine}, GPU {gpus}",
-        f"waited {time_text(one.wait_s)}, ran {time_text(one.run_s)}",
-        f"{one.slowdown:.2f} times as long as at its best",
+        f"job {one.id} {printable(one.name)[:_LONGEST_NAME]}: machine {one.machine}",
+        f"GPU {','.join(map(str, one.gpus))}; waited {time_text(one.wait_s)}",
+        f"ran {time_text(one.run_s)}; {one.slowdown:.2f} times as long as at its best",
     ]
-    return "; ".join([*parts, "less than it asked for"] if one.violates else parts)
-
-
-def _write_rows(sheet: Sheet, top: float, row: float, grid: Grid) -> None:
-    """Names of machines and GPUs."""
-    size = len(grid.gpus)
-    for machine in range(grid.machines):
-        first = top + machine * size * row
-        if grid.of_machines > 1:
-            sheet.write(2, first + 11, f"machine {machine}", size=11)
-        for i, gpu in list(enumerate(grid.gpus))[:: ceil(_SMALLEST / row)]:
-            text = grid.name(gpu) if grid.of_machines > 1 else f"GPU {grid.name(gpu)}"
-            sheet.write(
-                _LEFT - 8, first + (i + 0.5) * row + 4, text, colour=PALE, size=10.5, ha="right"
-            )
+    return ", ".join(parts) + ("; less than it asked for" if one.violates else "")
