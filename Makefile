@@ -1,7 +1,7 @@
 # What a contributor runs; CONTRIBUTING.md says more.
 python := .venv/bin/python
 
-.PHONY: setup check test
+.PHONY: setup check test docs
 
 setup:
 	python3 -m venv .venv
@@ -15,3 +15,6 @@ check:
 
 test:
 	$(python) -m pytest -n 2 --dist loadfile
+
+docs:
+	$(python) docs/generate.py

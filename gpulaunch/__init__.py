@@ -4,8 +4,7 @@ From Python: `with gpulaunch.allocate(gpus=2) as lease:`, and `gpulaunch.Simulat
 The names in `__all__` are public, and nothing else is; docs/python.md shows their use.
 """
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as typing has it, whose import costs as much as bare Python
 if TYPE_CHECKING:
     from gpulaunch.api import HeldLease, allocate
     from gpulaunch.decide.placement.place import Placement

@@ -1,6 +1,7 @@
 """The house rules that a machine can check: rooms, one door for each package."""
 
 import ast
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -99,6 +100,17 @@ def test_every_file_is_in_a_room() -> None:
     """Beside the rooms there are the two faces of the package, and nothing else."""
     found = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES}
     assert found == {*ROOMS, "__init__", "__main__"}
+
+
+def test_architecture_names_the_rooms_and_what_is_there() -> None:
+    """ARCHITECTURE.md has the rooms in their order, and every file that it names exists."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = text[text.index("| room |") : text.index("Three rules")]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == ROOMS
+    named = re.findall(r"`([a-z_]+/[\w/]*(?:\.py)?)`", text)
+    assert [
+        path for path in named if not any((top / path).exists() for top in (PACKAGE, ROOT))
+    ] == []
 
 
 def test_no_room_is_a_drawer() -> None:
