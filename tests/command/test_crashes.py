@@ -19,8 +19,8 @@ from test_table import put
 
 from gpulaunch.leases.record_file import MAX_RECORD_BYTES
 from gpulaunch.process.ending import marked
-from gpulaunch.process.identity import Process
 from gpulaunch.process.system import identify, seconds_since_boot
+from gpulaunch.records import as_list
 
 AT_STEP = Path(__file__).parents[1] / "jobs" / "at_step"
 WAIT = ("--wait", "--wait-timeout", "20")
@@ -585,10 +585,8 @@ def test_backfill_goes_by_the_time_since_boot(tmp_path: Path, clock: str) -> Non
 def test_pids_are_no_proof_of_life(tmp_path: Path, lease: dict, ticket: dict) -> None:
     """Unlocked records hold nothing though their processes live; locked ones do though their pids are others' now."""
     launcher = launcher_in(tmp_path)
-    living = {"launcher": identify(os.getpid()), "job": identify(1)}
-    reused = {
-        name: Process(process.pid, process.start_time + 1) for name, process in living.items()
-    }
+    living = {"launcher": as_list(identify(os.getpid())), "job": as_list(identify(1))}
+    reused = {name: [pid, start_time + 1] for name, (pid, start_time) in living.items()}
 
     os.close(put(launcher, LEASE, json.dumps(lease | living).encode(), live=False))
     os.close(
@@ -618,7 +616,7 @@ def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, tick
     with start(launcher, before=["sleep", "600"]) as process:
         process.send_signal(signal.SIGSTOP)
         wait_for_stop(process.pid)
-        pid, start_time = identify(process.pid)
+        pid, start_time = as_list(identify(process.pid))
         for started, status in ((start_time + 1, 75), (start_time, 0)):
             content = json.dumps(ticket | {"launcher": [pid, started]}).encode()
             waiter = put(launcher, TICKET, content, live=True)
