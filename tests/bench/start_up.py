@@ -1,61 +1,130 @@
-"""Whole-process wall time of a launch beside bare Python: medians of interleaved runs.
+"""What starting costs, in instructions: the same on a busy machine as on an idle one.
 
-Run: python tests/bench/start_up.py [RUNS]
+The package is built as a wheel and installed in a virtual environment made for this, and once more
+in editable form. Each command is a whole process under valgrind, which counts the instructions of
+the launcher alone: neither those of the job nor those of any other child.
+
+Run: python tests/bench/start_up.py [--quick]
+
+--quick takes the wheel only and prints one line. Valgrind has to be on PATH.
 """
 
 import os
-import statistics
+import re
 import subprocess
 import sys
-import sysconfig
 import tempfile
-import time
+import venv
 from pathlib import Path
 
-GPULAUNCH = str(Path(sysconfig.get_path("scripts")) / "gpulaunch")
-CASES = {
-    "true": ["true"],
-    "python -c pass": [sys.executable, "-c", "pass"],
-    "gpulaunch --topology dgx1-v100 -n 1 -- true": [
-        GPULAUNCH,
-        "--topology",
-        "dgx1-v100",
-        "-n",
-        "1",
-        "--",
-        "true",
-    ],
-    "gpulaunch --topology dgx1-v100 -p vgg16 -n 3 -- true": [
-        *(GPULAUNCH, "--topology", "dgx1-v100", "-p", "vgg16", "-n", "3", "--", "true"),
-    ],
-    "gpulaunch status --topology dgx1-v100": [GPULAUNCH, "status", "--topology", "dgx1-v100"],
-}
+ROOT = Path(__file__).parent.parent.parent
+VALGRIND = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+LAUNCH = ["--topology", "dgx1-v100", "-p", "vgg16", "-n", "3", "--", "true"]
+COMMANDS = [
+    ["--version"],
+    ["--help"],
+    LAUNCH,
+    ["--topology", "nvl72", *LAUNCH[2:]],
+    ["status", "--topology", "dgx1-v100"],
+    ["topo", "--topology", "dgx1-v100"],
+    ["docker", "ps"],
+]
+QUICK = [LAUNCH, ["--version"]]
+
+# gpulaunch becomes docker by exec, which would take valgrind's count with it.
+UP_TO_EXEC = (
+    "import os, sys; os.execvpe = lambda *_: os._exit(0); "
+    "from gpulaunch.__main__ import main; sys.exit(main())"
+)
+
+
+class Installed:
+    """The package in a virtual environment of its own.
+
+    Args:
+        place: an empty directory.
+        how: what pip is to install.
+    """
+
+    def __init__(self, place: Path, *how: str) -> None:
+        venv.create(place / "venv", with_pip=True)
+        self._bin = place / "venv" / "bin"
+        run([self._bin / "pip", "install", "--quiet", *how])
+        docker = place / "path" / "docker"
+        docker.parent.mkdir()
+        docker.write_text("#!/bin/sh\n")
+        docker.chmod(0o755)
+        (place / "state").mkdir()
+        self._log = place / "valgrind.log"
+        self._environment = {
+            "HOME": str(place),
+            "PATH": f"{docker.parent}:{os.environ['PATH']}",
+            "PYTHONHASHSEED": "0",
+            "GPULAUNCH_STATE_DIR": str(place / "state"),
+        }
+
+    def bare(self) -> float:
+        """Return the millions of instructions of a Python that does nothing."""
+        return self._count([self._bin / "python", "-c", "pass"])
+
+    def count(self, words: list[str]) -> float:
+        """Return the millions of instructions of a gpulaunch command."""
+        program = ["-c", UP_TO_EXEC] if words[0] == "docker" else [self._bin / "gpulaunch"]
+        command = [self._bin / "python", *program, *words]
+        run(command, self._environment)  # writes what Python compiles
+        return self._count(command)
+
+    def _count(self, command: list[str | Path]) -> float:
+        watched = [*VALGRIND, "--child-silent-after-fork=yes", f"--log-file={self._log}", *command]
+        run(watched, self._environment)
+        found = re.search(r"I\s+refs:\s+([\d,]+)", self._log.read_text())
+        if not found:
+            sys.exit(f"valgrind counted nothing of {command}: {self._log.read_text()}")
+        return int(found[1].replace(",", "")) / 1e6
+
+
+def run(command: list[str | Path], environment: dict[str, str] | None = None) -> None:
+    """Run a command, and stop with its output if it fails."""
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{command}: exit status {done.returncode}\n{done.stdout}")
+
+
+def from_wheel(place: Path) -> Installed:
+    """Build a wheel of this checkout, and install it."""
+    place.mkdir()
+    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", place, ROOT])
+    return Installed(place, *map(str, place.glob("*.whl")))
+
+
+def editable(place: Path) -> Installed:
+    """Install this checkout in editable form."""
+    place.mkdir()
+    return Installed(place, "--editable", str(ROOT))
 
 
 def main() -> None:
-    """Print the table."""
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    times: dict[str, list[float]] = {name: [] for name in CASES}
-    with tempfile.TemporaryDirectory() as state:
-        environment = os.environ | {"GPULAUNCH_STATE_DIR": state}
-        environment.pop(
-            "PYTHONDONTWRITEBYTECODE", None
-        )  # else every launch compiles the package anew
-        for _ in range(runs + 1):  # the first round warms the caches and is dropped
-            for name, command in CASES.items():
-                start = time.perf_counter()
-                subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-                times[name].append(time.perf_counter() - start)
-    bare = statistics.median(times["python -c pass"][1:])
-    print(
-        f"{'command':56} {'median ms':>9} {'min':>6} {'max':>6} {'x bare Python':>14}   ({runs} interleaved runs)"
-    )
-    for name, samples in times.items():
-        kept = [1000 * sample for sample in samples[1:]]
-        median = statistics.median(kept)
-        print(
-            f"{name:56} {median:9.1f} {min(kept):6.1f} {max(kept):6.1f} {median / bare / 1000:14.2f}"
-        )
+    """Print the line, or the table."""
+    with tempfile.TemporaryDirectory() as directory:
+        wheel = from_wheel(Path(directory, "wheel"))
+        if "--quick" in sys.argv[1:]:
+            parts = [f"gpulaunch {' '.join(words)}: {wheel.count(words):.1f}" for words in QUICK]
+            print(f"millions of instructions: {'; '.join(parts)}; bare Python: {wheel.bare():.1f}")
+            return
+        source = editable(Path(directory, "editable"))
+        print(f"{'millions of instructions':60} {'wheel':>8} {'editable':>9}")
+        print(f"{'python -c pass':60} {wheel.bare():8.1f} {source.bare():9.1f}")
+        for words in COMMANDS:
+            shown = f"gpulaunch {' '.join(words)}"
+            print(f"{shown:60} {wheel.count(words):8.1f} {source.count(words):9.1f}", flush=True)
 
 
 if __name__ == "__main__":
