@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from gpulaunch.records import Record, replace
-from gpulaunch.show.canvas import INK, WIDTH, Axes, Figure, new_figure, svg_of
+from gpulaunch.show.canvas import INK, WIDTH, new_figure, svg_of
 from gpulaunch.show.profile.view import Matrix, Plot, ProfileView, Row
 from gpulaunch.show.terminal import figure as figure_text
 from gpulaunch.show.topology.layout import cut
+
+if TYPE_CHECKING:
+    from gpulaunch.show.canvas import Axes, Figure
 
 _PALE, _WARNING = "#5b6672", "#9a4b00"
 _BLUE, _TRACK = "#2f6fb5", "#e6eaef"
