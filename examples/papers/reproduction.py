@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from gpulaunch.records import as_dict
-
 
 def label(policy: str) -> str:
     """Return the name of a policy as the command line has it."""
@@ -71,7 +69,7 @@ def document(reproduction: Reproduction) -> dict[str, Any]:
             {
                 "title": part.title,
                 "theirs": part.theirs,
-                "rows": [{**as_dict(row), "ratio": row.ratio} for row in part.rows],
+                "rows": [{**row._asdict(), "ratio": row.ratio} for row in part.rows],
             }
             for part in reproduction.parts
         ],

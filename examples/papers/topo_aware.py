@@ -12,7 +12,6 @@ from equation_2 import simulator
 from reproduction import Comparison, Reproduction, Row, label
 
 import gpulaunch
-from gpulaunch.records import replace
 
 HERE = Path(__file__).parent
 PROFILES = {
@@ -158,7 +157,7 @@ def figure_8() -> Reproduction:
         Row(label(policy), None, _last_end(replayed(job_set("six-jobs"), policy)))
         for policy in _POLICIES
     ]
-    exact[-1] = replace(exact[-1], theirs=349.4, note="exhaustive choice of GPUs")
+    exact[-1] = exact[-1]._replace(theirs=349.4, note="exhaustive choice of GPUs")
     parts.append(
         Comparison("time until all six are done without the tick, s", "best there is", tuple(exact))
     )

@@ -252,7 +252,10 @@ def test_line_for_each_nvlink(topology):
         if link.kind == "nvlink"
     }
     switched = {
-        card[index] for link in topology.links if link.kind == "nvswitch" for index in link[:2]
+        card[index]
+        for link in topology.links
+        if link.kind == "nvswitch"
+        for index in (link.a, link.b)
     }
     pairs = [tuple(map(int, line.get("data-pair").split("-"))) for line in of_class(svg, "nvlink")]
     assert sorted(pairs) == sorted(direct)
