@@ -29,6 +29,7 @@ from test_docker import complaint
 from test_docker_faults import BUSY, FOREVER, FREE, RUN, Containers, await_true, marked, watcher_of
 
 from gpulaunch.machine.find import find_machine
+from gpulaunch.records import as_list
 
 MACHINE = find_machine("dgx1-v100", print)
 UUIDS = [gpu.uuid for gpu in MACHINE.topology.gpus]
@@ -69,7 +70,7 @@ def forge(
     document = {
         "version": 1,
         "id": lease_id,
-        "table": list(MACHINE.key),
+        "table": as_list(MACHINE.key),
         "uuids": [UUIDS[gpu] for gpu in gpus],
         "launcher": [1, 0],
         "job": [1, 0],
