@@ -16,7 +16,8 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity, least
 from gpulaunch.sharing.interference import Verdict, judge, preference
-from gpulaunch.sharing.partition import Allotment, Prediction, allot_newcomer, predict
+from gpulaunch.sharing.partition import Allotment, allot_newcomer
+from gpulaunch.sharing.prediction import Prediction, predict
 
 
 class ShareOption(NamedTuple):
@@ -28,7 +29,7 @@ class ShareOption(NamedTuple):
         verdict: what the interference rule says of residents and newcomer together.
         refusal: why the job must not share them; None if it may.
         allotment: what the job gets of each GPU; None if it must not share them.
-        prediction: STP and ANTT of all of them, by their curves; None where one has no curve.
+        prediction: STP and ANTT of all of them; None if the job must not share them.
     """
 
     group: tuple[str, ...]
@@ -237,7 +238,9 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
     allotment = prediction = None
     if refusal is None:
         allotment = _allot(sharing, shares, capacity)
-        prediction = _predict(sharing, shares, allotment)
+        demands = [client.demand for client in clients]
+        percentages = [*(share.sm_percentage for share in shares), allotment.sm_percentage]
+        prediction = predict(demands, capacity, percentages)
         notes = _notes_on_announced(sharing, shares, clients, capacity)
         verdict = verdict._replace(notes=(*verdict.notes, *notes))
     return ShareOption(
@@ -299,11 +302,6 @@ def _allot(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> All
     return allotment._replace(
         sm_percentage=asked, overlaps=asked > allotment.left, reason="as asked for"
     )
-
-
-def _predict(sharing: Sharing, shares: Sequence[Share], allotment: Allotment) -> Prediction | None:
-    demands = [*(share.client.demand for share in shares), sharing.client.demand]
-    return predict(demands, [*(share.sm_percentage for share in shares), allotment.sm_percentage])
 
 
 def _still_to_come(sharing: Sharing, shares: Sequence[Share]) -> list[Demand]:

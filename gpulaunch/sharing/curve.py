@@ -75,11 +75,6 @@ def saturates(curve: Sequence[CurvePoint]) -> bool | None:
     return False if last.sm_percentage >= FULL_PERCENTAGE else None
 
 
-def is_whole(curve: Sequence[CurvePoint]) -> bool:
-    """Whether a curve tells how the job does on the whole GPU: it has points, and reaches FULL_PERCENTAGE."""
-    return bool(curve) and curve[-1].sm_percentage >= FULL_PERCENTAGE
-
-
 def fewest_sms(curve: Sequence[CurvePoint], sm_count: int) -> int:
     """Fewest SMs of a GPU that keep a job that is alone there within 5 % of its best throughput; 1 to sm_count.
 

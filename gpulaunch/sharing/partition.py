@@ -14,9 +14,8 @@ from gpulaunch.errors import printable
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, Performance, cd_search
-from gpulaunch.sharing.curve import KEPT, is_whole, percentage_for, rounded_down, throughput_at
+from gpulaunch.sharing.curve import KEPT, percentage_for, rounded_down, throughput_at
 from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, is_memory_intensive, knee, known_curve
-from gpulaunch.sharing.prediction import normalized_turnaround, system_throughput
 
 LEAST_LEFT = 10
 """Less than this many percent are left to nobody: the smallest partition of mps-sharing-2024 Fig.
@@ -63,19 +62,6 @@ class Allotment(NamedTuple):
     left: int
     overlaps: bool
     reason: str
-
-
-class Prediction(NamedTuple):
-    """What the curves say of jobs together. It knows no contention for bandwidth, so it is the best that can be.
-
-    Attributes:
-        stp: system throughput: sum of the jobs' speeds, 1 being that alone on the whole GPU; higher
-            is better.
-        antt: average normalized turnaround time: mean of their slowdowns; lower is better.
-    """
-
-    stp: float
-    antt: float
 
 
 def partition(
@@ -272,27 +258,3 @@ def allot_newcomer(
     return Allotment(
         taken, optimum, left, overlaps=taken > room, reason=f"{there}it gets all of that"
     )
-
-
-def predict(demands: Sequence[Demand], sm_percentages: Sequence[float]) -> Prediction | None:
-    """What the curves predict of jobs at given percentages; None if one has no curve. Not a measurement.
-
-    Where percentages sum to more than 100, each job is taken to have its part of the SMs in
-    proportion.
-
-    Args:
-        demands: of the jobs, one or more.
-        sm_percentages: of each, above 0, 100 at most.
-
-    Source: STP and ANTT as in cd-search-ics18 6, which takes them from Eyerman and Eeckhout, IEEE
-        Micro 28(3), 2008.
-    """
-    if not all(is_whole(demand.curve) for demand in demands):
-        return None
-    scale = min(1.0, 100 / sum(sm_percentages))
-    slowdowns = [
-        throughput_at(demand.curve, 100) / throughput_at(demand.curve, percentage * scale)
-        for demand, percentage in zip(demands, sm_percentages, strict=True)
-    ]
-    alone = [1.0] * len(slowdowns)
-    return Prediction(system_throughput(alone, slowdowns), normalized_turnaround(alone, slowdowns))

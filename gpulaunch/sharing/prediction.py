@@ -154,6 +154,36 @@ def pace(
     return Pace(tuple(speed * throttle for speed in speeds), limit)
 
 
+class Prediction(NamedTuple):
+    """What jobs on one GPU are predicted to reach together, while all of them run.
+
+    Attributes:
+        stp: system throughput: sum of the jobs' speeds, 1 being that alone on the whole GPU; higher
+            is better.
+        antt: average normalized turnaround time: mean of their slowdowns; lower is better.
+    """
+
+    stp: float
+    antt: float
+
+
+def predict(
+    demands: Sequence[Demand], capacity: Capacity, percentages: Sequence[float]
+) -> Prediction:
+    """Predict STP and ANTT of jobs at given caps of SMs.
+
+    Args:
+        demands: demands of the jobs, one or more.
+        capacity: what the GPU offers.
+        percentages: cap of each job, above 0, 100 at most.
+
+    Source: STP and ANTT as in cd-search-ics18 6, which takes them from Eyerman and Eeckhout, IEEE
+        Micro 28(3), 2008.
+    """
+    speeds = pace(demands, capacity, percentages, idle_power(capacity)).speeds
+    return Prediction(fsum(speeds), fsum(1 / speed for speed in speeds) / len(speeds))
+
+
 def run_together(
     jobs: Sequence[Solo],
     capacity: Capacity,

@@ -17,12 +17,14 @@ from gpulaunch.sharing.interference import Bounds, judge, preference
 from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
     Gain,
+    Prediction,
     Solo,
     capped_rate,
     drawn_power,
     idle_power,
     normalized_turnaround,
     pace,
+    predict,
     rates,
     run_together,
     steady_gain,
@@ -421,6 +423,17 @@ def test_a_cap_is_read_off_the_curve(cap, rate) -> None:
     assert capped_rate((), cap) == 1.0
     demand = busy(50)._replace(curve=CURVE)
     assert rates([demand, busy(50)], (cap, 100)) == pytest.approx((min(0.8, rate), 0.8))
+
+
+def test_prediction_of_a_group() -> None:
+    """STP is the sum of speeds, ANTT the mean of slowdowns, at the caps and within the power limit."""
+    pair = [busy(50)._replace(curve=CURVE), busy(50)]
+    found = predict(pair, A100X, (35, 65))
+    assert found == pytest.approx(Prediction(0.6 + 0.8, (1 / 0.6 + 1 / 0.8) / 2))
+    hot = [busy(50, power_w=300.0), busy(50, power_w=300.0)]
+    speeds = pace(hot, A100X, idle_w=idle_power(A100X)).speeds
+    assert sum(speeds) < 1.6
+    assert predict(hot, A100X, (100, 100)).stp == pytest.approx(sum(speeds))
 
 
 def test_gain() -> None:

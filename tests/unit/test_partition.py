@@ -17,10 +17,8 @@ from gpulaunch.sharing.intensity import Knee, is_memory_intensive, knee, off_sm
 from gpulaunch.sharing.partition import (
     LEAST_LEFT,
     Allotment,
-    Prediction,
     allot_newcomer,
     partition,
-    predict,
 )
 
 PAPER = Machine()
@@ -563,30 +561,6 @@ def test_reasons() -> None:
     assert allot_newcomer([], FLAT, [], UNCOUNTED).reason == (
         "alone: 19 % of the SMs keep it within 5 % of its best throughput"
     )
-
-
-# ----------------------------------------------------------------------------------------------------- prediction
-
-
-def test_prediction() -> None:
-    """By hand: the flat job keeps 19/20 of its speed, the linear one 81 %."""
-    assert predict([FLAT, LINEAR], [19, 81]) == pytest.approx(
-        Prediction(0.95 + 0.81, (1 / 0.95 + 1 / 0.81) / 2)
-    )
-
-
-def test_prediction_where_caps_overlap() -> None:
-    """Two linear jobs with all SMs each are as fast as with half each."""
-    assert (
-        predict([LINEAR, LINEAR], [100, 100])
-        == predict([LINEAR, LINEAR], [50, 50])
-        == Prediction(1.0, 2.0)
-    )
-
-
-def test_no_prediction() -> None:
-    """Without a curve of each there is none."""
-    assert predict([LINEAR, UNKNOWN], [50, 50]) is None
 
 
 # ----------------------------------------------------------------------------------------------------- properties
