@@ -14,8 +14,8 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
-from gpulaunch.sharing.capacity import Capacity, least
-from gpulaunch.sharing.interference import Verdict, judge, preference
+from gpulaunch.sharing.capacity import Capacity, least_of
+from gpulaunch.sharing.interference import Verdict, judge, rank_group
 from gpulaunch.sharing.partition import Allotment, allot_newcomer
 from gpulaunch.sharing.prediction import Prediction, predict
 
@@ -320,13 +320,13 @@ def _rank(request: Request, option: ShareOption) -> tuple[object, ...]:
     client = _sharing(request).client
     capacity = _capacity_of(_sharing(request), option.group)
     demands = [share.client.demand for share in _shares_of(option.residents)]
-    liked = preference(client.demand, demands, client.objective, capacity)
+    liked = rank_group(client.demand, demands, client.objective, capacity)
     return option.refusal is not None, liked, option.group
 
 
 def _capacity_of(sharing: Sharing, group: Iterable[str]) -> Capacity:
     """Return what every GPU of a group offers."""
-    return least([sharing.capacities[uuid] for uuid in group if uuid in sharing.capacities])
+    return least_of([sharing.capacities[uuid] for uuid in group if uuid in sharing.capacities])
 
 
 def _shares_of(residents: Iterable[Lease]) -> list[Share]:

@@ -13,7 +13,7 @@ from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import Bounds, judge, preference
+from gpulaunch.sharing.interference import Bounds, judge, rank_group
 from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
     Gain,
@@ -446,12 +446,12 @@ def test_gain() -> None:
     assert Gain(1.6, None).product(1, 1) is None
 
 
-# preference
+# rank_group
 
 
 def best(request: Demand, choices: list[list[Demand]], objective: str = "throughput") -> int:
     """Index of the residents that a job likes best."""
-    keys = [preference(request, residents, Objective(objective), A100X) for residents in choices]
+    keys = [rank_group(request, residents, Objective(objective), A100X) for residents in choices]
     return keys.index(min(keys))
 
 

@@ -18,12 +18,12 @@ from gpulaunch.sharing.interference import BOUNDS, judge
 from gpulaunch.sharing.partition import partition
 from gpulaunch.sharing.plan import (
     Group,
-    Job,
     Plan,
-    Site,
+    PlannedJob,
+    PlanSite,
     Workflow,
-    circle,
-    configurations,
+    compare_configurations,
+    find_circle,
     make_plan,
 )
 from gpulaunch.sharing.prediction import Solo, run_together
@@ -32,16 +32,16 @@ from gpulaunch.show.plan import plan_document
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
 
 
-def site(objective: str = "energy", gpus: int = 1, **options) -> Site:
-    return Site(CARD, gpus, Objective(objective, **options), 57.0)
+def site(objective: str = "energy", gpus: int = 1, **options) -> PlanSite:
+    return PlanSite(CARD, gpus, Objective(objective, **options), 57.0)
 
 
 def job(
     name: str, sm: float, duration_s: float = 10.0, power_w: float | None = 157.0, **options
-) -> Job:
+) -> PlannedJob:
     """A job without any use of memory."""
     objective = options.pop("objective", "energy")
-    return Job(
+    return PlannedJob(
         name, Client(Demand(name, sm, 0.0, 0, power_w), Objective(objective)), duration_s, **options
     )
 
@@ -51,7 +51,7 @@ def names(plan: Plan) -> list[list[str]]:
     return [[member.workflow.job.name for member in group.members] for group in plan.groups]
 
 
-def complaints(jobs: Sequence[Job], plan: Plan, where: Site) -> list[str]:
+def complaints(jobs: Sequence[PlannedJob], plan: Plan, where: PlanSite) -> list[str]:
     """All rules that a plan breaks, checked without the code that makes it."""
     found = []
     tasks: Counter[str] = Counter()
@@ -79,7 +79,7 @@ def complaints(jobs: Sequence[Job], plan: Plan, where: Site) -> list[str]:
     return found
 
 
-def _refusals(group: Group, where: Site) -> tuple[str, ...]:
+def _refusals(group: Group, where: PlanSite) -> tuple[str, ...]:
     clients = [member.workflow.job.client for member in group.members]
     return judge(clients, where.capacity, where.bounds).reasons
 
@@ -88,9 +88,9 @@ def _refusals(group: Group, where: Site) -> tuple[str, ...]:
 
 
 @st.composite
-def queues(draw) -> tuple[list[Job], Site]:
+def queues(draw) -> tuple[list[PlannedJob], PlanSite]:
     objective = draw(st.sampled_from(("throughput", "energy", "product")))
-    jobs: list[Job] = []
+    jobs: list[PlannedJob] = []
     for name in draw(
         st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=10, unique=True)
     ):
@@ -103,7 +103,7 @@ def queues(draw) -> tuple[list[Job], Site]:
             draw(st.none() | st.floats(60, 300) | st.floats(60, 300)),
         )
         jobs.append(
-            Job(
+            PlannedJob(
                 name,
                 Client(demand, Objective(objective)),
                 draw(st.floats(0.1, 1000)),
@@ -282,7 +282,7 @@ def divisions(flows: list[Workflow]) -> Iterator[list[list[Workflow]]]:
             yield from ([[first, *others], *division] for division in divisions(left))
 
 
-def best_time(jobs: list[Job], where: Site) -> float:
+def best_time(jobs: list[PlannedJob], where: PlanSite) -> float:
     """Least predicted time of all divisions that judge allows."""
     times: list[float] = []
     for division in divisions([Workflow(each, 1, each.repetitions) for each in jobs]):
@@ -314,7 +314,9 @@ def test_groups_are_near_the_best() -> None:
         for name in "abcde":
             profile = chance.choice(profiles)
             tasks = max(1, round(chance.uniform(60, 600) / profile.resources.duration_s))
-            jobs.append(Job(name, Client(profile.demand), profile.resources.duration_s, tasks))
+            jobs.append(
+                PlannedJob(name, Client(profile.demand), profile.resources.duration_s, tasks)
+            )
         shares.append(
             best_time(jobs, site("throughput")) / make_plan(jobs, site("throughput")).cost.time_s
         )
@@ -330,7 +332,7 @@ def test_groups_are_near_the_best() -> None:
 def test_configurations_keep_the_number_of_tasks(repetitions, objective) -> None:
     """Tasks x workflows is the number of tasks, for every number of workflows that divides it and that judge allows."""
     each = job("a", 5, objective=objective, repetitions=repetitions)
-    found = configurations(each, site(objective))
+    found = compare_configurations(each, site(objective))
     assert all(choice.tasks * choice.workflows == repetitions for choice in found.choices)
     allowed = [
         b
@@ -343,7 +345,7 @@ def test_configurations_keep_the_number_of_tasks(repetitions, objective) -> None
 
 def test_configurations_by_hand() -> None:
     """Two workflows of two tasks at 50 % take 25 s; four would not be allowed."""
-    found = configurations(job("a", 50, repetitions=4), site())
+    found = compare_configurations(job("a", 50, repetitions=4), site())
     assert [(choice.tasks, choice.workflows, choice.cost.time_s) for choice in found.choices] == [
         (4, 1, 40),
         (2, 2, 25),
@@ -354,7 +356,7 @@ def test_configurations_by_hand() -> None:
 def test_the_best_configuration_is_the_objectives() -> None:
     """Throughput ends at three small workflows; energy goes on until the power limit brings no more."""
     best = {
-        name: configurations(
+        name: compare_configurations(
             job("a", 8, 2.6, 90.0, repetitions=240, objective=name), site(name)
         ).best.workflows
         for name in ("throughput", "energy", "product")
@@ -364,17 +366,20 @@ def test_the_best_configuration_is_the_objectives() -> None:
 
 def test_without_power_no_energy_is_claimed() -> None:
     """A job whose power is unknown has no energy efficiency, and then fewer, longer workflows are preferred."""
-    found = configurations(job("a", 8, power_w=None, repetitions=6), site("energy"))
+    found = compare_configurations(job("a", 8, power_w=None, repetitions=6), site("energy"))
     assert {choice.gain.energy_efficiency for choice in found.choices} == {None}
     assert found.best.workflows == 1
-    assert configurations(found.job, site("throughput", throughput_weight=0)).best.workflows == 6
+    assert (
+        compare_configurations(found.job, site("throughput", throughput_weight=0)).best.workflows
+        == 6
+    )
 
 
 def test_circles() -> None:
     """A circle is found wherever it is, and what hangs on it is not part of it."""
-    assert circle({"a": [], "b": ["a"], "c": ["a", "b"]}) == []
-    assert circle({"a": ["a"]}) == ["a", "a"]
-    assert circle({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]}) == ["b", "c", "d", "b"]
+    assert find_circle({"a": [], "b": ["a"], "c": ["a", "b"]}) == []
+    assert find_circle({"a": ["a"]}) == ["a", "a"]
+    assert find_circle({"a": ["b"], "b": ["c"], "c": ["d"], "d": ["b"]}) == ["b", "c", "d", "b"]
 
 
 # the command
