@@ -14,9 +14,10 @@ from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
-from gpulaunch.sharing.capacity import Capacity, least
-from gpulaunch.sharing.interference import Verdict, judge, preference
-from gpulaunch.sharing.partition import Allotment, Prediction, allot_newcomer, predict
+from gpulaunch.sharing.capacity import Capacity, least_of
+from gpulaunch.sharing.interference import Verdict, judge, rank_group
+from gpulaunch.sharing.partition import Allotment, allot_newcomer
+from gpulaunch.sharing.prediction import Prediction, predict
 
 
 class ShareOption(Record):
@@ -28,7 +29,7 @@ class ShareOption(Record):
         verdict: what the interference rule says of residents and newcomer together.
         refusal: why the job must not share them; None if it may.
         allotment: what the job gets of each GPU; None if it must not share them.
-        prediction: STP and ANTT of all of them, by their curves; None where one has no curve.
+        prediction: STP and ANTT of all of them; None if the job must not share them.
     """
 
     group: tuple[str, ...]
@@ -238,7 +239,9 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
     allotment = prediction = None
     if refusal is None:
         allotment = _allot(sharing, shares, capacity)
-        prediction = _predict(sharing, shares, allotment)
+        demands = [client.demand for client in clients]
+        percentages = [*(share.sm_percentage for share in shares), allotment.sm_percentage]
+        prediction = predict(demands, capacity, percentages)
         notes = _notes_on_announced(sharing, shares, clients, capacity)
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
     return ShareOption(
@@ -302,11 +305,6 @@ def _allot(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> All
     )
 
 
-def _predict(sharing: Sharing, shares: Sequence[Share], allotment: Allotment) -> Prediction | None:
-    demands = [*(share.client.demand for share in shares), sharing.client.demand]
-    return predict(demands, [*(share.sm_percentage for share in shares), allotment.sm_percentage])
-
-
 def _still_to_come(sharing: Sharing, shares: Sequence[Share]) -> list[Demand]:
     """Return the announced demands, less those of jobs that have come."""
     left = list(sharing.announced)
@@ -323,13 +321,13 @@ def _rank(request: Request, option: ShareOption) -> tuple[object, ...]:
     client = _sharing(request).client
     capacity = _capacity_of(_sharing(request), option.group)
     demands = [share.client.demand for share in _shares_of(option.residents)]
-    liked = preference(client.demand, demands, client.objective, capacity)
+    liked = rank_group(client.demand, demands, client.objective, capacity)
     return option.refusal is not None, liked, option.group
 
 
 def _capacity_of(sharing: Sharing, group: Iterable[str]) -> Capacity:
     """Return what every GPU of a group offers."""
-    return least([sharing.capacities[uuid] for uuid in group if uuid in sharing.capacities])
+    return least_of([sharing.capacities[uuid] for uuid in group if uuid in sharing.capacities])
 
 
 def _shares_of(residents: Iterable[Lease]) -> list[Share]:

@@ -12,15 +12,15 @@ class Capacity(Record):
     """The figures of one GPU that sharing is decided by.
 
     Attributes:
-        memory_bytes: of device memory.
-        most_clients: so many jobs MPS takes on it at once.
+        memory_bytes: size of device memory.
+        most_clients: number of clients that MPS takes on it at once.
         sm_count: streaming multiprocessors; None if unknown.
-        power_limit_w: None if unknown.
+        power_limit_w: power limit of the card; None if unknown.
         giga_instructions_per_s_per_sm: warp instructions that one SM issues without stalls, 1e9 a
             second: IPC_max x frequency of cd-search-ics18 Eq. 1; None if unknown.
         llc_gb_per_s: bandwidth of the last-level cache and of the network before it; None if
             unknown.
-        dram_gb_per_s: of device memory; None if unknown.
+        dram_gb_per_s: bandwidth of device memory; None if unknown.
     """
 
     memory_bytes: int
@@ -33,12 +33,12 @@ class Capacity(Record):
 
 
 def capacity_by(model: GpuModel | None, memory_bytes: int, most_clients: int) -> Capacity:
-    """What a GPU offers, by the figures of its model.
+    """Return what a GPU offers, by the figures of its model.
 
     Args:
-        model: None if nobody knows them.
-        memory_bytes: of the GPU.
-        most_clients: of it and its driver.
+        model: the model; None if nobody knows its figures.
+        memory_bytes: size of the GPU's memory.
+        most_clients: number of clients that MPS takes on it, with its driver.
     """
     if model is None:
         return Capacity(memory_bytes, most_clients)
@@ -53,8 +53,8 @@ def capacity_by(model: GpuModel | None, memory_bytes: int, most_clients: int) ->
     )
 
 
-def least(capacities: Sequence[Capacity]) -> Capacity:
-    """What all of some GPUs offer; nothing where nothing is known of any of them."""
+def least_of(capacities: Sequence[Capacity]) -> Capacity:
+    """Return what every one of some GPUs offers; nothing where nothing is known of any of them."""
     if not capacities:
         return Capacity(0, 0)
     found: dict[str, Any] = {}

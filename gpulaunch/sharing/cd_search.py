@@ -13,13 +13,15 @@ from gpulaunch.records import Record
 from gpulaunch.sharing.curve import keeps
 
 STEPS = 12
-"""A lone memory-intensive job gives up 1/12 of the GPU at a time at first: 2 of the paper's 24
-SMs.
+"""Parts of the GPU of which a lone memory-intensive job gives up one at a time at first.
+
+Source: 2 of the paper's 24 SMs.
 """
 
 Performance = Callable[[int, Sequence[int]], float]
-"""Performance of a job, given its index and the SMs of all jobs; above 0, in any unit of that
-job's own.
+"""Performance of a job, given its index and the SMs of all jobs.
+
+It is above 0, in any unit of that job's own.
 """
 
 Mode = Literal["performance", "power", "even"]
@@ -27,12 +29,12 @@ Mode = Literal["performance", "power", "even"]
 
 
 class Allocation(Record):
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        mode: by which way.
-        sms: of each job, in the order given; at least 1.
-        evaluations: so many times it asked for the performance of a job.
+        mode: how the SMs were divided.
+        sms: SMs of each job, in the order given; at least 1.
+        evaluations: how often the performance of a job was asked for.
     """
 
     mode: Mode
@@ -45,14 +47,14 @@ def cd_search(
 ) -> Allocation:
     """Divide the SMs of a GPU among jobs that run together.
 
-    - performance: memory-intensive jobs get the fewest SMs that keep them within 5 % of their performance at an even
-      share; the others divide the rest evenly.
-    - power: so do they if there are no others; the rest stays idle.
+    - performance: memory-intensive jobs get the fewest SMs that keep them within 5 % of their
+      performance at an even share; the others divide the rest evenly.
+    - power: as performance, without others; the rest stays idle.
     - even: without memory-intensive jobs there is nothing to gain.
 
     Args:
-        memory_intensive: of each job; one or more.
-        sm_count: of the GPU. More jobs than SMs get one each.
+        memory_intensive: whether each job is; one or more.
+        sm_count: SMs of the GPU. More jobs than SMs get one each.
         performance: asked only for memory-intensive jobs, all others having their even share.
 
     Cost: up to 6 evaluations with one memory-intensive job, and 2 for each halving of the step, 12
@@ -72,7 +74,7 @@ def cd_search(
     if len(memory) == 1 and jobs > 1:
         start[memory[0]] = _step_down(meter, memory[0], start, max(1, sm_count // STEPS))
     else:
-        start = _grow(meter, memory, start)
+        start = _grow_together(meter, memory, start)
     others = [job for job in range(jobs) if not memory_intensive[job]]
     rest = sm_count - sum(start[job] for job in memory)
     for place, job in enumerate(others):
@@ -82,7 +84,7 @@ def cd_search(
 
 
 class _Meter:
-    """Asks for performance, of a job in one allocation only once, and counts."""
+    """Asks for performance, for a job in one allocation only once, and counts."""
 
     def __init__(self, performance: Performance) -> None:
         self._performance = performance
@@ -100,7 +102,7 @@ class _Meter:
 
 
 def _step_down(meter: _Meter, job: int, start: Sequence[int], step: int) -> int:
-    """Performance mode: down from an even share, at last by single SMs, as long as the job keeps its performance.
+    """Take SMs from a job as long as it keeps its performance, at last by single ones.
 
     What it must keep is the best seen on the way: where fewer SMs are faster, that gain is not
     given away again.
@@ -108,36 +110,36 @@ def _step_down(meter: _Meter, job: int, start: Sequence[int], step: int) -> int:
     best, held = meter(job, start), start[job]
     while step:
         fewer = held - step
-        if fewer >= 1 and keeps(performance := meter(job, _with(start, {job: fewer})), best):
+        if fewer >= 1 and keeps(performance := meter(job, _replace_sms(start, {job: fewer})), best):
             best, held = max(best, performance), fewer
         else:
             step //= 2
     return held
 
 
-def _grow(meter: _Meter, jobs: Sequence[int], start: Sequence[int]) -> list[int]:
-    """Power mode: from one SM each to a tentative number, then one more at a time, each job for itself.
+def _grow_together(meter: _Meter, jobs: Sequence[int], start: Sequence[int]) -> list[int]:
+    """Give jobs tentative numbers of SMs, then one more at a time, each job for itself.
 
     All give up SMs at once: while one alone did, the others would take the bandwidth that it needs.
     """
     full = {job: meter(job, start) for job in jobs}
-    single = _with(start, dict.fromkeys(jobs, 1))
-    sms = _with(
-        start, {job: min(start[job], _tentative(full[job], meter(job, single))) for job in jobs}
+    single = _replace_sms(start, dict.fromkeys(jobs, 1))
+    sms = _replace_sms(
+        start, {job: min(start[job], _estimate_need(full[job], meter(job, single))) for job in jobs}
     )
     short = jobs
     while short:
         short = [
             job for job in jobs if sms[job] < start[job] and not keeps(meter(job, sms), full[job])
         ]
-        sms = _with(sms, {job: sms[job] + 1 for job in short})
+        sms = _replace_sms(sms, {job: sms[job] + 1 for job in short})
     return sms
 
 
-def _tentative(full: float, single: float) -> int:
-    """SMs for full performance, if it grows linearly from that of a single one."""
+def _estimate_need(full: float, single: float) -> int:
+    """Return the SMs for full performance, if it grows linearly from that of a single one."""
     return max(1, ceil(full / single - 1e-9))
 
 
-def _with(sms: Sequence[int], changed: dict[int, int]) -> list[int]:
+def _replace_sms(sms: Sequence[int], changed: dict[int, int]) -> list[int]:
     return [changed.get(job, n) for job, n in enumerate(sms)]

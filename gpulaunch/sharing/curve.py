@@ -1,4 +1,4 @@
-"""Throughput over the share of a GPU's SMs, as somebody measured it; and what MPS makes of a percentage.
+"""Throughput over the share of a GPU's SMs, as measured; and what MPS makes of a percentage.
 
 A curve is what Demand.curve holds: one point or more, by ascending share. It may fall: with more
 SMs some jobs drive their own data out of the cache (cd-search-ics18 3.2).
@@ -11,22 +11,23 @@ from collections.abc import Sequence
 from gpulaunch.profiles.demand import CurvePoint
 
 KEPT = 0.95
-"""Part of its performance that a job must keep where SMs are taken from it: the 5 % of
-cd-search-ics18 4.2 and 4.3.
+"""Part of its performance that a job must keep where SMs are taken from it.
+
+Source: the 5 % of cd-search-ics18 4.2 and 4.3.
 """
 
 FULL_PERCENTAGE = 90.0
-"""A curve that reaches so far tells how the job does on the whole GPU. Ours."""
+"""A curve that reaches this share of the SMs tells how the job does on the whole GPU. Ours."""
 
 LEAST_GROWTH = 0.5
 """Between saturation (0) and linear growth (1), what still counts as linear. Ours."""
 
 _NOISE = 1 - 1e-9
-"""Figures that differ by less, relatively, are the same."""
+"""Figures that differ by less, relatively, are equal."""
 
 
 def throughput_at(curve: Sequence[CurvePoint], sm_percentage: float) -> float:
-    """Throughput with a share of the SMs, in the curve's unit.
+    """Return the throughput with a share of the SMs, in the curve's unit.
 
     Between two points it is on the line that joins them, under the first on that to 0. Past the
     last it stays what it was there: nobody knows that it grows.
@@ -48,12 +49,15 @@ def throughput_at(curve: Sequence[CurvePoint], sm_percentage: float) -> float:
 
 
 def saturates(curve: Sequence[CurvePoint]) -> bool | None:
-    """Whether more SMs stop to help, which makes a job memory-intensive; None if the curve cannot tell.
+    """Return whether more SMs stop to help, which makes a job memory-intensive.
 
     Two measured points are compared: the last, and the one nearest to half of its share. Linear
     growth from the one to the other counts as 1, none as 0; under LEAST_GROWTH the curve saturates.
     From half of the GPU to all of it that is a gain of less than 50 %. A curve that grows but ends
     before FULL_PERCENTAGE may still saturate beyond.
+
+    Returns:
+        None if the curve cannot tell.
 
     Source: cd-search-ics18 1 and 3: performance "saturates" if memory-intensive, and is "almost
         linear" in SMs if compute-intensive. The paper gives no bound between the two; its curves
@@ -75,35 +79,26 @@ def saturates(curve: Sequence[CurvePoint]) -> bool | None:
     return False if last.sm_percentage >= FULL_PERCENTAGE else None
 
 
-def is_whole(curve: Sequence[CurvePoint]) -> bool:
-    """Whether a curve tells how the job does on the whole GPU: it has points, and reaches FULL_PERCENTAGE."""
-    return bool(curve) and curve[-1].sm_percentage >= FULL_PERCENTAGE
-
-
 def fewest_sms(curve: Sequence[CurvePoint], sm_count: int) -> int:
-    """Fewest SMs of a GPU that keep a job that is alone there within 5 % of its best throughput; 1 to sm_count.
+    """Return the fewest SMs that keep a lone job within 5 % of its best throughput; 1 to sm_count.
 
     Source: mps-sharing-2024 Fig. 1: past a size that it calls right, a larger partition brings less
         and less. It has no figure for that; the 5 % are cd-search-ics18's.
     """
     best = max(point.throughput for point in curve)
-    return next(
-        (
-            n
-            for n in range(1, sm_count + 1)
-            if keeps(throughput_at(curve, 100 * n / sm_count), best)
-        ),
-        sm_count,
-    )
+    for sms in range(1, sm_count):
+        if keeps(throughput_at(curve, 100 * sms / sm_count), best):
+            return sms
+    return sm_count
 
 
 def keeps(performance: float, before: float) -> bool:
-    """Whether a performance is within 5 % of what it was, or better."""
+    """Return whether a performance is within 5 % of what it was, or better."""
     return performance >= KEPT * before * _NOISE
 
 
 def percentage_for(sms: int, sm_count: int) -> int:
-    """The least whole percentage that gives a client so many SMs: MPS rounds down.
+    """Return the least whole percentage that gives a client so many SMs: MPS rounds down.
 
     Example:
         >>> percentage_for(7, 24)
@@ -112,15 +107,17 @@ def percentage_for(sms: int, sm_count: int) -> int:
     return -(-100 * sms // sm_count)
 
 
-def rounded_down(percentage: int, sm_count: int | None) -> int:
-    """The least percentage that gives a client as many whole SMs, but one SM and 1 % at least.
+def round_down(percentage: int, sm_count: int | None) -> int:
+    """Return the least percentage that gives a client as many whole SMs.
+
+    It is one SM and 1 % at least.
 
     Args:
         percentage: any; under 1 counts as 1, and over 100 as 100.
-        sm_count: None if unknown: nothing to round to.
+        sm_count: SMs of the GPU; None if unknown: there is nothing to round to.
 
     Example:
-        >>> rounded_down(33, 24)
+        >>> round_down(33, 24)
         30
     """
     within = min(100, max(1, percentage))

@@ -1,7 +1,7 @@
 """Whether a job is memory-intensive, and how many SMs it can make use of: cd-search-ics18 4.1.
 
-What somebody measured comes first: the job's curve. Without one, the off-SM bandwidth model goes by
-a profiler's counters. It knows no stalls but those of memory, so what it says of a size is an
+What was measured comes first: the job's curve. Without one, the off-SM bandwidth model goes by a
+profiler's counters. It knows no stalls but those of memory, so what it says of a size is an
 estimate and marked as one.
 """
 # pure: decides on plain values
@@ -12,13 +12,13 @@ from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
 
 DRAM_EFFICIENCY = 0.5
-"""Part of DRAM bandwidth that a job can get: the BW_Util of Eq.
+"""Part of DRAM bandwidth that a job can get.
 
-2, assumed by the paper "for simplicity".
+Source: BW_Util of cd-search-ics18 Eq. 2, assumed by the paper "for simplicity".
 """
 
 SMS_IF_UNKNOWN = 100
-"""A GPU whose SMs nobody has counted is divided into so many parts: whole percentages."""
+"""Parts that a GPU is divided into whose SMs are not known: whole percentages."""
 
 
 class OffSm(Record):
@@ -46,7 +46,7 @@ class Knee(Record):
 
 
 class Known(Record):
-    """A curve that tells the whole story of a job.
+    """A curve that tells how a job does on the whole GPU.
 
     Attributes:
         points: one or more.
@@ -60,13 +60,16 @@ class Known(Record):
 def is_memory_intensive(
     demand: Demand, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY
 ) -> bool | None:
-    """Whether a job's performance saturates before it has all SMs; None if nothing is known.
+    """Return whether a job's performance saturates before it has all SMs.
 
     Args:
-        demand: of the job; its curve is asked first, then its counters, then what somebody says of
-            it.
-        capacity: of the GPU.
-        dram_efficiency: 0-1, of Eq. 2.
+        demand: demand of the job; its curve is asked first, then its counters, then what its
+            profile claims.
+        capacity: what the GPU offers.
+        dram_efficiency: 0-1, for Eq. 2.
+
+    Returns:
+        None if nothing is known.
 
     Source: cd-search-ics18 4.1.2. Departure: a curve goes before the model. The paper would take
         it, too, were it not for the cost of measuring one while the job runs (4.1.1).
@@ -74,34 +77,30 @@ def is_memory_intensive(
     measured = saturates(demand.curve)
     if measured is not None:
         return measured
-    model = off_sm(demand.counters, capacity, dram_efficiency)
+    model = model_off_sm(demand.counters, capacity, dram_efficiency)
     if model is not None:
         return model.demand_gb_per_s > model.supply_gb_per_s
     return None if demand.intensity is None else demand.intensity == "memory"
 
 
-def off_sm(
+def model_off_sm(
     counters: Counters | None, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY
 ) -> OffSm | None:
-    """Both sides of the off-SM bandwidth model; None if the job's counters or a figure of the GPU is unknown.
+    """Return both sides of the off-SM bandwidth model.
+
+    Returns:
+        None if the job's counters or a figure of the GPU is unknown.
 
     Source: cd-search-ics18 Eq. 1 and 2. Departures: accesses are divided by 1000, since they are
         counted per 1,000 instructions; all SMs ask, since that is the question (4.1.1), though the
         paper profiles on half of them; one figure stands for the bandwidth of both network and
         cache, as it was measured through both.
     """
-    instructions, llc, dram = (
-        capacity.giga_instructions_per_s_per_sm,
-        capacity.llc_gb_per_s,
-        capacity.dram_gb_per_s,
-    )
-    if (
-        counters is None
-        or capacity.sm_count is None
-        or instructions is None
-        or llc is None
-        or dram is None
-    ):
+    instructions = capacity.giga_instructions_per_s_per_sm
+    llc, dram = capacity.llc_gb_per_s, capacity.dram_gb_per_s
+    if counters is None or capacity.sm_count is None:
+        return None
+    if instructions is None or llc is None or dram is None:
         return None
     accesses = counters.llc_accesses_per_kilo_instruction / 1000
     hit_rate = counters.llc_hit_rate
@@ -111,16 +110,20 @@ def off_sm(
     )
 
 
-def known_curve(demand: Demand, capacity: Capacity) -> Known | None:
-    """The measured curve if it tells how the job does on the whole GPU, else that of the off-SM model, else None."""
+def curve_of(demand: Demand, capacity: Capacity) -> Known | None:
+    """Return the measured curve if it reaches the whole GPU, else that of the off-SM model.
+
+    Returns:
+        None if there is neither.
+    """
     if saturates(demand.curve) is not None:
         return Known(demand.curve, estimated=False)
-    model = off_sm(demand.counters, capacity, dram_efficiency=1.0)
+    model = model_off_sm(demand.counters, capacity, dram_efficiency=1.0)
     return Known(_off_sm_curve(model, capacity), estimated=True) if model else None
 
 
 def _off_sm_curve(model: OffSm, capacity: Capacity) -> tuple[CurvePoint, ...]:
-    """Linear until the SMs get what there is, then flat.
+    """Return a curve that is linear until the SMs get what there is, then flat.
 
     Too small a share would slow the job down for as long as it runs, so this errs on the large
     side: DRAM counts in full, and an SM draws no more than its part of the cache's bandwidth,
@@ -133,16 +136,19 @@ def _off_sm_curve(model: OffSm, capacity: Capacity) -> tuple[CurvePoint, ...]:
     return (CurvePoint(saturation, saturation), CurvePoint(100.0, saturation))
 
 
-def knee(demand: Demand, capacity: Capacity) -> Knee | None:
-    """The fewest SMs that keep a job that is alone within 5 % of its best throughput; None if nothing is known.
+def find_knee(demand: Demand, capacity: Capacity) -> Knee | None:
+    """Return the fewest SMs that keep a lone job within 5 % of its best throughput.
 
     Args:
-        demand: of the job.
-        capacity: of the GPU; without its number of SMs the answer is to 1 %.
+        demand: demand of the job.
+        capacity: what the GPU offers; without its number of SMs the answer is to 1 %.
+
+    Returns:
+        None if nothing is known.
 
     Source: mps-sharing-2024 Fig. 1, right-sizing a single client.
     """
-    known = known_curve(demand, capacity)
+    known = curve_of(demand, capacity)
     if known is None:
         return None
     sm_count = capacity.sm_count or SMS_IF_UNKNOWN

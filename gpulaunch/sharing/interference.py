@@ -1,4 +1,4 @@
-"""Who may share a GPU through CUDA MPS: the interference rule of mps-sharing-2024 IV.B."""
+"""Which jobs may share a GPU through CUDA MPS: the interference rule of mps-sharing-2024 IV.B."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
@@ -13,17 +13,21 @@ from gpulaunch.sharing.prediction import drawn_power, idle_power, rates, steady_
 from gpulaunch.sharing.slowdown import interference
 
 MOST_FOR_THROUGHPUT = 2
-"""Clients beside which throughput is best (IV.B criterion 4)."""
+"""Number of clients beyond which throughput suffers (IV.B criterion 4)."""
 
 MOST_SMALL_FOR_THROUGHPUT = 3
-"""As many if all are small: the conclusions of the paper say "groups of 2-3" of low utilization."""
+"""Number of clients if all are small.
+
+The conclusions of the paper say "groups of 2-3" of low utilization.
+"""
 
 _STEP = 10.0
 """Percentage points of SM utilization that make a difference in a preference. Ours."""
 
 _NOISE_DIGITS = 9
-"""A sum is compared after rounding to so many decimals: what is written as 33.3 + 33.3 + 33.4 is
-100.
+"""Decimals to which sums are rounded before they are compared.
+
+What is written as 33.3 + 33.3 + 33.4 is 100.
 """
 
 
@@ -34,8 +38,8 @@ class Bounds(Record):
         sm_percentage: sum of average SM utilization.
         memory_bandwidth_percentage: sum of average memory-bandwidth utilization.
         memory_percentage: sum of what each holds at most, of the GPU's memory.
-        slowdown_percentage: of a client by its neighbours, as measured. Ours: 25 is what a client
-            at 80 % of its speed has, the default tolerance of Objective.
+        slowdown_percentage: slowdown of a client by its neighbours, as measured. Ours: 25 is what a
+            client at 80 % of its speed has, the default tolerance of Objective.
     """
 
     sm_percentage: float = 100.0
@@ -45,11 +49,11 @@ class Bounds(Record):
 
 
 BOUNDS = Bounds()
-"""Those of the paper."""
+"""The bounds of the paper."""
 
 
 class Sums(Record):
-    """What all clients use together.
+    """What all clients of a GPU use together.
 
     Attributes:
         sm_percentage: average SM utilization.
@@ -57,8 +61,8 @@ class Sums(Record):
         memory_bytes: the most that they hold.
         power_w: average power; None if one is unknown.
         predicted_power_w: what they are predicted to draw together, the idle GPU's part counted
-            once; likewise.
-        interference: mean slowdown of those clients whose slowdown beside any other is known,
+            once; None if it is unknown.
+        interference: mean slowdown of the clients whose slowdown beside any other is known,
             topo-aware-sc17 Eq. 4; 0.1 is 10 %; None if there are none.
     """
 
@@ -71,10 +75,10 @@ class Sums(Record):
 
 
 class Verdict(Record):
-    """Whether clients may share a GPU.
+    """The rule's answer on clients that would share a GPU.
 
     Attributes:
-        compatible: they may.
+        compatible: whether they may share it.
         reasons: every bound that is exceeded, with figures; empty if they may.
         notes: what is worth knowing and no reason to refuse.
         sums: what they use together.
@@ -87,13 +91,14 @@ class Verdict(Record):
 
 
 def judge(clients: Sequence[Client], capacity: Capacity, bounds: Bounds = BOUNDS) -> Verdict:
-    """Whether clients may share a GPU: within the bounds, and as few as each one's objective wants.
+    """Judge whether clients may share a GPU.
 
-    Their order makes no difference, and one more client never turns a refusal into a grant.
+    They must stay within the bounds, and be as few as each one's objective wants. Their order makes
+    no difference, and one more client never turns a refusal into a grant.
 
     Args:
         clients: all that would be on the GPU, one at least.
-        capacity: of the GPU.
+        capacity: what the GPU offers.
         bounds: what they may use together.
 
     Source: mps-sharing-2024 IV.B: two workflows interfere if their average SM utilization, or their
@@ -102,46 +107,48 @@ def judge(clients: Sequence[Client], capacity: Capacity, bounds: Bounds = BOUNDS
         2 says "under 100 %"; exactly 100 passes here. Departures: docs/decisions/interference.md.
     """
     slowdowns = _known_slowdowns(clients)
-    sums = _sums(clients, capacity, slowdowns)
+    sums = _add_up(clients, capacity, slowdowns)
     reasons = (
-        *_exceeded(sums, capacity, bounds),
-        *_crowded(clients, capacity, bounds),
-        *_slowed(clients, slowdowns, bounds),
-        *_intolerable(clients),
+        *_find_exceeded(sums, capacity, bounds),
+        *_find_crowding(clients, capacity, bounds),
+        *_find_slowdown(clients, slowdowns, bounds),
+        *_find_intolerable(clients),
     )
-    return Verdict(not reasons, reasons, tuple(_notes(sums, capacity)), sums)
+    return Verdict(not reasons, reasons, tuple(_write_notes(sums, capacity)), sums)
 
 
-def _sums(clients: Sequence[Client], capacity: Capacity, slowdowns: Sequence[float | None]) -> Sums:
+def _add_up(
+    clients: Sequence[Client], capacity: Capacity, slowdowns: Sequence[float | None]
+) -> Sums:
     demands = [client.demand for client in clients]
     powers = [demand.power_w for demand in demands if demand.power_w is not None]
     known = sorted(slowdown for slowdown in slowdowns if slowdown is not None)
     return Sums(
-        _sum(demand.sm_utilization_percentage for demand in demands),
-        _sum(demand.memory_bandwidth_utilization_percentage for demand in demands),
+        _round_sum(demand.sm_utilization_percentage for demand in demands),
+        _round_sum(demand.memory_bandwidth_utilization_percentage for demand in demands),
         sum(demand.memory_bytes for demand in demands),
-        _sum(iter(powers)) if len(powers) == len(demands) else None,
+        _round_sum(iter(powers)) if len(powers) == len(demands) else None,
         drawn_power(demands, rates(demands), idle_power(capacity)),
         interference(known) if known else None,
     )
 
 
-def _sum(values: Iterator[float]) -> float:
+def _round_sum(values: Iterator[float]) -> float:
     return round(fsum(values), _NOISE_DIGITS)
 
 
 def _known_slowdowns(clients: Sequence[Client]) -> list[float | None]:
-    """Of each client, all its neighbours' added up; None if it is known beside none of them."""
+    """Return the slowdown of each client by all its neighbours; None if it is known beside none."""
     found: list[float | None] = []
     for i, client in enumerate(clients):
         others = [other.demand.name for other in (*clients[:i], *clients[i + 1 :])]
         known = [client.slowdowns[name] for name in others if name in client.slowdowns]
-        found.append(_sum(iter(known)) if known else None)
+        found.append(_round_sum(iter(known)) if known else None)
     return found
 
 
-def _exceeded(sums: Sums, capacity: Capacity, bounds: Bounds) -> Iterator[str]:
-    """The three bounds of the rule."""
+def _find_exceeded(sums: Sums, capacity: Capacity, bounds: Bounds) -> Iterator[str]:
+    """Yield the bounds of the rule that are exceeded."""
     found = (
         ("SM", sums.sm_percentage, bounds.sm_percentage),
         ("memory-bandwidth", sums.memory_bandwidth_percentage, bounds.memory_bandwidth_percentage),
@@ -154,8 +161,8 @@ def _exceeded(sums: Sums, capacity: Capacity, bounds: Bounds) -> Iterator[str]:
         yield f"maximum memory {_mib(sums.memory_bytes)} of at most {_mib(most_bytes)}"
 
 
-def _crowded(clients: Sequence[Client], capacity: Capacity, bounds: Bounds) -> Iterator[str]:
-    """How many clients MPS takes, and those that are there for throughput want."""
+def _find_crowding(clients: Sequence[Client], capacity: Capacity, bounds: Bounds) -> Iterator[str]:
+    """Yield whether they are more than MPS takes, or than those want that share for throughput."""
     count = len(clients)
     if count > capacity.most_clients:
         yield f"{count} clients of at most {capacity.most_clients} that MPS takes"
@@ -169,17 +176,17 @@ def _crowded(clients: Sequence[Client], capacity: Capacity, bounds: Bounds) -> I
 
 
 def _is_small(demand: Demand, bounds: Bounds) -> bool:
-    """Whether three such jobs stay within the bound of SM utilization.
+    """Return whether three such jobs stay within the bound of SM utilization.
 
     The paper says "low"; the third is ours.
     """
     return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= bounds.sm_percentage
 
 
-def _slowed(
+def _find_slowdown(
     clients: Sequence[Client], slowdowns: Sequence[float | None], bounds: Bounds
 ) -> Iterator[str]:
-    """The client that is slowed down most, and whether that was measured."""
+    """Yield the client that is slowed down most, if it is too much."""
     worst, name, how = max(
         (slowdown or 0.0, client.demand.name, _how_known(client, clients))
         for slowdown, client in zip(slowdowns, clients, strict=True)
@@ -190,13 +197,13 @@ def _slowed(
 
 
 def _how_known(client: Client, clients: Sequence[Client]) -> str:
-    """Of a client's slowdown beside all others: predicted, if it is beside any."""
+    """Return "predicted" if a slowdown of a client beside the others is, else "measured"."""
     beside = {other.demand.name for other in clients if other is not client}
     return "predicted" if beside.intersection(client.predicted) else "measured"
 
 
-def _intolerable(clients: Sequence[Client]) -> Iterator[str]:
-    """The client that is predicted to lose most, if one that shares for energy or product minds."""
+def _find_intolerable(clients: Sequence[Client]) -> Iterator[str]:
+    """Yield the client predicted to lose most, if one that shares for energy or product minds."""
     tolerances = [
         client.objective.throughput_tolerance_percentage
         for client in clients
@@ -211,8 +218,11 @@ def _intolerable(clients: Sequence[Client]) -> Iterator[str]:
         yield f"predicted throughput loss of {printable(name)} {_percent_of(loss, min(tolerances))}"
 
 
-def _notes(sums: Sums, capacity: Capacity) -> Iterator[str]:
-    """Power beyond the limit is told, not refused: mps-sharing-2024 V.C saw no throughput go with lowered clocks."""
+def _write_notes(sums: Sums, capacity: Capacity) -> Iterator[str]:
+    """Yield that power goes beyond the limit, which is no reason to refuse.
+
+    Source: mps-sharing-2024 V.C saw no throughput go with lowered clocks.
+    """
     limit = capacity.power_limit_w
     if limit is None or sums.power_w is None or sums.power_w <= limit:
         return
@@ -223,7 +233,7 @@ def _notes(sums: Sums, capacity: Capacity) -> Iterator[str]:
 
 
 def _percent_of(value: float, most: float) -> str:
-    """With two decimals, or as many as it takes to be seen to exceed the bound."""
+    """Return a value and its bound, with as many decimals as it takes to see that it exceeds it."""
     return f"{round(value, 2) if round(value, 2) > most else value:.10g} % of at most {most:.10g} %"
 
 
@@ -231,45 +241,47 @@ def _mib(size_bytes: float) -> str:
     return f"{size_bytes / (1 << 20):.10g} MiB"
 
 
-def preference(
+def rank_group(
     request: Demand, residents: Sequence[Demand], objective: Objective, capacity: Capacity
 ) -> tuple[float, ...]:
-    """Key to choose by among GPUs where a job may run: the lowest is best.
+    """Return the sort key of a GPU where a job may run; the lowest is best.
 
     1. For product alone: the product that all are predicted to reach, the largest first.
-    2. Average SM utilization of those that are there, in steps of 10 points, the lowest first.
+    2. Average SM utilization of the jobs that are there, in steps of 10 points, the lowest first.
     3. How far the job's average power is from their mean, the farthest first: low goes with high.
     4. Their SM utilization again, exactly.
 
     Args:
-        request: the job that looks for a GPU.
-        residents: those on the GPU.
-        objective: of the job.
-        capacity: of the GPU.
+        request: demand of the job that looks for a GPU.
+        residents: demands of the jobs on the GPU.
+        objective: objective of the job.
+        capacity: what the GPU offers.
 
     Source: mps-sharing-2024 IV.B criterion 1 (lowest utilization) and recommendation 3 (opposing
         power); it ranks neither against the other. Contention matters more than power, it says, so
         utilization comes first, coarsely.
     """
-    used = _sum(resident.sm_utilization_percentage for resident in residents)
-    return _key(used, request, residents, objective, capacity)
+    used = _round_sum(resident.sm_utilization_percentage for resident in residents)
+    return _sort_key(used, request, residents, objective, capacity)
 
 
-def partner_preference(
+def rank_partner(
     partner: Demand, members: Sequence[Demand], objective: Objective, capacity: Capacity
 ) -> tuple[float, ...]:
-    """Key to choose by among jobs that may join others on a GPU: as preference, by the SM utilization of the partner.
+    """Return the sort key of a job that may join others on a GPU; the lowest is best.
+
+    It is that of rank_group, with the SM utilization of the partner.
 
     Args:
-        partner: the job that would join.
-        members: those that it would join.
-        objective: of all of them.
-        capacity: of the GPU.
+        partner: demand of the job that would join.
+        members: demands of the jobs that it would join.
+        objective: objective of all of them.
+        capacity: what the GPU offers.
     """
-    return _key(partner.sm_utilization_percentage, partner, members, objective, capacity)
+    return _sort_key(partner.sm_utilization_percentage, partner, members, objective, capacity)
 
 
-def _key(
+def _sort_key(
     used: float, job: Demand, others: Sequence[Demand], objective: Objective, capacity: Capacity
 ) -> tuple[float, ...]:
     key = (used // _STEP, -_power_apart(job, others), used)
@@ -285,8 +297,11 @@ def _key(
 
 
 def _power_apart(request: Demand, residents: Sequence[Demand]) -> float:
-    """Distance of a job's power from the mean of the others', in W; 0 if one is unknown, or there are no others."""
+    """Return the distance of a job's power from the mean of the others', in W.
+
+    It is 0 if one is unknown, or there are no others.
+    """
     powers = [resident.power_w for resident in residents if resident.power_w is not None]
     if request.power_w is None or not powers or len(powers) < len(residents):
         return 0.0
-    return abs(request.power_w - _sum(iter(powers)) / len(powers))
+    return abs(request.power_w - _round_sum(iter(powers)) / len(powers))

@@ -17,14 +17,15 @@ from gpulaunch.sharing.mps_directories import MpsPlace
 from gpulaunch.sharing.share_group import ShareGroup, group_directory, serves_a_group
 
 FIRST_LOOK_S = 1.0
-"""Then it is looked whether the job has become a client of its MPS server, and later ever more
-rarely.
+"""First pause before a check whether the job has become a client of its MPS server.
+
+Later pauses are ever longer.
 """
 
 LONGEST_PAUSE_S = 60.0
 
 LOOK_S = 1.0
-"""What the daemon gets to answer in meanwhile: signals for the job wait."""
+"""Time that the daemon has to answer in such a check: signals for the job wait meanwhile."""
 
 LEAVE_S = 5.0
 
@@ -64,12 +65,12 @@ def ready_to_share(
 
 
 class Membership:
-    """One of the jobs of a share group.
+    """One job's membership in a share group.
 
     Args:
-        table: where their leases stand.
-        record: of this one's lease; still a draft.
-        share: what it will say, with a pipe directory.
+        table: the table that the leases are in.
+        record: record of this job's lease; still a draft.
+        share: what the lease will say, with a pipe directory.
     """
 
     def __init__(self, table: Table, record: Draft, share: Share) -> None:
@@ -78,24 +79,27 @@ class Membership:
 
     @property
     def pid(self) -> int:
-        """Of the process that leaves the group should this one be killed."""
+        """Pid of the process that leaves the group if this one is killed."""
         return self._leaver.pid
 
     def dismiss(self) -> None:
-        """The job will not be; whoever made the group ready looks after it."""
+        """Give up a membership whose job was not started.
+
+        The launch that made the group ready looks after it.
+        """
         self._leaver.tell(DISMISSED)
 
     def leave(self) -> None:
-        """The lease has ended; with the last one of the group its MPS daemon goes.
+        """Leave the group after the lease has ended; with the last one its MPS daemon ends.
 
-        Whoever is at the daemon is not waited for long: then who is there in our stead does it once
-        we have gone.
+        Another launch that starts or ends the daemon is not waited for long: then the companion
+        process leaves in our stead once we have gone.
         """
         if self._group.leave(LEAVE_S):
             self._leaver.tell(DISMISSED)
 
     def take_off(self, pids: set[int]) -> list[str]:
-        """Take processes off their MPS server, before they are killed; what was refused."""
+        """Detach processes from their MPS server before they are killed; return refusals."""
         return self._group.daemon.terminate(pids)
 
     def wait(
@@ -115,9 +119,9 @@ class Membership:
         Args:
             wait_for_job: waits for so many seconds at most (None: for ever), as Job.wait.
             limit_s: the longest wait, or None.
-            machine: whose GPUs it has.
-            uuids: of these GPUs.
-            warn: given the warning.
+            machine: the machine that has the GPUs.
+            uuids: UUIDs of the GPUs.
+            warn: receives the warning.
             pids: returns the processes of the job.
 
         Returns:
@@ -138,7 +142,7 @@ class Membership:
     def _is_attached(
         self, machine: Machine, uuids: Sequence[str], pids: set[int], warn: Callable[[str], None]
     ) -> bool:
-        """Whether it is known by now if the job is a client; it is told if it is not."""
+        """Return whether it is known by now if the job is a client; warn if it is not."""
         try:
             clients = self._group.daemon.clients(LOOK_S)
         except MpsError as problem:

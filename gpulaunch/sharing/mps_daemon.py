@@ -1,8 +1,8 @@
-"""The door to CUDA MPS: the program nvidia-cuda-mps-control, and the daemons and servers that it starts.
+"""The door to CUDA MPS: the program nvidia-cuda-mps-control, its daemons and their servers.
 
-The program's exit status tells only whether there is a daemon; whatever goes wrong else stands in
-the text of its answer or in the daemon's log. Sockets outlive their daemon, so whether it is alive
-is seen from its process.
+The program's exit status tells only whether there is a daemon; anything else that goes wrong stands
+in the text of its answer or in the daemon's log. Sockets outlive their daemon, so whether it is
+alive is seen from its process.
 """
 
 import os
@@ -30,12 +30,10 @@ CONTROL = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
 
 ANSWER_S = 5.0
-"""What a daemon gets to answer in; it does so in milliseconds."""
+"""Time that a daemon has to answer; it does so in milliseconds."""
 
 QUIT_S = 3.0
-"""What it gets to go in, once it has been told to; a server that never got ready keeps it from
-that.
-"""
+"""Time that a daemon has to end once told to; a server that never got ready keeps it from that."""
 
 _PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 _ACTIVE, _STARTING = "ACTIVE", "INITIALIZING"
@@ -55,17 +53,21 @@ class MpsError(Exception):
 
 
 def program() -> str | None:
-    """Path of nvidia-cuda-mps-control; None if it is not on PATH."""
+    """Return the path of nvidia-cuda-mps-control; None if it is not on PATH."""
     return shutil.which(CONTROL)
 
 
 def is_daemon(pid: int) -> bool:
-    """Whether a process that runs nvidia-cuda-mps-control is a daemon: who asks one runs the same, for moments."""
+    """Return True for a daemon; clients that query it run the same program briefly."""
     return not {"-d", "-f"}.isdisjoint(arguments_of(pid))
 
 
 def pipe_directory_of(pid: int) -> str | None:
-    """What a control daemon or server was started with as its pipe directory; None for any other process."""
+    """Return the pipe directory that a control daemon or server was started with.
+
+    Returns:
+        None for any other process.
+    """
     return _pipe_directory(pid) if program_of(pid) in (CONTROL, SERVER) else None
 
 
@@ -78,13 +80,13 @@ class _Said(Record):
 
 
 class Daemon:
-    """The control daemon of one pipe directory, whether it is there or not.
+    """The control daemon of one pipe directory, whether it runs or not.
 
     Args:
         directory: its pipe directory, short: a socket's path takes 107 bytes at most.
         uuids: the GPUs that it is for.
-        user_id: whose it is. Root asks another user's as that user: the directory is that one's
-            choice.
+        user_id: the user whose daemon it is. Root queries another user's daemon as that user, who
+            chose the directory.
     """
 
     def __init__(self, directory: str, uuids: Iterable[str], user_id: int) -> None:
@@ -94,24 +96,23 @@ class Daemon:
 
     @property
     def log_directory(self) -> str:
-        """Where it and its server write what goes wrong; "log" beside it is a pipe of theirs."""
+        """Directory that it and its server log to; "log" beside it is a pipe."""
         return os.path.join(self.directory, "logs")
 
     def pid(self) -> int | None:
-        """Of the daemon; None if there is none."""
+        """Return the pid of the daemon; None if there is none."""
         return next(iter(self._daemons()), None)
 
     def start(self) -> None:
-        """Start the daemon; its directories must be there.
+        """Start the daemon; its directories must exist.
 
         Raises:
             MpsError: it does not start.
         """
         said = self._run(["-d"], "", "-d has not returned")
         if said.status:
-            raise MpsError(
-                f"{CONTROL} -d: {said.problem or self._logged() or f'exit status {said.status}'}"
-            )
+            why = said.problem or self._last_log_line() or f"exit status {said.status}"
+            raise MpsError(f"{CONTROL} -d: {why}")
 
     def make_ready(self, patience_s: float) -> None:
         """Start a server for this user unless there is one, and wait until it is ACTIVE.
@@ -130,7 +131,7 @@ class Daemon:
                 return
             if state not in (_STARTING, "not there"):
                 raise MpsError(f"its server (pid {servers[0]}) is in state {printable(state)}")
-            if not servers and (said := self._logged("exited with status")):
+            if not servers and (said := self._last_log_line("exited with status")):
                 raise MpsError(f"its server does not start: {said}")
             if time.monotonic() > deadline:
                 where = (
@@ -158,15 +159,15 @@ class Daemon:
         return state
 
     def servers(self, timeout_s: float = ANSWER_S) -> list[int]:
-        """Pids of its servers; one at most, as far as is known.
+        """Return the pids of its servers; one at most, as far as is known.
 
         Raises:
             MpsError: it does not answer in time.
         """
-        return _pids(self.ask("get_server_list", timeout_s))
+        return _read_pids(self.ask("get_server_list", timeout_s))
 
     def clients(self, timeout_s: float = ANSWER_S) -> set[int]:
-        """Pids of the processes that are attached.
+        """Return the pids of the processes that are attached.
 
         Args:
             timeout_s: for each of the two answers.
@@ -174,15 +175,13 @@ class Daemon:
         Raises:
             MpsError: it does not answer.
         """
-        servers = self.servers(timeout_s)[:_MOST_SERVERS]
-        return {
-            pid
-            for server in servers
-            for pid in _pids(self.ask(f"get_client_list {server}", timeout_s))
-        }
+        found: set[int] = set()
+        for server in self.servers(timeout_s)[:_MOST_SERVERS]:
+            found.update(_read_pids(self.ask(f"get_client_list {server}", timeout_s)))
+        return found
 
     def terminate(self, pids: Collection[int]) -> list[str]:
-        """Take processes off their server, as is to be done before they are killed; returns what was refused.
+        """Detach processes from their server, before they are killed; return what was refused.
 
         Source: NVIDIA, Multi-Process Service, "terminate_client": a client that is ended by a
             signal leaves the server undefined, and others on it may hang.
@@ -190,24 +189,19 @@ class Daemon:
         refused = []
         try:
             for server in self.servers()[:_MOST_SERVERS]:
-                for client in sorted(
-                    set(pids).intersection(_pids(self.ask(f"get_client_list {server}")))
-                ):
+                clients = _read_pids(self.ask(f"get_client_list {server}"))
+                for client in sorted(set(pids).intersection(clients)):
                     answer = self.ask(f"terminate_client {server} {client}").strip()
-                    if (
-                        answer not in ("", "0") and client in self.clients()
-                    ):  # asked twice, it may be off already
+                    # ask() may have sent it twice: then the client is off already.
+                    if answer not in ("", "0") and client in self.clients():
                         refused.append(f"MPS does not let go of pid {client}: {printable(answer)}")
-        except (
-            MpsError,
-            OSError,
-            ValueError,
-        ) as problem:  # another user may have written the record
+        # Another user may have written the record, so its directory may be anything.
+        except (MpsError, OSError, ValueError) as problem:
             refused.append(f"MPS: {problem}")
         return refused
 
     def ask(self, command: str, timeout_s: float = ANSWER_S) -> str:
-        """What the daemon answers to a command of its own.
+        """Return what the daemon answers to a command of its own.
 
         Raises:
             MpsError: there is none, or it does not answer in time.
@@ -220,9 +214,8 @@ class Daemon:
             said = self._run([], f"{command}\n{_LAST}\n", late, left_s)
             if whole := _WHOLE.fullmatch(said.answer):
                 return whole[1]
-            # It hears one at a time: who comes while another is heard is sent away, at times with
-            # an empty answer and
-            # status 0. So a question that always has an answer comes last.
+            # The daemon serves one client at a time, and sends others away, at times with an empty
+            # answer and status 0. So a question that always has an answer comes last.
             if not self.pid():
                 died = f"its daemon does not survive {command.partition(' ')[0]}"
                 raise MpsError(f"{CONTROL}: {said.problem}" if said.problem else died)
@@ -238,9 +231,10 @@ class Daemon:
     def _run(
         self, options: list[str], text: str, late: str, timeout_s: float = ANSWER_S
     ) -> "_Said":
-        """Run nvidia-cuda-mps-control out of the terminal's reach: its signals are for the job.
+        """Run nvidia-cuda-mps-control out of the terminal's reach, whose signals are for the job.
 
-        Into files in memory: a daemon that it starts may keep a pipe open for as long as it lives.
+        It writes into files in memory: a daemon that it starts may keep a pipe open for as long as
+        it lives.
         """
         import subprocess  # late: few launches need it, and it costs 10 ms
 
@@ -264,7 +258,7 @@ class Daemon:
                     user=self._user_id if other else None,
                     group=group_id(self._user_id) if other else None,
                     extra_groups=[] if other else None,
-                    preexec_fn=_free_of_limits if options else None,
+                    preexec_fn=_lift_limits if options else None,
                 )
             except OSError as error:
                 raise MpsError(f"{CONTROL}: {os.strerror(error.errno or 0).lower()}") from None
@@ -276,7 +270,7 @@ class Daemon:
             return _Said(done.returncode, answer.read(_MOST_BYTES).decode(errors="replace"), told)
 
     def quit(self) -> None:
-        """Let the daemon and its server go, if need be by KILL: nobody may be using them any more.
+        """End the daemon and its server, if need be by KILL; nobody may be using them any more.
 
         The daemon waits for its server, so that is killed first; a daemon that is killed leaves its
         server behind.
@@ -310,7 +304,10 @@ class Daemon:
         ]
 
     def _is_here(self, pid: int) -> bool:
-        """Whether a process means the same directory: it may be in another mount namespace, with another /tmp."""
+        """Return whether a process means this directory.
+
+        In another mount namespace it may have another /tmp.
+        """
         with suppress(OSError):
             if os.path.isdir(self.directory):
                 there = os.stat(f"/proc/{pid}/root{self.directory}")
@@ -319,7 +316,10 @@ class Daemon:
         return False
 
     def _environment(self) -> dict[str, str]:
-        """Little of this process's own: the daemon lives for other jobs, too, and its user may not be this one."""
+        """Return the daemon's environment, with little of this process's own.
+
+        The daemon lives for other jobs, too, and its user may not be this one.
+        """
         return {name: os.environ[name] for name in _KEPT if name in os.environ} | {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": ",".join(self._uuids),
@@ -327,8 +327,8 @@ class Daemon:
             "CUDA_MPS_LOG_DIRECTORY": self.log_directory,
         }
 
-    def _logged(self, containing: str = "") -> str:
-        """The last line of the daemon's log with a text in it; empty if there is none."""
+    def _last_log_line(self, containing: str = "") -> str:
+        """Return the last line of the daemon's log that contains a text; empty without one."""
         with suppress(OSError), open(os.path.join(self.log_directory, "control.log"), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
@@ -336,14 +336,17 @@ class Daemon:
         return ""
 
 
-def _pids(answer: str) -> list[int]:
-    """The numbers of an answer that lists pids, a line each; anything else is text about what went wrong."""
+def _read_pids(answer: str) -> list[int]:
+    """Return the numbers of an answer that lists pids, a line each.
+
+    Anything else in it is text about what went wrong.
+    """
     lines = (line.strip() for line in answer.split("\n"))
     return [int(line) for line in lines if line.isdecimal() and len(line) <= _MOST_DIGITS]
 
 
-def _free_of_limits() -> None:
-    """In the daemon that is to be: what bounds the job that happens to come first bounds no other."""
+def _lift_limits() -> None:
+    """Drop limits in the daemon's child: those of the first job would bound all others."""
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     with suppress(OSError):

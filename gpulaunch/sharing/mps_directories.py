@@ -1,4 +1,4 @@
-"""Where a user's MPS daemons have their directories."""
+"""The directories of a user's MPS daemons."""
 
 import os
 import re
@@ -9,12 +9,13 @@ from gpulaunch.leases.environment import MPS_VARIABLES
 from gpulaunch.records import Record
 
 PATIENCE_S = 30.0
-"""What a server gets to become ACTIVE in: it opens every GPU of the group, slowly without the
-persistence daemon.
+"""Time that a server has to become ACTIVE.
+
+It opens every GPU of the group, slowly without the persistence daemon.
 """
 
 MEMBERS_FILE = "group.json"
-"""In the pipe directory of a share group: what tells it from others."""
+"""File in the pipe directory of a share group that tells it from others."""
 
 _SOCKET_BYTES = 107  # of sockaddr_un, less the end
 _LONGEST_NAME = "/12345678/control_privileged"
@@ -35,16 +36,16 @@ class MpsPlace(Record):
 
 
 def base_directory(chosen: str | None) -> str:
-    """Where this user's groups have their directories; it may not be there yet.
+    """Return the directory of this user's groups; it may not exist yet.
 
-    Not in the state directory, which may be a small tmpfs that logs would fill; not in
-    $XDG_RUNTIME_DIR nor /dev/shm, which a user's last logout empties though his jobs go on.
+    It is not in the state directory, which may be a small tmpfs that logs would fill; nor in
+    $XDG_RUNTIME_DIR or /dev/shm, which a user's last logout empties though jobs go on.
     """
     return os.path.realpath(chosen) if chosen else f"/tmp/gpulaunch.mps.{os.geteuid()}"  # noqa: S108  it is checked
 
 
 def make_own(directory: str) -> str | None:
-    """Make a directory that is this user's alone; what is wrong with it, if it is not."""
+    """Make a directory that is this user's alone; return what is wrong with it, if it is not."""
     room = _SOCKET_BYTES - len(_LONGEST_NAME)
     if len(os.fsencode(directory)) > room:
         return (
@@ -60,7 +61,7 @@ def make_own(directory: str) -> str | None:
 
 
 def is_own(directory: str) -> bool:
-    """Whether it is a directory in which this user alone can make files."""
+    """Return whether it is a directory in which this user alone can make files."""
     status = os.lstat(directory)
     return (
         stat.S_ISDIR(status.st_mode)
@@ -70,16 +71,17 @@ def is_own(directory: str) -> bool:
 
 
 def is_of_a_group(directory: str) -> bool:
-    """Whether a pipe directory is that of a share group."""
+    """Return whether a pipe directory is that of a share group."""
     return os.path.exists(os.path.join(directory, MEMBERS_FILE))
 
 
 def inherited_variables() -> dict[str, None]:
-    """Variables that a job which shares has left to this process, to be taken away; the user's own MPS is not meant."""
+    """Return variables that a job which shares has left to this process, to be removed.
+
+    The user's own MPS is left alone.
+    """
     directory = os.environ.get(MPS_VARIABLES[0])
     if directory is None:
         return {}
-    ours = re.fullmatch(r".*/gpulaunch\.mps\.\d+/[0-9a-f]{8}", directory) or is_of_a_group(
-        directory
-    )
-    return dict.fromkeys(MPS_VARIABLES) if ours else {}
+    named_so = re.fullmatch(r".*/gpulaunch\.mps\.\d+/[0-9a-f]{8}", directory)
+    return dict.fromkeys(MPS_VARIABLES) if named_so or is_of_a_group(directory) else {}

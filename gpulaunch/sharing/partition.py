@@ -1,4 +1,4 @@
-"""Which percentage of a GPU's SMs each of several jobs gets as a client of CUDA MPS.
+"""How large a share of a GPU's SMs each of several clients of CUDA MPS gets.
 
 A percentage is a cap and no reservation, and a client keeps its own as long as it runs. So a
 partition of a whole group is what would be best; a job that comes to others gets of it what they
@@ -15,17 +15,17 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, Performance, cd_search
-from gpulaunch.sharing.curve import KEPT, is_whole, percentage_for, rounded_down, throughput_at
-from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, is_memory_intensive, knee, known_curve
-from gpulaunch.sharing.prediction import normalized_turnaround, system_throughput
+from gpulaunch.sharing.curve import KEPT, percentage_for, round_down, throughput_at
+from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, curve_of, find_knee, is_memory_intensive
 
 LEAST_LEFT = 10
-"""Less than this many percent are left to nobody: the smallest partition of mps-sharing-2024 Fig.
+"""Percent below which SMs are not worth keeping for anybody.
 
-1.
+Source: the smallest partition of mps-sharing-2024 Fig. 1.
 """
 
 Mode = Literal["alone", "performance", "power", "even", "unknown"]
+"""How the SMs are divided: see Partition."""
 
 
 class Partition(Record):
@@ -34,8 +34,8 @@ class Partition(Record):
     Attributes:
         mode: alone: one job; performance, power, even: as in cd_search; unknown: an even share for
             everybody, since no job is known to be memory-intensive and some may be.
-        sm_percentages: of each job, in the order given, 1-100; they sum to 100 at most, unless a
-            share is less than an SM.
+        sm_percentages: percentage of each job, in the order given, 1-100; they sum to 100 at most,
+            unless a share is less than an SM.
         reason: why, in a sentence.
         estimated: names of the jobs whose share rests on the off-SM model and not on a curve.
         evaluations: how often the search asked for the performance of a job.
@@ -52,7 +52,7 @@ class Allotment(Record):
     """What a job gets that comes to a GPU.
 
     Attributes:
-        sm_percentage: its own, 1-100.
+        sm_percentage: its percentage, 1-100.
         optimum: what would be best for residents, newcomer and announced jobs, in this order.
         left: 100 less the residents' percentages; under 0 if their caps overlap already.
         overlaps: its cap reaches into what residents have, or what is kept for announced jobs.
@@ -66,32 +66,19 @@ class Allotment(Record):
     reason: str
 
 
-class Prediction(Record):
-    """What the curves say of jobs together. It knows no contention for bandwidth, so it is the best that can be.
-
-    Attributes:
-        stp: system throughput: sum of the jobs' speeds, 1 being that alone on the whole GPU; higher
-            is better.
-        antt: average normalized turnaround time: mean of their slowdowns; lower is better.
-    """
-
-    stp: float
-    antt: float
-
-
 def partition(
     demands: Sequence[Demand], capacity: Capacity, performance: Performance | None = None
 ) -> Partition:
-    """The percentages that are best for jobs that run together on one GPU.
+    """Return the percentages that are best for jobs that run together on one GPU.
 
     A job of which nobody knows whether it is memory-intensive counts as compute-intensive beside
     one that is: it loses nothing by that. Where no job is known to be, caps that overlap let each
     use what the others leave idle.
 
     Args:
-        demands: of the jobs, one or more.
-        capacity: of the GPU. Without its number of SMs, percentages stand for them.
-        performance: what the search goes by; None for the jobs' curves, as each was alone.
+        demands: demands of the jobs, one or more.
+        capacity: what the GPU offers. Without its number of SMs, percentages stand for them.
+        performance: what the search goes by; None for the jobs' curves, measured alone.
 
     Cost: some microseconds for each job and SM.
 
@@ -100,31 +87,29 @@ def partition(
         100 % / n. Departures: docs/decisions/partition.md.
     """
     if len(demands) == 1:
-        return _alone(demands[0], capacity)
+        return _partition_alone(demands[0], capacity)
     classes = [is_memory_intensive(demand, capacity) for demand in demands]
     found = cd_search(
         [known is True for known in classes],
         capacity.sm_count or SMS_IF_UNKNOWN,
-        performance or _by_curves(demands, capacity),
+        performance or _performance_by_curves(demands, capacity),
     )
     mode: Mode = "unknown" if found.mode == "even" and None in classes else found.mode
     memory = [demand for demand, known in zip(demands, classes, strict=True) if known]
     estimated = [demand for demand in memory if _is_estimated(demand, capacity)]
-    uncurved = [demand for demand in memory if known_curve(demand, capacity) is None]
-    return Partition(
-        mode,
-        _overlapping(len(classes))
-        if mode == "unknown"
-        else _percentages(classes, found, capacity.sm_count),
-        "; ".join((*_reasons(demands, classes, mode, estimated), *_without_curve(uncurved))),
-        tuple(demand.name for demand in estimated),
-        found.evaluations,
-    )
+    uncurved = [demand for demand in memory if curve_of(demand, capacity) is None]
+    if mode == "unknown":
+        percentages = _make_overlapping(len(classes))
+    else:
+        percentages = _make_percentages(classes, found, capacity.sm_count)
+    reasons = [*_explain(demands, classes, mode, estimated), *_explain_uncurved(uncurved)]
+    names = tuple(demand.name for demand in estimated)
+    return Partition(mode, percentages, "; ".join(reasons), names, found.evaluations)
 
 
-def _alone(demand: Demand, capacity: Capacity) -> Partition:
-    """A job that is alone; all SMs are its own where nobody could make use of what it would leave."""
-    known = knee(demand, capacity)
+def _partition_alone(demand: Demand, capacity: Capacity) -> Partition:
+    """Return the share of a lone job; all SMs where nobody could use what it would leave."""
+    known = find_knee(demand, capacity)
     if known is None:
         return Partition("alone", (100,), "alone, and its curve is not known: all SMs")
     estimated = (demand.name,) if known.estimated else ()
@@ -137,13 +122,13 @@ def _alone(demand: Demand, capacity: Capacity) -> Partition:
     return Partition("alone", (known.sm_percentage,), reason, estimated)
 
 
-def _by_curves(demands: Sequence[Demand], capacity: Capacity) -> Performance:
-    """Performance on the jobs' own curves, whatever the others have.
+def _performance_by_curves(demands: Sequence[Demand], capacity: Capacity) -> Performance:
+    """Return performance on the jobs' own curves, whatever the others have.
 
     A job that is only said to be memory-intensive has no curve: until one says how few SMs are
     enough, whatever is less than an even share counts as too little.
     """
-    curves = [known_curve(demand, capacity) for demand in demands]
+    curves = [curve_of(demand, capacity) for demand in demands]
     sm_count = capacity.sm_count or SMS_IF_UNKNOWN
     even = max(1, sm_count // len(demands))
 
@@ -157,14 +142,18 @@ def _by_curves(demands: Sequence[Demand], capacity: Capacity) -> Performance:
 
 
 def _is_estimated(demand: Demand, capacity: Capacity) -> bool:
-    curve = known_curve(demand, capacity)
+    curve = curve_of(demand, capacity)
     return curve is not None and curve.estimated
 
 
-def _percentages(
+def _make_percentages(
     classes: Sequence[bool | None], found: Allocation, sm_count: int | None
 ) -> tuple[int, ...]:
-    """Memory-intensive jobs get what gives them their SMs, but no more than an even share; the others what is left."""
+    """Return percentages for SMs that a search found.
+
+    Memory-intensive jobs get what gives them their SMs, but no more than an even share; the others
+    divide what is left.
+    """
     jobs = len(classes)
     most = max(1, 100 // jobs)
     needed = [
@@ -172,24 +161,25 @@ def _percentages(
         for known, sms in zip(classes, found.sms, strict=True)
     ]
     others = sum(not known for known in classes)
-    share = rounded_down((100 - sum(needed)) // others, sm_count) if others else 0
+    share = round_down((100 - sum(needed)) // others, sm_count) if others else 0
     return tuple(percentage or share for percentage in needed)
 
 
-def _overlapping(jobs: int) -> tuple[int, ...]:
+def _make_overlapping(jobs: int) -> tuple[int, ...]:
+    """Return twice an even share for each job."""
     return (max(1, min(100, 200 // jobs)),) * jobs
 
 
-def _reasons(
+def _explain(
     demands: Sequence[Demand],
     classes: Sequence[bool | None],
     mode: Mode,
     estimated: Sequence[Demand],
 ) -> Iterable[str]:
-    """Why, in clauses; names are sorted, so that the order of jobs makes no difference."""
-    memory, unknown = (
-        _names(d for d, c in zip(demands, classes, strict=True) if c is it) for it in (True, None)
-    )
+    """Yield why, in clauses; names are sorted, so that the order of jobs makes no difference."""
+    pairs = list(zip(demands, classes, strict=True))
+    memory = _names(demand for demand, known in pairs if known)
+    unknown = _names(demand for demand, known in pairs if known is None)
     kept = "the fewest SMs that keep within 5 % of an even share's throughput"
     if mode == "performance":
         yield f"memory-intensive: {memory}: {kept}; the rest is divided evenly"
@@ -205,7 +195,7 @@ def _reasons(
         yield f"estimated from counters: {_names(estimated)}"
 
 
-def _without_curve(demands: Sequence[Demand]) -> Iterable[str]:
+def _explain_uncurved(demands: Sequence[Demand]) -> Iterable[str]:
     if demands:
         yield f"no curve says how few SMs are enough, so an even share each: {_names(demands)}"
 
@@ -223,38 +213,35 @@ def allot_newcomer(
     announced: Sequence[Demand],
     capacity: Capacity,
 ) -> Allotment:
-    """The percentage of a job that comes to a GPU, where nobody who is there can be resized.
+    """Return what a job gets that comes to a GPU where no resident can be resized.
 
-    1. Nobody is there: its part of the partition of all that are announced; alone, what it can make
-    use of. 2. Others leave 10 % or more, apart from what announced jobs will get: a
-    memory-intensive job takes its part of
-       the partition, or what is left if that is less; any other job takes all that is left.
+    1. Without residents: its part of the partition of all that are announced; alone, what it can
+       make use of.
+    2. Residents leave 10 % or more, apart from what announced jobs will get: a memory-intensive job
+       takes its part of the partition, or what is left if that is less; any other job takes all
+       that is left.
     3. They leave less: its part of the partition. Caps overlap then, and jobs meet on the same SMs.
 
     Args:
-        residents: of each job that is there its demand and its percentage, 1-100. Their order makes
-            no difference.
-        newcomer: the job that comes.
-        announced: jobs of the same group that are still to come, without the newcomer.
-        capacity: of the GPU.
+        residents: for each job that is there its demand and its percentage, 1-100. Their order
+            makes no difference.
+        newcomer: demand of the job that comes.
+        announced: demands of jobs of the group that are still to come, without the newcomer.
+        capacity: what the GPU offers.
 
     Source: cd-search-ics18 4: a new arrival restarts the search. Departure: here it cannot, since
         MPS fixes a client's percentage when it starts; so the search's result counts for the
         newcomer alone.
     """
     optimum = partition([*(demand for demand, _ in residents), newcomer, *announced], capacity)
-    own, reserved = (
-        optimum.sm_percentages[len(residents)],
-        sum(optimum.sm_percentages[len(residents) + 1 :]),
-    )
+    own = optimum.sm_percentages[len(residents)]
+    reserved = sum(optimum.sm_percentages[len(residents) + 1 :])
     left = 100 - sum(percentage for _, percentage in residents)
     room = left - reserved
     if not residents:
-        reason = (
-            f"its part of {len(announced) + 1} announced jobs: {optimum.reason}"
-            if announced
-            else optimum.reason
-        )
+        reason = optimum.reason
+        if announced:
+            reason = f"its part of {len(announced) + 1} announced jobs: {reason}"
         return Allotment(own, optimum, left, overlaps=own > room, reason=reason)
     kept = f", less {reserved} % for jobs to come" if reserved else ""
     there = f"the jobs that are there leave {max(0, left)} %{kept}: "
@@ -269,31 +256,7 @@ def allot_newcomer(
             overlaps=False,
             reason=f"{there}it is memory-intensive and needs {own} %",
         )
-    taken = rounded_down(room, capacity.sm_count)
+    taken = round_down(room, capacity.sm_count)
     return Allotment(
         taken, optimum, left, overlaps=taken > room, reason=f"{there}it gets all of that"
     )
-
-
-def predict(demands: Sequence[Demand], sm_percentages: Sequence[float]) -> Prediction | None:
-    """What the curves predict of jobs at given percentages; None if one has no curve. Not a measurement.
-
-    Where percentages sum to more than 100, each job is taken to have its part of the SMs in
-    proportion.
-
-    Args:
-        demands: of the jobs, one or more.
-        sm_percentages: of each, above 0, 100 at most.
-
-    Source: STP and ANTT as in cd-search-ics18 6, which takes them from Eyerman and Eeckhout, IEEE
-        Micro 28(3), 2008.
-    """
-    if not all(is_whole(demand.curve) for demand in demands):
-        return None
-    scale = min(1.0, 100 / sum(sm_percentages))
-    slowdowns = [
-        throughput_at(demand.curve, 100) / throughput_at(demand.curve, percentage * scale)
-        for demand, percentage in zip(demands, sm_percentages, strict=True)
-    ]
-    alone = [1.0] * len(slowdowns)
-    return Prediction(system_throughput(alone, slowdowns), normalized_turnaround(alone, slowdowns))

@@ -1,4 +1,4 @@
-"""A queue of jobs whose figures are known -> who shares which GPU with whom, in which order, and what that will take.
+"""A queue of jobs whose figures are known -> who shares which GPU, in which order.
 
 All times and energies are predictions, by the models of prediction.py.
 """
@@ -14,7 +14,7 @@ from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import BOUNDS, Bounds, judge, partner_preference
+from gpulaunch.sharing.interference import BOUNDS, Bounds, judge, rank_partner
 from gpulaunch.sharing.partition import partition
 from gpulaunch.sharing.prediction import (
     Gain,
@@ -25,16 +25,16 @@ from gpulaunch.sharing.prediction import (
 )
 
 
-class Job(Record):
+class PlannedJob(Record):
     """An entry of the queue.
 
     Attributes:
-        name: unlike all others.
-        client: what it uses of a GPU, and what for.
-        duration_s: of one task, alone on the GPU; above 0.
-        repetitions: tasks; 1 or more.
-        parallel: workflows that the tasks are divided among, each running its tasks one after the
-            other; a divisor of repetitions.
+        name: a name that no other entry has.
+        client: what it uses of a GPU, and its objective.
+        duration_s: duration of one task, alone on the GPU; above 0.
+        repetitions: number of tasks; 1 or more.
+        parallel: number of workflows that the tasks are divided among, each running its tasks one
+            after the other; a divisor of repetitions.
         after: names of the jobs that must have ended.
     """
 
@@ -46,13 +46,13 @@ class Job(Record):
     after: tuple[str, ...] = ()
 
 
-class Site(Record):
-    """Where the queue will run.
+class PlanSite(Record):
+    """The GPUs that the queue will run on.
 
     Attributes:
-        capacity: of one GPU.
-        gpus: how many such; 1 or more.
-        objective: of all jobs.
+        capacity: what one GPU offers.
+        gpus: number of GPUs; 1 or more.
+        objective: objective of all jobs.
         idle_w: power of a GPU without kernels; None if unknown.
         bounds: what jobs may use together of one GPU.
     """
@@ -68,23 +68,23 @@ class Workflow(Record):
     """Tasks of a job that run one after the other: one client of a GPU.
 
     Attributes:
-        job: whose.
-        number: which of its workflows, from 1.
-        tasks: how many.
+        job: the job.
+        number: number of the workflow among those of its job, from 1.
+        tasks: number of tasks.
     """
 
-    job: Job
+    job: PlannedJob
     number: int
     tasks: int
 
     @property
     def demand(self) -> Demand:
-        """Of any of its tasks."""
+        """Demand of any of its tasks."""
         return self.job.client.demand
 
     @property
     def alone_s(self) -> float:
-        """What it takes alone on a GPU."""
+        """Time that it takes alone on a GPU."""
         return self.tasks * self.job.duration_s
 
     @property
@@ -93,13 +93,13 @@ class Workflow(Record):
         return None if self.demand.power_w is None else self.demand.power_w * self.alone_s
 
 
-class Member(Record):
-    """A workflow as one of a group.
+class GroupMember(Record):
+    """A workflow in a group.
 
     Attributes:
-        workflow: which.
+        workflow: the workflow.
         sm_percentage: its cap; None if it has the GPU to itself.
-        end_s: predicted, from the start of the plan.
+        end_s: its predicted end, from the start of the plan.
     """
 
     workflow: Workflow
@@ -114,7 +114,7 @@ class Cost(Record):
     energy_j: float | None
 
     def gain_over(self, other: "Cost") -> Gain:
-        """What this brings against the other."""
+        """Return what this brings against another cost."""
         energies = (
             other.energy_j / self.energy_j if self.energy_j and other.energy_j is not None else None
         )
@@ -122,23 +122,25 @@ class Cost(Record):
 
 
 class Group(Record):
-    """Workflows that start together on one GPU; the next group there starts when the last of them has ended.
+    """Workflows that start together on one GPU.
+
+    The next group there starts when the last of them has ended.
 
     Attributes:
         gpu: 0 to gpus - 1.
-        start_s: from the start of the plan.
-        members: who.
-        cost: predicted.
-        gain: predicted, against the same workflows one after the other.
-        stp: system throughput, predicted.
-        antt: average normalized turnaround time, predicted.
+        start_s: start, from the start of the plan.
+        members: its workflows.
+        cost: predicted cost.
+        gain: predicted gain against the same workflows one after the other.
+        stp: predicted system throughput.
+        antt: predicted average normalized turnaround time.
         notes: worth knowing, such as power beyond the limit.
-        why_alone: why nobody joins, if it is a single one.
+        why_alone: why nobody joins, if it has a single member.
     """
 
     gpu: int
     start_s: float
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
     cost: Cost
     gain: Gain
     stp: float
@@ -148,7 +150,7 @@ class Group(Record):
 
 
 class Configuration(Record):
-    """A way to run all tasks of one job on one GPU: so many tasks one after the other, in each of so many workflows."""
+    """A way to run all tasks of one job on one GPU, in so many workflows of so many tasks."""
 
     tasks: int
     workflows: int
@@ -160,28 +162,28 @@ class Configurations(Record):
     """The ways to run one job that are compared.
 
     Attributes:
-        job: which.
-        choices: by number of workflows.
-        best: by the objective; of equals the one with the fewest workflows.
+        job: the job.
+        choices: the ways, by number of workflows.
+        best: the best way by the objective; of equals the one with the fewest workflows.
         limits: why there are no more workflows; empty if every task could be one.
     """
 
-    job: Job
+    job: PlannedJob
     choices: tuple[Configuration, ...]
     best: Configuration
     limits: tuple[str, ...]
 
 
 class Plan(Record):
-    """What to run together.
+    """The groups that a queue is divided into, and what they are predicted to take.
 
     Attributes:
-        groups: by start, then by GPU.
-        cost: predicted, of the whole queue: all GPUs, until the last job ends.
-        sequential: the same if no job shared, each starting in the order of the queue as a GPU gets
-            free.
-        gain: predicted.
-        configurations: of each job with more than one task.
+        groups: the groups, by start, then by GPU.
+        cost: predicted cost of the whole queue: all GPUs, until the last job ends.
+        sequential: its cost if no job shared, each starting in the order of the queue when a GPU
+            gets free.
+        gain: predicted gain.
+        configurations: ways to run each job with more than one task.
     """
 
     groups: tuple[Group, ...]
@@ -191,17 +193,17 @@ class Plan(Record):
     configurations: tuple[Configurations, ...]
 
 
-def make_plan(jobs: Sequence[Job], site: Site) -> Plan:
+def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
     """Divide a queue into groups that share a GPU, as mps-sharing-2024 IV.B does.
 
     Whenever a GPU is free, the job with the lowest SM utilization of those that can start begins a
-    group. The others are asked by partner_preference, and join if judge lets them. While there are
-    GPUs enough, jobs get one each.
+    group. The others are asked by rank_partner, and join if judge lets them. While there are GPUs
+    enough, jobs get one each.
 
     Args:
-        jobs: in the order of the queue, each fit to run alone; `after` has no circles. The order
-            matters to the sequential baseline only.
-        site: where.
+        jobs: jobs in the order of the queue, each fit to run alone; `after` has no circles. The
+            order matters to the sequential baseline only.
+        site: the GPUs.
 
     Cost: 300 jobs in 1 s.
 
@@ -210,20 +212,22 @@ def make_plan(jobs: Sequence[Job], site: Site) -> Plan:
     ascending = sorted(
         jobs, key=lambda job: (job.client.demand.sm_utilization_percentage, job.name)
     )
-    groups = _schedule([flow for job in ascending for flow in _workflows(job)], site, _lowest)
-    baseline = _schedule([Workflow(job, 1, job.repetitions) for job in jobs], site, _first)
-    cost, sequential = _total(groups, site), _total(baseline, site)
+    groups = _schedule(
+        [flow for job in ascending for flow in _make_workflows(job)], site, _choose_lowest
+    )
+    baseline = _schedule([Workflow(job, 1, job.repetitions) for job in jobs], site, _choose_first)
+    cost, sequential = _add_up(groups, site), _add_up(baseline, site)
     repeated = [job for job in jobs if job.repetitions > 1]
     return Plan(
         groups,
         cost,
         sequential,
         cost.gain_over(sequential),
-        tuple(configurations(job, site) for job in repeated),
+        tuple(compare_configurations(job, site) for job in repeated),
     )
 
 
-def _workflows(job: Job) -> Iterator[Workflow]:
+def _make_workflows(job: PlannedJob) -> Iterator[Workflow]:
     return (
         Workflow(job, number + 1, job.repetitions // job.parallel) for number in range(job.parallel)
     )
@@ -235,21 +239,19 @@ Chosen = tuple[Sequence[Workflow], str | None]
 
 def _schedule(
     workflows: Sequence[Workflow],
-    site: Site,
-    choose: Callable[[Sequence[Workflow], int, Site], Chosen],
+    site: PlanSite,
+    choose: Callable[[Sequence[Workflow], int, PlanSite], Chosen],
 ) -> tuple[Group, ...]:
-    """Start groups as GPUs get free, and as the jobs end that others wait for.
+    """Start groups when GPUs get free, and when the jobs end that others wait for.
 
     Args:
-        workflows: all.
-        site: where.
-        choose: of those that can start, in the same order, and so many free GPUs: who starts on the
-            next of these.
+        workflows: all workflows.
+        site: the GPUs.
+        choose: given those that can start, in this order, and the number of free GPUs, returns
+            those that start on the next GPU.
     """
     groups: list[Group] = []
-    left = Counter(
-        flow.job.name for flow in workflows
-    )  # workflows of each job that have not started
+    left = Counter(flow.job.name for flow in workflows)  # those that have not started, by job
     ends: dict[str, float] = {}
     free = [(0.0, gpu) for gpu in range(site.gpus)]  # a heap: when each GPU gets free
     waiting = list(workflows)
@@ -261,7 +263,7 @@ def _schedule(
             heappush(free, (min(end for end in ends.values() if end > now), gpu))
             continue
         chosen, why_alone = choose(ready, 1 + sum(time <= now for time, _ in free), site)
-        group = replace(_run(chosen, gpu, now, site), why_alone=why_alone)
+        group = replace(_predict_group(chosen, gpu, now, site), why_alone=why_alone)
         groups.append(group)
         for member in group.members:
             name = member.workflow.job.name
@@ -272,53 +274,47 @@ def _schedule(
     return tuple(groups)
 
 
-def _first(ready: Sequence[Workflow], _free: int, _site: Site) -> Chosen:
+def _choose_first(ready: Sequence[Workflow], _free: int, _site: PlanSite) -> Chosen:
     return ready[:1], None
 
 
-def _lowest(ready: Sequence[Workflow], free: int, site: Site) -> Chosen:
-    """The one with the lowest utilization, and those that may join it, best first, as far as GPUs are short.
+def _choose_lowest(ready: Sequence[Workflow], free: int, site: PlanSite) -> Chosen:
+    """Choose the workflow with the lowest utilization, and those that may join it, best first.
 
-    Whoever is refused is refused for good: one more client never turns a refusal into a grant.
+    Others join as far as GPUs are short. One that is refused is refused for good: one more client
+    never turns a refusal into a grant.
     """
     most = -(-len(ready) // free)
     members, candidates = [ready[0]], list(ready[1:])
     while candidates and len(members) < most and not _refusal(members, _NOTHING, site):
-        candidates = _by_preference(candidates, members, site)
-        place = next(
-            (
-                i
-                for i, flow in enumerate(candidates)
-                if not _refusal(members, flow.job.client, site)
-            ),
-            None,
-        )
-        if place is None:
-            break
-        members.append(candidates[place])
-        candidates = candidates[place + 1 :]
-    return members, _why_alone(ready, most, site) if len(members) == 1 else None
+        candidates = _sort_by_preference(candidates, members, site)
+        while candidates and _refusal(members, candidates[0].job.client, site):
+            candidates.pop(0)
+        if candidates:
+            members.append(candidates.pop(0))
+    why_alone = _why_alone(ready, most, site) if len(members) == 1 else None
+    return members, why_alone
 
 
 _NOTHING = Client(
     Demand("", 0.0, 0.0, 0), Objective("energy", throughput_tolerance_percentage=100.0)
 )
-"""Where even this one may not join, nobody may."""
+"""A client that uses nothing: where even this one may not join, nobody may."""
 
 
-def _refusal(members: Sequence[Workflow], client: Client, site: Site) -> tuple[str, ...]:
+def _refusal(members: Sequence[Workflow], client: Client, site: PlanSite) -> tuple[str, ...]:
     clients = [member.job.client for member in members]
     return judge([*clients, client], site.capacity, site.bounds).reasons
 
 
-def _by_preference(
-    candidates: Sequence[Workflow], members: Sequence[Workflow], site: Site
+def _sort_by_preference(
+    candidates: Sequence[Workflow], members: Sequence[Workflow], site: PlanSite
 ) -> list[Workflow]:
     demands = [member.demand for member in members]
 
     def key(flow: Workflow) -> tuple[tuple[float, ...], str, int]:
         return (
-            partner_preference(flow.demand, demands, site.objective, site.capacity),
+            rank_partner(flow.demand, demands, site.objective, site.capacity),
             flow.job.name,
             flow.number,
         )
@@ -326,21 +322,21 @@ def _by_preference(
     return sorted(candidates, key=key)
 
 
-def _why_alone(ready: Sequence[Workflow], most: int, site: Site) -> str:
-    """What keeps the best candidate from joining the first."""
+def _why_alone(ready: Sequence[Workflow], most: int, site: PlanSite) -> str:
+    """Return what keeps the best candidate from joining the first."""
     if len(ready) == 1:
         return "no other job can start then"
     if most == 1:
         return "there is a GPU for each"
-    best = _by_preference(ready[1:], ready[:1], site)[0]
+    best = _sort_by_preference(ready[1:], ready[:1], site)[0]
     return (
         f"beside {printable(best.job.name)}: "
         f"{'; '.join(_refusal(ready[:1], best.job.client, site))}"
     )
 
 
-def _run(flows: Sequence[Workflow], gpu: int, start_s: float, site: Site) -> Group:
-    """Predict a group."""
+def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: PlanSite) -> Group:
+    """Return a group with its predicted costs."""
     demands = [flow.demand for flow in flows]
     caps = partition(demands, site.capacity).sm_percentages if len(flows) > 1 else ()
     solos = [Solo(flow.demand, flow.alone_s) for flow in flows]
@@ -350,7 +346,7 @@ def _run(flows: Sequence[Workflow], gpu: int, start_s: float, site: Site) -> Gro
         gpu=gpu,
         start_s=start_s,
         members=tuple(
-            Member(flow, cap, start_s + end)
+            GroupMember(flow, cap, start_s + end)
             for flow, cap, end in zip(flows, caps or (None,), run.ends_s, strict=True)
         ),
         cost=cost,
@@ -367,8 +363,11 @@ def _sum_known(values: Sequence[float | None]) -> float | None:
     return fsum(known) if len(known) == len(values) else None
 
 
-def _total(groups: Sequence[Group], site: Site) -> Cost:
-    """Time until the last job ends, and energy of all GPUs until then, those that wait at idle power."""
+def _add_up(groups: Sequence[Group], site: PlanSite) -> Cost:
+    """Return the time until the last job ends, and the energy of all GPUs until then.
+
+    GPUs that wait do so at idle power.
+    """
     time_s = max((group.start_s + group.cost.time_s for group in groups), default=0.0)
     energy_j = _sum_known([group.cost.energy_j for group in groups])
     waiting_s = max(0.0, site.gpus * time_s - fsum(group.cost.time_s for group in groups))
@@ -377,7 +376,7 @@ def _total(groups: Sequence[Group], site: Site) -> Cost:
     return Cost(time_s, energy_j + site.idle_w * waiting_s)
 
 
-def configurations(job: Job, site: Site) -> Configurations:
+def compare_configurations(job: PlannedJob, site: PlanSite) -> Configurations:
     """Compare the ways to run all tasks of one job on one GPU.
 
     The number of tasks stays the same: a in each of b workflows, a x b of them. b goes up to what
@@ -393,7 +392,7 @@ def configurations(job: Job, site: Site) -> Configurations:
         if limits:
             break
         tasks = job.repetitions // workflows
-        group = _run([Workflow(job, 1, tasks)] * workflows, 0, 0.0, site)
+        group = _predict_group([Workflow(job, 1, tasks)] * workflows, 0, 0.0, site)
         choices.append(Configuration(tasks, workflows, group.cost, group.gain))
     best = max(choices, key=lambda choice: (_worth(choice.gain, site.objective), -choice.workflows))
     return Configurations(job, tuple(choices), best, limits)
@@ -405,7 +404,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _worth(gain: Gain, objective: Objective) -> float:
-    """What the objective wants most of; an efficiency that is unknown counts as 1."""
+    """Return what the objective wants most; an efficiency that is unknown counts as 1."""
     if objective.name == "throughput":
         return round(gain.throughput, 9)
     if objective.name == "energy":
@@ -413,14 +412,14 @@ def _worth(gain: Gain, objective: Objective) -> float:
     return round(gain.log_product(objective.throughput_weight, objective.energy_weight), 9)
 
 
-def circle(after: Mapping[str, Sequence[str]]) -> list[str]:
-    """Names that wait for each other, the first one again at the end; empty if there are none.
+def find_circle(after: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return names that wait for each other, the first one again at the end; empty without any.
 
     Args:
         after: name -> the names that it waits for, all of them keys.
 
     Example:
-        >>> circle({"a": ["b"], "b": ["a"], "c": ["a"]})
+        >>> find_circle({"a": ["b"], "b": ["a"], "c": ["a"]})
         ['a', 'b', 'a']
     """
     open_ = {name: set(others) for name, others in after.items()}

@@ -16,7 +16,7 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.plan import Job, Site, circle
+from gpulaunch.sharing.plan import PlannedJob, PlanSite, find_circle
 from gpulaunch.sharing.prediction import idle_power
 
 _QUEUE: FieldTable = {
@@ -64,14 +64,14 @@ class Queue(Record):
 
     Attributes:
         gpu_model: name of the GPU model.
-        site: where its jobs will run.
-        jobs: in order.
+        site: the GPUs that its jobs will run on.
+        jobs: the jobs, in order.
         idle_estimated: the file does not give the idle power.
     """
 
     gpu_model: str
-    site: Site
-    jobs: tuple[Job, ...]
+    site: PlanSite
+    jobs: tuple[PlannedJob, ...]
     idle_estimated: bool
 
 
@@ -79,7 +79,7 @@ def load_queue(path: str, instead: Mapping[str, str]) -> Queue:
     """Read a queue file; the keys are explained in docs/plan.md.
 
     Args:
-        path: of the file.
+        path: path of the file.
         instead: values of the command line, by key, that take the place of the file's.
 
     Raises:
@@ -105,14 +105,14 @@ def _read_queue(document: Mapping[str, Any]) -> Queue:
     memory_bytes = _size(top["gpu_memory"], ("gpu_memory",))
     capacity = capacity_by(model, memory_bytes, model.mps_clients)
     idle_w = top.get("idle_power_w")
-    site = Site(capacity, top.get("gpus", 1), _objective(top), idle_power(capacity, idle_w))
+    site = PlanSite(capacity, top.get("gpus", 1), _objective(top), idle_power(capacity, idle_w))
     jobs = tuple(_job(entry, ("job", place), site) for place, entry in enumerate(top["job"]))
     _check_names(jobs)
     return Queue(model.name, site, jobs, idle_estimated=idle_w is None)
 
 
 def _model(name: str) -> GpuModel:
-    """The one model whose name and product names have all words of a text."""
+    """Return the one model whose name and product names have all words of a text."""
     models = load_gpu_models()
     found = [
         model for model in models if _words(name) <= _words(" ".join([model.name, *model.models]))
@@ -128,7 +128,7 @@ def _model(name: str) -> GpuModel:
 
 
 def _words(text: str) -> set[str]:
-    """Words and numbers in small letters, "80 GB" being one."""
+    """Return words and numbers in small letters, "80 GB" being one."""
     return set(re.findall(r"[a-z0-9]+", re.sub(r"(\d) gb\b", r"\1gb", text.lower())))
 
 
@@ -160,7 +160,7 @@ def _objective(top: Mapping[str, Any]) -> Objective:
     return Objective(top.get("objective", usual.name), weights[0], weights[1], tolerance)
 
 
-def _job(entry: object, where: Path, site: Site) -> Job:
+def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
     table = checked(entry, _JOB, where=where)
     profile = _profile(table, where)
     name = table.get("name", profile.name)
@@ -184,11 +184,14 @@ def _job(entry: object, where: Path, site: Site) -> Job:
             f"parallel: {parallel} workflows cannot share {repetitions} tasks evenly",
         )
     after = _names(table.get("after", []), (*where, "after"))
-    return Job(name, client, known.resources.duration_s, repetitions, parallel, after)
+    return PlannedJob(name, client, known.resources.duration_s, repetitions, parallel, after)
 
 
 def _corrected(profile: Profile, table: Mapping[str, Any], where: Path) -> Profile:
-    """A profile in which the job's own figures have taken the place of others; memory is rounded up to MiB."""
+    """Return a profile with the job's own figures in place of others.
+
+    Memory is rounded up to MiB.
+    """
     own = {profile_key: table[key] for key, profile_key in _FIGURES.items() if key in table}
     if "memory" in table:
         own["memory_mib"] = -(-_size(table["memory"], (*where, "memory")) >> 20)
@@ -211,11 +214,11 @@ def _names(values: Sequence[object], where: Path) -> tuple[str, ...]:
     return tuple(map(str, values))
 
 
-def _check_names(jobs: Sequence[Job]) -> None:
-    """Names are unique, those in `after` exist, and no job waits for itself.
+def _check_names(jobs: Sequence[PlannedJob]) -> None:
+    """Check that names are unique, that those in `after` exist, and that no job waits for itself.
 
     Raises:
-        FieldError: otherwise.
+        FieldError: one does not hold.
     """
     places: dict[str, int] = {}
     for place, job in enumerate(jobs):
@@ -225,7 +228,7 @@ def _check_names(jobs: Sequence[Job]) -> None:
         unknown = next((name for name in job.after if name not in places), None)
         if unknown is not None:
             raise FieldError(("job", place, "after"), f"after: there is no job {quoted(unknown)}")
-    round_ = circle({job.name: job.after for job in jobs})
+    round_ = find_circle({job.name: job.after for job in jobs})
     if round_:
         waits = " after ".join(map(printable, round_))
         raise FieldError(

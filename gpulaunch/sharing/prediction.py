@@ -15,7 +15,9 @@ from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import throughput_at
 
 IDLE_SHARE = 0.19
-"""Power of a GPU that jobs hold and that runs no kernel, as a share of its limit, where nobody has measured it.
+"""Power of a GPU that jobs hold and that runs no kernel, as a share of its limit.
+
+It stands in where nobody has measured it.
 
 Source: the line of least squares through average power over average SM utilization of the 13 tasks
     of mps-sharing-2024 Table II meets 0 % at 56.9 W, 19 % of that card's 300 W. Estimated: single
@@ -24,11 +26,11 @@ Source: the line of least squares through average power over average SM utilizat
 
 
 class Solo(Record):
-    """A job as it is alone on the GPU.
+    """A job alone on the GPU.
 
     Attributes:
         demand: what it uses.
-        duration_s: above 0.
+        duration_s: how long it takes; above 0.
     """
 
     demand: Demand
@@ -39,8 +41,8 @@ class Together(Record):
     """What jobs that start together on one GPU are predicted to take.
 
     Attributes:
-        ends_s: of each job, in the order given, from the common start.
-        energy_j: of the GPU until the last end; None if the power of a job is unknown.
+        ends_s: end of each job, in the order given, from the common start.
+        energy_j: energy of the GPU until the last end; None if the power of a job is unknown.
     """
 
     ends_s: tuple[float, ...]
@@ -48,21 +50,21 @@ class Together(Record):
 
     @property
     def time_s(self) -> float:
-        """Until the last end."""
+        """Time until the last end."""
         return max(self.ends_s, default=0.0)
 
 
 def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple[float, ...]:
-    """Predicted speed of each job beside the others, as a share of its speed alone; above 0, 1 at most.
+    """Return the predicted speed of each job beside the others, as a share of its speed alone.
 
     A job's kernels run in the share u of its time. Meanwhile those of the others want U - u of the
     GPU, and that part of its time stretches by as much: rate = 1 / (1 + u (U - u)). A job alone has
     1, two that never pause 1/2 each.
 
     Args:
-        demands: of all jobs on the GPU.
-        percentages: of its SMs, the cap of each job, 0-100; where a job's curve says that it is
-            slower under its cap than this, it is as slow as that. None given, none are capped.
+        demands: demands of all jobs on the GPU.
+        percentages: cap of each job in SMs, 0-100; where a job's curve says that it is slower under
+            its cap than this, it is as slow as that. None given, none are capped.
 
     Source: ours. mps-sharing-2024 says that interference comes with utilization, and has no model.
 
@@ -82,12 +84,19 @@ def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple
 
 
 def capped_rate(curve: Sequence[CurvePoint], percentage: float) -> float:
-    """Speed under a cap of SMs, as a share of that with all of them, more than 1 if the curve falls; 1 without one."""
+    """Return the speed under a cap of SMs, as a share of that with all of them.
+
+    It is more than 1 if the curve falls, and 1 without a curve.
+    """
     return throughput_at(curve, percentage) / throughput_at(curve, 100) if curve else 1.0
 
 
 def idle_power(capacity: Capacity, measured_w: float | None = None) -> float | None:
-    """Power of the GPU without kernels: as measured, else IDLE_SHARE of its limit; None if that is unknown too."""
+    """Return the power of the GPU without kernels: as measured, else IDLE_SHARE of its limit.
+
+    Returns:
+        W; None if that is unknown, too.
+    """
     if measured_w is not None or capacity.power_limit_w is None:
         return measured_w
     return IDLE_SHARE * capacity.power_limit_w
@@ -96,12 +105,13 @@ def idle_power(capacity: Capacity, measured_w: float | None = None) -> float | N
 def drawn_power(
     demands: Sequence[Demand], speeds: Sequence[float], idle_w: float | None
 ) -> float | None:
-    """Power that the jobs ask for together: idle power once, and each one's power above that at its rate.
+    """Return the power that jobs ask for together: idle power once, and each one's above it.
 
-    A job that draws less than the idle power shows that the GPU's is no more.
+    What a job draws above the idle power counts at its rate. A job that draws less than the idle
+    power shows that the GPU's is no more.
 
     Args:
-        demands: of all jobs on the GPU, one at least.
+        demands: demands of all jobs on the GPU, one at least.
         speeds: from rates.
         idle_w: from idle_power.
 
@@ -119,8 +129,8 @@ class Pace(Record):
     """How jobs on one GPU get on.
 
     Attributes:
-        speeds: of each, as a share of its speed alone.
-        power_w: of the GPU; None if unknown.
+        speeds: speed of each, as a share of its speed alone.
+        power_w: power of the GPU; None if unknown.
     """
 
     speeds: tuple[float, ...]
@@ -133,10 +143,16 @@ def pace(
     percentages: Sequence[float] = (),
     idle_w: float | None = None,
 ) -> Pace:
-    """Rates, and the power that goes with them; where that is beyond the card's limit, all are slowed down to meet it.
+    """Return rates, and the power that goes with them, within the card's limit.
 
-    A job that drew more than the limit when alone did so on a card with a higher one, which counts
-    then.
+    Where the power is beyond the limit, all are slowed down to meet it. A job that drew more than
+    the limit when alone did so on a card with a higher one, which counts then.
+
+    Args:
+        demands: demands of all jobs on the GPU.
+        capacity: what the GPU offers.
+        percentages: cap of each job in SMs; none given, none are capped.
+        idle_w: from idle_power.
 
     Source: mps-sharing-2024 V.C: longer runs seem to cancel what a lowered clock saves. Ours is
         that they do so exactly: power above idle falls as speed does. A limit without that would
@@ -154,6 +170,36 @@ def pace(
     return Pace(tuple(speed * throttle for speed in speeds), limit)
 
 
+class Prediction(Record):
+    """What jobs on one GPU are predicted to reach together, while all of them run.
+
+    Attributes:
+        stp: system throughput: sum of the jobs' speeds, 1 being that alone on the whole GPU; higher
+            is better.
+        antt: average normalized turnaround time: mean of their slowdowns; lower is better.
+    """
+
+    stp: float
+    antt: float
+
+
+def predict(
+    demands: Sequence[Demand], capacity: Capacity, percentages: Sequence[float]
+) -> Prediction:
+    """Predict STP and ANTT of jobs at given caps of SMs.
+
+    Args:
+        demands: demands of the jobs, one or more.
+        capacity: what the GPU offers.
+        percentages: cap of each job, above 0, 100 at most.
+
+    Source: STP and ANTT as in cd-search-ics18 6, which takes them from Eyerman and Eeckhout, IEEE
+        Micro 28(3), 2008.
+    """
+    speeds = pace(demands, capacity, percentages, idle_power(capacity)).speeds
+    return Prediction(fsum(speeds), fsum(1 / speed for speed in speeds) / len(speeds))
+
+
 def run_together(
     jobs: Sequence[Solo],
     capacity: Capacity,
@@ -163,8 +209,8 @@ def run_together(
     """Let jobs start together and run until the last ends; when one ends, the others become faster.
 
     Args:
-        jobs: on one GPU.
-        capacity: of the GPU.
+        jobs: jobs on one GPU.
+        capacity: what the GPU offers.
         percentages: cap of each job, kept to the end, as MPS does; none given, none are capped.
         idle_w: from idle_power.
 
@@ -177,14 +223,13 @@ def run_together(
     running = list(range(len(jobs)))
     while running:
         demands = [jobs[i].demand for i in running]
-        at = pace(
-            demands, capacity, [percentages[i] for i in running] if percentages else (), idle_w
-        )
+        caps = [percentages[i] for i in running] if percentages else ()
+        at = pace(demands, capacity, caps, idle_w)
         needed = [left[i] / speed for i, speed in zip(running, at.speeds, strict=True)]
         step = min(needed)
-        known = known and at.power_w is not None
-        energy += (at.power_w or 0.0) * step
         now += step
+        energy += (at.power_w or 0.0) * step
+        known = known and at.power_w is not None
         for i, speed, need in zip(running, at.speeds, needed, strict=True):
             left[i] = 0.0 if need <= step else max(0.0, left[i] - step * speed)
             ends[i] = now
@@ -193,7 +238,9 @@ def run_together(
 
 
 def system_throughput(alone_s: Sequence[float], together_s: Sequence[float]) -> float:
-    """STP: the sum over jobs of time alone / time together; n for n jobs that do not disturb each other.
+    """Return STP: the sum over jobs of time alone / time together.
+
+    It is n for n jobs that do not disturb each other.
 
     Source: Eyerman and Eeckhout, System-Level Performance Metrics for Multiprogram Workloads, IEEE
         Micro 28(3), 2008.
@@ -202,7 +249,9 @@ def system_throughput(alone_s: Sequence[float], together_s: Sequence[float]) -> 
 
 
 def normalized_turnaround(alone_s: Sequence[float], together_s: Sequence[float]) -> float:
-    """ANTT: the mean over jobs of time together / time alone; 1 for jobs that do not disturb each other.
+    """Return ANTT: the mean over jobs of time together / time alone.
+
+    It is 1 for jobs that do not disturb each other.
 
     Source: as system_throughput.
     """
@@ -212,7 +261,7 @@ def normalized_turnaround(alone_s: Sequence[float], together_s: Sequence[float])
 
 
 class Gain(Record):
-    """What sharing is predicted to bring, against the same work one after the other: 1 is nothing.
+    """What sharing is predicted to bring, against one job after the other: 1 is nothing.
 
     Attributes:
         throughput: sequential time / time.
@@ -225,20 +274,26 @@ class Gain(Record):
     energy_efficiency: float | None
 
     def product(self, throughput_weight: float, energy_weight: float) -> float | None:
-        """Throughput ** weight x energy efficiency ** weight: T x E at 1 and 1, T x T x E at 2 and 1 (IV.C)."""
+        """Return throughput ** weight x energy efficiency ** weight; None if that is unknown.
+
+        That is T x E at 1 and 1, and T x T x E at 2 and 1 (IV.C).
+        """
         if self.energy_efficiency is None:
             return None
         return float(self.throughput**throughput_weight * self.energy_efficiency**energy_weight)
 
     def log_product(self, throughput_weight: float, energy_weight: float) -> float:
-        """The same as a logarithm, of which an unknown efficiency takes no part: to compare by."""
+        """Return the logarithm of the product, to compare by; an unknown efficiency counts as 1."""
         return throughput_weight * log(self.throughput) + energy_weight * log(
             self.energy_efficiency or 1.0
         )
 
 
 def steady_gain(demands: Sequence[Demand], capacity: Capacity) -> Gain:
-    """Gain while all of them run, whatever their durations: one after the other each would do the same work."""
+    """Return the gain while all of them run, whatever their durations.
+
+    One after the other, each would do the same work.
+    """
     at = pace(demands, capacity, idle_w=idle_power(capacity))
     if not at.power_w:
         return Gain(fsum(at.speeds), None)

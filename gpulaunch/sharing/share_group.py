@@ -1,8 +1,8 @@
 """The life of a share group: one MPS control daemon for one user on one exact set of GPUs.
 
 It is started with the first of the group's jobs and ended with the last, under a lock of the
-group's own; who lives is what the allocation table says. docs/decisions/sharing.md tells why each
-part is as it is.
+group's own; the allocation table says which jobs live. docs/decisions/sharing.md tells why each
+part is made this way.
 """
 
 import json
@@ -35,14 +35,14 @@ class ShareGroup:
     """The jobs of this user that share exactly these GPUs.
 
     Args:
-        table: where their leases stand.
-        uuids: of the GPUs, ascending.
+        table: the table that their leases are in.
+        uuids: UUIDs of the GPUs, ascending.
         directory: the pipe directory of its daemon.
         patience_s: the longest wait for the MPS server.
 
     Attributes:
-        directory: as given.
-        daemon: of the group, whether it is there or not.
+        directory: the pipe directory of its daemon.
+        daemon: the daemon, whether it runs or not.
     """
 
     def __init__(
@@ -56,24 +56,25 @@ class ShareGroup:
         self._patience_s = patience_s
 
     def companion(self, record_fd: int) -> Companion:
-        """A process that leaves the group for this one, should that die or hand on the lease without doing so.
+        """Fork a process that leaves the group if this one dies without doing so.
+
+        It acts, too, if this process hands on the lease.
 
         Args:
             record_fd: the lease's record, open.
         """
-        looks_on = out_of_the_way(
-            os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY)
-        )  # to read it is not to hold it
+        # A descriptor that only reads the record does not hold its lock.
+        read_fd = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
 
         def act(word: bytes) -> None:
             if not word:
-                wait_until_unlocked(looks_on)
+                wait_until_unlocked(read_fd)
                 self.leave()
 
         try:
-            return Companion(act, looks_on)
+            return Companion(act, read_fd)
         finally:
-            os.close(looks_on)
+            os.close(read_fd)
 
     @contextmanager
     def entered(self, *, may_fork: bool = True) -> Iterator[None]:
@@ -109,7 +110,7 @@ class ShareGroup:
                     guard.tell(DISMISSED)
 
     def _guard(self) -> Companion:
-        """A process that ends a daemon which this one has started and not lived to see a member of."""
+        """Fork a process that ends the daemon if this one dies before the group has a member."""
 
         def act(word: bytes) -> None:
             if not word:
@@ -125,23 +126,23 @@ class ShareGroup:
         """End the daemon if no member is left; to be called when a lease has ended.
 
         Args:
-            patience_s: the longest wait for whoever is at the daemon; None for as long as that may
-                take.
+            patience_s: the longest wait for another launch that starts or ends the daemon; None for
+                as long as that may take.
 
         Returns:
-            Whether that has been seen to.
+            Whether the daemon has been seen to.
         """
         if not self._is_there():
             return True
-        with slow_lock.held(
-            self._lock_path, self._patience_s + _LOCK_MARGIN_S if patience_s is None else patience_s
-        ) as got:
+        if patience_s is None:
+            patience_s = self._patience_s + _LOCK_MARGIN_S
+        with slow_lock.held(self._lock_path, patience_s) as got:
             if got and not self.members():
                 self._end()
             return got
 
     def _is_there(self) -> bool:
-        """Whether anything of the group may be left; what lies in another one's directory is not ours."""
+        """Return whether anything of the group may be left in a directory of this user."""
         try:
             return is_own(self._base) and (
                 os.path.isdir(self.directory) or self.daemon.pid() is not None
@@ -154,40 +155,38 @@ class ShareGroup:
         return f"{self.directory}.lock"
 
     def members(self) -> list[Lease]:
-        """Live leases of the group."""
+        """Return the live leases of the group."""
         try:
             leases = self._table.peek().leases  # also those that no process holds, but a container
         except FailedError:  # somebody's record is damaged
             leases = self._table.own_leases()
-        own = [lease for lease in leases if lease.user_id == os.geteuid() and lease.share]
+        own = [lease for lease in leases if lease.user_id == os.geteuid()]
         return [
             lease for lease in own if lease.share and lease.share.pipe_directory == self.directory
         ]
 
     def _ensure_daemon(self) -> None:
-        """Make the daemon ready.
+        """Make the daemon ready, and say of a failure which jobs it concerns.
 
         Raises:
-            MpsError: it cannot be.
+            MpsError: it cannot be made ready.
         """
         members = self.members()
         try:
             self._make_ready(alone=not members)
         except MpsError as problem:
-            if members:
-                jobs = (
-                    "a job of the group still runs"
-                    if len(members) == 1
-                    else f"{len(members)} jobs still run"
-                )
-                raise MpsError(f"MPS: {problem}, and {jobs}") from None
-            raise MpsError(f"MPS: {problem}") from None
+            if not members:
+                raise MpsError(f"MPS: {problem}") from None
+            jobs = f"{len(members)} jobs still run"
+            if len(members) == 1:
+                jobs = "a job of the group still runs"
+            raise MpsError(f"MPS: {problem}, and {jobs}") from None
         except OSError as problem:
             reason = os.strerror(problem.errno or 0).lower()
             raise MpsError(f"{problem.filename or self.directory}: {reason}") from None
 
     def _make_ready(self, *, alone: bool) -> None:
-        """Use the daemon that is there; without members a dead or faulty one is replaced."""
+        """Use the daemon that runs; without members a dead or faulty one is replaced."""
         if self.daemon.pid() is None and not alone:
             raise MpsError("its control daemon is gone")
         if self.daemon.pid() is not None:
@@ -214,7 +213,7 @@ class ShareGroup:
 
 
 def sweep(base: str, table: Table) -> bool:
-    """End daemons of this table that nobody uses, because all who looked after them were killed.
+    """End daemons of this table that nobody uses, because all that looked after them were killed.
 
     Returns:
         Whether there were any.
@@ -232,32 +231,45 @@ def sweep(base: str, table: Table) -> bool:
 
 
 def group_directory(base: str, table: Table, uuids: Sequence[str]) -> str:
-    """The pipe directory of a group: each table and each set of GPUs has its own; its name is short, as sockets want.
+    """Return the pipe directory of a group.
+
+    Each table and each set of GPUs has its own; its name is short, for the path of a socket is.
 
     Args:
-        base: where this user's groups are.
-        table: where their leases stand.
-        uuids: of the GPUs, ascending.
+        base: directory of this user's groups.
+        table: the table that their leases are in.
+        uuids: UUIDs of the GPUs, ascending.
     """
     key = json.dumps([os.path.realpath(table.directory), *uuids]).encode()
     return os.path.join(base, f"{crc32(key):08x}")
 
 
 def serves_a_group(pid: int) -> bool:
-    """Whether a process is the MPS daemon or server of a share group: it belongs to all of its jobs, and to none."""
+    """Return whether a process is the MPS daemon or server of a share group.
+
+    It belongs to all of its jobs, and to none.
+    """
     directory = pipe_directory_of(pid)
     return directory is not None and is_of_a_group(directory)
 
 
 def group_of(table: Table, lease: Lease) -> ShareGroup | None:
-    """The share group that a lease of this user is in; None if its GPUs are its own, only described, or another's."""
+    """Return the share group that a lease of this user is in.
+
+    Returns:
+        None if its GPUs are its own, only described, or another user's.
+    """
     if lease.share is None or lease.share.pipe_directory is None or lease.user_id != os.geteuid():
         return None
     return ShareGroup(table, lease.share.group, lease.share.pipe_directory)
 
 
 def daemon_of(lease: Lease) -> Daemon | None:
-    """The MPS daemon of a lease, whoever's it is; None if its GPUs are its own, or only described."""
+    """Return the MPS daemon of a lease, of any user.
+
+    Returns:
+        None if its GPUs are its own, or only described.
+    """
     if lease.share is None or lease.share.pipe_directory is None:
         return None
     return Daemon(lease.share.pipe_directory, lease.share.group, lease.user_id)

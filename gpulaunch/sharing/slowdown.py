@@ -8,11 +8,13 @@ NOISE = 0.02
 
 
 def interference(slowdowns: Sequence[float]) -> float:
-    """Mean slowdown of the running jobs that a placement affects, and of the new one; 0 if there are none.
+    """Return the mean slowdown of the jobs that a placement affects; 0 if there are none.
+
+    These are the running jobs and the new one.
 
     Args:
-        slowdowns: of each job: its time with the others, divided by its time alone, less 1. Those
-            under 2 % count as 0.
+        slowdowns: slowdown of each job: its time with the others, divided by its time alone, less
+            1. Those under 2 % count as 0.
 
     Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as
         interference grows, so that minimising it would seek interference.
@@ -21,8 +23,6 @@ def interference(slowdowns: Sequence[float]) -> float:
         >>> interference([0.3, 0.01, 0.0])
         0.09999999999999999
     """
-    return (
-        sum(slowdown for slowdown in slowdowns if slowdown >= NOISE) / len(slowdowns)
-        if slowdowns
-        else 0.0
-    )
+    if not slowdowns:
+        return 0.0
+    return sum(slowdown for slowdown in slowdowns if slowdown >= NOISE) / len(slowdowns)

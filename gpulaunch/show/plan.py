@@ -1,12 +1,20 @@
 """A collocation plan -> its JSON document. Whatever is predicted stands under "predicted"."""
 
 from gpulaunch.errors import printable
-from gpulaunch.sharing.plan import Configuration, Configurations, Cost, Group, Member, Plan, Site
+from gpulaunch.sharing.plan import (
+    Configuration,
+    Configurations,
+    Cost,
+    Group,
+    GroupMember,
+    Plan,
+    PlanSite,
+)
 from gpulaunch.sharing.prediction import Gain
 from gpulaunch.show import Document
 
 
-def plan_document(plan: Plan, site: Site, gpu_model: str, *, idle_estimated: bool) -> Document:
+def plan_document(plan: Plan, site: PlanSite, gpu_model: str, *, idle_estimated: bool) -> Document:
     """What `gpulaunch plan --json` prints.
 
     Args:
@@ -36,7 +44,7 @@ def _cost(cost: Cost) -> Document:
     return {"time_s": _rounded(cost.time_s), "energy_j": _rounded(cost.energy_j)}
 
 
-def _predicted(cost: Cost, gain: Gain, site: Site) -> Document:
+def _predicted(cost: Cost, gain: Gain, site: PlanSite) -> Document:
     product = gain.product(site.objective.throughput_weight, site.objective.energy_weight)
     return {
         **_cost(cost),
@@ -46,7 +54,7 @@ def _predicted(cost: Cost, gain: Gain, site: Site) -> Document:
     }
 
 
-def _group(number: int, group: Group, site: Site) -> Document:
+def _group(number: int, group: Group, site: PlanSite) -> Document:
     return {
         "group": number,
         "gpu": group.gpu,
@@ -62,7 +70,7 @@ def _group(number: int, group: Group, site: Site) -> Document:
     }
 
 
-def _member(member: Member) -> Document:
+def _member(member: GroupMember) -> Document:
     flow = member.workflow
     return {
         "name": printable(flow.job.name),
@@ -75,7 +83,7 @@ def _member(member: Member) -> Document:
     }
 
 
-def _configurations(entry: Configurations, site: Site) -> Document:
+def _configurations(entry: Configurations, site: PlanSite) -> Document:
     return {
         "job": printable(entry.job.name),
         "repetitions": entry.job.repetitions,
@@ -85,7 +93,7 @@ def _configurations(entry: Configurations, site: Site) -> Document:
     }
 
 
-def _configuration(choice: Configuration, site: Site) -> Document:
+def _configuration(choice: Configuration, site: PlanSite) -> Document:
     predicted = _predicted(choice.cost, choice.gain, site)
     return {"tasks": choice.tasks, "workflows": choice.workflows, "predicted": predicted}
 

@@ -224,9 +224,9 @@ def _sharing_parts(
             parts.append(
                 Text(f"best for all together would be {_shares(optimum)}: {optimum.reason}", "dim")
             )
-    if chosen and chosen.prediction:
+    if chosen and chosen.residents and chosen.prediction:
         stp, antt = chosen.prediction.stp, chosen.prediction.antt
-        parts.append(Text(f"predicted by their curves: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
+        parts.append(Text(f"predicted: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
     return [*parts, Text()]
 
 

@@ -14,7 +14,7 @@ from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import Bounds, judge, preference
+from gpulaunch.sharing.interference import Bounds, judge, rank_group
 from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
     Gain,
@@ -24,6 +24,7 @@ from gpulaunch.sharing.prediction import (
     idle_power,
     normalized_turnaround,
     pace,
+    predict,
     rates,
     run_together,
     steady_gain,
@@ -423,6 +424,17 @@ def test_a_cap_is_read_off_the_curve(cap, rate) -> None:
     assert rates([demand, busy(50)], (cap, 100)) == pytest.approx((min(0.8, rate), 0.8))
 
 
+def test_prediction_of_a_group() -> None:
+    """STP is the sum of speeds, ANTT the mean of slowdowns, at the caps and within the power limit."""
+    pair = [replace(busy(50), curve=CURVE), busy(50)]
+    found = predict(pair, A100X, (35, 65))
+    assert as_list(found) == pytest.approx([0.6 + 0.8, (1 / 0.6 + 1 / 0.8) / 2])
+    hot = [busy(50, power_w=300.0), busy(50, power_w=300.0)]
+    speeds = pace(hot, A100X, idle_w=idle_power(A100X)).speeds
+    assert sum(speeds) < 1.6
+    assert predict(hot, A100X, (100, 100)).stp == pytest.approx(sum(speeds))
+
+
 def test_gain() -> None:
     """Throughput and energy efficiency of a steady mix, and their product by weights."""
     pair = [busy(50, power_w=157.0), busy(50, power_w=157.0)]
@@ -433,12 +445,12 @@ def test_gain() -> None:
     assert Gain(1.6, None).product(1, 1) is None
 
 
-# preference
+# rank_group
 
 
 def best(request: Demand, choices: list[list[Demand]], objective: str = "throughput") -> int:
     """Index of the residents that a job likes best."""
-    keys = [preference(request, residents, Objective(objective), A100X) for residents in choices]
+    keys = [rank_group(request, residents, Objective(objective), A100X) for residents in choices]
     return keys.index(min(keys))
 
 

@@ -13,15 +13,13 @@ from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, cd_search
-from gpulaunch.sharing.curve import keeps, percentage_for, rounded_down, saturates, throughput_at
-from gpulaunch.sharing.intensity import Knee, is_memory_intensive, knee, off_sm
+from gpulaunch.sharing.curve import keeps, percentage_for, round_down, saturates, throughput_at
+from gpulaunch.sharing.intensity import Knee, find_knee, is_memory_intensive, model_off_sm
 from gpulaunch.sharing.partition import (
     LEAST_LEFT,
     Allotment,
-    Prediction,
     allot_newcomer,
     partition,
-    predict,
 )
 
 PAPER = Machine()
@@ -189,15 +187,15 @@ MADE_UP_MERGE = Counters(llc_accesses_per_kilo_instruction=26.6 / 1.536, llc_hit
 
 def test_off_sm_model() -> None:
     """Eq. 1 and 2, worked out by hand: 2e9 x 1 access x 32 bytes x 24; 0.99 x 1000 + 0.01 x 200 x 0.5."""
-    found = off_sm(MADE_UP_LAVAMD, MADE_UP_GPU)
+    found = model_off_sm(MADE_UP_LAVAMD, MADE_UP_GPU)
     assert as_list(found) == pytest.approx([1536.0, 991.0])
-    found = off_sm(MADE_UP_LAVAMD, MADE_UP_GPU, dram_efficiency=1.0)
+    found = model_off_sm(MADE_UP_LAVAMD, MADE_UP_GPU, dram_efficiency=1.0)
     assert as_list(found) == pytest.approx([1536.0, 992.0])
 
 
 def test_network_bounds_the_supply() -> None:
     """DRAM that is faster than the network to it cannot be used up."""
-    found = off_sm(Counters(10, 0.0), replace(MADE_UP_GPU, dram_gb_per_s=5000))
+    found = model_off_sm(Counters(10, 0.0), replace(MADE_UP_GPU, dram_gb_per_s=5000))
     assert as_list(found) == pytest.approx([15.36, 1000.0])
 
 
@@ -205,7 +203,10 @@ def test_dram_utilization_alone_misleads() -> None:
     """Counters as the paper describes them, made up: LAVAMD with 1000 APKI and hardly any DRAM traffic is
     memory-intensive; MERGE with 13.3 % DRAM utilization is not.
     """
-    lavamd, merge = off_sm(MADE_UP_LAVAMD, MADE_UP_GPU), off_sm(MADE_UP_MERGE, MADE_UP_GPU)
+    lavamd, merge = (
+        model_off_sm(MADE_UP_LAVAMD, MADE_UP_GPU),
+        model_off_sm(MADE_UP_MERGE, MADE_UP_GPU),
+    )
     utilization = [0.01 * min(as_list(lavamd)) / 200, min(as_list(merge)) / 200]
     assert utilization == pytest.approx([0.04955, 0.133])
     assert is_memory_intensive(job("LAVAMD", counters=MADE_UP_LAVAMD), MADE_UP_GPU) is True
@@ -238,7 +239,7 @@ def test_unknown_figure(figure: str) -> None:
     """Without any one of the GPU's figures, counters say nothing."""
     gpu = replace(MADE_UP_GPU, **{figure: None})
     counted = job("", counters=MADE_UP_LAVAMD)
-    assert (is_memory_intensive(counted, gpu), knee(counted, gpu)) == (None, None)
+    assert (is_memory_intensive(counted, gpu), find_knee(counted, gpu)) == (None, None)
 
 
 # ----------------------------------------------------------------------------------------------------------- knee
@@ -263,7 +264,7 @@ def test_knee(
     sentence: str, points: list[tuple[float, float]], sm_count: int | None, want: int
 ) -> None:
     """The knee is the smallest size within 5 % of the best throughput."""
-    assert knee(job("", points), replace(UNCOUNTED, sm_count=sm_count)) == Knee(
+    assert find_knee(job("", points), replace(UNCOUNTED, sm_count=sm_count)) == Knee(
         want, estimated=False
     ), sentence
 
@@ -271,7 +272,7 @@ def test_knee(
 @pytest.mark.parametrize("points", [[], [(50, 7.0)], [(10, 1.0), (40, 4.0)]])
 def test_no_knee(points: list[tuple[float, float]]) -> None:
     """No curve, one of a single point, and one that ends while it grows have no knee."""
-    assert knee(job("", points), UNCOUNTED) is None
+    assert find_knee(job("", points), UNCOUNTED) is None
 
 
 def test_estimated_knee() -> None:
@@ -279,7 +280,7 @@ def test_estimated_knee() -> None:
 
     By hand: all from DRAM, 200 GB/s; an SM draws 1000 / 24 GB/s, so 4.8 SMs; 5 % less are 4.56, and 5 of 24 are 21 %.
     """
-    assert knee(job("", counters=Counters(1000, llc_hit_rate=0.0)), MADE_UP_GPU) == Knee(
+    assert find_knee(job("", counters=Counters(1000, llc_hit_rate=0.0)), MADE_UP_GPU) == Knee(
         21, estimated=True
     )
 
@@ -469,9 +470,9 @@ def test_estimates_are_marked() -> None:
 def test_whole_sms() -> None:
     """Percentages are the least that give so many SMs, and never none."""
     assert [percentage_for(n, 24) for n in (1, 7, 12, 24)] == [5, 30, 50, 100]
-    assert [rounded_down(p, 24) for p in (1, 4, 33, 34, 50, 100)] == [5, 5, 30, 34, 50, 100]
-    assert [rounded_down(p, 132) for p in range(1, 101)] == list(range(1, 101))
-    assert [rounded_down(p, None) for p in (-5, 0, 1, 100, 130)] == [1, 1, 1, 100, 100]
+    assert [round_down(p, 24) for p in (1, 4, 33, 34, 50, 100)] == [5, 5, 30, 34, 50, 100]
+    assert [round_down(p, 132) for p in range(1, 101)] == list(range(1, 101))
+    assert [round_down(p, None) for p in (-5, 0, 1, 100, 130)] == [1, 1, 1, 100, 100]
 
 
 # ------------------------------------------------------------------------------------------------------ newcomers
@@ -563,29 +564,6 @@ def test_reasons() -> None:
     assert allot_newcomer([], FLAT, [], UNCOUNTED).reason == (
         "alone: 19 % of the SMs keep it within 5 % of its best throughput"
     )
-
-
-# ----------------------------------------------------------------------------------------------------- prediction
-
-
-def test_prediction() -> None:
-    """By hand: the flat job keeps 19/20 of its speed, the linear one 81 %."""
-    found = predict([FLAT, LINEAR], [19, 81])
-    assert as_list(found) == pytest.approx([0.95 + 0.81, (1 / 0.95 + 1 / 0.81) / 2])
-
-
-def test_prediction_where_caps_overlap() -> None:
-    """Two linear jobs with all SMs each are as fast as with half each."""
-    assert (
-        predict([LINEAR, LINEAR], [100, 100])
-        == predict([LINEAR, LINEAR], [50, 50])
-        == Prediction(1.0, 2.0)
-    )
-
-
-def test_no_prediction() -> None:
-    """Without a curve of each there is none."""
-    assert predict([LINEAR, UNKNOWN], [50, 50]) is None
 
 
 # ----------------------------------------------------------------------------------------------------- properties

@@ -26,7 +26,7 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern
-from gpulaunch.records import Record, as_dict, field_names, replace
+from gpulaunch.records import Record, as_dict, as_list, field_names, replace
 
 Gpus = tuple[int, ...]
 MICRO = 1_000_000
@@ -605,7 +605,7 @@ def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
     if found is None:
         return None
     scores = found.scores
-    exact = scores[: field_names(Scores).index("fragmentation")]
+    exact = as_list(scores)[: field_names(Scores).index("fragmentation")]
     figures = [None if figure is None else micro(figure) for figure in exact]
     return (found.gpus, *figures, round(scores.fragmentation, 9), scores.communication_cost)
 
@@ -781,7 +781,7 @@ def test_vgg16_on_an_idle_dgx1() -> None:
         dgx1_problem(3, pattern=said.pattern, sensitive=said.bandwidth_sensitive), "preserve"
     )
     assert placement.gpus == (0, 2, 3)
-    assert placement.scores[:4] == (125, 60, 311, 622)
+    assert as_list(placement.scores)[:4] == [125, 60, 311, 622]
     assert placement.candidates == 56
 
 
@@ -829,4 +829,4 @@ def test_one_gpu_is_insensitive(free: Iterable[int]) -> None:
     placement = place(asked, "preserve")
     assert placement == place(dgx1_problem(1, sensitive=False, free=free), "preserve")
     assert placement.by == SPARING
-    assert placement.scores[:2] == (None, None)
+    assert as_list(placement.scores)[:2] == [None, None]

@@ -28,7 +28,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import replace
-from gpulaunch.sharing.capacity import Capacity, least
+from gpulaunch.sharing.capacity import Capacity, least_of
 from gpulaunch.sharing.interference import Bounds
 
 GIB = 1 << 30
@@ -488,9 +488,9 @@ def test_a_record_that_cannot_be_understood(path: str, value: object, want: str)
 
 def test_least_of_several() -> None:
     """What several GPUs offer is the least of each figure, and nothing where one of them is unknown."""
-    got = least([Capacity(16, 48, 80, 300.0), Capacity(32, 60, None, 250.0)])
+    got = least_of([Capacity(16, 48, 80, 300.0), Capacity(32, 60, None, 250.0)])
     assert got == Capacity(16, 48, None, 250.0)
-    assert least([]) == Capacity(0, 0)
+    assert least_of([]) == Capacity(0, 0)
 
 
 def sequence_of(*demands: Demand) -> Sequence[Lease]:

@@ -23,7 +23,7 @@ from gpulaunch.machine.smi_text import (
     text_document,
 )
 from gpulaunch.machine.topology import Topology
-from gpulaunch.records import replace
+from gpulaunch.records import as_list, replace
 
 LEGEND = """
 Legend:
@@ -315,7 +315,8 @@ def test_affinities(titles: str, cells: str, cpus: str | None, node: int | None)
         with pytest.raises(TextError, match=r"^row GPU0: which of .* is cannot be told$"):
             parse_topology_text(text)
     else:
-        assert parse_topology_text(text)[2:] == ((parse_cpuset(cpus),), (node,))
+        found = parse_topology_text(text)
+        assert as_list(found)[2:] == [(parse_cpuset(cpus),), (node,)]
 
 
 NOTHING = "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matrix"

@@ -28,6 +28,7 @@ from gpulaunch.decide.placement.utility import (
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.levels import distance, machine_tree
+from gpulaunch.records import as_list
 from gpulaunch.sharing.slowdown import interference
 
 
@@ -194,8 +195,8 @@ def test_small_graphs():
 
 def test_weights_sum_to_one():
     """Weights are proportions."""
-    assert weights_of(3, 0, 1) == (0.75, 0.0, 0.25)
-    assert weights_of(1e308, 1e308, 0) == (0.5, 0.5, 0.0)
+    assert weights_of(3, 0, 1) == Weights(0.75, 0.0, 0.25)
+    assert weights_of(1e308, 1e308, 0) == Weights(0.5, 0.5, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +339,7 @@ class Case(NamedTuple):
         stays = Counter(machine.socket_of[gpu] for gpu in self.free if gpu not in gpus)
         touched = {machine.socket_of[gpu] for gpu in gpus}
         w = sum(stays[socket] / machine.total[socket] for socket in touched) / len(touched)
-        costs = zip(self.weights, (t, i, w), strict=True)
+        costs = zip(as_list(self.weights), (t, i, w), strict=True)
         return round(0.1 / sum(weight * max(0.1, sqrt(cost)) for weight, cost in costs), 9)
 
     def answer(self) -> tuple[int, ...]:
