@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
 
 from gpulaunch.decide.decide import Wait
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
@@ -22,6 +21,7 @@ from gpulaunch.process.system import this_process
 from gpulaunch.profiles.pattern import graph_pattern
 from gpulaunch.records import replace
 from gpulaunch.sharing.mps_directories import inherited_variables
+from gpulaunch.typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from gpulaunch.launch.leaver import Leaver

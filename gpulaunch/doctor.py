@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.engine import ContainerEngine, Info
@@ -21,6 +20,7 @@ from gpulaunch.machine.find import Machine, load_driver
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 from gpulaunch.sharing import mps_daemon as mps
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu

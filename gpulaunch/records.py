@@ -15,16 +15,14 @@ To a type checker a record is a frozen dataclass.
 
 from itertools import count
 
-TYPE_CHECKING = False
+from gpulaunch.typing import TYPE_CHECKING, dataclass_transform
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from dataclasses import Field, replace
-    from typing import Any, ClassVar, Self, dataclass_transform
-else:
 
-    def dataclass_transform(**_: object) -> "Callable[[type], type]":
-        """Return a decorator that does nothing; type checkers know it as typing's."""
-        return lambda decorated: decorated
+    from gpulaunch.typing import Any, ClassVar, Self
+else:
 
     def replace(record: "Record", /, **changes: object) -> "Record":
         """Return a copy of the record with other values in the fields that are named."""

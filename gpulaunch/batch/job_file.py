@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
@@ -11,6 +10,7 @@ from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import portable, profile_within
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 SETTINGS_OF_A_JOB = (
     "profile",

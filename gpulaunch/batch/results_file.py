@@ -13,13 +13,13 @@ import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
 from gpulaunch.records import Record, as_dict, field_names
+from gpulaunch.typing import Any
 
 _LONGEST_S = 1e12
 _TIME = (-_LONGEST_S, _LONGEST_S)

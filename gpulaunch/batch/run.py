@@ -11,7 +11,6 @@ from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from signal import SIGCONT, SIGINT, SIGKILL, SIGTERM
-from typing import Any
 
 from gpulaunch.batch.results_file import Header, Result, ResultsFile
 from gpulaunch.batch.resume import look_back, processes_of
@@ -25,6 +24,7 @@ from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import Any
 
 
 class Counts(Record):

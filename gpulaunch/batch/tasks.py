@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from shutil import which
-from typing import Any
 
 from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import Refuse, Situation, decide
@@ -15,6 +14,7 @@ from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import SETTINGS, Settings
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 _DIGEST_CHARACTERS = 12
 

@@ -2,9 +2,9 @@
 
 import argparse
 from argparse import ArgumentTypeError, Namespace
-from typing import NoReturn
 
 from gpulaunch.errors import UsageError
+from gpulaunch.typing import NoReturn
 
 __all__ = ["ArgumentTypeError", "Namespace", "Parser", "add_json", "add_topology"]
 

@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import load_jobs
@@ -23,6 +22,7 @@ from gpulaunch.launch.settings import Settings
 from gpulaunch.process.job import end_by
 from gpulaunch.process.system import iso
 from gpulaunch.profiles.catalog import profiles_at_hand
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.show.terminal import ProgressLine

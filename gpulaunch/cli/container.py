@@ -1,12 +1,12 @@
 """`gpulaunch [OPTIONS] docker ...`: a container with GPUs of its own, or the command as it is."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.given import Given
 from gpulaunch.process.job import become
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.containers.engine import ContainerEngine

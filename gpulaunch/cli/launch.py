@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING, TextIO
 
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
@@ -25,6 +24,7 @@ from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.process.system import user_name
+from gpulaunch.typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.cli.json_status import JsonStatus

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any
 
 from gpulaunch.errors import GpulaunchError, printable
+from gpulaunch.typing import Any
 
 
 def say(kind: str, text: str) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
 from gpulaunch.errors import printable
@@ -13,6 +12,7 @@ from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.update_profile import check_own, keep
 from gpulaunch.profiles.pattern import PATTERNS, is_whole
 from gpulaunch.records import Record, as_dict
+from gpulaunch.typing import Any
 
 MOST_CSV_BYTES = 1 << 28
 

@@ -4,10 +4,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from gpulaunch.files.duration import format_duration
 from gpulaunch.simulate.engine import Moment
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.show.terminal import ProgressLine

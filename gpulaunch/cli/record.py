@@ -1,7 +1,6 @@
 """`--record` and `--record-to`: what a launch in passing tells of its job."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable
@@ -11,6 +10,7 @@ from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.measure.recording import Recording, absolute, write_run
 from gpulaunch.measure.update_profile import check_own, learn
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.measure.measured_run import Run

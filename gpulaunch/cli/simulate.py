@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
@@ -21,6 +20,7 @@ from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import read_trace
 from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace
 from gpulaunch.simulate.time_model import MODELS
+from gpulaunch.typing import Any
 
 _MOST_MACHINES = 100_000
 _MOST_JOBS = 200_000

@@ -2,7 +2,6 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
@@ -11,6 +10,7 @@ from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient

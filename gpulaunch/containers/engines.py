@@ -1,9 +1,9 @@
 """The container engines that launches go through, by the programs that people call."""
 
 import os
-from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from collections.abc import Callable

@@ -2,7 +2,6 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.choose import choose, pose_problem
 from gpulaunch.decide.needs import gpus_to_avoid
@@ -17,6 +16,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareOption, ShareSituation

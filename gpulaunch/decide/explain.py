@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import (
     Decision,
@@ -24,6 +23,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareOption

@@ -2,7 +2,6 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights
@@ -13,6 +12,7 @@ from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Client

@@ -4,12 +4,12 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from typing import Any, BinaryIO, TypeVar
 from zlib import crc32
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import has_value
 from gpulaunch.records import Record
+from gpulaunch.typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 

@@ -2,10 +2,10 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 Rule = type | tuple[float, float] | tuple[str, ...]
 """A type, the range of a number (both ends included; whole if both ends are), or the words."""

@@ -4,10 +4,10 @@ import re
 import tomllib
 from collections.abc import Sequence
 from datetime import date
-from typing import Any
 
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.fields import has_value
+from gpulaunch.typing import Any
 
 _MOST_BITS = 63
 _BYTE_ORDER_MARK = "\ufeff"

@@ -7,7 +7,6 @@ lock, and what has changed since is checked under it.
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from gpulaunch.decide.decide import Grant, Refuse, Situation, Wait, admitted_gpus
 from gpulaunch.errors import NotShareableError
@@ -32,6 +31,7 @@ from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import boot_id, now, seconds_since_boot, this_process
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share

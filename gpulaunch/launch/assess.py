@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
 from gpulaunch.launch.launch import Launch
@@ -13,6 +12,7 @@ from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # described machines load no driver
     from gpulaunch.machine.driver import OutsideUse

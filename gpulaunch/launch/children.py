@@ -13,13 +13,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
 
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.job import clean_environment
 from gpulaunch.process.libc import end_with_parent
 from gpulaunch.process.system import stat_fields
 from gpulaunch.records import Record
+from gpulaunch.typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """What ends a program, if nobody has said that it is to be ignored."""

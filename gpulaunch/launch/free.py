@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.leases.holders import holders, holders_of
@@ -26,6 +25,7 @@ from gpulaunch.machine.table_key import same_table
 from gpulaunch.process.ending import KILL_S, end_all, wait_for_one
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import is_same, state_of, user_name, user_of
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few leases need, the others do not load
     from gpulaunch.sharing.mps_daemon import Daemon

@@ -1,7 +1,5 @@
 """The settings of a launch, its profile and the machine -> the request."""
 
-from typing import Any
-
 from gpulaunch.decide import request as requests
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.utility import Weights
@@ -11,6 +9,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.collocation import slowdowns_both_ways
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.typing import Any
 
 
 def request_of(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import Refuse, Wait
 from gpulaunch.errors import TimedOutError
@@ -13,6 +12,7 @@ from gpulaunch.launch.keepers import Keeper, keeper_for
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.records import Record
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share

@@ -4,7 +4,6 @@ user's file, the host's file, in this order.
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from gpulaunch.containers.ways import WAYS
 from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
@@ -19,6 +18,7 @@ from gpulaunch.launch.given import Given
 from gpulaunch.leases.share import OBJECTIVES
 from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 _LEAST_MEMORY_BYTES = 1 << 20  # less would be a number without its unit
 

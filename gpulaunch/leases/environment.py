@@ -2,10 +2,10 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share

@@ -2,7 +2,6 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, checked
@@ -19,6 +18,7 @@ from gpulaunch.leases.record_fields import (
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, as_dict, as_list
+from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share

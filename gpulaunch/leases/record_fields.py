@@ -2,11 +2,11 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
+from gpulaunch.typing import Any
 
 VERSION = 1
 """Version of the records' format. A live record with another one stops decisions."""

@@ -3,13 +3,13 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.leases.record_fields import texts_of
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import Record, as_dict, as_list
+from gpulaunch.typing import Any, Literal
 
 OBJECTIVES = ("throughput", "energy", "product")
 """What jobs may share a GPU for (mps-sharing-2024 IV.B and IV.C)."""

@@ -1,8 +1,6 @@
 """A place in the queue, as a record that can be written down."""
 # pure: decides on plain values
 
-from typing import Any
-
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.leases.record_fields import (
     VERSION,
@@ -17,6 +15,7 @@ from gpulaunch.leases.record_fields import (
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, as_dict, as_list
+from gpulaunch.typing import Any
 
 MAX_NUMBER = 1 << 30
 """No queue gets as far as this: a ticket with a larger number was forged, and is not counted."""

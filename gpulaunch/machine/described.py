@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
-from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, OneOrEach, Path, checked, each
@@ -14,6 +13,7 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.records import Record, as_dict, replace
+from gpulaunch.typing import Any
 
 MAX_GPUS = 1024
 """In all machines of a description together."""

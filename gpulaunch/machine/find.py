@@ -1,7 +1,6 @@
 """The machine that a command is about: this one, as its driver reads it, or a described one."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine
@@ -9,6 +8,7 @@ from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.machine.driver import Build, Driver, OutsideUse

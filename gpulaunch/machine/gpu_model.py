@@ -2,11 +2,11 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, Path, checked
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 _FIGURES: FieldTable = {
     "compute_capability": str,

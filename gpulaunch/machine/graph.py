@@ -3,10 +3,10 @@
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any, Protocol
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.typing import Any, Protocol
 
 Attributes = Mapping[str, Any]
 

@@ -2,12 +2,12 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, TypeVar
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from gpulaunch.machine.graph import Attributes, Graph

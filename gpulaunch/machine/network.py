@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 from itertools import combinations
 from math import isclose
-from typing import Any
 from zlib import crc32
 
 from gpulaunch.errors import UsageError, quoted
@@ -22,6 +21,7 @@ from gpulaunch.machine.graph import (
 from gpulaunch.machine.link import Link, Wire, connect
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS
 from gpulaunch.records import Record, as_dict, field_names, replace
+from gpulaunch.typing import Any
 
 
 class Network(Record):

@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, islice, pairwise, takewhile
-from typing import Any
 
 from gpulaunch.errors import quoted
 from gpulaunch.machine.cpuset import parse_cpuset
@@ -23,6 +22,7 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 MAX_NVLINKS = 18
 """NVLinks of the best connected GPU so far (H100, B200): more in one row end in a switch that

@@ -1,12 +1,11 @@
 """The machine as a value: its GPUs and the best direct connection of every two of them."""
 # pure: decides on plain values
 
-from typing import TYPE_CHECKING
-
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
 from gpulaunch.records import Record, as_dict, replace
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.machine.graph import Graph

@@ -12,7 +12,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
 
 from gpulaunch.files import slow_lock
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
@@ -21,6 +20,7 @@ from gpulaunch.machine.link import Link
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import as_dict, as_list, field_names
+from gpulaunch.typing import Any
 
 MAX_AGE_S = 900.0
 LOCK_TIMEOUT_S = 10.0

@@ -7,10 +7,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
-from typing import IO
 
 from gpulaunch.errors import FailedError
 from gpulaunch.records import Record
+from gpulaunch.typing import IO
 
 LEAST_BYTES = 1 << 20
 MOST_BYTES = 1 << 30

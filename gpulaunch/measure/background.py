@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
 
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.launch.children import own_command
@@ -17,6 +16,7 @@ from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import descendants, end_all, family
 from gpulaunch.process.job import clean_environment
 from gpulaunch.process.libc import end_with_parent
+from gpulaunch.typing import Self
 
 _LOOP = """\
 trap 'kill $job 2>/dev/null; wait $job; exit' TERM

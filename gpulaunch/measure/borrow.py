@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_gpu_models, memory_of
@@ -10,6 +9,7 @@ from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
 from gpulaunch.measure.nearest_profile import Figures, nearest_profile
 from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.typing import Any
 
 
 def borrowed(document: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,7 +1,6 @@
 """Measure what this machine's links carry: idle GPUs, held under a lease, one all-reduce after the other."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gpulaunch.api import allocate
 from gpulaunch.decide.decide import leased_uuids
@@ -15,6 +14,7 @@ from gpulaunch.measure.all_reduce import Benchmark, find_benchmark, run
 from gpulaunch.measure.link_fit import Figure, Sample, kinds, others_of_class, samples, slow_links
 from gpulaunch.process.system import now
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 NAME = "gpulaunch topo --measure"
 

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.foreground import Over, Slice, rate_of, run_launch
@@ -12,6 +11,7 @@ from gpulaunch.measure.measured_run import Run, run_of
 from gpulaunch.measure.recording import STOPPED
 from gpulaunch.process.job import exit_status
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import Any
 
 SOURCE = "gpulaunch profile"
 

@@ -2,7 +2,6 @@
 # pure: decides on plain values
 
 from collections.abc import Iterator
-from typing import Any, cast
 
 from gpulaunch.measure.measured_run import GpuRun, Run
 from gpulaunch.measure.measured_runs import rounded
@@ -16,6 +15,7 @@ from gpulaunch.measure.traffic_graph import (
 )
 from gpulaunch.profiles.pattern import is_whole
 from gpulaunch.records import Record
+from gpulaunch.typing import Any, cast
 
 CERTAIN = 0.97
 """From this similarity on a named pattern is certain; under it, likely.

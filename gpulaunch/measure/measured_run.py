@@ -3,10 +3,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from math import fsum
-from typing import Any
 
 from gpulaunch.measure.usage import Figures, LinkBytes
 from gpulaunch.records import Record, as_dict, field_names, replace
+from gpulaunch.typing import Any
 
 RESERVATION_STEADY_PERCENTAGE = 95.0
 """Part of the time for which a reservation stands at its most: from when it is made until the

@@ -4,11 +4,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from math import fsum, sqrt
 from statistics import quantiles, stdev
-from typing import Any
 
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.measure.measured_run import SHARE, TIME_ACTIVE, Run, figures_of, is_reservation
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 WITHIN_POINTS = 10.0
 """How far a run's average utilization may be from that of the runs before, in points, and still

@@ -7,13 +7,13 @@ once, and never again; what fails now and then is missing in that reading.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import pynvml
 
 from gpulaunch.machine.nvidia.nvml import LOST, Card, LostGpuError
 from gpulaunch.measure.usage import LinkBytes, Reading
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 GPM_LEAST_S = 0.1
 """Two GPM samples must lie so far apart (nvml.h)."""

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gpulaunch.errors import UsageError, WouldWaitError, quoted
 from gpulaunch.launch.launch import Launch
@@ -16,6 +15,7 @@ from gpulaunch.measure.measured_runs import percentile_95, rounded
 from gpulaunch.measure.measuring_place import Site, check_sharable, find_site, names
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 RUNS = 5
 """Of each kind, as in topo-aware-sc17 5.1."""

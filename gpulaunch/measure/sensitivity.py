@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.errors import UsageError
@@ -13,6 +12,7 @@ from gpulaunch.measure.measured_launch import SOURCE, Job, Launched, Outcome, re
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.measuring_place import extremes, find_site, names
 from gpulaunch.records import replace
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.decide.placement.place import Candidate

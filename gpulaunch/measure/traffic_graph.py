@@ -4,10 +4,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from math import fsum
-from typing import Literal
 
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.records import Record
+from gpulaunch.typing import Literal
 
 NOISE_SHARE = 0.01
 """Pairs that exchanged less than this part of what the busiest pair did have no edge.

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.measure.borrow import borrowed
@@ -21,6 +20,7 @@ from gpulaunch.profiles.profile_file import (
     read_profile_file,
     write_sections,
 )
+from gpulaunch.typing import Any
 
 RECORDED = "gpulaunch --record"
 RESERVATION = (

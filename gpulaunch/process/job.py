@@ -13,13 +13,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
 
 from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, printable
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.libc import adopt_orphans, end_with_parent
 from gpulaunch.process.system import identify, stat_fields
 from gpulaunch.records import Record
+from gpulaunch.typing import NoReturn
 
 _SI_USER = (
     0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers

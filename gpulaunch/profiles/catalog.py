@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.data_files import (
@@ -18,6 +17,7 @@ from gpulaunch.profiles.chain import read_chain
 from gpulaunch.profiles.document.inherit import read_reference
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
 """Where profiles are looked for first: a batch has those there that its file of jobs brings

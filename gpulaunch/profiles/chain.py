@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
@@ -16,6 +15,7 @@ from gpulaunch.profiles.document.inherit import (
     with_variant,
 )
 from gpulaunch.profiles.profile import Profile, check_profile, check_whole, is_size
+from gpulaunch.typing import Any
 
 Find = Callable[[str, str], str]
 """Path of the profile that a file asks for: its name or path, and the path of the file that

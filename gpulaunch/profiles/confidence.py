@@ -2,11 +2,12 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+
+from gpulaunch.typing import Literal
 
 Confidence = Literal["certain", "likely", "guess"]
 
-CONFIDENCES: tuple[Confidence, ...] = get_args(Confidence)
+CONFIDENCES: tuple[Confidence, ...] = ("certain", "likely", "guess")
 """From the surest down."""
 
 

@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, ClassVar, Self
 
 from gpulaunch.errors import FieldError
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
@@ -19,6 +18,7 @@ from gpulaunch.profiles.document.section import (
     whole,
 )
 from gpulaunch.profiles.pattern import Pattern, given_pattern
+from gpulaunch.typing import Any, ClassVar, Self
 
 VERSION = 1
 """Of the format; a file that names none is of this one."""

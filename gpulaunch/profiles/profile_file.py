@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.data_files import config_directory
@@ -12,6 +11,7 @@ from gpulaunch.files.slow_lock import held
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
 from gpulaunch.profiles.catalog import profile_names
 from gpulaunch.profiles.profile import VERSION, check_profile, is_askable, parse_profile
+from gpulaunch.typing import Any
 
 LOCK_S = 3.0
 _LOCK = "profiles.lock"

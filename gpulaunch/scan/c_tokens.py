@@ -9,9 +9,9 @@ binaries, and want headers that are not here.
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Literal
 
 from gpulaunch.records import Record
+from gpulaunch.typing import Literal
 
 Kind = Literal["name", "number", "text", "mark"]
 

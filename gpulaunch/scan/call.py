@@ -1,10 +1,9 @@
 """What a scan works on and what it returns."""
 # pure: decides on plain values
 
-from typing import Literal
-
 from gpulaunch.profiles.confidence import Confidence
 from gpulaunch.records import Record
+from gpulaunch.typing import Literal
 
 Traffic = Literal["gradients", "each", "data", "setup", "small"]
 Amount = Literal["large", "small", "unknown"]

@@ -2,7 +2,8 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal
+
+from gpulaunch.typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import ast

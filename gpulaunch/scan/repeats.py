@@ -2,7 +2,8 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable
-from typing import TypeVar
+
+from gpulaunch.typing import TypeVar
 
 T = TypeVar("T")
 

@@ -2,10 +2,10 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.records import Record, field_names
+from gpulaunch.typing import Any
 
 
 class Capacity(Record):

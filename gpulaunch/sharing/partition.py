@@ -8,7 +8,6 @@ have left.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.profiles.demand import Demand
@@ -17,6 +16,7 @@ from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, Performance, cd_search
 from gpulaunch.sharing.curve import KEPT, percentage_for, round_down, throughput_at
 from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, curve_of, find_knee, is_memory_intensive
+from gpulaunch.typing import Literal
 
 LEAST_LEFT = 10
 """Percent below which SMs are not worth keeping for anybody.

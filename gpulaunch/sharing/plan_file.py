@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
@@ -18,6 +17,7 @@ from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import PlannedJob, PlanSite, find_circle
 from gpulaunch.sharing.prediction import idle_power
+from gpulaunch.typing import Any
 
 _QUEUE: FieldTable = {
     "gpu": str,

@@ -1,6 +1,6 @@
 """Values -> terminal tables, pictures and JSON documents."""
 
-from typing import Any
+from gpulaunch.typing import Any
 
 Document = dict[str, Any]
 """What is printed as JSON."""

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Mapping
 from io import BytesIO
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FailedError
+from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes  # noqa: TC004 - a type for others, too

@@ -6,7 +6,6 @@ Keys are added, never renamed.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from gpulaunch.containers.life import Standing
 from gpulaunch.decide.decide import Decision, Grant, Wait
@@ -23,6 +22,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.records import as_dict
 from gpulaunch.show import Document
 from gpulaunch.show.share_documents import share_option_document, sharing_document, sharing_lines
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.decide.explain import Alternative, Explanation

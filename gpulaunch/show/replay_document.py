@@ -1,11 +1,11 @@
 """Replays -> the document of `gpulaunch simulate --json`."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from gpulaunch.records import as_dict, field_names
 from gpulaunch.show import Document
 from gpulaunch.simulate.measures import Quartiles, Replay, ReplayedJob, quartiles
+from gpulaunch.typing import Any
 
 
 def replays_document(replays: Iterable[Replay]) -> Document:

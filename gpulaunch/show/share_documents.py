@@ -1,11 +1,10 @@
 """Values of sharing -> their part of the JSON documents, and plain lines made of them."""
 
-from typing import TYPE_CHECKING
-
 from gpulaunch.decide.decide import Grant
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.show import Document
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.decide.share_options import ShareOption

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import Decision, Grant
 from gpulaunch.decide.explain import Explanation
@@ -20,6 +19,7 @@ from gpulaunch.show import Document
 from gpulaunch.show.documents import age
 from gpulaunch.show.terminal import Fitted, Group, Table, Text, cut, figure, table_of
 from gpulaunch.show.topology.text import wrapped
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.decide.share_options import ShareOption

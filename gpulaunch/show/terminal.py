@@ -1,7 +1,6 @@
 """The door to rich: tables and text for a terminal. Only this file imports it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, TextIO
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.errors import printable
+from gpulaunch.typing import Literal, TextIO
 
 __all__ = [
     "Fitted",

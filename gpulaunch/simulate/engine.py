@@ -7,7 +7,6 @@ Jobs arrive, start when decide() grants them GPUs, run for as long as the time m
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import ceil
-from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Lease
@@ -17,6 +16,7 @@ from gpulaunch.simulate.cluster import Ahead, Cluster, Found, Remembered
 from gpulaunch.simulate.simulated_job import Job
 from gpulaunch.simulate.simulated_leases import ticket_of
 from gpulaunch.simulate.time_model import TimeModel
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.leases.ticket import Ticket

@@ -3,7 +3,8 @@
 
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
+
+from gpulaunch.typing import Any
 
 Row = dict[str, Any]
 """One job, by the keys of a file of jobs."""

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from gpulaunch.batch.job_file import read_jobs
 from gpulaunch.decide.decide import Grant, Situation, Wait, decide
@@ -26,6 +25,7 @@ from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace, trace_of
 from gpulaunch.simulate.time_model import MODELS
+from gpulaunch.typing import Any
 
 SIMULATED_MODELS = ("cut", "mapa")
 """Bandwidth models of the simulator; what was measured of a machine is not in its description."""

@@ -15,6 +15,7 @@ PACKAGE = ROOT / "gpulaunch"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROOMS = [  # from the floor up: a file imports from its own room and from those before it
+    "typing",
     "records",
     "errors",
     "files",

@@ -6,11 +6,11 @@ something else: a program of another user may be at the engine's socket.
 # pure: decides on plain values
 
 from collections.abc import Mapping
-from typing import Any
 
 from gpulaunch.containers.engine import Info
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.life import Container
+from gpulaunch.typing import Any
 
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
 

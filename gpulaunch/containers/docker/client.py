@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
-from typing import Any, TypeVar
 
 from gpulaunch.containers.docker import TITLE
 from gpulaunch.containers.docker.answers import (
@@ -26,6 +25,7 @@ from gpulaunch.containers.labels import LEASE_LABEL
 from gpulaunch.containers.life import Container
 from gpulaunch.errors import FailedError, printable
 from gpulaunch.records import replace
+from gpulaunch.typing import Any, TypeVar
 
 T = TypeVar("T")
 

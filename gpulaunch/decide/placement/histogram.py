@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import combinations
 from operator import getitem, mul
-from typing import TypeVar
+
+from gpulaunch.typing import TypeVar
 
 MOST_IN_TABLE = 16
 """Number of GPUs up to which the histograms of all sets are tabulated: 65,536 in 6 ms."""

@@ -3,10 +3,10 @@
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import TypeVar
 
 from gpulaunch.decide.placement.rank_search import RankSearch
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
+from gpulaunch.typing import TypeVar
 
 EXACT_RANKS = 8
 """Number of ranks up to which the best mapping is found; beyond, one that no exchange improves."""

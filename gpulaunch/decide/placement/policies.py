@@ -9,12 +9,12 @@ others choose one set by an algorithm of their own, which then comes before all 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Literal
 
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.records import Record
+from gpulaunch.typing import Literal
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
 """A figure by which a policy compares machines of a cluster."""

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import combinations
-from typing import Literal
 
 from gpulaunch.decide.placement.bounds import CutBounds, TrafficBounds, most_mapa
 from gpulaunch.decide.placement.candidates import places_of
@@ -21,6 +20,7 @@ from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.records import Record
+from gpulaunch.typing import Literal
 
 ScoreName = Literal[
     "nvlink",

@@ -4,7 +4,6 @@ A process, a container or a share group holds it; run() speaks to all three by o
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
 
 from gpulaunch.launch.keepers.process import ProcessKeeper
 from gpulaunch.launch.launch import Launch
@@ -13,6 +12,7 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.identity import Process
+from gpulaunch.typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share

@@ -6,13 +6,13 @@ works. Only a GPU that is lost, or has no identity, is left out.
 """
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import pynvml
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 

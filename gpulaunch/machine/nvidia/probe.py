@@ -7,7 +7,6 @@ Probing a box of eight takes long enough to feel, so find_machine keeps the answ
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import TypeVar
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
@@ -16,6 +15,7 @@ from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml import Card, NvlinkEnd, PciAddress, Unanswered
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import TypeVar
 
 T = TypeVar("T")
 

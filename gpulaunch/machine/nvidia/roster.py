@@ -6,9 +6,9 @@ which says what is odd.
 """
 
 import ctypes
-from typing import Any
 
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND

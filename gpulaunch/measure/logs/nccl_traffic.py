@@ -4,7 +4,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from math import fsum
-from typing import Any
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import LARGE_BYTES, Call, Endpoint, NcclLog
@@ -14,6 +13,7 @@ from gpulaunch.profiles.confidence import Confidence, weakest
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import Record, as_dict
+from gpulaunch.typing import Any
 
 FAST_GB_PER_S = 50.0
 SLOW_GB_PER_S = 12.0

@@ -2,11 +2,11 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpulaunch.profiles.document.section import Part, Section
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 MOST_BASES = 16
 """So many profiles may stand on each other."""

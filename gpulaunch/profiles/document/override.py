@@ -4,7 +4,6 @@
 import json
 import tomllib
 from collections.abc import Sequence
-from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.fields import checked, unknown
@@ -12,6 +11,7 @@ from gpulaunch.files.size import parse_size
 from gpulaunch.profiles.document.inherit import merged
 from gpulaunch.profiles.document.section import Key, Part
 from gpulaunch.profiles.profile import Profile, Variant, parse_profile
+from gpulaunch.typing import Any
 
 _ANY_NAME = "job"  # stands for one with a variant, which no file may have
 

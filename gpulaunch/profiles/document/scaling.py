@@ -4,11 +4,11 @@
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from math import ceil, log
-from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.profiles.document.section import Key, Number, Part
 from gpulaunch.profiles.profile import Profile
+from gpulaunch.typing import Any
 
 _SCALED = ("communication", "resources", "counters")
 """Sections whose figures grow with the problem."""

@@ -2,12 +2,12 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
 from gpulaunch.profiles.document.section import Key, Part, Section
 from gpulaunch.profiles.profile import Profile, Variant
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

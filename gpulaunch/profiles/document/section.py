@@ -14,11 +14,10 @@ many NamedTuple defaults would cost every launch a millisecond.
 
 from __future__ import annotations  # which costs every launch 0.5 ms less than evaluating them
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
-
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import AnyRule, ListOf, TableOf, checked
 from gpulaunch.files.fields import Path as Where
+from gpulaunch.typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 from gpulaunch.records import Record, replace
 from gpulaunch.show.canvas import INK, WIDTH, new_figure, svg_of
 from gpulaunch.show.profile.view import Matrix, Plot, ProfileView, Row
 from gpulaunch.show.terminal import figure as figure_text
 from gpulaunch.show.topology.layout import cut
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.show.canvas import Axes, Figure

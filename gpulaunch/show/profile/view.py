@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from math import floor, log10
 from operator import itemgetter
-from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
@@ -21,6 +20,7 @@ from gpulaunch.profiles.document.suspicion import suspicions
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
 from gpulaunch.show.terminal import figure
+from gpulaunch.typing import Any
 
 _MOST_RANKS = 32  # of which a matrix is drawn
 _MOST_PAIRS = 6  # that a line names

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from gpulaunch.show.canvas import INK, PAPER, add_legend, new_figure
 from gpulaunch.show.report.series import (
@@ -17,6 +16,7 @@ from gpulaunch.show.report.series import (
     time_unit,
 )
 from gpulaunch.simulate.measures import Replay
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.show.canvas import Axes

@@ -3,12 +3,12 @@
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.files.duration import format_duration
 from gpulaunch.records import Record
 from gpulaunch.simulate.measures import Level, Replay
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.show.canvas import Figure

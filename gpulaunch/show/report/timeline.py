@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
 from gpulaunch.errors import printable
 from gpulaunch.records import Record, replace
@@ -18,6 +17,7 @@ from gpulaunch.show.report.series import (
     time_unit,
 )
 from gpulaunch.simulate.measures import Replay, ReplayedJob
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.show.canvas import Axes, Figure

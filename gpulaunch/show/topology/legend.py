@@ -1,7 +1,6 @@
 """What the colours and lines of a picture mean, and the legend that says so."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 from xml.etree import ElementTree as ET
 
 from gpulaunch.machine.cards import Card
@@ -11,6 +10,7 @@ from gpulaunch.records import Record
 from gpulaunch.show.topology.element import add_element, add_text
 from gpulaunch.show.topology.layout import MARGIN
 from gpulaunch.show.topology.text import MEANINGS, link_classes
+from gpulaunch.typing import Literal
 
 StateKind = Literal["free", "leased", "shared", "outside", "drained"]
 

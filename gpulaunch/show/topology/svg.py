@@ -1,7 +1,6 @@
 """A machine -> a picture: one SVG document that needs nothing else."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 from xml.etree import ElementTree as ET
 
 from gpulaunch.errors import printable
@@ -47,6 +46,7 @@ from gpulaunch.show.topology.legend import (
     nvlink_width,
 )
 from gpulaunch.show.topology.text import link_name, socket_name, title, wrapped
+from gpulaunch.typing import Any
 
 _PANEL, _BAR = "#f3f5f8", "#d5dae2"
 _FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
