@@ -11,9 +11,9 @@ from gpulaunch.containers.ways import NO_WAY, describe_way
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.read_container import choose_way
-from gpulaunch.launch.read_launch import shown_machine, shown_settings, shown_table
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, load_driver

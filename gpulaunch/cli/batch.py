@@ -17,8 +17,9 @@ from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.given import Given
-from gpulaunch.launch.read_launch import read_grace, shown_machine
+from gpulaunch.launch.read_launch import read_grace
 from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.process.job import end_by
 from gpulaunch.process.system import iso
 from gpulaunch.profiles.catalog import profiles_at_hand

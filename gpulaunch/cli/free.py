@@ -8,8 +8,9 @@ from gpulaunch.cli.output import report, warn
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
-from gpulaunch.launch.read_launch import read_grace, shown_machine
+from gpulaunch.launch.read_launch import read_grace
 from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.find import Machine
 

@@ -9,8 +9,9 @@ from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S, shown_machine
+from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S
 from gpulaunch.launch.settings import SETTINGS, one_of
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.records import replace
 from gpulaunch.show.replay_document import replays_document

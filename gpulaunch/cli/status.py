@@ -8,7 +8,7 @@ from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.containers.life import Standing
 from gpulaunch.launch.free import left_over_holders
-from gpulaunch.launch.read_launch import read_shown
+from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.show.documents import status_document

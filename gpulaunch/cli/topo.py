@@ -9,7 +9,7 @@ from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text, write_text
-from gpulaunch.launch.read_launch import shown_machine
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.show.documents import topology_document

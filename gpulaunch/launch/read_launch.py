@@ -4,25 +4,18 @@ import os
 from collections.abc import Callable, Sequence
 
 from gpulaunch.decide import request as requests
-from gpulaunch.errors import UsageError, printable
-from gpulaunch.launch.given import Given
+from gpulaunch.errors import UsageError
 from gpulaunch.launch.launch import Launch, Patience
-from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.request_from_settings import request_of
-from gpulaunch.launch.settings import Setting, Settings
-from gpulaunch.leases.environment import LEASE_VARIABLE
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.table import Table
+from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.surroundings import Surroundings, is_private, read_surroundings
 from gpulaunch.machine.catalog import load_measurements
-from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.find import Machine, find_machine
-from gpulaunch.machine.table_key import same_table
+from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import counts_as_cuda
-from gpulaunch.process.system import user_name
 from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
 
 MAX_NAME_CHARACTERS = 1000
@@ -31,21 +24,6 @@ _ONLY_WHEN_SHARED = ("sm", "memory_bandwidth", "sm_percentage", "share_with", "o
 
 GRACE_S = 10.0
 BACKFILL_LIMIT_S = 1800.0
-
-
-class Surroundings(Record):
-    """Where a launch takes place.
-
-    Attributes:
-        machine: whose GPUs it is about.
-        within: the live lease on that machine that the launch runs inside of, or None.
-        visible: the value of CUDA_VISIBLE_DEVICES, or what the driver calls it, that restricts it,
-            or None.
-    """
-
-    machine: Machine
-    within: Lease | None
-    visible: str | None
 
 
 def read_launch(
@@ -77,7 +55,7 @@ def read_launch(
             "others"
         )
     profile = _profile(settings, label)
-    around = _with_measurements(settings, _surroundings(settings, warn))
+    around = _with_measurements(settings, read_surroundings(settings, warn))
     return Launch(
         command=tuple(command),
         request=read_request(
@@ -87,7 +65,7 @@ def read_launch(
         within=around.within,
         name=name,
         patience=_patience(settings),
-        private=_is_private(settings),
+        private=is_private(settings),
         by_uuid=bool(settings.get("uuid").value) or not counts_as_cuda(around.machine.topology),
         bind_cpu=settings.get("bind_cpu").value is not False,
         time_limit_s=settings.get("time_limit").value,
@@ -218,55 +196,6 @@ def _profile(settings: Settings, label: Label | None) -> Profile:
     return overridden(profile, instead)
 
 
-def shown_machine(
-    topology: str | None, warn: Callable[[str], None], *, use: bool = False
-) -> Machine:
-    """The machine that a command is to show: chosen as a launch would, except that a setting may hide real GPUs.
-
-    Args:
-        topology: what --topology says, or None.
-        warn: where to say what is odd but no failure.
-        use: whether to look who is at work on its GPUs.
-    """
-    return _surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
-
-
-class Shown(Record):
-    """What a command is about that looks at the table and launches nothing.
-
-    Attributes:
-        machine: whose GPUs.
-        table: where its leases stand.
-        within: the live lease on that machine that the command runs inside of, or None.
-        visible: the value of CUDA_VISIBLE_DEVICES that restricts a launch, or None.
-    """
-
-    machine: Machine
-    table: Table
-    within: Lease | None
-    visible: str | None
-
-
-def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
-    """The machine that a command is to show, and its table; see shown_machine."""
-    settings = shown_settings(topology)
-    around = _surroundings(settings, warn, may_hide=True)
-    table = shown_table(settings, described=around.machine.key is not None, warn=warn)
-    return Shown(around.machine, table, around.within, around.visible)
-
-
-def shown_settings(topology: str | None) -> Settings:
-    """The settings of a command that has --topology and no other option of a launch."""
-    return Settings(
-        {} if topology is None else {"topology": Given("--topology", topology)}, os.environ
-    )
-
-
-def shown_table(settings: Settings, *, described: bool, warn: Callable[[str], None]) -> Table:
-    """The table where launches with these settings take part."""
-    return open_table(described=described, warn=warn, private=_is_private(settings))
-
-
 def read_grace(settings: Settings) -> float:
     """Seconds between TERM and KILL."""
     return _or(settings.get("grace").value, GRACE_S)
@@ -287,30 +216,8 @@ def _patience(settings: Settings) -> Patience:
     )
 
 
-def _is_private(settings: Settings) -> bool:
-    return bool(settings.get("table").value == "private")
-
-
 def _or(value: float | None, built_in: float) -> float:
     return built_in if value is None else value
-
-
-def _surroundings(
-    settings: Settings, warn: Callable[[str], None], *, may_hide: bool = False, use: bool = True
-) -> Surroundings:
-    within = _inherited(settings, warn)
-    topology = settings.get("topology")
-    if topology.value is None and within and within.table:
-        topology = Setting(within.table.file, "")
-    ignored = settings.get("ignore_programs").value or ()
-    machine = find_machine(
-        topology.value, warn, "" if may_hide else topology.origin, ignored, use=use
-    )
-    same = within is not None and same_table(machine.key, within.table)
-    variable = DRIVERS[machine.topology.driver].visible_variable
-    # Inside a lease on another machine the variable is about the GPUs of that one.
-    visible = os.environ.get(variable) if same or within is None else None
-    return Surroundings(machine, within if same else None, visible)
 
 
 def _with_measurements(settings: Settings, around: Surroundings) -> Surroundings:
@@ -324,25 +231,3 @@ def _with_measurements(settings: Settings, around: Surroundings) -> Surroundings
         hint = None if around.machine.key else "'gpulaunch topo --measure' does it, on idle GPUs"
         raise UsageError(f"{model.origin}: nothing was measured of {topology.name}", hint)
     return replace(around, machine=replace(around.machine, topology=topology))
-
-
-def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
-    """The live lease of this user, on whatever machine, that this launch runs inside of."""
-    lease_id = os.environ.get(LEASE_VARIABLE)
-    if not lease_id:
-        return None
-    leases = open_table(described=True, warn=warn, private=_is_private(settings)).peek().leases
-    lease = next((lease for lease in leases if lease.id == lease_id), None)
-    if not lease:
-        warn(
-            f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its "
-            "own"
-        )
-        return None
-    if os.geteuid() not in (lease.user_id, 0):  # containers run as root for whoever launched them
-        warn(
-            f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its "
-            "own"
-        )
-        return None
-    return lease

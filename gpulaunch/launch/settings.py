@@ -6,9 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from gpulaunch.containers.ways import WAYS
-from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
-from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.placement.utility import Weights, weights_of
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
@@ -16,9 +13,12 @@ from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.size import parse_size
 from gpulaunch.launch.given import Given
 from gpulaunch.leases.share import OBJECTIVES
-from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
+from gpulaunch.typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpulaunch.decide.placement.utility import Weights
+    from gpulaunch.profiles.pattern import Pattern
 
 _LEAST_MEMORY_BYTES = 1 << 20  # less would be a number without its unit
 
@@ -63,6 +63,27 @@ def one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
     return parse
 
 
+# Imported late: what shows something reads few settings.
+
+
+def _policy(text: str) -> str:
+    from gpulaunch.decide.placement.policies import POLICIES
+
+    return one_of(POLICIES, "policy")(text)
+
+
+def _bandwidth_model(text: str) -> str:
+    from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
+
+    return one_of(BANDWIDTH_MODELS, "bandwidth model")(text)
+
+
+def _pattern(text: str) -> "Pattern":
+    from gpulaunch.profiles.pattern_file import load_pattern
+
+    return load_pattern(text)
+
+
 def _memory(text: str) -> int:
     try:
         size = parse_size(text)
@@ -103,7 +124,9 @@ def _percentage(text: str) -> int:
     return int(number)
 
 
-def _weights(text: str) -> Weights:
+def _weights(text: str) -> "Weights":
+    from gpulaunch.decide.placement.utility import weights_of
+
     try:
         communication, interference, fragmentation = map(float, text.split(","))
     except ValueError:
@@ -144,10 +167,10 @@ def _switch(text: str) -> bool:
 SETTINGS: dict[str, Callable[[str], Any]] = {
     "profile": str,
     "gpus": _gpus,
-    "policy": one_of(POLICIES, "policy"),
-    "pattern": load_pattern,
+    "policy": _policy,
+    "pattern": _pattern,
     "bandwidth_sensitive": _switch,
-    "bandwidth_model": one_of(BANDWIDTH_MODELS, "bandwidth model"),
+    "bandwidth_model": _bandwidth_model,
     "memory": _memory,
     "gpu_model": str,
     "only": _names,

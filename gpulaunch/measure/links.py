@@ -6,7 +6,7 @@ from gpulaunch.api import allocate
 from gpulaunch.decide.decide import leased_uuids
 from gpulaunch.decide.request import admit_visible
 from gpulaunch.errors import UsageError, WouldWaitError
-from gpulaunch.launch.read_launch import read_shown
+from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.machine.description import machine_document
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology

@@ -8,8 +8,9 @@ from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.given import Given
-from gpulaunch.launch.read_launch import Surroundings, read_request
+from gpulaunch.launch.read_launch import read_request
 from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.surroundings import Surroundings
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile

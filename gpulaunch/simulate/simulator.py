@@ -14,8 +14,8 @@ from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import document_text
-from gpulaunch.launch.read_launch import shown_machine
 from gpulaunch.launch.settings import one_of
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import replace

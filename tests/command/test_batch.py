@@ -18,7 +18,7 @@ from conftest import DGX, Launcher, ending_in_time, held, wait_for_end
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB
 from gpulaunch.cli.batch import _words
 from gpulaunch.cli.options import read_line
-from gpulaunch.launch.read_launch import shown_machine
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import replace
 from gpulaunch.simulate.engine import Rules, Stay, simulate
 from gpulaunch.simulate.read_simulation import read_trace

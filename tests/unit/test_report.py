@@ -16,7 +16,7 @@ from conftest import Launcher
 
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.files.duration import format_duration
-from gpulaunch.launch.read_launch import shown_machine
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import as_list, replace
 from gpulaunch.show.canvas import INK, PAPER, WIDTH
 from gpulaunch.show.replay_document import replays_document
