@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json({"findings": [as_dict(finding) for finding in findings]})
     else:
-        from gpulaunch.show.tables import findings_table
+        from gpulaunch.show.findings_table import findings_table
         from gpulaunch.show.terminal import draw
 
         draw(findings_table([as_dict(finding) for finding in findings]), sys.stdout)

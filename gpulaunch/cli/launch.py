@@ -173,7 +173,7 @@ def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
 def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
     from datetime import UTC, datetime
 
-    from gpulaunch.show.documents import waiting_lines
+    from gpulaunch.show.status import waiting_lines
 
     say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}")
     for line in waiting_lines(
@@ -198,7 +198,7 @@ def _silent(text: str) -> None:
 def _dry_run(
     launch: Launch, decision: Decision, situation: Situation, *, explained: bool, as_json: bool
 ) -> int:
-    from gpulaunch.show.documents import decision_document, decision_lines, explanation_document
+    from gpulaunch.show.decision import decision_document, decision_lines, explanation_document
 
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
     share = _share(launch, decision, situation)
@@ -263,7 +263,7 @@ def _explain_on_stderr(launch: Launch, decision: Decision, situation: Situation)
 
 
 def _explain(launch: Launch, decision: Decision, situation: Situation, stream: TextIO) -> None:
-    from gpulaunch.show.tables import explanation_table
+    from gpulaunch.show.decision_table import explanation_table
     from gpulaunch.show.terminal import draw
 
     draw(

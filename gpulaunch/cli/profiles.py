@@ -153,7 +153,7 @@ def _list(*, as_json: bool) -> int:
     if as_json:
         print_json([profile_document(profile, path) for path, profile in profiles])
     else:
-        from gpulaunch.show.tables import profiles_table
+        from gpulaunch.show.profile.table import profiles_table
         from gpulaunch.show.terminal import draw
 
         draw(profiles_table([profile for _, profile in profiles]), sys.stdout)

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.containers.life import Standing
-from gpulaunch.launch.free import left_over_holders
 from gpulaunch.launch.surroundings import read_shown
+from gpulaunch.leases.holders import left_over_holders
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.system import is_stopped, user_name
-from gpulaunch.show.documents import status_document
+from gpulaunch.show.status import status_document
 
 
 def _standings(seen: Snapshot) -> dict[str, Standing]:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(document)
     else:
-        from gpulaunch.show.tables import status_table
+        from gpulaunch.show.status_table import status_table
         from gpulaunch.show.terminal import draw
 
         draw(status_table(document, datetime.now(UTC)), sys.stdout)

@@ -12,7 +12,7 @@ from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
-from gpulaunch.show.documents import topology_document
+from gpulaunch.show.topology.document import topology_document
 
 
 def main(arguments: Sequence[str]) -> int:

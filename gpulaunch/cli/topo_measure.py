@@ -11,7 +11,7 @@ from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.machine.catalog import own_machine_file
 from gpulaunch.measure.link_fit import compare, slow_links
 from gpulaunch.measure.links import measure, measured_document
-from gpulaunch.show.documents import measurement_document
+from gpulaunch.show.measurement import measurement_document
 
 
 def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> int:
@@ -47,7 +47,7 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
     if as_json:
         print_json(measurement_document(result.topology, result.tool, comparisons))
     else:
-        from gpulaunch.show.tables import measurement_table
+        from gpulaunch.show.measurement_table import measurement_table
         from gpulaunch.show.terminal import draw
 
         draw(measurement_table(comparisons), sys.stdout)

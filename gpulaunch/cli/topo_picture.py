@@ -4,7 +4,7 @@ from gpulaunch.cli.output import warn
 from gpulaunch.files.write import write_text
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.process.system import user_name
-from gpulaunch.show.documents import status_document
+from gpulaunch.show.status import status_document
 from gpulaunch.show.topology.legend import GpuState
 from gpulaunch.show.topology.svg import topology_svg
 

@@ -3,11 +3,11 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.leases.holders import holders, holders_of
+from gpulaunch.leases.holders import holders
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
     LEASE_PREFIX,
@@ -31,22 +31,6 @@ if TYPE_CHECKING:  # what few leases need, the others do not load
     from gpulaunch.sharing.mps_daemon import Daemon
 
 _ATTEMPTS = 5
-
-
-def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[int]]:
-    """Leases whose launcher and job have both ended, by id, with the processes that still hold them; not containers'.
-
-    As far as those are visible here: of a lease without any visible process nothing can be told.
-    """
-    left: dict[str, list[int]] = {}
-    for lease in leases:
-        if lease.engine is None and not state_of(lease.launcher) and not state_of(lease.job):
-            found = holders_of(table.path_of(lease))
-            if found and not any(
-                is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found
-            ):
-                left[lease.id] = sorted(found)
-    return left
 
 
 def free(

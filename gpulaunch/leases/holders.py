@@ -1,14 +1,16 @@
 """Processes that hold a lease, and the guard that ends them when their launcher was killed."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import open_record
+from gpulaunch.leases.table import Table
 from gpulaunch.process.companion import Companion
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import end_all, marked
-from gpulaunch.process.system import user_of
+from gpulaunch.process.system import is_same, state_of, user_of
 
 
 def holders(record_fd: int) -> set[int]:
@@ -42,6 +44,22 @@ def holders_of(path: str) -> set[int]:
         return holders(fd)
     finally:
         os.close(fd)
+
+
+def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[int]]:
+    """Return what still holds leases whose launcher and job have both ended: pids by lease id.
+
+    Only processes that are visible here are found. Leases of containers are left out.
+    """
+    left: dict[str, list[int]] = {}
+    for lease in leases:
+        if lease.engine is None and not state_of(lease.launcher) and not state_of(lease.job):
+            found = holders_of(table.path_of(lease))
+            if found and not any(
+                is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found
+            ):
+                left[lease.id] = sorted(found)
+    return left
 
 
 def _has_open(pid: str, file: os.stat_result) -> bool:

@@ -17,9 +17,9 @@ from gpulaunch.profiles.document.section import Key, Part, Section, flag, number
 from gpulaunch.profiles.document.sections import Resources
 from gpulaunch.profiles.profile import Profile, parse_profile, profile_mistakes
 from gpulaunch.show.profile.picture import profile_svg
+from gpulaunch.show.profile.table import profiles_table
 from gpulaunch.show.profile.text import profile_text
 from gpulaunch.show.profile.view import NO_BREAK, ProfileView, Row, amount, label_of, view_of
-from gpulaunch.show.tables import profiles_table
 from gpulaunch.show.terminal import bar, draw
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,0 +1,173 @@
+"""Tables of a decision, as `gpulaunch --dry-run --explain` prints them.
+
+Colour adds to the words and never replaces them.
+"""
+
+from gpulaunch.decide.decide import Decision, Grant
+from gpulaunch.decide.explain import Explanation
+from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.decide.request import Request
+from gpulaunch.errors import printable
+from gpulaunch.files.size import format_size
+from gpulaunch.machine.gpu_names import gpus_named
+from gpulaunch.show.terminal import Group, Table, Text, cut, figure, table_of
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.decide.share_options import ShareOption
+    from gpulaunch.machine.gpu import Gpu
+    from gpulaunch.sharing.partition import Partition
+
+
+def explanation_table(request: Request, decision: Decision, explanation: Explanation) -> Group:
+    """Who was left out, the best candidates with their scores, why the winner won or what would work instead."""
+    parts: list[Table | Text] = []
+    if explanation.excluded:
+        table = table_of("left out", "because")
+        for why, gpus in _by_reason(explanation).items():
+            table.add_row(gpus, cut(why))
+        parts += [table, Text()]
+    parts += _sharing_parts(request, decision, explanation)
+    if isinstance(decision, Grant):
+        parts += _grant_parts(request, decision, explanation)
+    else:
+        parts += _alternative_parts(request, explanation)
+    return Group(*parts)
+
+
+def _sharing_parts(
+    request: Request, decision: Decision, explanation: Explanation
+) -> list[Table | Text]:
+    """The share groups that there are, what all would use together there, and whether the job may come."""
+    if request.sharing is None:
+        return []
+    columns = ("SM %", "BW %", "memory")
+    table = table_of("", "GPUs", *columns, "verdict on all together", right=columns)
+    chosen = decision.share_option if isinstance(decision, Grant) else None
+    for option, gpus in explanation.sharing:
+        sums, mark = option.verdict.sums, ">" if option == chosen else ""
+        figures = (figure(sums.sm_percentage), figure(sums.memory_bandwidth_percentage))
+        table.add_row(mark, gpus, *figures, format_size(sums.memory_bytes), _verdict(option))
+    parts: list[Table | Text] = [
+        Text(f"sharing for {request.sharing.client.objective.name}", "bold")
+    ]
+    parts += [table] if explanation.sharing else []
+    if isinstance(decision, Grant) and decision.exclusive_reason:
+        parts.append(Text(f"not shared: {printable(decision.exclusive_reason)}", "yellow"))
+    if chosen and chosen.allotment:
+        parts.append(
+            Text(f"{chosen.allotment.sm_percentage} % of the SMs: {chosen.allotment.reason}")
+        )
+        optimum = chosen.allotment.optimum
+        if len(optimum.sm_percentages) > 1:
+            parts.append(
+                Text(f"best for all together would be {_shares(optimum)}: {optimum.reason}", "dim")
+            )
+    if chosen and chosen.residents and chosen.prediction:
+        stp, antt = chosen.prediction.stp, chosen.prediction.antt
+        parts.append(Text(f"predicted: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
+    return [*parts, Text()]
+
+
+def _shares(optimum: "Partition") -> str:
+    """Such as "30 % / 70 %", or "50 % each"."""
+    percentages = optimum.sm_percentages
+    return (
+        f"{percentages[0]} % each"
+        if len(set(percentages)) == 1
+        else " / ".join(f"{p} %" for p in percentages)
+    )
+
+
+def _verdict(option: "ShareOption") -> Text:
+    """Whether the job may come, and who is there."""
+    verdict = Text(printable(option.refusal or "may come"), "red" if option.refusal else "green")
+    for note in () if option.refusal else option.verdict.notes:
+        verdict.append(f"; {note}", "yellow")
+    for lease in option.residents:
+        percentage = f", {lease.share.sm_percentage} % of the SMs" if lease.share else ""
+        job = lease.name or lease.profile or lease.command[0]
+        verdict.append(f"\nbeside {printable(job)} ({lease.id}){percentage}", "dim")
+    return verdict
+
+
+def _by_reason(explanation: Explanation) -> dict[str, str]:
+    """The GPUs that were left out, as people name them, by the reason that they share."""
+    reasons: dict[str, list[Gpu]] = {}
+    for left_out in explanation.excluded:
+        reasons.setdefault(left_out.why, []).append(left_out.gpu)
+    return {why: gpus_named(gpus) for why, gpus in reasons.items()}
+
+
+def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
+    columns = ("effective", "preserved", "lasting", "aggregate", "fragmentation", "cost")
+    table = table_of("", *columns, "GPUs", right=columns)
+    problem = grant.problem
+    for place, candidate in enumerate(explanation.candidates):
+        style = "bold green" if place == 0 else ""
+        gpus = cut(problem.format_set(candidate.gpus))
+        table.add_row(">" if place == 0 else "", *_score_cells(candidate.scores), gpus, style=style)
+    assumed = (
+        f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
+    )
+    sensitive = "bandwidth-sensitive" if problem.sensitive else "not bandwidth-sensitive"
+    pattern = (
+        request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
+    )
+    return [
+        Text(f"{_candidates(grant)}, bandwidths in GB/s", "bold"),
+        table,
+        Text(explanation.reason),
+        *_idle_part(explanation),
+        Text(
+            f"policy {request.policy.replace('_', '-')}, bandwidth model "
+            f"{request.bandwidth_model}, pattern"
+            f" {printable(pattern)}, {sensitive}{assumed}; in rank order: "
+            f"{problem.format_ranks(grant.placement.gpus)}",
+            "dim",
+        ),
+    ]
+
+
+def _idle_part(explanation: Explanation) -> list[Text]:
+    idle = explanation.if_idle
+    if idle is None:
+        return []
+    gpus = ",".join(map(str, idle.gpus))
+    return [
+        Text(
+            f"the idle machine would give {gpus} with {figure(idle.effective_bandwidth)} GB/s:"
+            f" {idle.instead} waits for as much",
+            "yellow",
+        )
+    ]
+
+
+def _alternative_parts(request: Request, explanation: Explanation) -> list[Table | Text]:
+    if not explanation.alternatives:
+        return [Text("nothing that asks for less would be granted now", "dim")]
+    table = table_of("instead", "effective, GB/s", "GPUs", right=("effective, GB/s",))
+    for alternative in explanation.alternatives:
+        gpus = ",".join(map(str, alternative.gpus))
+        found, least = alternative.effective_bandwidth, request.wishes.least_gb_per_s
+        of = f" of {least:g}" if least and found is not None else ""
+        table.add_row(printable(alternative.instead), figure(found) + of, cut(gpus))
+    return [Text("what would be granted now:", "bold"), table]
+
+
+def _candidates(grant: Grant) -> str:
+    count = grant.placement.candidates
+    if count == 1:
+        return "1 candidate"
+    compared = grant.placement.by and not grant.placement.chosen_by_policy
+    return f"{count} candidates, {'best' if compared else 'what the policy takes'} first"
+
+
+def _score_cells(scores: Scores) -> list[str]:
+    bandwidths = (
+        scores.effective_bandwidth,
+        scores.preserved_bandwidth,
+        scores.lasting_bandwidth,
+        scores.aggregate_bandwidth,
+    )
+    return [*map(figure, bandwidths), f"{scores.fragmentation:.2f}", str(scores.communication_cost)]

@@ -1,0 +1,20 @@
+"""The table of `gpulaunch doctor`."""
+
+from collections.abc import Sequence
+
+from gpulaunch.errors import printable
+from gpulaunch.show import Document
+from gpulaunch.show.terminal import Table, Text, table_of
+
+
+def findings_table(findings: Sequence[Document]) -> Table:
+    """What `gpulaunch doctor` found."""
+    colours = {"ok": "green", "warning": "yellow", "problem": "red"}
+    table = table_of("", "part", "found")
+    for finding in findings:
+        state = Text(finding["state"], colours[finding["state"]])
+        hint = f"\n{printable(finding['hint'])}" if finding["hint"] else ""
+        table.add_row(
+            state, finding["subject"], Text(printable(finding["text"])).append(hint, "dim")
+        )
+    return table

@@ -1,0 +1,33 @@
+"""The table of `gpulaunch topo --measure`."""
+
+from collections.abc import Sequence
+
+from gpulaunch.measure.link_fit import Comparison, kinds, model_errors
+from gpulaunch.show.terminal import Group, Text, figure, table_of
+
+_MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"}
+
+
+def measurement_table(comparisons: Sequence[Comparison]) -> Group:
+    """Every measured set beside what the models say, and how far those are off."""
+    columns = ("measured", "cut", "Eq. 2", "refit")
+    table = table_of("GPUs", *columns, "links of its best ring", right=columns)
+    for entry in comparisons:
+        figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
+        gpus = ",".join(map(str, entry.figure.sample.gpus))
+        table.add_row(gpus, *map(figure, figures), kinds(entry.figure.sample))
+    errors = model_errors(comparisons)
+    off = ", ".join(
+        f"{_MODELS[name]} {error:.3g}" for name, error in errors.items() if error is not None
+    )
+    lines = [Text(f"all-reduce bus bandwidth, GB/s; root mean square difference: {off}", "dim")]
+    if errors["refit"] is None:
+        lines.append(
+            Text("without numpy Eq. 2 is not fitted to this machine: pip install numpy", "dim")
+        )
+    else:
+        sets = "1 set" if len(comparisons) == 1 else f"{len(comparisons)} sets"
+        lines.append(
+            Text(f"refit: the 14 coefficients of Eq. 2 by least squares over these {sets}", "dim")
+        )
+    return Group(table, *lines)

@@ -1,0 +1,152 @@
+"""Tables of `gpulaunch status`."""
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+
+from gpulaunch.errors import printable
+from gpulaunch.files.size import format_size
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.show import Document
+from gpulaunch.show.status import age
+from gpulaunch.show.terminal import Group, Table, Text, cut, table_of
+
+
+def status_table(document: Document, now: datetime) -> Group:
+    """Who has what, since when, doing what.
+
+    Args:
+        document: from status_document.
+        now: aware; durations are counted up to it.
+    """
+    gpus = document["gpus"]
+    free = [gpu for gpu in gpus if gpu["free"]]
+    lines: list[Table | Text] = []
+    if document["leases"]:
+        shares = ["share"] if any(lease["shared"] for lease in document["leases"]) else []
+        table = table_of(
+            "GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",)
+        )
+        for lease in document["leases"]:
+            held, *others = _lease_cells(lease, now)
+            table.add_row(held, *([_share_cell(lease)] if shares else []), *others)
+        lines += [table, Text()]
+        lines += [
+            Text(
+                f"lease {lease['id']} is held by a left-over process of a job that has ended (pid "
+                f"{', '.join(map(str, lease['left_over_pids']))}): 'gpulaunch free {lease['id']}' "
+                "ends it",
+                "yellow",
+            )
+            for lease in document["leases"]
+            if lease["left_over_pids"]
+        ]
+        notes = [
+            Text(note, "yellow") for lease in document["leases"] if (note := _container_note(lease))
+        ]
+        lines += [*notes, Text()] if notes else []
+    if document["queue"]:
+        table = table_of(
+            "waiting",
+            "GPUs",
+            "user",
+            "since",
+            "ticket",
+            "profile",
+            "command",
+            right=("waiting", "since"),
+        )
+        for ticket in document["queue"]:
+            table.add_row(str(ticket["position"]), str(ticket["gpus"]), *_ticket_cells(ticket, now))
+        lines += [table, Text()]
+    lines += [
+        Text(f"GPU {gpu['name']} is in use outside gpulaunch: {printable(gpu['outside'])}", "red")
+        for gpu in gpus
+        if gpu["state"] == "outside"
+    ]
+    lines.append(Text(f"free: {_names(free) or 'none'}", "green" if free else "yellow"))
+    title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
+    models = {gpu["model"] for gpu in gpus}
+    return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
+
+
+def _container_note(lease: Document) -> str:
+    """Why a lease stays whose container does not run, or cannot be asked about."""
+    if lease["container_problem"]:
+        return (
+            f"lease {lease['id']} stays until its engine tells of its container: "
+            f"{lease['container_problem']}"
+        )
+    if lease["container_state"] in (None, "running"):
+        return ""
+    note = f"lease {lease['id']} stays: container {printable(lease['container_name'])} "
+    if lease["container_state"] == "exited":
+        return (
+            f"{note}has ended, and its restart policy may start it: 'gpulaunch free {lease['id']}' "
+            "ends that"
+        )
+    if lease["container_state"] == "created":
+        return f"{note}is made, and not started yet"
+    return f"{note}is {printable(lease['container_state'])}"
+
+
+def _names(gpus: Sequence[Document]) -> str:
+    """Ranges of whole GPUs, then MIG instances."""
+    whole = frozenset(gpu["index"] for gpu in gpus if gpu["name"] == str(gpu["index"]))
+    return ",".join(
+        filter(
+            None,
+            [format_cpuset(whole), *(gpu["name"] for gpu in gpus if gpu["index"] not in whole)],
+        )
+    )
+
+
+def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
+    profile = printable(lease["profile"] or "")
+    if (
+        lease["assumed"] and len(lease["gpus"]) > 1
+    ):  # a GPU alone has no traffic that could be assumed
+        profile = f"{profile} (assumed)" if profile else "assumed"
+    gpus = ",".join("?" if name is None else name for name in lease["gpu_names"])
+    inside = f"in {lease['parent']}: " if lease["parent"] else ""
+    inside += f"container {lease['container_name']}: " if lease["container_name"] else ""
+    since = age(lease["started_at"], now)
+    return [
+        gpus,
+        printable(lease["user"]),
+        since,
+        lease["id"],
+        Text(profile),
+        cut(inside + _doing(lease)),
+    ]
+
+
+def _share_cell(lease: Document) -> str:
+    if not lease["shared"]:
+        return "all"
+    return f"{lease['sm_percentage']} %, {format_size(lease['share_memory_bytes'])}"
+
+
+def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
+    stopped = (
+        "stopped, so others pass: "
+        if ticket["stopped"]
+        else "choosy, so others may pass: " * ticket["choosy"]
+    )
+    since = age(ticket["since"], now)
+    profile = printable(ticket["profile"] or "")
+    return [
+        printable(ticket["user"]),
+        since,
+        ticket["id"],
+        Text(profile),
+        cut(stopped + _doing(ticket)),
+    ]
+
+
+def _doing(record: Document) -> str:
+    return record["name"] or " ".join(map(_quoted, record["command"]))
+
+
+def _quoted(argument: str) -> str:
+    return argument if argument.isalnum() else shlex.quote(argument)
