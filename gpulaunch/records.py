@@ -102,13 +102,18 @@ class Record(metaclass=RecordType):
             """Make a value from fields by position and by name."""
             if next(cls._made) == OFTEN:
                 cls.__new__ = staticmethod(cls._constructor())
-            given = dict(zip(cls._fields, values, strict=False), **named)
-            filled = {**cls._defaults, **given}
-            if len(given) != len(values) + len(named) or filled.keys() != set(cls._fields):
-                return cls._constructor()(cls, *values, **named)  # raises Python's own TypeError
             made = object.__new__(cls)
-            for name, value in filled.items():
+            fields, given = cls._fields, len(values)
+            for name, value in zip(fields, values, strict=False):
                 _set(made, name, value)
+            rest = {**cls._defaults, **named} if named else cls._defaults
+            try:
+                for name in fields[given:]:
+                    _set(made, name, rest[name])
+            except KeyError:  # a field is missing
+                return cls._constructor()(cls, *values, **named)  # raises Python's own TypeError
+            if given > len(fields) or not named.keys() <= set(fields[given:]):
+                return cls._constructor()(cls, *values, **named)  # raises it likewise
             return made
 
     def __setattr__(self, name: str, value: object) -> None:
