@@ -1,4 +1,4 @@
-"""The same from Python: GPUs for the process that asks, in the same table, by the same rules."""
+"""The Python interface: GPUs for the calling process, by the rules and the table of launches."""
 
 import logging
 import os
@@ -34,12 +34,12 @@ class HeldLease:
     """GPUs that this process holds until it releases them or ends, however it ends.
 
     Attributes:
-        id: of the lease, as `gpulaunch status` shows it.
-        gpus: indices, in rank order.
-        uuids: the same GPUs' identities.
-        env: the variables that tell a job its GPUs.
-        reason: why these GPUs.
-        sm_percentage: its share of their SMs if it shares them; None if they are its own.
+        id: id of the lease, as `gpulaunch status` shows it.
+        gpus: indices of the GPUs, in rank order.
+        uuids: UUIDs of the GPUs, in rank order.
+        env: environment variables that tell a job its GPUs.
+        reason: why these GPUs were chosen.
+        sm_percentage: its share of their SMs, 1-100, if it shares them; None if they are its own.
     """
 
     def __init__(self, launch: Launch, table: Table, held: Acquired["_ThisProcess"]) -> None:
@@ -60,11 +60,13 @@ class HeldLease:
         self._held: Acquired[_ThisProcess] | None = held
         self._owner = os.getpid()
         self._replaced: dict[str, str | None] = {}
-        self._leaver = _leaver(held)
+        self._leaver = _start_leaver(held)
 
     def apply(self) -> None:
-        """Set the variables in this process's environment, until the release. CUDA reads them when it starts: call
-        this before anything that starts it, such as torch.cuda or jax.
+        """Set the variables of `env` in this process's environment until the release.
+
+        CUDA reads them when it starts: call this before anything that starts it, such as torch.cuda
+        or jax.
 
         Raises:
             FailedError: the lease has been released.
@@ -74,19 +76,20 @@ class HeldLease:
         variables: dict[str, str | None] = {**inherited_variables(), **self.env}
         for name, value in variables.items():
             self._replaced.setdefault(name, os.environ.get(name))
-            _set(name, value)
+            _set_variable(name, value)
 
     def release(self) -> None:
         """Free the GPUs; a second call does nothing.
 
-        In a forked child it only lets go: the lease is the parent's.
+        In a forked child it only closes the child's copy of the lease, which stays the parent's.
         """
         held, self._held = self._held, None
         if held is None:
             return
         for name, value in self._replaced.items():
-            if os.environ.get(name) == self.env.get(name):  # else it is another lease's by now
-                _set(name, value)
+            # A variable that has changed since is another lease's by now.
+            if os.environ.get(name) == self.env.get(name):
+                _set_variable(name, value)
         if os.getpid() == self._owner:
             release(self._table, held.record, held.lease)
             if self._leaver:
@@ -103,7 +106,9 @@ class HeldLease:
         leaver.dismiss()
 
     def fileno(self) -> int:
-        """Descriptor of the lease: a child process that has it open holds the GPUs, too (subprocess: pass_fds).
+        """Return the lease's descriptor; a child process that inherits it holds the GPUs, too.
+
+        With subprocess, pass it in pass_fds.
 
         Raises:
             FailedError: the lease has been released.
@@ -113,7 +118,7 @@ class HeldLease:
         return self._held.record.fd
 
     def __enter__(self) -> Self:
-        """The lease itself."""
+        """Return the lease itself."""
         return self
 
     def __exit__(
@@ -122,23 +127,23 @@ class HeldLease:
         problem: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Free the GPUs, whatever happened."""
+        """Free the GPUs, also after an exception."""
         self.release()
 
     def __repr__(self) -> str:
-        """Such as <lease c3d9528f5152: GPUs 0,3>."""
+        """Return a text such as <lease c3d9528f5152: GPUs 0,3>."""
         return f"<lease {self.id}: GPUs {','.join(map(str, self.gpus))}>"
 
 
-def _set(name: str, value: str | None) -> None:
+def _set_variable(name: str, value: str | None) -> None:
     if value is None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
 
 
-def _leaver(held: Acquired["_ThisProcess"]) -> "Leaver | None":
-    """Who sees to the MPS daemon should this process end without releasing."""
+def _start_leaver(held: Acquired["_ThisProcess"]) -> "Leaver | None":
+    """Start the helper that leaves the share group if this process is killed; None without one."""
     share = held.lease.share
     if share is None or share.pipe_directory is None:
         return None
@@ -148,13 +153,13 @@ def _leaver(held: Acquired["_ThisProcess"]) -> "Leaver | None":
 
 
 class _ThisProcess:
-    """This process holds the lease itself."""
+    """The claimant of a lease that this process itself holds."""
 
     def __init__(self) -> None:
         self.process = this_process()
 
     def dismiss(self) -> None:
-        """Nothing was made."""
+        """Do nothing: no process was started."""
 
 
 def allocate(
@@ -191,50 +196,50 @@ def allocate(
     wait: bool | None = None,
     wait_timeout: float | str | None = None,
 ) -> HeldLease:
-    """Hold GPUs for this process, chosen as `gpulaunch` would for a job. Settings apply as they do there.
+    """Take a lease of GPUs for this process, by the rules and settings of a launch.
 
     Args:
-        gpus: how many, or "all"; None for what the profile or a setting says, else 1.
-        profile: name or file.
-        policy: such as "preserve" or "topo-aware"; docs/placement.md lists them.
-        pattern: such as "ring" or "all-to-all", a file, or a networkx graph of the ranks with
-            `weight` at its edges.
+        gpus: number of GPUs, or "all"; None for that of the profile or the settings, else 1.
+        profile: name or file of the job's profile.
+        policy: policy such as "preserve" or "topo-aware"; docs/placement.md lists them.
+        pattern: communication pattern: a name such as "ring" or "all-to-all", a file, or a networkx
+            graph of the ranks with `weight` at its edges.
         sensitive: whether faster links make the job faster.
         bandwidth_model: "cut", "mapa" or "measured".
-        memory: least memory of each GPU, in bytes or such as "16GiB".
-        gpu_model: only GPUs whose product name contains this.
-        only: choose among these GPUs, by index or UUID.
-        exclude: do not choose these.
-        require: these must be among the chosen ones.
-        nvlink: only GPUs that NVLink joins.
+        memory: least memory of each GPU, in bytes or as text such as "16GiB".
+        gpu_model: text that the product names of the GPUs must contain.
+        only: indices or UUIDs of the GPUs to choose among.
+        exclude: indices or UUIDs of GPUs that must not be chosen.
+        require: indices or UUIDs of GPUs that must be chosen.
+        nvlink: whether NVLink must join the GPUs.
         min_bandwidth: least effective bandwidth, GB/s.
-        numa: "strict" for GPUs of one NUMA node.
-        single_node: only GPUs of one machine, of a topology that has several.
-        one_per_node: each GPU in a machine of its own.
-        apart_from: keep off the sockets of jobs with this name or profile.
-        host_bandwidth: what each GPU's process moves in its socket's memory, GB/s.
-        min_utility: 0 to 1; under this policy topo-aware-p waits.
-        utility_weights: of communication, interference and fragmentation.
-        share: share them through CUDA MPS with other jobs of this user, if that hurts nobody.
-        sm: average SM utilization, 0-100; with `memory` and the next one instead of what the
-            profile says.
-        memory_bandwidth: average memory-bandwidth utilization, 0-100.
-        sm_percentage: share of SMs to have then, 1-100.
-        share_with: profiles of jobs that are still to come, for which room is left.
-        objective: "throughput", "energy" or "product".
+        numa: "strict" for GPUs of one NUMA node, or "any".
+        single_node: whether the GPUs must be in one machine, if the topology has several.
+        one_per_node: whether each GPU must be in a machine of its own.
+        apart_from: names or profiles of jobs whose sockets must not be used.
+        host_bandwidth: traffic of each GPU's process in its socket's memory, GB/s.
+        min_utility: least utility, 0 to 1, with which the policy topo-aware-p does not wait.
+        utility_weights: weights of communication, interference and fragmentation.
+        share: whether to share GPUs through CUDA MPS with other jobs of this user, where the
+            interference rule allows it.
+        sm: average SM utilization, 0-100, in place of the profile's.
+        memory_bandwidth: average memory-bandwidth utilization, 0-100, in place of the profile's.
+        sm_percentage: share of the SMs of shared GPUs, 1-100.
+        share_with: profiles of later jobs for which to leave room on shared GPUs.
+        objective: purpose of sharing: "throughput", "energy" or "product".
         uuid: whether CUDA_VISIBLE_DEVICES names GPUs by UUID.
-        topology: name or file of a described machine, instead of this one.
-        name: what `gpulaunch status` calls it.
-        wait: queue for GPUs that are busy.
-        wait_timeout: queue for so long at most, in seconds or such as "10m".
+        topology: name or file of a described machine to use in place of this one.
+        name: name of the lease in `gpulaunch status`.
+        wait: whether to queue for GPUs that are busy.
+        wait_timeout: longest time to queue, in seconds or as text such as "10m".
 
     Returns:
         The lease, to be used in a `with` statement.
 
     Raises:
         WouldWaitError: the GPUs are busy, and waiting was not asked for.
-        TimedOutError: they were busy for as long as wait_timeout.
-        UsageError: what is asked for can never be.
+        TimedOutError: the GPUs were busy until wait_timeout.
+        UsageError: the request can never be granted.
         FailedError: the machine or the table cannot be read.
 
     Example:
@@ -275,7 +280,7 @@ def allocate(
         "wait_timeout": wait_timeout,
     }
     given = {
-        "bandwidth_sensitive" if key == "sensitive" else key: Given(key, _text(value))
+        "bandwidth_sensitive" if key == "sensitive" else key: Given(key, _to_text(value))
         for key, value in asked.items()
         if value is not None
     }
@@ -291,7 +296,7 @@ def allocate(
     if launch.mps:
         launch = replace(launch, mps=replace(launch.mps, may_fork=False))
     table = table_of(launch, _log.warning)
-    held = acquire(launch, table, Callbacks(_log.warning, _waiting), lambda *_: _ThisProcess())
+    held = acquire(launch, table, Callbacks(_log.warning, _log_waiting), lambda *_: _ThisProcess())
     if isinstance(held, Acquired):
         if held.grant.exclusive_reason:
             _log.warning("not shared: %s", held.grant.exclusive_reason)
@@ -301,12 +306,12 @@ def allocate(
     raise UsageError(held.reason)
 
 
-def _waiting(reason: str, seen: Snapshot) -> None:
+def _log_waiting(reason: str, seen: Snapshot) -> None:
     _log.info("waiting as number %d in the queue: %s", len(seen.tickets) + 1, reason)
 
 
-def _text(value: object) -> str:
-    """A value as it would stand on the command line."""
+def _to_text(value: object) -> str:
+    """Return a value as text of the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Iterable) and not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What works on this machine, and what does not: each part that a launch stands on, looked at by itself."""
+"""A diagnosis of this machine: each part that launches need is checked by itself."""
 
 import os
 from collections.abc import Callable
@@ -28,35 +28,37 @@ if TYPE_CHECKING:
 
 
 def diagnose(topology: str | None) -> list[Finding]:
-    """Look at everything; nothing is taken or changed.
+    """Check every part and return the findings; nothing is taken or changed.
 
     Args:
-        topology: what --topology says, or None.
+        topology: value of --topology, or None.
 
     Raises:
         UsageError: the settings are wrong.
     """
     settings = shown_settings(topology)
     machine: list[Machine] = []
-    findings = _checked("GPUs", lambda _: _gpus(topology, machine))
+    findings = _run_check("GPUs", lambda _: _check_gpus(topology, machine))
     described = bool(machine and machine[0].key)
     if machine and not described:
-        findings += _driver(machine[0].topology)
+        findings += _check_driver(machine[0].topology)
     if machine and (described or mps.program()):
-        findings += _sharing(machine[0])
-    findings += _checked("state directory", lambda warn: _state(settings, described, warn))
+        findings += _check_sharing(machine[0])
+    findings += _run_check(
+        "state directory", lambda warn: _check_state_directory(settings, described, warn)
+    )
     for engine in all_engines():
-        findings += _container_engine(engine, settings, machine)
+        findings += _check_engine_and_containers(engine, settings, machine)
     return findings
 
 
 _RIGHTS = "'sudo gpulaunch setup' makes a directory that is root's and everybody's"
 
 
-def _checked(
+def _run_check(
     subject: str, check: Callable[[Callable[[str], None]], list[Finding]]
 ) -> list[Finding]:
-    """What a check finds; what it warns of, and what makes it fail, are problems."""
+    """Return what a check finds; its warnings, and an error that ends it, become problems."""
     warned: list[Finding] = []
     try:
         found = check(lambda text: warned.append(Finding(subject, "problem", text, _RIGHTS)))
@@ -65,32 +67,30 @@ def _checked(
     return found + warned
 
 
-def _gpus(topology: str | None, machine: list[Machine]) -> list[Finding]:
-    found = shown_machine(topology, _silent)
+def _check_gpus(topology: str | None, machine: list[Machine]) -> list[Finding]:
+    """Check that the machine can be read, and append it to `machine`."""
+    found = shown_machine(topology, _ignore_warning)
     machine.append(found)
     models = ", ".join(sorted({gpu.model for gpu in found.topology.gpus}))
     text = f"{found.topology.name}: {gpus_text(len(found.topology.gpus))} ({models})"
-    return [
-        Finding(
-            "GPUs", "ok", text + (", described" if found.key else f", by {found.topology.source}")
-        )
-    ]
+    source = ", described" if found.key else f", by {found.topology.source}"
+    return [Finding("GPUs", "ok", text + source)]
 
 
-def _driver(topology: "Topology") -> list[Finding]:
-    """What the driver tells when everything is asked anew, and whether its GPUs can be shared."""
+def _check_driver(topology: "Topology") -> list[Finding]:
+    """Check the driver, without the cache, and MPS if the driver has it."""
     driver = load_driver(topology.driver)
 
     def check(_: Callable[[str], None]) -> list[Finding]:
         version = driver.version() or "its version is unknown"
         return [Finding("driver", "ok", version), *driver.diagnose()]
 
-    found = _checked(topology.source, check)
-    return found + _mps() if DRIVERS[topology.driver].mps else found
+    found = _run_check(topology.source, check)
+    return found + _check_mps() if DRIVERS[topology.driver].mps else found
 
 
-def _mps() -> list[Finding]:
-    """The control daemons of CUDA MPS."""
+def _check_mps() -> list[Finding]:
+    """Find the control program of CUDA MPS and its running daemons."""
     program = mps.program()
     if not program:
         text = f"{mps.CONTROL} is not on PATH, so no GPU can be shared"
@@ -108,8 +108,8 @@ def _mps() -> list[Finding]:
     return [Finding("MPS", "ok", f"{program}; {'; '.join(running) or 'not running'}")]
 
 
-def _sharing(machine: Machine) -> list[Finding]:
-    """Which GPUs can be shared, and which cannot."""
+def _check_sharing(machine: Machine) -> list[Finding]:
+    """Find the GPUs that can be shared, and why the others cannot."""
     offer = what_can_be_shared(machine)
     if isinstance(offer, Unfit):
         return [
@@ -130,7 +130,10 @@ def _sharing(machine: Machine) -> list[Finding]:
     return [Finding("sharing", "ok" if fit else "warning", "; ".join(texts))]
 
 
-def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> list[Finding]:
+def _check_state_directory(
+    settings: Settings, described: bool, warn: Callable[[str], None]
+) -> list[Finding]:
+    """Check that the state directory can be read and written."""
     table = shown_table(settings, described=described, warn=warn)
     seen = table.peek()
     table.draft().close()
@@ -145,17 +148,20 @@ def _state(settings: Settings, described: bool, warn: Callable[[str], None]) -> 
     ]
 
 
-def _container_engine(
+def _check_engine_and_containers(
     engine: ContainerEngine, settings: Settings, machine: list[Machine]
 ) -> list[Finding]:
-    """Look at an engine and, if it works, at its containers."""
-    found = _checked(engine.title, lambda _: _engine(engine, settings, machine))
+    """Check an engine and, if it works, its containers."""
+    found = _run_check(engine.title, lambda _: _check_engine(engine, settings, machine))
     if found[-1].state != "problem":
-        found += _checked("containers", lambda _: _containers(engine, settings, machine))
+        found += _run_check("containers", lambda _: _check_containers(engine, settings, machine))
     return found
 
 
-def _engine(engine: ContainerEngine, settings: Settings, machine: list[Machine]) -> list[Finding]:
+def _check_engine(
+    engine: ContainerEngine, settings: Settings, machine: list[Machine]
+) -> list[Finding]:
+    """Check that an engine answers, and how GPUs get into its containers."""
     program = engine.grammar.program
     command = read_command([program], engine.grammar)
     client = engine.client_of(command, os.environ)
@@ -176,10 +182,10 @@ def _engine(engine: ContainerEngine, settings: Settings, machine: list[Machine])
         way = choose_way(engine, info, machine[0], settings, command)
     except GpulaunchError as problem:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
-    return [*found, _way_in(engine, info, machine[0], settings, way)]
+    return [*found, _check_way(engine, info, machine[0], settings, way)]
 
 
-def _containers(
+def _check_containers(
     engine: ContainerEngine, settings: Settings, machine: list[Machine]
 ) -> list[Finding]:
     """Find containers without a lease, which the engine itself started again, as at boot."""
@@ -188,7 +194,7 @@ def _containers(
     if not client.exists():
         return []
     described = not machine or machine[0].key is not None
-    leases = shown_table(settings, described=described, warn=_silent).peek().leases
+    leases = shown_table(settings, described=described, warn=_ignore_warning).peek().leases
     leased = {lease.id for lease in leases} | {lease.container for lease in leases}
     return [
         Finding(
@@ -202,13 +208,14 @@ def _containers(
     ]
 
 
-def _silent(text: str) -> None:
-    """What is odd has been told already."""
+def _ignore_warning(text: str) -> None:
+    """Drop a warning that another check reports."""
 
 
-def _way_in(
+def _check_way(
     engine: ContainerEngine, info: Info, machine: Machine, settings: Settings, way: str
 ) -> Finding:
+    """Check that the chosen way into containers is one that the engine offers."""
     topology = machine.topology
     offered = engine.offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
     if way == NO_WAY:

@@ -48,8 +48,9 @@ class Callbacks(Record):
     """Functions that a launch calls on its way; none may raise.
 
     Attributes:
-        warn: given what is odd but no failure.
-        waiting: given why the launch joins the queue, and the live leases and earlier tickets.
+        warn: called with each warning.
+        waiting: called with the reason why the launch joins the queue, and with the live leases
+            and earlier tickets.
     """
 
     warn: Callable[[str], None]
@@ -57,7 +58,7 @@ class Callbacks(Record):
 
 
 class Claimant(Protocol):
-    """What will hold a lease, made before the lease is taken so that its pid can be recorded."""
+    """The future holder of a lease, made before the lease is taken so that its pid is recorded."""
 
     @property
     def process(self) -> Process:
@@ -74,11 +75,11 @@ class Acquired(Record, Generic[C]):
     """A lease that this process has just taken.
 
     Attributes:
-        grant: which GPUs, and why.
+        grant: the decision, with the GPUs and the reason.
         situation: the state of the machine in which they were granted.
-        lease: as recorded.
-        record: its file, open.
-        claimant: as prepared.
+        lease: the lease as recorded.
+        record: the open file of its record.
+        claimant: the claimant that `prepare` made.
     """
 
     grant: Grant
@@ -89,7 +90,11 @@ class Acquired(Record, Generic[C]):
 
 
 class _Terms(Record):
-    """How the GPUs will be held: alone (None), or as a client of MPS."""
+    """The way in which the GPUs will be held.
+
+    Attributes:
+        share: the launch's part of shared GPUs; None for GPUs of its own.
+    """
 
     share: "Share | None"
 
@@ -103,18 +108,18 @@ def acquire(
     """Take the GPUs that the request gets, now or when the launch is at the head of the queue.
 
     Args:
-        launch: what is asked, and where.
-        table: where leases and tickets stand.
-        callbacks: called on the way.
-        prepare: makes the claimant, given the draft of the lease's record and its share; called
-            again after each lost race.
+        launch: the launch that needs the GPUs.
+        table: the allocation table of leases and tickets.
+        callbacks: functions to call on the way.
+        prepare: function that makes the claimant from the draft of the lease's record and its
+            share; called again after each lost race.
 
     Returns:
         The lease, or the decision if that was no Grant and the launch does not wait.
 
     Raises:
         FailedError: the table cannot be used; nothing is held.
-        TimedOutError: the launch has waited for as long as it may.
+        TimedOutError: the launch has waited for its wait timeout.
     """
     launch = _without_stale_daemons(launch, table)
     place: PlaceInQueue | None = None
@@ -129,7 +134,7 @@ def acquire(
                     f"lease {launch.within.id} has ended, so this is a launch of its own"
                 )
                 launch = replace(launch, within=None)
-                _leave(place)
+                _leave_queue(place)
                 place = None
                 assessment = assess_now(launch, table, None)
             elif isinstance(decision, Grant):
@@ -149,15 +154,15 @@ def acquire(
                     gpus = gpus_text(len(decision.placement.gpus))
                     return Wait(f"{gpus} chosen, but others were faster {lost_races} times")
                 seen_anew = replace(launch, machine=look_again(launch.machine))
-                assessment = assess_now(seen_anew, table, _number(place))
+                assessment = assess_now(seen_anew, table, _ticket_number(place))
             elif isinstance(decision, Refuse) or not launch.patience.wait:
                 return decision
             else:
                 place = place or _join_queue(launch, table, callbacks.warn)
-                _sleep(launch, table, assessment, place, callbacks)
+                _sleep_in_queue(launch, table, assessment, place, callbacks)
                 assessment = assess_after_sleep(launch, table, place.ticket.number)
     finally:
-        _leave(place)
+        _leave_queue(place)
 
 
 def _most_lost_races(launch: Launch) -> int:
@@ -175,17 +180,17 @@ def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
     return replace(launch, machine=look_again(launch.machine))
 
 
-def _number(place: PlaceInQueue | None) -> int | None:
+def _ticket_number(place: PlaceInQueue | None) -> int | None:
     """Return the number of the launch's ticket; None if it is not in the queue."""
     return place.ticket.number if place else None
 
 
-def _leave(place: PlaceInQueue | None) -> None:
+def _leave_queue(place: PlaceInQueue | None) -> None:
     if place:
         place.close()
 
 
-def _sleep(
+def _sleep_in_queue(
     launch: Launch, table: Table, assessment: Assessment, place: PlaceInQueue, callbacks: Callbacks
 ) -> None:
     """Sleep until deciding again may have another answer; say why before the first time."""
@@ -214,16 +219,16 @@ def _take(
     Raises:
         NotShareableError: the GPUs were to be shared, and their MPS daemon cannot be had.
     """
-    with _share_made_ready(launch, table, assessment.decision) as share:
+    with _prepare_share(launch, table, assessment.decision) as share:
         record = table.draft(place.ticket.id if place else None)
         claimant: C | None = None
         acquired: Acquired[C] | None = None
         try:
-            # Forking the job is slow, and its pid stands in the record: so before the lock.
+            # Fork the job before taking the lock: forking is slow, and the record needs its pid.
             claimant = prepare(record, share)
             with table.locked() as locked:
                 acquired = _publish(launch, assessment, place, locked, record, claimant, share)
-        except BaseException:  # also a KeyboardInterrupt of a Python program
+        except BaseException:  # includes the KeyboardInterrupt of a program that calls allocate()
             _discard(record, claimant)
             raise
         if acquired is None:
@@ -231,7 +236,7 @@ def _take(
         return acquired
 
 
-def _share_made_ready(
+def _prepare_share(
     launch: Launch, table: Table, decision: Wait | Refuse | Grant
 ) -> "AbstractContextManager[Share | None]":
     """Return a context with the share that the lease will have; its MPS daemon stays that long."""
@@ -255,19 +260,19 @@ def _publish(
 ) -> Acquired[C] | None:
     """Write the lease into the table, under its lock; None if the GPUs are gone."""
     # Another launcher may have taken these GPUs since we decided: look again under the lock.
-    snapshot = relevant(launch, locked.read(_number(place)))
+    snapshot = relevant(launch, locked.read(_ticket_number(place)))
     terms: _Terms | None = _Terms(share)
     before = assessment.snapshot
     if snapshot != before and _can_decide_again(launch, assessment, snapshot):
         assessment = assess(launch, snapshot, assessment.outside)
         before = snapshot
-        terms = _terms_again(launch, assessment, share)
+        terms = _renew_terms(launch, assessment, share)
     grant = assessment.decision
     if not isinstance(grant, Grant) or terms is None:
         return None
     if not _is_still_valid(launch, grant, before, snapshot):
         return None
-    lease = replace(_lease(launch, grant, record, claimant), share=terms.share)
+    lease = replace(_make_lease(launch, grant, record, claimant), share=terms.share)
     locked.publish(record, lease)
     if place:
         place.take(locked)
@@ -284,15 +289,15 @@ def _can_decide_again(launch: Launch, assessment: Assessment, snapshot: Snapshot
     return all(lease in snapshot.leases for lease in assessment.snapshot.leases)
 
 
-def _terms_again(launch: Launch, assessment: Assessment, prepared: "Share | None") -> _Terms | None:
+def _renew_terms(launch: Launch, assessment: Assessment, prepared: "Share | None") -> _Terms | None:
     """Return the terms of a decision that was made again; None if they need another MPS daemon.
 
     Args:
-        launch: what is asked.
+        launch: the launch that needs the GPUs.
         assessment: the new decision.
         prepared: the share whose daemon is ready; None if none is.
     """
-    if launch.request.sharing is None:  # a share can only be that of the lease around this launch
+    if launch.request.sharing is None:  # the share, if any, is that of the lease around the launch
         return _Terms(prepared) if assessment.situation.within or prepared is None else None
     decision = assessment.decision
     option = decision.share_option if isinstance(decision, Grant) else None
@@ -316,20 +321,20 @@ def _is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Sn
     new_leases = [lease for lease in now_seen.leases if lease not in before.leases]
     return (
         all(granted.isdisjoint(lease.uuids) for lease in new_leases)
-        and not (new_leases and launch.request.is_choosy)  # its neighbours may matter to it
+        and not (new_leases and launch.request.is_choosy)  # new neighbours may change its score
         and all(ticket in before.tickets for ticket in now_seen.tickets)
         and (launch.within in now_seen.leases) == (launch.within in before.leases)
     )
 
 
 def _discard(record: Draft, claimant: Claimant | None) -> None:
-    """Give up a record; if it is in the table already, it is dead from now on."""
+    """Give up a record; if it is in the table already, it becomes dead."""
     if claimant:
         claimant.dismiss()
     record.close()
 
 
-def _lease(launch: Launch, grant: Grant, record: Draft, claimant: Claimant) -> Lease:
+def _make_lease(launch: Launch, grant: Grant, record: Draft, claimant: Claimant) -> Lease:
     return Lease(
         id=record.id,
         user_id=os.geteuid(),
@@ -354,12 +359,12 @@ def _lease(launch: Launch, grant: Grant, record: Draft, claimant: Claimant) -> L
 
 def _join_queue(launch: Launch, table: Table, warn: Callable[[str], None]) -> PlaceInQueue:
     def write(ticket_id: str, number: int) -> Ticket:
-        return _ticket(launch, ticket_id, number)
+        return _make_ticket(launch, ticket_id, number)
 
     return PlaceInQueue(table, write, launch.patience.timeout_s, warn)
 
 
-def _ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
+def _make_ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
     admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
     choosy = launch.request.is_choosy
     passable_s = launch.patience.passable_s or (CHOOSY_S if choosy else 0.0)

@@ -18,18 +18,18 @@ if TYPE_CHECKING:  # described machines load no driver
     from gpulaunch.machine.driver import OutsideUse
 
 QUICK_S = 0.005
-"""Longest decision that may be repeated under the host-wide lock, for which everybody waits."""
+"""Longest decision that may be repeated under the host-wide lock, which blocks all launchers."""
 
 
 class Assessment(Record):
-    """A decision with what it rests on.
+    """A decision with the state that it rests on.
 
     Attributes:
         decision: Grant, Wait or Refuse.
-        situation: the state of the machine that it answers.
+        situation: the state of the machine in which it was made.
         snapshot: live leases of the machine, and the tickets that come before this launch.
         outside: use of GPUs that no lease explains.
-        quick: deciding took less than QUICK_S.
+        quick: whether deciding took less than QUICK_S.
     """
 
     decision: Decision
@@ -56,12 +56,12 @@ def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situ
 
 
 def assess_now(launch: Launch, table: Table, number: int | None) -> Assessment:
-    """Decide on the present state; a Wait that use outside gpulaunch explains is checked once more.
+    """Decide on the present state; a Wait is checked again if GPUs are in use outside gpulaunch.
 
     Args:
-        launch: what is asked.
-        table: where leases and tickets stand.
-        number: of the launch's own ticket; None if it is not in the queue.
+        launch: the launch to decide about.
+        table: the allocation table of leases and tickets.
+        number: number of the launch's own ticket; None if it is not in the queue.
     """
     assessment = assess(launch, read_snapshot(launch, table, number), launch.machine.outside)
     if isinstance(assessment.decision, Wait) and assessment.outside:
@@ -74,8 +74,8 @@ def assess_now(launch: Launch, table: Table, number: int | None) -> Assessment:
 def assess_after_sleep(launch: Launch, table: Table, number: int) -> Assessment:
     """Decide again after sleeping in the queue.
 
-    Use outside gpulaunch costs a question to the driver, so it is asked only where no lease and
-    no ticket is in the way.
+    Use outside gpulaunch costs a call of the driver, so it is looked up only if neither a lease
+    nor a ticket is in the way.
     """
     snapshot = read_snapshot(launch, table, number)
     assessment = assess(launch, snapshot, ())
@@ -93,7 +93,7 @@ def read_snapshot(launch: Launch, table: Table, number: int | None) -> Snapshot:
 def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
     """Return the records of the launch's machine.
 
-    The ticket of a launcher that was stopped (Ctrl-Z) is left out: it bars nobody until it goes on.
+    The ticket of a stopped launcher (Ctrl-Z) is left out: it bars no other until it continues.
     """
     snapshot = everything.of(launch.machine.key)
     awake = [ticket for ticket in snapshot.tickets if not is_stopped(ticket.launcher)]

@@ -1,7 +1,7 @@
-"""Launches as children of this process: started, listened to, ended; and signals to this process meanwhile.
+"""Launches as children of this process, and the events of these and of signals to this process.
 
-Each is a command line of gpulaunch like any other, in a session of its own, so that Ctrl-C at the
-terminal reaches this process alone. docs/decisions/batch.md tells why.
+Each is an ordinary command line of gpulaunch in a session of its own, so that Ctrl-C at the
+terminal reaches this process alone. docs/decisions/batch.md gives the reasons.
 """
 
 import json
@@ -22,18 +22,18 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""What ends a program, if nobody has said that it is to be ignored."""
+"""Signals that end a program unless it was started with them ignored."""
 
 _PIPE_BYTES = 1 << 16
 _LONGEST_S = 86400.0  # the kernel does not take centuries
 
 
 class Told(Record):
-    """A launch has said something.
+    """The event of a launch's status line.
 
     Attributes:
-        key: of the launch.
-        document: one line of --json-status-fd.
+        key: key of the launch.
+        document: the line of --json-status-fd.
     """
 
     key: int
@@ -41,11 +41,12 @@ class Told(Record):
 
 
 class Over(Record):
-    """A launch has ended.
+    """The event of a launch's end.
 
     Attributes:
-        key: of the launch.
-        exit_status: as a shell would have it; None if it was no child of this process.
+        key: key of the launch.
+        exit_status: exit status as a shell shows it, 0-255; None if the launch was no child of
+            this process.
     """
 
     key: int
@@ -53,10 +54,10 @@ class Over(Record):
 
 
 class Signalled(Record):
-    """This process was sent a signal.
+    """The event of a signal to this process.
 
     Attributes:
-        number: which.
+        number: number of the signal.
     """
 
     number: int
@@ -66,17 +67,17 @@ Event = Told | Over | Signalled
 
 
 class _Child:
-    """A launch that this process has started."""
+    """A launch that this process started."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", said: int) -> None:
         self.process, self.said = process, said
         self.pid = process.pid
         self.pidfd = os.pidfd_open(process.pid)
-        self.is_silent = False  # it has closed its end
+        self.is_silent = False  # whether it has closed its end of the pipe
         self._rest = b""
 
     def heard(self) -> list[Mapping[str, Any]]:
-        """What it has said since this was last asked."""
+        """Return the status lines since the last call."""
         with suppress(BlockingIOError):
             while part := os.read(self.said, _PIPE_BYTES):
                 self._rest += part
@@ -85,7 +86,7 @@ class _Child:
         return [json.loads(line) for line in lines]
 
     def over(self) -> int | None:
-        """Its exit status, now that it has ended."""
+        """Return the exit status of a launch that has ended."""
         status = self.process.wait()
         return 128 - status if status < 0 else status
 
@@ -95,10 +96,10 @@ class _Child:
 
 
 class _Adopted:
-    """A launch that an earlier process has started, seen by those of its processes that live.
+    """A launch that an earlier process started; its processes are watched, one after the other.
 
     Args:
-        find: their pids; none once it is over.
+        find: function that returns the pids of its live processes; none once it is over.
     """
 
     def __init__(self, find: Callable[[], set[int]]) -> None:
@@ -107,36 +108,38 @@ class _Adopted:
         self.pidfd = -1
 
     def watch(self) -> bool:
-        """Watch the process that the others descend from; False if there is none any more."""
+        """Watch the ancestor of its processes; return False if none is left."""
         while pids := self._find():
-            self.pid = next((pid for pid in sorted(pids) if _parent(pid) not in pids), min(pids))
+            self.pid = next((pid for pid in sorted(pids) if _parent_of(pid) not in pids), min(pids))
             with suppress(ProcessLookupError):
                 self.pidfd = os.pidfd_open(self.pid)
                 return True
         return False
 
     def heard(self) -> list[Mapping[str, Any]]:
-        """Nothing: it talks to a process that is no more."""
+        """Return no status lines: they go to the process that started it."""
         return []
 
     def over(self) -> int | None:
-        """Nobody's child here has an exit status to tell."""
+        """Return None: only the parent of a process gets its exit status."""
         return None
 
     def close(self) -> None:
         os.close(self.pidfd)
 
 
-def _parent(pid: int) -> int:
+def _parent_of(pid: int) -> int:
     fields = stat_fields(pid)
     return int(fields[1]) if len(fields) > 1 else 0
 
 
 class Launches:
-    """All launches that run, and what they and the user say. From __enter__ to __exit__ signals do nothing else.
+    """The running launches, with their events and the user's signals.
+
+    Between __enter__ and __exit__ signals to this process have no effect but their events.
 
     Args:
-        guarded: if this process is killed, its launches are, too.
+        guarded: whether the launches are killed, too, if this process is killed.
     """
 
     def __init__(self, *, guarded: bool) -> None:
@@ -148,7 +151,7 @@ class Launches:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        """From now on signals are events."""
+        """Begin to turn signals into events."""
         read_end, self._write_end = (out_of_the_way(fd) for fd in os.pipe())
         for fd in (read_end, self._write_end):
             os.set_blocking(fd, False)
@@ -156,7 +159,7 @@ class Launches:
         self._selector.register(read_end, selectors.EVENT_READ, None)
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets SIGHUP
                 self._before[number] = signal.signal(number, lambda *_: None)
         return self
 
@@ -166,7 +169,7 @@ class Launches:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Signals act again."""
+        """Restore the effect of signals."""
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -185,19 +188,20 @@ class Launches:
         """Start a launch.
 
         Args:
-            key: tells it from the others.
-            arguments: of gpulaunch.
-            variables: to add to the environment.
-            otherwise: a descriptor that it writes its status lines to if this process is no more.
+            key: identifies it among the launches.
+            arguments: arguments of gpulaunch.
+            variables: variables to add to the environment.
+            otherwise: descriptor for its status lines once this process is gone.
             output: its stdout and stderr; None for this process's own.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: there are too few resources to start a process.
         """
-        read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())  # stderr may be closed
+        # If stderr is closed, an end of the pipe could become descriptor 2: move both away.
+        read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())
         os.set_blocking(read_end, False)
         try:
-            # what the user's own file says is what is to be run
+            # The command comes from the user's own job file.
             process = subprocess.Popen(  # noqa: S603
                 [*self._command, f"--json-status-fd={write_end},{otherwise}", *arguments],
                 env=self._environment
@@ -207,7 +211,7 @@ class Launches:
                 stderr=output[1],
                 pass_fds=(write_end, otherwise),
                 start_new_session=True,
-                # no threads here
+                # A preexec_fn is safe, since this process has no threads.
                 preexec_fn=end_with_parent(os.getpid()) if self._guarded else None,  # noqa: PLW1509
             )
         except BaseException:
@@ -221,11 +225,11 @@ class Launches:
         self._selector.register(child.said, selectors.EVENT_READ, key)
 
     def adopt(self, key: int, find: Callable[[], set[int]]) -> bool:
-        """Take over a launch that an earlier process has started; False if it is over by now.
+        """Take over a launch that an earlier process started; return False if it is over.
 
         Args:
-            key: tells it from the others.
-            find: pids of its processes; none once it is over.
+            key: identifies it among the launches.
+            find: function that returns the pids of its live processes; none once it is over.
         """
         adopted = _Adopted(find)
         if not adopted.watch():
@@ -235,17 +239,19 @@ class Launches:
         return True
 
     def signal(self, key: int, number: int) -> None:
-        """Send a launch a signal, which it passes on to its job; one that has ended is past hearing it."""
+        """Send a signal to a launch, which passes it on to its job; do nothing if it has ended."""
         running = self._running.get(key)
         if running:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(running.pidfd, number)
 
     def wait(self, timeout_s: float | None) -> list[Event]:
-        """Sleep until something happens, or the time is up; what a launch has said comes before its end.
+        """Sleep until there are events, or the time is up, and return the events.
+
+        The status lines of a launch come before its end.
 
         Args:
-            timeout_s: the longest sleep, a day at most; None for no limit.
+            timeout_s: seconds of the longest sleep, a day at most; None for no limit.
         """
         ready = self._selector.select(
             None if timeout_s is None else min(max(0.0, timeout_s), _LONGEST_S)
@@ -255,14 +261,13 @@ class Launches:
             if selected.data is None:
                 with suppress(BlockingIOError):
                     events += [Signalled(number) for number in os.read(self._signals, _PIPE_BYTES)]
-        for key in dict.fromkeys(
-            selected.data for selected, _ in ready if selected.data is not None
-        ):
+        keys = dict.fromkeys(selected.data for selected, _ in ready if selected.data is not None)
+        for key in keys:
             over = any(selected.fd == self._running[key].pidfd for selected, _ in ready)
-            events += self._news(key, over=over)
+            events += self._collect_events(key, over=over)
         return events
 
-    def _news(self, key: int, *, over: bool) -> list[Event]:
+    def _collect_events(self, key: int, *, over: bool) -> list[Event]:
         running = self._running[key]
         events: list[Event] = [Told(key, document) for document in running.heard()]
         if over:
@@ -271,9 +276,7 @@ class Launches:
                 self._selector.unregister(running.said)
             status = running.over()
             running.close()
-            if (
-                isinstance(running, _Adopted) and running.watch()
-            ):  # another of its processes goes on
+            if isinstance(running, _Adopted) and running.watch():  # another process of it lives
                 self._selector.register(running.pidfd, selectors.EVENT_READ, key)
             else:
                 del self._running[key]
@@ -284,7 +287,7 @@ class Launches:
 
 
 def own_command() -> list[str]:
-    """How this gpulaunch was started, up to its arguments: so others are found again, installed or not."""
+    """Return the command that started this gpulaunch, without arguments, to start it again."""
     return [
         sys.executable or sys.orig_argv[0],
         *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1],

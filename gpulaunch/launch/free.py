@@ -1,4 +1,4 @@
-"""End leases from outside: those of jobs that should go, and those that only a left-over process still holds."""
+"""The end of leases from outside: of unwanted jobs, and of left-over processes that hold them."""
 
 import os
 import signal
@@ -36,23 +36,23 @@ _ATTEMPTS = 5
 def free(
     table: Table, lease_id: str, grace_s: float, machine: Machine | None = None
 ) -> Lease | Ticket | None:
-    """End a lease, or a place in the queue: TERM to the job, and after the grace KILL to all who hold the lease.
+    """End a lease or a place in the queue: TERM to the job, then KILL to all that hold the lease.
 
-    The record is opened once: whatever its owner does to its name meanwhile, this is the file that
-    counts.
+    The record is opened only once, so that all steps concern this file even if its owner renames or
+    replaces it meanwhile.
 
     Args:
-        table: where it stands.
-        lease_id: of a lease or ticket.
-        grace_s: time for the job to end by itself, and then for its launcher to end what the job
+        table: the allocation table.
+        lease_id: id of the lease or ticket.
+        grace_s: seconds for the job to end by itself, and then for its launcher to end what the job
             left.
-        machine: only a lease on this one is meant; None for whichever.
+        machine: the machine of the lease; None for any.
 
     Returns:
-        What was ended; None for a record that cannot be understood.
+        What was ended; None for a record that cannot be read.
 
     Raises:
-        UsageError: there is no such lease, or it is somebody else's.
+        UsageError: there is no such lease, or it is another user's.
         FailedError: its processes are not visible here, are another user's, or survive KILL.
     """
     records = (
@@ -61,7 +61,7 @@ def free(
         if name.startswith(LEASE_PREFIX) or ticket_number(name)
     )
     name = next((name for name in records if id_in(name) == lease_id), "")
-    with _opened(os.path.join(table.directory, name)) as fd:
+    with _open(os.path.join(table.directory, name)) as fd:
         found = table.find(name) if fd is not None else None
         if fd is None or found is None or not (found.locked or parse_unlocked(found)):
             place = machine.topology.name if machine else "this host"
@@ -81,7 +81,7 @@ def free(
         if isinstance(record, Lease) and record.engine is not None:
             _end_containers(table, record, fd, grace_s)
         if is_locked(fd):
-            _end(fd, record, lease_id, grace_s, table.warn)
+            _end_holders(fd, record, lease_id, grace_s, table.warn)
         if isinstance(record, Lease) and record.engine is not None and not table.over([record]):
             raise FailedError(f"lease {lease_id} stays: its container is still there")
     with table.locked() as locked:
@@ -92,7 +92,7 @@ def free(
 
 
 def _leave_group(table: Table, lease: Lease) -> None:
-    """Its launcher, and who was to do this in its place, may have been killed long ago."""
+    """Leave the share group of an ended lease: its launcher and companions may be long gone."""
     from gpulaunch.sharing.share_group import group_of  # late: few leases are shared
 
     group = group_of(table, lease)
@@ -109,7 +109,7 @@ def _daemon_of(record: Lease | Ticket | None) -> "Daemon | None":
 
 
 def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None:
-    """End a lease's containers, and give its launcher time to see that for itself.
+    """End a lease's containers, and give its launcher time to notice and release the lease.
 
     Raises:
         FailedError: the engine cannot be asked, or does not end them.
@@ -129,18 +129,23 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
         if container.holds:
             client.end(container, grace_s, daemon.terminate if daemon else None)
     deadline = time.monotonic() + KILL_S
-    while _holds(fd) and state_of(lease.launcher) and time.monotonic() < deadline:
+    while _is_live(fd) and state_of(lease.launcher) and time.monotonic() < deadline:
         wait_for_one([lease.launcher.pid], deadline - time.monotonic())
 
 
-def _end(
+def _end_holders(
     fd: int,
     record: Lease | Ticket | None,
     lease_id: str,
     grace_s: float,
     warn: Callable[[str], None],
 ) -> None:
-    if not holders(fd) and _holds(fd):
+    """End the processes that hold a record.
+
+    Raises:
+        FailedError: they are not visible here, are another user's, or survive KILL.
+    """
+    if not holders(fd) and _is_live(fd):
         hint = "run this where they run"
         raise FailedError(
             f"the processes of lease {lease_id} are not visible here, or not its owner's", hint
@@ -152,46 +157,52 @@ def _end(
             warn(problem)
 
     end_all(
-        lambda: _to_be_told(fd, record) if _holds(fd) else set(), grace_s, before_kill=before_kill
+        lambda: _first_to_end(fd, record) if _is_live(fd) else set(),
+        grace_s,
+        before_kill=before_kill,
     )
-    launcher = _find(record.launcher, fd) if record else None
-    if launcher:  # it ends what the job left behind, and releases
+    launcher = _find_pid(record.launcher, fd) if record else None
+    if launcher:  # it ends what the job left behind, and releases the lease
         with suppress(OSError):
             os.kill(launcher, signal.SIGCONT)
         wait_for_one([launcher], grace_s + KILL_S)
     survivors: set[int] = set()
-    for _ in range(_ATTEMPTS):  # a process that forks while we look may be missed
-        # nested launches hold it, too
+    # Several attempts: the child of a process that forks while we look may be missed.
+    for _ in range(_ATTEMPTS):
+        # All holders, among them nested launches.
         survivors = end_all(
-            lambda: holders(fd) if _holds(fd) else set(), 0, before_kill=before_kill
+            lambda: holders(fd) if _is_live(fd) else set(), 0, before_kill=before_kill
         )
-        if not _holds(fd):
+        if not _is_live(fd):
             return
     pids = ", ".join(map(str, sorted(survivors))) or "not visible here, or another user's"
     raise FailedError(f"{lease_id} stays: processes hold it that cannot be ended: {pids}")
 
 
-def _to_be_told(fd: int, record: Lease | Ticket | None) -> set[int]:
-    """Who has to end first: the job, while it is there; without a launcher, everybody who holds the lease."""
+def _first_to_end(fd: int, record: Lease | Ticket | None) -> set[int]:
+    """Return the pids that have to end first.
+
+    It is the job while it lives. Afterwards the launcher ends the rest; without a launcher, it is
+    all holders of the record.
+    """
     found = holders(fd)
     if not isinstance(record, Lease):
         return found
-    job = _find(record.job, fd)
+    job = _find_pid(record.job, fd)
     if job:
         return {job}
-    return set() if _find(record.launcher, fd) else found
+    return set() if _find_pid(record.launcher, fd) else found
 
 
-def _holds(fd: int) -> bool:
-    """Whether the record still stands in the table, and is alive."""
+def _is_live(fd: int) -> bool:
+    """Return whether the record is still in the table, and alive."""
     return os.fstat(fd).st_nlink > 0 and is_locked(fd)
 
 
-def _find(process: Process, fd: int) -> int | None:
-    """The process's pid here: as recorded, or that of one in another pid namespace among those that hold the record.
+def _find_pid(process: Process, fd: int) -> int | None:
+    """Return the pid in this pid namespace of a recorded process; None if it is not found.
 
-    A record may name whomever its owner likes, so a process that does not hold it has to be the
-    owner's.
+    A record may name any process, so one that does not hold the record must belong to its owner.
     """
     found = holders(fd)
     if state_of(process) and (process.pid in found or user_of(process.pid) == os.fstat(fd).st_uid):
@@ -200,7 +211,7 @@ def _find(process: Process, fd: int) -> int | None:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[int | None]:
+def _open(path: str) -> Iterator[int | None]:
     fd = None
     with suppress(OSError):
         fd = open_record(path)

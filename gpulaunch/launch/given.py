@@ -1,4 +1,4 @@
-"""What a command line or a call of the Python API says about one setting."""
+"""A value that a command line or a call of the Python API gives for a setting."""
 # pure: decides on plain values
 
 from gpulaunch.records import Record
@@ -8,9 +8,9 @@ class Given(Record):
     """One value as it was given.
 
     Attributes:
-        option: as it was written, for messages.
+        option: the option as it was written, for messages.
         text: the value, or what the option stands for.
-        before: values that the same option had further to the left, if it may stand several times.
+        before: earlier values of an option that may be repeated, in their order.
     """
 
     option: str

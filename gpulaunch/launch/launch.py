@@ -12,13 +12,13 @@ if TYPE_CHECKING:  # few launches need it
 
 
 class Patience(Record):
-    """Whether and for how long a launch waits.
+    """The patience of a launch: whether and for how long it waits.
 
     Attributes:
-        wait: queue for GPUs that are busy.
-        timeout_s: the longest wait, or None.
-        passable_s: for how long smaller requests that come later may pass while this one
-            cannot start.
+        wait: whether to queue for GPUs that are busy.
+        timeout_s: seconds of the longest wait, or None for no limit.
+        passable_s: seconds for which later and smaller requests may pass while this one cannot
+            start.
     """
 
     wait: bool
@@ -31,18 +31,18 @@ class Launch(Record):
 
     Attributes:
         command: argv.
-        request: which GPUs.
-        machine: where.
+        request: the GPUs that it asks for.
+        machine: the machine.
         within: the live lease that this launch runs inside of, or None.
         name: name that the user gave the job, or None.
         patience: whether and for how long it waits.
-        private: use a container's own table if the host's is not mounted.
-        by_uuid: name the GPUs by UUID in CUDA_VISIBLE_DEVICES.
-        bind_cpu: run on the CPUs of the GPUs' NUMA node, if they share one.
-        time_limit_s: how long the job may run, or None.
+        private: whether a container's own table will do if the host's is not mounted.
+        by_uuid: whether CUDA_VISIBLE_DEVICES names the GPUs by UUID.
+        bind_cpu: whether to run on the CPUs of the GPUs' NUMA node, if they share one.
+        time_limit_s: seconds that the job may run, or None for no limit.
         grace_s: seconds between TERM and KILL.
         container: how its container gets the GPUs, if the command is docker's.
-        mps: where this user's MPS daemons are; None on a described machine.
+        mps: place of this user's MPS daemons; None on a described machine.
         recorded_in: file of the profile that learns from the job, or None.
     """
 

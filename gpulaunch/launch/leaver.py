@@ -1,6 +1,6 @@
-"""Who leaves a share group in the place of a Python program that ends without doing so.
+"""A helper process that leaves the share group of a Python program that is killed.
 
-A process of its own, started by exec: a program with threads cannot fork.
+It is started by exec, since a program with threads cannot fork safely.
 """
 
 import json
@@ -23,11 +23,11 @@ _PROGRAM = (
 
 
 class Leaver:
-    """Waits for a word from this process, or for its end.
+    """The helper process, seen from the program; it waits for a word from it, or for its end.
 
     Args:
-        lease: of this process, with a pipe directory.
-        record_fd: its record, open.
+        lease: lease of this process, with a pipe directory.
+        record_fd: descriptor of the lease's record.
     """
 
     def __init__(self, lease: Lease, record_fd: int) -> None:
@@ -36,16 +36,15 @@ class Leaver:
         share = lease.share
         assert share is not None  # noqa: S101  for the type checker
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
-        looks_on = out_of_the_way(
-            os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY)
-        )  # to read it is not to hold it
+        # A new open file description, which does not hold the lock of the record.
+        record_reader = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
         try:
             self._process = subprocess.Popen(  # noqa: S603
                 [
                     *(sys.executable, "-c", _PROGRAM, _PACKAGE),
-                    json.dumps([read_end, looks_on, share.group, share.pipe_directory]),
+                    json.dumps([read_end, record_reader, share.group, share.pipe_directory]),
                 ],
-                pass_fds=(read_end, looks_on),
+                pass_fds=(read_end, record_reader),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -54,10 +53,10 @@ class Leaver:
             )
         finally:
             os.close(read_end)
-            os.close(looks_on)
+            os.close(record_reader)
 
     def dismiss(self) -> None:
-        """The group has been left."""
+        """End the helper process; call it when the group has been left."""
         with suppress(OSError):
             os.write(self._word, _DONE)
         os.close(self._word)
@@ -65,12 +64,12 @@ class Leaver:
 
 
 def main(argument: str) -> None:
-    """Wait, and leave the group if this is not said to be done.
+    """Wait, and leave the group unless the program says that it has done so.
 
     Args:
-        argument: what Leaver has written.
+        argument: JSON that Leaver wrote.
     """
-    read_end, looks_on, uuids, directory = json.loads(argument)
+    read_end, record_reader, uuids, directory = json.loads(argument)
     if os.read(read_end, 1) != _DONE:
-        wait_until_unlocked(looks_on)
+        wait_until_unlocked(record_reader)
         ShareGroup(open_table(described=True, warn=lambda _: None), uuids, directory).leave()

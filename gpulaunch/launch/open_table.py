@@ -1,4 +1,4 @@
-"""Open the host-wide allocation table, with what tells when the containers of leases have ended."""
+"""The host-wide allocation table, connected to the engines that know containers' leases."""
 
 from collections.abc import Callable, Iterable
 
@@ -10,19 +10,19 @@ def open_table(*, described: bool, warn: Callable[[str], None], private: bool = 
     """Open the allocation table on which all launchers of this machine agree.
 
     Args:
-        described: only records of described machines are of interest, never those of this machine's
-            own GPUs.
-        warn: where to say what is odd but no failure.
-        private: a container's own table will do.
+        described: whether only records of described machines matter, and none of this machine's own
+            GPUs.
+        warn: called with each warning.
+        private: whether a container's own table will do.
 
     Raises:
-        FailedError: no directory will do.
+        FailedError: no directory can hold the table.
     """
     return Table(described=described, warn=warn, private=private, ended_containers=ended_containers)
 
 
 def ended_containers(leases: Iterable[Lease]) -> set[str]:
-    """Return the ids of those leases whose containers have all ended; in doubt they have not."""
+    """Return the ids of the leases whose containers have certainly all ended."""
     from gpulaunch.containers.standings import standings_of  # late: few leases are containers'
 
     return {lease_id for lease_id, standing in standings_of(leases).items() if not standing.holds}

@@ -1,4 +1,4 @@
-"""A place in the queue: joined, slept in, and given up or taken."""
+"""A place in the queue, in which a launch sleeps until it can take its GPUs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.system import is_stopped
 
 LOOK_EVERY_S = 5.0
-"""What no event tells, such as use outside gpulaunch, is looked at so often at least."""
+"""Longest time between two looks, for changes without an event, such as use outside gpulaunch."""
 
 FIRST_LOOK_S = 0.25
-"""After an event; then twice as long each time.
+"""Time from an event to the next look; it doubles with each look.
 
 NVML lists a process a little longer than the kernel does.
 """
@@ -25,14 +25,14 @@ class PlaceInQueue:
     """A place in the queue, held until it is taken or given up.
 
     Args:
-        table: where tickets stand.
-        write: makes the ticket, given its id and number.
-        timeout_s: the longest wait, or None.
-        warn: where to say what is odd but no failure.
+        table: the allocation table, which holds the tickets.
+        write: function that makes the ticket from its id and number.
+        timeout_s: seconds of the longest wait, or None for no limit.
+        warn: called with each warning.
 
     Attributes:
-        ticket: as it stands in the table.
-        has_slept: whether its owner has slept in it.
+        ticket: the ticket in the table.
+        has_slept: whether sleep() has been called.
 
     Raises:
         FailedError: the ticket cannot be written.
@@ -45,7 +45,7 @@ class PlaceInQueue:
         timeout_s: float | None,
         warn: Callable[[str], None],
     ) -> None:
-        from gpulaunch.leases.watch import Watch  # late: only those who wait need it
+        from gpulaunch.leases.watch import Watch  # late: only launches that wait need it
 
         self._table = table
         self._timeout_s = timeout_s
@@ -75,28 +75,27 @@ class PlaceInQueue:
     ) -> None:
         """Sleep until what keeps the request waiting may have changed.
 
-        The head of the queue follows the leases; whoever is barred follows only the ticket that
-        bars it.
+        The head of the queue watches the leases; a request that is barred watches only the ticket
+        that bars it.
 
         Args:
             reason: why the request waits.
             bar: the earlier request that it may not pass, or None.
-            leases: live ones of the machine.
+            leases: live leases of the machine.
             pids: processes that use GPUs without a lease.
-            may_join: it may get GPUs that others have, so it follows the leases even if it is
-                barred.
+            may_join: whether it may share GPUs with others, so that it watches the leases even if
+                it is barred.
 
         Raises:
-            TimedOutError: it has waited for as long as it may.
+            TimedOutError: the longest wait is over.
         """
         self.has_slept = True
         blockers: list[Lease | Ticket] = [bar] if bar else []
         blockers += leases if may_join or not bar else ()
         new = self._watch.follow([record_name(blocker) for blocker in blockers])
         only_bar = bar if not may_join else None
-        if new and not (
-            only_bar and is_alive(self._table.path_of(only_bar))
-        ):  # who is followed may have ended before
+        # A record that is newly watched may have ended before the watch began: decide again.
+        if new and not (only_bar and is_alive(self._table.path_of(only_bar))):
             return
         while True:
             left_s = self._left_s(reason)
@@ -108,6 +107,11 @@ class PlaceInQueue:
                 return
 
     def _left_s(self, reason: str) -> float:
+        """Return the seconds left to wait.
+
+        Raises:
+            TimedOutError: the longest wait is over.
+        """
         if self._timeout_s is None:
             return float("inf")
         left_s = self._joined + self._timeout_s - time.monotonic()
@@ -116,7 +120,7 @@ class PlaceInQueue:
         return left_s
 
     def take(self, locked: LockedTable) -> None:
-        """Give up the place, since the lease is there."""
+        """Remove the ticket under the lock in which the lease is published."""
         locked.remove(self.ticket)
         self._in_queue = False
 

@@ -1,4 +1,4 @@
-"""Read the command line of a container engine: which GPUs it asks for, and how they get in."""
+"""The launch that a container engine's command line asks for, and its GPUs' way in."""
 
 import os
 import time
@@ -47,20 +47,20 @@ def read_container_launch(
 
     Args:
         given: gpulaunch's own options.
-        engine: whose client is called.
+        engine: engine of the command.
         command: the client's command line, read.
-        name: that the user gave the job, or None.
-        warn: where to say what is odd but no failure.
+        name: name that the user gave the job, or None.
+        warn: called with each warning.
 
     Returns:
-        The launch; or what is to be run without a lease, because it needs no GPU, or has a lease.
+        The launch; or the command to run without a lease, because it needs no GPU or has a lease.
 
     Raises:
-        UsageError: something asked for does not exist or cannot be, or the engine is not on this
-            machine.
-        FailedError: the engine or the machine cannot be asked.
+        UsageError: something asked for does not exist or is impossible, or the engine is not on
+            this machine.
+        FailedError: the engine or the machine does not answer.
     """
-    given = _with_own_gpus(given, command)
+    given = _without_share_setting(given, command)
     if command.starts:
         return _read_start(given, engine, command, name=name, warn=warn)
     if not command.launches:
@@ -68,20 +68,20 @@ def read_container_launch(
     asked = engine.asked_gpus(command, os.environ)
     if asked and asked.nothing:
         if given.keys() & {"gpus", "only"}:
-            raise UsageError(f"{_option(given)} asks for GPUs, but {asked.text} for none")
+            raise UsageError(f"{_option_text(given)} asks for GPUs, but {asked.text} for none")
         if asked.flag == VISIBLE:
             return PlainCommand(command.argv, HOST_VARIABLES)
         return PlainCommand(with_gpus(engine, command, (), NO_WAY, asked=asked), HOST_VARIABLES)
-    given = _with_asked(given, command, asked)
+    given = _merge_asked_gpus(given, command, asked)
     settings = Settings(given, os.environ)
     client = engine.client_of(command, os.environ)
     told = client.info_later()
-    label = _label(client, command.operands[0])
+    label = _profile_label(client, command.operands[0])
     launch = read_launch(settings, command.without_secrets(), name=name, warn=warn, label=label)
     info = told()
     if _shares(launch):
         _check_sharing(command, client, info, warn)
-    _warn_of_unheeded(given, command, warn)
+    _warn_of_options(given, command, warn)
     way = choose_way(engine, info, launch.machine, settings, command)
     if command.makes_only:
         if "time_limit" in given:
@@ -105,7 +105,7 @@ def _read_start(
     name: str | None,
     warn: Callable[[str], None],
 ) -> Launch | PlainCommand:
-    """Start a container again that was made under a lease, on the GPUs that it was made with."""
+    """Return the launch that starts a container again on the GPUs that it was made with."""
     client = engine.client_of(command, os.environ)
     info = client.info()
     found = [container for operand in command.operands if (container := client.container(operand))]
@@ -124,7 +124,7 @@ def _read_start(
         shown = f"container {printable(container.name)} was made to share its GPUs"
         raise UsageError(f"{shown}, and only {command.program} run does that: run a new one")
     launch = read_launch(
-        Settings(_with_made(given, container), os.environ), command.argv, name=name, warn=warn
+        Settings(_merge_made_gpus(given, container), os.environ), command.argv, name=name, warn=warn
     )
     if _shares(launch):
         _check_sharing(command, client, info, warn)
@@ -135,7 +135,7 @@ def _read_start(
 
 
 def _has_lease(container: Container, client: EngineClient, info: Info, table: Table) -> bool:
-    """Whether a container holds its GPUs by a live lease; wait for one that is about to end."""
+    """Return whether a container has a live lease; wait for a lease that is about to end."""
     deadline = time.monotonic() + _ENDING_S
     while (
         any(_is_for(lease, container, info) for lease in table.peek().leases)
@@ -149,12 +149,13 @@ def _has_lease(container: Container, client: EngineClient, info: Info, table: Ta
 
 
 def _is_for(lease: Lease, container: Container, info: Info) -> bool:
-    mine = lease.user_id in (os.geteuid(), 0)  # another user's record could go at any time
+    """Return whether a lease is that of a container, with all its GPUs."""
+    mine = lease.user_id in (os.geteuid(), 0)  # another user may remove their record at any time
     same = lease.id == container.lease_id or lease.container == container.id
     return mine and same and lease.engine == info.id and set(container.uuids) <= set(lease.uuids)
 
 
-def _with_asked(
+def _merge_asked_gpus(
     given: Mapping[str, Given], command: ContainerCommand, asked: Asked | None
 ) -> dict[str, Given]:
     """Return the client's flags as options of ours: a count is -n, devices are all of --only."""
@@ -179,11 +180,12 @@ def _with_asked(
     }
 
 
-def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Given]:
+def _merge_made_gpus(given: Mapping[str, Given], container: Container) -> dict[str, Given]:
+    """Return the options with the GPUs that a container was made with."""
     if given.keys() & {"gpus", "only"}:
         count = gpus_text(len(container.uuids))
         raise UsageError(
-            f"{_option(given)}: container {printable(container.name)} was made with {count} "
+            f"{_option_text(given)}: container {printable(container.name)} was made with {count} "
             "and gets those"
         )
     origin = f"container {printable(container.name)}: GPU"
@@ -194,7 +196,9 @@ def _with_made(given: Mapping[str, Given], container: Container) -> dict[str, Gi
     }
 
 
-def _with_own_gpus(given: Mapping[str, Given], command: ContainerCommand) -> Mapping[str, Given]:
+def _without_share_setting(
+    given: Mapping[str, Given], command: ContainerCommand
+) -> Mapping[str, Given]:
     """Ignore `share = true` from the settings for create and start, which cannot share."""
     if "share" in given or command.subcommand[-1:] == ("run",):
         return given
@@ -213,7 +217,7 @@ def _check_sharing(
     """Check that MPS would serve the container.
 
     Raises:
-        UsageError: it would not.
+        UsageError: MPS would not serve it.
     """
     from gpulaunch.containers.mps_client import (
         SHARED_MEMORY,
@@ -232,21 +236,21 @@ def _check_sharing(
         )
 
 
-def _option(given: Mapping[str, Given]) -> str:
+def _option_text(given: Mapping[str, Given]) -> str:
     return " and ".join(
         f"{given[name].option} {given[name].text}" for name in ("gpus", "only") if name in given
     )
 
 
-def _label(client: EngineClient, image: str) -> Label | None:
+def _profile_label(client: EngineClient, image: str) -> Label | None:
     text = client.image_labels(image).get(PROFILE_LABEL)
     return Label(image, PROFILE_LABEL, text) if text else None
 
 
-def _warn_of_unheeded(
+def _warn_of_options(
     given: Mapping[str, Given], command: ContainerCommand, warn: Callable[[str], None]
 ) -> None:
-    """Say what concerns GPUs and is not heeded; it stays the user's decision."""
+    """Warn of options about GPUs that have no effect, or that add GPUs without a lease."""
     for name in given.keys() & {"bind_cpu", "uuid"}:
         warn(f"{given[name].option} has no effect in containers")
     if command.says("--privileged"):
@@ -258,7 +262,7 @@ def _warn_of_unheeded(
         if any(prefix in value for prefix in cdi_prefixes()):
             warn(f"--annotation {printable(value)} may add a GPU that this launch does not lease")
     for path in command.values("--env-file"):
-        if os.path.isfile(path):  # what can be read only once is the client's to read
+        if os.path.isfile(path):  # leave a pipe, which can be read only once, to the client
             with suppress(OSError), open(path, errors="replace") as file:
                 if VISIBLE in file.read(_ENV_FILE_CHARACTERS):
                     warn(f"--env-file {printable(path)}: its {VISIBLE} is not read: use -e")
@@ -274,18 +278,18 @@ def choose_way(
     """Choose how the GPUs get into the container.
 
     Args:
-        engine: that runs it.
-        info: what the engine says of itself.
-        machine: whose GPUs.
-        settings: may force a way.
-        command: may name another runtime.
+        engine: the engine that runs the container.
+        info: what the engine reports of itself.
+        machine: the machine of the GPUs.
+        settings: settings, which may force a way.
+        command: the client's command line, which may name another runtime.
 
     Returns:
         One of WAYS; or NO_WAY for GPUs that are only described.
 
     Raises:
         FailedError: there is no way.
-        UsageError: the way that is forced is closed by the command, or the engine does not have it.
+        UsageError: the command excludes the forced way, or the engine does not have it.
     """
     forced = settings.get("container_gpus")
     allowed = engine.allowed_ways(command)
@@ -301,7 +305,7 @@ def choose_way(
     topology = machine.topology
     ways = engine.offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
     ways = [way for way in ways if way in allowed]
-    if machine.key:  # no driver knows these GPUs; a CDI specification may
+    if machine.key:  # no driver knows described GPUs, but a CDI specification may
         return "cdi" if "cdi" in ways else NO_WAY
     if not ways:
         possible = DRIVERS[topology.driver].container_ways

@@ -1,4 +1,4 @@
-"""The settings of a launch meet the machine: what exactly is asked."""
+"""The launch that settings, profile and machine make up, read and checked."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -35,18 +35,18 @@ def read_launch(
     label: Label | None = None,
     pattern: Pattern | None = None,
 ) -> Launch:
-    """Everything that a launch needs to know, read and checked; nothing is taken yet.
+    """Read and check everything that a launch needs; take nothing yet.
 
     Args:
-        settings: of this launch.
+        settings: settings of the launch.
         command: argv of the job.
-        name: that the user gave the job, or None.
-        warn: where to say what is odd but no failure.
-        label: what the image says about its profile, if the command is docker's.
-        pattern: instead of what the settings say, if a program gives a graph.
+        name: name that the user gave the job, or None.
+        warn: called with each warning.
+        label: the image's label with its profile, if the command is docker's.
+        pattern: pattern that replaces that of the settings, if a program passes a graph.
 
     Raises:
-        UsageError: something asked for does not exist or cannot be.
+        UsageError: something asked for does not exist or is impossible.
         FailedError: the machine cannot be read.
     """
     if name is not None and len(name) > MAX_NAME_CHARACTERS:
@@ -54,7 +54,7 @@ def read_launch(
             f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to "
             "others"
         )
-    profile = _profile(settings, label)
+    profile = _read_profile(settings, label)
     around = _with_measurements(settings, read_surroundings(settings, warn))
     return Launch(
         command=tuple(command),
@@ -64,14 +64,14 @@ def read_launch(
         machine=around.machine,
         within=around.within,
         name=name,
-        patience=_patience(settings),
+        patience=_read_patience(settings),
         private=is_private(settings),
         by_uuid=bool(settings.get("uuid").value) or not counts_as_cuda(around.machine.topology),
         bind_cpu=settings.get("bind_cpu").value is not False,
         time_limit_s=settings.get("time_limit").value,
         grace_s=read_grace(settings),
-        mps=_mps_place(settings, around.machine),
-        recorded_in=_recorded_in(settings, around.machine, name),
+        mps=_read_mps_place(settings, around.machine),
+        recorded_in=_find_recorded_profile(settings, around.machine, name),
     )
 
 
@@ -85,27 +85,31 @@ def read_request(
     warn: Callable[[str], None],
     pattern: Pattern | None = None,
 ) -> requests.Request:
-    """What a launch with these settings asks of the machine; see read_launch.
+    """Return the request of a launch; see read_launch.
 
     Args:
-        settings: of this launch.
-        profile: of its job, as the settings name it.
-        around: where it takes place.
+        settings: settings of the launch.
+        profile: profile of its job, as the settings name it.
+        around: machine of the launch.
         command: argv of the job.
-        name: that the user gave the job, or None.
-        warn: where to say what is odd but no failure.
-        pattern: instead of what the settings say, if a program gives a graph.
+        name: name that the user gave the job, or None.
+        warn: called with each warning.
+        pattern: pattern that replaces that of the settings, if a program passes a graph.
     """
     request = request_of(settings, profile, around.machine.topology, around.visible, name, pattern)
-    if _shares(settings, profile, around, warn):
-        request = _shared(request, settings, profile, around, command, warn)
+    if _has_to_share(settings, profile, around, warn):
+        request = _with_sharing(request, settings, profile, around, command, warn)
     return request
 
 
-def _shares(
+def _has_to_share(
     settings: Settings, profile: Profile, around: Surroundings, warn: Callable[[str], None]
 ) -> bool:
-    """Whether the GPUs are to be shared; inside a lease that is shared they are anyway."""
+    """Return whether to share GPUs; inside a shared lease the launch has its share already.
+
+    Raises:
+        UsageError: an option for sharing is given to a launch that does not share.
+    """
     if around.within and around.within.share:
         for name in ("share", *_ONLY_WHEN_SHARED):
             if settings.distance(name) == 0:
@@ -123,7 +127,7 @@ def _shares(
     return False
 
 
-def _shared(
+def _with_sharing(
     request: requests.Request,
     settings: Settings,
     profile: Profile,
@@ -131,7 +135,7 @@ def _shared(
     command: Sequence[str],
     warn: Callable[[str], None],
 ) -> requests.Request:
-    """The request with what it brings along if it shares; what cannot be shared is taken for the job alone."""
+    """Return the request with its terms of sharing, or with the reason why it cannot share."""
     from gpulaunch.launch.read_sharing import read_sharing  # late: few launches need it
 
     program = os.path.basename(command[0]) if command else "job"
@@ -142,23 +146,26 @@ def _shared(
         )
     found = read_sharing(settings, profile, around.machine, request.name or program)
     if isinstance(found, requests.Unfit):
-        if (
-            settings.distance("share") < 2 or profile.sharing.share
-        ):  # a file says it of all jobs, known or not
+        # No warning if a file of settings asks all jobs to share, also those without figures.
+        if settings.distance("share") < 2 or profile.sharing.share:
             warn(f"not shared: {found.reason}")
         return replace(request, exclusive_reason=found.reason)
     return replace(request, sharing=found)
 
 
-def _recorded_in(settings: Settings, machine: Machine, name: str | None) -> str | None:
-    """File of the profile that is to learn from the job; a setting for all jobs is for those with one by name."""
+def _find_recorded_profile(settings: Settings, machine: Machine, name: str | None) -> str | None:
+    """Return the file of the profile that learns from the job; None if none does.
+
+    A setting for all jobs concerns only those with a profile of the user's own by name.
+
+    Raises:
+        UsageError: --record is given without a name for the profile.
+    """
     record = settings.get("record")
     if not record.value or (machine.key and settings.distance("record")):
         return None
-    from gpulaunch.profiles.profile_file import (
-        is_own_name,
-        own_profile_file,
-    )  # late: few launches are recorded
+    # late: few launches are recorded
+    from gpulaunch.profiles.profile_file import is_own_name, own_profile_file
 
     profile: str | None = settings.get("profile").value
     if settings.distance("record"):
@@ -172,17 +179,17 @@ def _recorded_in(settings: Settings, machine: Machine, name: str | None) -> str 
     )
 
 
-def _mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
-    """Where MPS daemons are; a described machine has none, but mistakes in the settings show."""
+def _read_mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
+    """Return the place of MPS daemons; None on a described machine, with the settings checked."""
     place = MpsPlace(
         base_directory(settings.get("mps_directory").value),
-        _or(settings.get("mps_timeout").value, PATIENCE_S),
+        _value_or(settings.get("mps_timeout").value, PATIENCE_S),
     )
     return None if machine.key else place
 
 
-def _profile(settings: Settings, label: Label | None) -> Profile:
-    """What is known about the job: the profile that is named, and what --set says instead."""
+def _read_profile(settings: Settings, label: Label | None) -> Profile:
+    """Return the profile that is named, or an empty one, with the values of --set."""
     setting = settings.get("profile", label)
     if isinstance(setting.value, Label):
         profile = labelled_profile(setting.value)
@@ -197,17 +204,19 @@ def _profile(settings: Settings, label: Label | None) -> Profile:
 
 
 def read_grace(settings: Settings) -> float:
-    """Seconds between TERM and KILL."""
-    return _or(settings.get("grace").value, GRACE_S)
+    """Return the seconds between TERM and KILL."""
+    return _value_or(settings.get("grace").value, GRACE_S)
 
 
-def _patience(settings: Settings) -> Patience:
-    """--wait-timeout says to wait, unless something as near says not to; in a file it only says how long, for those
-    who do.
+def _read_patience(settings: Settings) -> Patience:
+    """Return whether and for how long to wait.
+
+    --wait-timeout implies --wait, unless --no-wait has at least its precedence; in a file of
+    settings it is only the limit of launches that wait.
     """
     passable_s = 0.0
     if settings.get("queue").value == "backfill":
-        passable_s = _or(settings.get("backfill_limit").value, BACKFILL_LIMIT_S)
+        passable_s = _value_or(settings.get("backfill_limit").value, BACKFILL_LIMIT_S)
     return Patience(
         wait=settings.distance("wait_timeout") < settings.distance("wait")
         or bool(settings.get("wait").value),
@@ -216,12 +225,16 @@ def _patience(settings: Settings) -> Patience:
     )
 
 
-def _or(value: float | None, built_in: float) -> float:
+def _value_or(value: float | None, built_in: float) -> float:
     return built_in if value is None else value
 
 
 def _with_measurements(settings: Settings, around: Surroundings) -> Surroundings:
-    """The same with what was measured of this machine, if the bandwidth model is to go by that."""
+    """Return the surroundings with measured bandwidths if the bandwidth model needs them.
+
+    Raises:
+        UsageError: the model needs them and nothing was measured.
+    """
     model, topology = settings.get("bandwidth_model"), around.machine.topology
     if model.value != "measured":
         return around

@@ -1,4 +1,4 @@
-"""The settings of a launch that shares meet the machine: what it brings along, and which GPUs can be shared at all."""
+"""The terms of a launch that shares GPUs, and the GPUs of a machine that can be shared."""
 
 import os
 
@@ -20,7 +20,7 @@ from gpulaunch.sharing.capacity import Capacity, capacity_by
 from gpulaunch.sharing.interference import Bounds
 
 LEAST_DRIVER = 550
-"""The first that is known to tell whether an MPS server works; 535 does not."""
+"""First major version of the driver that reports whether an MPS server works; 535 does not."""
 
 _OPTIONS = {
     "average SM utilization": "--sm",
@@ -35,22 +35,22 @@ _CLIENTS, _CLIENTS_FROM_CUDA_13_1 = 48, 60
 def read_sharing(
     settings: Settings, profile: Profile, machine: Machine, name: str
 ) -> Sharing | Unfit:
-    """What a job brings along that shares; or why its GPUs have to be its own.
+    """Return the terms on which a job shares GPUs, or why it needs GPUs of its own.
 
     Args:
-        settings: of the launch.
-        profile: of the job.
-        machine: where.
-        name: what to call the job if its profile has no name.
+        settings: settings of the launch.
+        profile: profile of the job.
+        machine: the machine of the GPUs.
+        name: name of the job if its profile has none.
 
     Raises:
-        UsageError: a profile that is named does not exist, or says too little.
+        UsageError: a named profile does not exist, or lacks figures.
     """
-    objective, bounds = _objective(settings), _bounds(settings)
+    objective, bounds = _read_objective(settings), _read_bounds(settings)
     percentage = settings.get("sm_percentage", profile.sharing.sm_percentage).value
     with_whom = settings.get("share_with")
-    announced = tuple(_announced(name, with_whom.origin) for name in with_whom.value or ())
-    demand = _demand(settings, profile, name)
+    announced = tuple(_load_demand(name, with_whom.origin) for name in with_whom.value or ())
+    demand = _read_demand(settings, profile, name)
     if isinstance(demand, Unfit):
         return demand
     offer = what_can_be_shared(machine)
@@ -71,8 +71,8 @@ class Offer(Record):
     """The GPUs of a machine that can be shared.
 
     Attributes:
-        capacities: what they offer, by UUID.
-        unfit: why the others cannot, by UUID.
+        capacities: their capacities, by UUID.
+        unfit: why the other GPUs cannot be shared, by UUID.
     """
 
     capacities: dict[str, Capacity]
@@ -80,7 +80,7 @@ class Offer(Record):
 
 
 def what_can_be_shared(machine: Machine) -> Offer | Unfit:
-    """Which GPUs can be shared; or why none can."""
+    """Return the GPUs that can be shared, or why none can."""
     name = machine.topology.driver
     if not DRIVERS[name].mps:
         return Unfit(f"GPUs of the driver {name} have no CUDA MPS")
@@ -98,8 +98,8 @@ def what_can_be_shared(machine: Machine) -> Offer | Unfit:
     return offer
 
 
-def _demand(settings: Settings, profile: Profile, name: str) -> Demand | Unfit:
-    """The job's use of a GPU; the command line knows better than the profile."""
+def _read_demand(settings: Settings, profile: Profile, name: str) -> Demand | Unfit:
+    """Return the job's use of a GPU, or what is missing; settings come before the profile."""
     own = profile.resources
     memory_bytes = settings.get("memory", profile.memory_bytes).value
     said = {
@@ -119,7 +119,12 @@ def _demand(settings: Settings, profile: Profile, name: str) -> Demand | Unfit:
     return Unfit(f"{whose} what it uses of a GPU: {missing}")
 
 
-def _announced(name: str, origin: str) -> Demand:
+def _load_demand(name: str, origin: str) -> Demand:
+    """Return the demand of a job that --share-with names.
+
+    Raises:
+        UsageError: its profile does not exist, or lacks figures.
+    """
     try:
         profile = load_profile(name)
     except UsageError as problem:
@@ -131,7 +136,7 @@ def _announced(name: str, origin: str) -> Demand:
     return profile.demand
 
 
-def _objective(settings: Settings) -> Objective:
+def _read_objective(settings: Settings) -> Objective:
     weights = settings.get("product_weights").value
     said = {
         "name": settings.get("objective").value,
@@ -144,7 +149,7 @@ def _objective(settings: Settings) -> Objective:
     )
 
 
-def _bounds(settings: Settings) -> Bounds:
+def _read_bounds(settings: Settings) -> Bounds:
     values = {
         name: settings.get(name.replace("percentage", "bound_percentage")).value
         for name in field_names(Bounds)
@@ -153,7 +158,7 @@ def _bounds(settings: Settings) -> Bounds:
 
 
 def _driver_of_mps(name: str) -> int | Unfit:
-    """Return the major version of this machine's driver; or why it cannot share GPUs."""
+    """Return the major version of this machine's driver, or why it cannot share GPUs."""
     if mps.program() is None:
         return Unfit(f"{mps.CONTROL} is not on PATH")
     try:
@@ -172,11 +177,11 @@ def _driver_of_mps(name: str) -> int | Unfit:
 
 
 def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacity | Unfit:
-    """What a GPU offers to jobs that share it; or why it cannot be shared.
+    """Return the capacity of a GPU for jobs that share it, or why it cannot be shared.
 
     Args:
-        gpu: which.
-        model: its figures; None if nobody knows them.
+        gpu: the GPU.
+        model: figures of its model; None if unknown.
         driver: major version of the driver; None on a described machine.
 
     Source: NVIDIA, Multi-Process Service (client limits; MIG: memory is not bounded there as on

@@ -1,4 +1,4 @@
-"""The settings of a launch, its profile and the machine -> the request."""
+"""The request of a launch, from its settings, its profile and the machine."""
 
 from gpulaunch.decide import request as requests
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
@@ -20,25 +20,25 @@ def request_of(
     name: str | None,
     graph: Pattern | None,
 ) -> requests.Request:
-    """What is asked, complete, of GPUs that are to be the job's own.
+    """Return the complete request for GPUs of the job's own.
 
     Args:
-        settings: of the launch.
-        profile: of its job.
-        topology: of the machine.
-        visible: the value of CUDA_VISIBLE_DEVICES, or what the driver calls it, that restricts the
-            choice, or None.
-        name: that the user gave the job, or None.
-        graph: the pattern, instead of what settings and profile say.
+        settings: settings of the launch.
+        profile: profile of its job.
+        topology: topology of the machine.
+        visible: value of CUDA_VISIBLE_DEVICES, or of the driver's variable like it, that restricts
+            the choice, or None.
+        name: name that the user gave the job, or None.
+        graph: pattern that replaces that of settings and profile, or None.
 
     Raises:
-        UsageError: it can never be.
+        UsageError: the request can never be granted.
     """
     gpus = settings.get("gpus", profile.gpus).value
-    pattern = graph or _pattern(settings, profile, gpus)
+    pattern = graph or _choose_pattern(settings, profile, gpus)
     sensitive = settings.get("bandwidth_sensitive", profile.communication.bandwidth_sensitive).value
     if pattern == PATTERNS["none"]:
-        sensitive = False  # without traffic nothing is to be assumed
+        sensitive = False  # known, not assumed: there is no traffic
     assumed = [
         what
         for what, value in (("pattern", pattern), ("bandwidth_sensitive", sensitive))
@@ -47,7 +47,7 @@ def request_of(
     pattern = pattern or PATTERNS["all_to_all"]
     count = (pattern.ranks or 1) if gpus is None else None if gpus == "all" else gpus
     if pattern.ranks and count is not None:
-        pattern.edges(count)  # of another number of GPUs it is refused
+        pattern.edges(count)  # raises if the pattern is of another number of GPUs
     policy = settings.get("policy").value or DEFAULT_POLICY
     return requests.Request(
         gpus=count,
@@ -55,17 +55,17 @@ def request_of(
         bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
         policy=policy,
         bandwidth_model=settings.get("bandwidth_model").value or POLICIES[policy].bandwidth_model,
-        constraints=tuple(_constraints(settings, profile, topology, visible)),
-        wishes=_wishes(settings, profile, topology, count),
-        utility=_utility(settings, profile, policy),
+        constraints=tuple(_read_constraints(settings, profile, topology, visible)),
+        wishes=_read_wishes(settings, profile, topology, count),
+        utility=_read_utility(settings, profile, policy),
         profile=profile.name or None,
         name=name,
         assumed=tuple(assumed),
     )
 
 
-def _pattern(settings: Settings, profile: Profile, gpus: int | str | None) -> Pattern | None:
-    """What the settings say, the profile's pattern, or the graph that was measured, if it is of as many GPUs."""
+def _choose_pattern(settings: Settings, profile: Profile, gpus: int | str | None) -> Pattern | None:
+    """Return the pattern of the settings or profile, or the measured graph of as many GPUs."""
     measured = profile.graph
     if measured and gpus not in (None, measured.ranks):
         measured = None
@@ -73,7 +73,7 @@ def _pattern(settings: Settings, profile: Profile, gpus: int | str | None) -> Pa
     return PATTERNS[setting.value] if isinstance(setting.value, str) else setting.value
 
 
-def _wishes(
+def _read_wishes(
     settings: Settings, profile: Profile, topology: Topology, count: int | None
 ) -> requests.Wishes:
     several = len({gpu.node for gpu in topology.gpus}) > 1
@@ -81,9 +81,8 @@ def _wishes(
     least = settings.get("min_bandwidth", needed.min_bandwidth_gb_per_s)
     host = settings.get("host_bandwidth", needed.host_gb_per_s)
     if host.origin == "profile" and not any(gpu.host_gb_per_s for gpu in topology.gpus):
-        host = Setting(
-            None, ""
-        )  # a profile is for many machines, and hardly any says what its memory carries
+        # A profile is for many machines, most of which do not state their memory bandwidth.
+        host = Setting(None, "")
     wishes = requests.Wishes(
         required=requests.admit_only(topology, required.value, required.origin)
         if required.value
@@ -100,7 +99,7 @@ def _wishes(
     return wishes
 
 
-def _utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
+def _read_utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
     least = settings.get("min_utility", profile.placement.min_utility).value
     weights = settings.get("utility_weights").value
     if not POLICIES[policy].goes_by_utility:
@@ -112,7 +111,7 @@ def _utility(settings: Settings, profile: Profile, policy: str) -> requests.Util
     )
 
 
-def _constraints(
+def _read_constraints(
     settings: Settings, profile: Profile, topology: Topology, visible: str | None
 ) -> list[requests.Constraint]:
     found = []

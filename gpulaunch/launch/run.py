@@ -1,4 +1,4 @@
-"""Run a launch: request -> decision -> lease -> job -> release."""
+"""The run of a launch: request -> decision -> lease -> job -> release."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,10 +19,10 @@ if TYPE_CHECKING:  # few launches share
 
 
 class Ended(Record):
-    """A job that has run; its GPUs are free again, or stay with what still keeps its lease.
+    """A job that has run; its GPUs are free again, unless left-overs keep its lease.
 
     Attributes:
-        status: its wait status.
+        status: wait status of the job.
     """
 
     status: int
@@ -37,18 +37,17 @@ def run(
     """Run the command on GPUs of its own until it ends.
 
     Args:
-        launch: what to run, and where.
-        callbacks: called while the launch waits for its GPUs.
+        launch: the launch to run.
+        callbacks: functions to call while the launch waits for its GPUs.
         granted: called with the lease before the job starts; must not raise.
         ended: called with the job's wait status as soon as it has ended; must not raise.
 
     Returns:
-        How the job ended, or the decision if that was no Grant.
+        The end of the job, or the decision if that was no Grant.
 
     Raises:
         FailedError: the table cannot be used; nothing is held and nothing has run.
-        TimedOutError: the launch waited, or the job ran, for as long as it may; nothing is held
-            any more.
+        TimedOutError: the wait timeout or the job's time limit is over; nothing is held any more.
     """
     table = table_of(launch, callbacks.warn)
 
@@ -58,7 +57,7 @@ def run(
     acquired = acquire(launch, table, callbacks, prepare)
     if not isinstance(acquired, Acquired):
         return acquired
-    with _released_at_the_end(acquired) as keeper:
+    with _release_at_the_end(acquired) as keeper:
         granted(acquired)
         if acquired.grant.exclusive_reason:
             callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
@@ -75,7 +74,7 @@ def run(
 
 
 @contextmanager
-def _released_at_the_end(acquired: Acquired[Keeper]) -> Iterator[Keeper]:
+def _release_at_the_end(acquired: Acquired[Keeper]) -> Iterator[Keeper]:
     """Release the lease when the block ends, however it ends."""
     try:
         yield acquired.claimant

@@ -1,9 +1,17 @@
-"""Every setting of a launch, and where its value comes from: the command line, the environment, the profile, the
-user's file, the host's file, in this order.
+"""The settings of a launch, and the sources of their values.
+
+The sources are, in this order, the command line, the environment, the profile, the user's file and
+the host's file.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+
+from gpulaunch.typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpulaunch.decide.placement.utility import Weights
+    from gpulaunch.profiles.pattern import Pattern
 
 from gpulaunch.containers.ways import WAYS
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
@@ -14,30 +22,26 @@ from gpulaunch.files.size import parse_size
 from gpulaunch.launch.given import Given
 from gpulaunch.leases.share import OBJECTIVES
 from gpulaunch.records import Record
-from gpulaunch.typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from gpulaunch.decide.placement.utility import Weights
-    from gpulaunch.profiles.pattern import Pattern
-
-_LEAST_MEMORY_BYTES = 1 << 20  # less would be a number without its unit
+_LEAST_MEMORY_BYTES = 1 << 20  # a smaller amount lacks its unit
 
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
 
 
 class Setting(Record):
-    """A value, and what to call it in a message.
+    """A value with its origin.
 
     Attributes:
-        value: None if nobody gave one.
-        origin: such as "--memory 9GiB", "GPULAUNCH_GPUS=9" or "config.toml: gpus".
+        value: the value; None if no source has one.
+        origin: text for messages, such as "--memory 9GiB", "GPULAUNCH_GPUS=9" or
+            "config.toml: gpus".
     """
 
     value: Any
     origin: str
 
 
-def _gpus(text: str) -> int | str:
+def _parse_gpus(text: str) -> int | str:
     if text == "all":
         return text
     if not text.removeprefix("-").isdigit() or not text.isascii():
@@ -49,7 +53,7 @@ def _gpus(text: str) -> int | str:
 
 
 def one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
-    """Reads one of several names, written with - or _; otherwise a UsageError lists them."""
+    """Return a parser of one of several names, written with - or _; its errors list the names."""
 
     def parse(text: str) -> str:
         name = text.replace("-", "_")
@@ -66,25 +70,25 @@ def one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
 # Imported late: what shows something reads few settings.
 
 
-def _policy(text: str) -> str:
+def _parse_policy(text: str) -> str:
     from gpulaunch.decide.placement.policies import POLICIES
 
     return one_of(POLICIES, "policy")(text)
 
 
-def _bandwidth_model(text: str) -> str:
+def _parse_bandwidth_model(text: str) -> str:
     from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
 
     return one_of(BANDWIDTH_MODELS, "bandwidth model")(text)
 
 
-def _pattern(text: str) -> "Pattern":
+def _parse_pattern(text: str) -> "Pattern":
     from gpulaunch.profiles.pattern_file import load_pattern
 
     return load_pattern(text)
 
 
-def _memory(text: str) -> int:
+def _parse_memory(text: str) -> int:
     try:
         size = parse_size(text)
     except ValueError:
@@ -94,14 +98,14 @@ def _memory(text: str) -> int:
     return size
 
 
-def _duration(text: str) -> float:
+def _parse_duration(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError:
         raise UsageError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m") from None
 
 
-def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
+def _number_parser(least: float, most: float, unit: str) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
             plain = text.removesuffix("%").rstrip() if unit == "%" else text
@@ -117,14 +121,14 @@ def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
     return parse
 
 
-def _percentage(text: str) -> int:
-    number = _number(1.0, 100.0, "%")(text)
+def _parse_percentage(text: str) -> int:
+    number = _number_parser(1.0, 100.0, "%")(text)
     if number != int(number):
         raise UsageError(f"{quoted(text)} is no whole number of %")
     return int(number)
 
 
-def _weights(text: str) -> "Weights":
+def _parse_weights(text: str) -> "Weights":
     from gpulaunch.decide.placement.utility import weights_of
 
     try:
@@ -134,9 +138,9 @@ def _weights(text: str) -> "Weights":
     return weights_of(communication, interference, fragmentation)
 
 
-def _two_weights(text: str) -> tuple[float, float]:
+def _parse_two_weights(text: str) -> tuple[float, float]:
     try:
-        throughput, energy = map(_number(0.0, 10.0, ""), text.split(","))
+        throughput, energy = map(_number_parser(0.0, 10.0, ""), text.split(","))
     except (UsageError, ValueError):
         throughput = energy = 0.0
     if not throughput and not energy:
@@ -146,17 +150,17 @@ def _two_weights(text: str) -> tuple[float, float]:
     return throughput, energy
 
 
-def _directory(text: str) -> str:
+def _parse_directory(text: str) -> str:
     if not os.path.isabs(text):
         raise UsageError(f"{quoted(text)} is no absolute path")
     return os.path.normpath(text)
 
 
-def _names(text: str) -> list[str]:
+def _parse_names(text: str) -> list[str]:
     return text.split(",")
 
 
-def _switch(text: str) -> bool:
+def _parse_switch(text: str) -> bool:
     if text.lower() in ("1", "true", "yes", "on"):
         return True
     if text.lower() in ("0", "false", "no", "off"):
@@ -166,64 +170,64 @@ def _switch(text: str) -> bool:
 
 SETTINGS: dict[str, Callable[[str], Any]] = {
     "profile": str,
-    "gpus": _gpus,
-    "policy": _policy,
-    "pattern": _pattern,
-    "bandwidth_sensitive": _switch,
-    "bandwidth_model": _bandwidth_model,
-    "memory": _memory,
+    "gpus": _parse_gpus,
+    "policy": _parse_policy,
+    "pattern": _parse_pattern,
+    "bandwidth_sensitive": _parse_switch,
+    "bandwidth_model": _parse_bandwidth_model,
+    "memory": _parse_memory,
     "gpu_model": str,
-    "only": _names,
-    "exclude": _names,
-    "require": _names,
-    "nvlink": _switch,
-    "min_bandwidth": _number(0.0, 1e6, "GB/s"),
+    "only": _parse_names,
+    "exclude": _parse_names,
+    "require": _parse_names,
+    "nvlink": _parse_switch,
+    "min_bandwidth": _number_parser(0.0, 1e6, "GB/s"),
     "numa": one_of(("any", "strict"), "way to treat NUMA nodes"),
-    "single_node": _switch,
-    "one_per_node": _switch,
-    "apart_from": _names,
-    "host_bandwidth": _number(0.0, 1e6, "GB/s"),
-    "min_utility": _number(0.0, 1.0, ""),
-    "utility_weights": _weights,
-    "share": _switch,
-    "sm": _number(0.0, 100.0, "%"),
-    "memory_bandwidth": _number(0.0, 100.0, "%"),
-    "sm_percentage": _percentage,
-    "share_with": _names,
+    "single_node": _parse_switch,
+    "one_per_node": _parse_switch,
+    "apart_from": _parse_names,
+    "host_bandwidth": _number_parser(0.0, 1e6, "GB/s"),
+    "min_utility": _number_parser(0.0, 1.0, ""),
+    "utility_weights": _parse_weights,
+    "share": _parse_switch,
+    "sm": _number_parser(0.0, 100.0, "%"),
+    "memory_bandwidth": _number_parser(0.0, 100.0, "%"),
+    "sm_percentage": _parse_percentage,
+    "share_with": _parse_names,
     "objective": one_of(OBJECTIVES, "objective"),
-    "product_weights": _two_weights,
-    "throughput_tolerance_percentage": _number(0.0, 100.0, "%"),
-    "sm_bound_percentage": _number(0.0, 1e4, "%"),
-    "memory_bandwidth_bound_percentage": _number(0.0, 1e4, "%"),
-    "memory_bound_percentage": _number(0.0, 100.0, "%"),
-    "slowdown_bound_percentage": _number(0.0, 1e4, "%"),
-    "mps_directory": _directory,
-    "mps_timeout": _duration,
-    "bind_cpu": _switch,
-    "uuid": _switch,
+    "product_weights": _parse_two_weights,
+    "throughput_tolerance_percentage": _number_parser(0.0, 100.0, "%"),
+    "sm_bound_percentage": _number_parser(0.0, 1e4, "%"),
+    "memory_bandwidth_bound_percentage": _number_parser(0.0, 1e4, "%"),
+    "memory_bound_percentage": _number_parser(0.0, 100.0, "%"),
+    "slowdown_bound_percentage": _number_parser(0.0, 1e4, "%"),
+    "mps_directory": _parse_directory,
+    "mps_timeout": _parse_duration,
+    "bind_cpu": _parse_switch,
+    "uuid": _parse_switch,
     "topology": str,
-    "wait": _switch,
-    "wait_timeout": _duration,
-    "time_limit": _duration,
-    "grace": _duration,
+    "wait": _parse_switch,
+    "wait_timeout": _parse_duration,
+    "time_limit": _parse_duration,
+    "grace": _parse_duration,
     "queue": one_of(("fifo", "backfill"), "queue"),
-    "backfill_limit": _duration,
-    "ignore_programs": _names,
+    "backfill_limit": _parse_duration,
+    "ignore_programs": _parse_names,
     "table": one_of(("host", "private"), "table"),
-    "record": _switch,
+    "record": _parse_switch,
     "container_gpus": one_of(WAYS, "way into a container"),
 }
-"""Name in a configuration file (in capitals after GPULAUNCH_ in the environment) -> how its text
-is read.
+"""Parsers of the settings' texts, by name in a configuration file; in the environment the names are
+in capitals after GPULAUNCH_.
 """
 
 
 class Settings:
-    """The chain of sources.
+    """The chain of sources of a launch's settings.
 
     Args:
-        given: from the command line or the call, by name.
-        environment: variables.
+        given: values on the command line or in the call, by name.
+        environment: environment variables.
     """
 
     def __init__(self, given: Mapping[str, Given], environment: Mapping[str, str]) -> None:
@@ -237,46 +241,48 @@ class Settings:
             _check_keys(config)
 
     def distance(self, name: str) -> int:
-        """How far from the command that is typed a value is: 0 on the command line or in the call, 1 in the
-        environment, 2 anywhere else or nowhere.
+        """Return how far a value's source is from the command that the user types.
+
+        It is 0 for the command line or the call, 1 for the environment, and 2 for any other source
+        or none.
         """
         if name in self._given:
             return 0
-        return 1 if self._environment.get(_variable(name)) else 2
+        return 1 if self._environment.get(_variable_name(name)) else 2
 
     def given(self, name: str) -> list[tuple[str, str]]:
-        """All values of an option that may stand several times, each after the option as it was written."""
+        """Return all values of an option that may be repeated, as (option as written, value)."""
         one = self._given.get(name)
         return [(one.option, text) for text in (*one.before, one.text)] if one else []
 
     def get(self, name: str, profile: object = None) -> Setting:
-        """The first value in the chain.
+        """Return the first value in the chain.
 
         Args:
             name: a key of SETTINGS.
-            profile: what the profile says, or None.
+            profile: value in the profile, or None.
         """
-        variable = _variable(name)
+        variable = _variable_name(name)
         if name in self._given:
             given = self._given[name]
             origin = f"{given.option} {given.text}" if name != "topology" else ""
-            return Setting(_read(name, given.text, given.option), origin)
+            return Setting(_parse(name, given.text, given.option), origin)
         if self._environment.get(variable):
             origin = f"{variable}={self._environment[variable]}"
-            return Setting(_read(name, self._environment[variable], origin), origin)
+            return Setting(_parse(name, self._environment[variable], origin), origin)
         if profile is not None:
             return Setting(profile, "profile")
         for config in self._configs:
             if name in config.data:
-                return _from_config(name, config)
+                return _read_config(name, config)
         return Setting(None, "")
 
 
-def _variable(name: str) -> str:
+def _variable_name(name: str) -> str:
     return f"GPULAUNCH_{name.upper()}"
 
 
-def _read(name: str, text: str, origin: str) -> Any:  # noqa: ANN401
+def _parse(name: str, text: str, origin: str) -> Any:  # noqa: ANN401
     if not text:
         raise UsageError(f"{origin} has an empty value")
     try:
@@ -285,7 +291,7 @@ def _read(name: str, text: str, origin: str) -> Any:  # noqa: ANN401
         raise UsageError(f"{printable(origin)}: {problem.message}", problem.hint) from None
 
 
-def _from_config(name: str, config: Document) -> Setting:
+def _read_config(name: str, config: Document) -> Setting:
     value = config.data[name]
     if isinstance(value, list):
         value = ",".join(map(str, value))

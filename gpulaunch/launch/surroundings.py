@@ -21,13 +21,13 @@ from gpulaunch.records import Record
 
 
 class Surroundings(Record):
-    """Where a command runs.
+    """The machine of a launch, and what restricts the choice of GPUs there.
 
     Attributes:
-        machine: the machine whose GPUs it is about.
-        within: the live lease on that machine that the command runs inside of, or None.
-        visible: the value of CUDA_VISIBLE_DEVICES, or of what the driver calls it, that restricts
-            the choice of GPUs, or None.
+        machine: the machine.
+        within: the live lease on that machine that the launch runs inside of, or None.
+        visible: value of CUDA_VISIBLE_DEVICES, or of the driver's variable like it, that restricts
+            the launch; None if it does not.
     """
 
     machine: Machine
@@ -38,24 +38,27 @@ class Surroundings(Record):
 def shown_machine(
     topology: str | None, warn: Callable[[str], None], *, use: bool = False
 ) -> Machine:
-    """Return the machine to show: the one of a launch, except that a setting may hide real GPUs.
+    """Return the machine that a command is to show.
+
+    It is the machine of a launch, except that a setting may put a described one in place of real
+    GPUs.
 
     Args:
-        topology: what --topology says, or None.
-        warn: where to say what is odd but no failure.
-        use: whether to look who is at work on its GPUs.
+        topology: value of --topology, or None.
+        warn: called with each warning.
+        use: whether to find the processes at work on its GPUs.
     """
     return read_surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
 
 
 class Shown(Record):
-    """Where a command runs that looks at the table and launches nothing.
+    """The machine and table that a command shows without launching anything.
 
     Attributes:
-        machine: the machine whose GPUs it shows.
-        table: where its leases stand.
+        machine: the machine.
+        table: the allocation table with its leases.
         within: the live lease on that machine that the command runs inside of, or None.
-        visible: the value of CUDA_VISIBLE_DEVICES that restricts a launch, or None.
+        visible: value of CUDA_VISIBLE_DEVICES that restricts a launch, or None.
     """
 
     machine: Machine
@@ -65,7 +68,7 @@ class Shown(Record):
 
 
 def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
-    """Return the machine to show and its table; see shown_machine."""
+    """Return the machine that a command is to show, and its table; see shown_machine."""
     settings = shown_settings(topology)
     around = read_surroundings(settings, warn, may_hide=True)
     table = shown_table(settings, described=around.machine.key is not None, warn=warn)
@@ -73,14 +76,14 @@ def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
 
 
 def shown_settings(topology: str | None) -> Settings:
-    """Return the settings of a command that has no option of a launch but --topology."""
+    """Return the settings of a command that has --topology and no other option of a launch."""
     return Settings(
         {} if topology is None else {"topology": Given("--topology", topology)}, os.environ
     )
 
 
 def shown_table(settings: Settings, *, described: bool, warn: Callable[[str], None]) -> Table:
-    """Open the table that launches with these settings use."""
+    """Open the allocation table of launches with these settings."""
     return open_table(described=described, warn=warn, private=is_private(settings))
 
 
@@ -96,11 +99,11 @@ def read_surroundings(
 
     Args:
         settings: settings of the command.
-        warn: told what is odd but no failure.
-        may_hide: accept a described machine from a setting, although this one has GPUs.
-        use: look which GPUs are at work.
+        warn: called with each warning.
+        may_hide: let a setting put a described machine in place of real GPUs.
+        use: find the processes at work on its GPUs.
     """
-    within = _inherited(settings, warn)
+    within = _find_enclosing_lease(settings, warn)
     topology = settings.get("topology")
     if topology.value is None and within and within.table:
         topology = Setting(within.table.file, "")
@@ -115,8 +118,8 @@ def read_surroundings(
     return Surroundings(machine, within if same else None, visible)
 
 
-def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
-    """Return the live lease of this user, on whatever machine, that this process runs inside of."""
+def _find_enclosing_lease(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
+    """Return this user's live lease, on any machine, that the launch runs inside of, or None."""
     lease_id = os.environ.get(LEASE_VARIABLE)
     if not lease_id:
         return None
@@ -128,7 +131,7 @@ def _inherited(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
             "own"
         )
         return None
-    if os.geteuid() not in (lease.user_id, 0):  # containers run as root for whoever launched them
+    if os.geteuid() not in (lease.user_id, 0):  # a user's container may run as root
         warn(
             f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its "
             "own"

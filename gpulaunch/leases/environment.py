@@ -11,10 +11,10 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share
 
 LEASE_VARIABLE = "GPULAUNCH_LEASE"
-"""Names the lease to the job, so that a launch inside it takes its GPUs from there."""
+"""Variable with the id of the job's lease, so that a launch inside it takes its GPUs from there."""
 
 BATCH_VARIABLE = "GPULAUNCH_BATCH"
-"""Tells a launch and its job which job of which batch they are: BATCH.ID.DIGEST."""
+"""Variable with the batch and the job of a launch: BATCH.ID.DIGEST."""
 
 
 def job_environment(
@@ -28,11 +28,11 @@ def job_environment(
     """Return the variables that tell a job its GPUs.
 
     Args:
-        gpus: in rank order.
+        gpus: the job's GPUs in rank order.
         driver: name of their driver in the registry.
-        by_uuid: name them by UUID in the driver's variable; some programs read only indices there.
-        lease_id: None as long as there is no lease.
-        share: the job's part of the GPUs if it shares them; they are named by UUID then, since MPS
+        by_uuid: whether the driver's variable names them by UUID; some programs read only indices.
+        lease_id: id of the lease; None if there is none yet.
+        share: the job's part of the GPUs if it shares them; then they are named by UUID, since MPS
             numbers them anew.
     """
     uuids = ",".join(gpu.uuid for gpu in gpus)
@@ -54,14 +54,14 @@ MPS_VARIABLES = (
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
 )
-"""What tells a process its MPS server and its share."""
+"""Variables that tell a process its MPS server and its share."""
 
 
 def mps_environment(share: "Share") -> dict[str, str]:
     """Return the variables that make a process a client of its share group's MPS server.
 
-    They only ever narrow what the daemon allows, and are read when the process starts CUDA. Memory
-    is in MiB, for each GPU.
+    They can only narrow what the daemon allows, and CUDA reads them when it starts. Memory is in
+    MiB, for each GPU.
     """
     mib = -(-share.client.demand.memory_bytes // (1 << 20))
     environment = {

@@ -16,12 +16,12 @@ from gpulaunch.process.system import is_same, state_of, user_of
 def holders(record_fd: int) -> set[int]:
     """Return live processes of the record's owner that have it open to write.
 
-    Processes that are not visible here are left out. A process that has the record open only to
-    read keeps no lock on it. Another user's process may have been handed the descriptor so that
-    root ends it: only processes of the owner count, and those of root's own records.
+    Processes that are not visible here are left out, and so are those that have the record open
+    only to read, which holds no lock. Of a record that is not root's, only its owner's processes
+    count: the owner might pass the descriptor to another user's process to have root kill it.
 
     Args:
-        record_fd: the record, open: as long as it is, its inode number means no other file.
+        record_fd: descriptor of the record; while it is open, its inode number is not reused.
     """
     record = os.fstat(record_fd)
     pids = (name for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid())
@@ -63,7 +63,7 @@ def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[i
 
 
 def _has_open(pid: str, file: os.stat_result) -> bool:
-    with suppress(OSError):  # ended meanwhile, or somebody else's
+    with suppress(OSError):  # the process has ended meanwhile, or is another user's
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file) and _is_open_to_write(
@@ -85,25 +85,28 @@ def guard(
     grace_s: float,
     before_kill: Callable[[set[int]], object] | None = None,
 ) -> Companion:
-    """Start a companion that ends a lease's processes if this process dies without a word.
+    """Start a companion that ends a lease's processes if this process is killed.
 
-    For CI runners, which cancel with SIGKILL. It has a session of its own and holds no lease.
+    It serves under CI runners, which cancel with SIGKILL. It has a session of its own and does not
+    hold the lease.
 
     Args:
-        record_fd: the lease's record, open.
-        variable: name and value in the job's environment; a process may have closed the record.
+        record_fd: descriptor of the lease's record.
+        variable: NAME=VALUE in the job's environment, which finds processes that have closed the
+            record.
         grace_s: seconds between TERM and KILL.
-        before_kill: called once with those that outlive the grace.
+        before_kill: called once with processes that outlive the grace, before they are killed.
     """
-    looks_on = out_of_the_way(
-        os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY)
-    )  # to read it is not to hold it
+    # A new open file description, which does not hold the lock of the record.
+    record_reader = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
 
     def act(word: bytes) -> None:
         if not word:
-            end_all(lambda: holders(looks_on) | marked(variable), grace_s, before_kill=before_kill)
+            end_all(
+                lambda: holders(record_reader) | marked(variable), grace_s, before_kill=before_kill
+            )
 
     try:
-        return Companion(act, looks_on)
+        return Companion(act, record_reader)
     finally:
-        os.close(looks_on)
+        os.close(record_reader)

@@ -7,19 +7,19 @@ from contextlib import suppress
 
 
 def unlock(fd: int) -> None:
-    """Let go of the lock and close its descriptor.
+    """Unlock the directory and close its descriptor.
 
-    A thread may have forked while it was held: closing alone would leave it with that child.
+    Closing alone would not unlock it if another thread forked meanwhile: the child would hold it.
     """
     fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 
 
 def lock_in_time(fd: int, timeout_s: float) -> bool:
-    """Lock the directory; False if timeout_s passes first.
+    """Lock the directory; return False if timeout_s passes first.
 
-    After a time-out the descriptor is no longer the caller's. A thread waits in flock, which the
-    kernel wakes at once: polling would come late, and an alarm would replace the job's.
+    After a time-out the descriptor belongs to the thread that waits in flock. It is a thread since
+    polling would take the lock too late, and an alarm would replace that of a Python program.
     """
     with suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -29,8 +29,8 @@ def lock_in_time(fd: int, timeout_s: float) -> bool:
     _thread.start_new_thread(_flock_in_thread, (fd, waiting, answer))
     if waiting.acquire(timeout=timeout_s):
         return True
-    # The thread cannot be called back: whichever side takes `answer` first decides whether the
-    # lock is ours or is let go again.
+    # The thread cannot be stopped and may get the lock right now: the side that takes `answer`
+    # first decides whether the lock is kept or released.
     if answer.acquire(blocking=False):
         return False
     waiting.acquire()
@@ -38,7 +38,7 @@ def lock_in_time(fd: int, timeout_s: float) -> bool:
 
 
 def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockType) -> None:
-    """Wait for the lock, then keep it if lock_in_time() still waits."""
+    """Wait for the lock; keep it if lock_in_time() still waits, else release it."""
     while True:
         with suppress(InterruptedError):
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -50,9 +50,9 @@ def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockTyp
 
 
 def lock_holder(directory: str) -> str:
-    """Return the holder of the directory's lock by /proc/locks.
+    """Return the holder of the directory's lock, as text for a message.
 
-    Its lines end in PID MAJOR:MINOR:INODE START END.
+    It is found in /proc/locks, whose lines end in PID MAJOR:MINOR:INODE START END.
     """
     try:
         status = os.stat(directory)

@@ -1,4 +1,4 @@
-"""The right to use GPUs, as a record that can be written down."""
+"""The Lease record: the right of a job to use GPUs, and its document."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -28,28 +28,27 @@ class Lease(Record):
     """The right of a job to use GPUs.
 
     Attributes:
-        id: random, never used again.
+        id: random id, never used again.
         user_id: owner of the record's file; it is not in the record itself.
-        table: None for this machine's own GPUs.
-        uuids: the GPUs, in rank order.
+        table: key of the described machine; None for this machine's own GPUs.
+        uuids: UUIDs of the GPUs, in rank order.
         launcher: the gpulaunch process.
-        job: the process that it started; the launcher itself where a Python program holds the
-            lease.
-        command: of the job, as given; undecodable bytes are surrogates.
-        profile: name, or None.
-        assumed: what of the request was assumed.
+        job: the process that it started; the launcher itself if a Python program holds the lease.
+        command: command of the job, as given; undecodable bytes are surrogates.
+        profile: name of its profile, or None.
+        assumed: names of the request's values that were assumed.
         name: name that the user gave the job, or None.
         started_at: ISO 8601, UTC.
-        ancestors: ids of the lease that this one was taken from, of that one's parent, and so on.
-        boot_id: of the kernel that the processes ran under.
+        ancestors: ids of the lease that this one was taken from, of that lease's parent, and so on.
+        boot_id: boot id of the kernel that the processes ran under.
         engine: id of the container engine that runs the job's container, which may outlive both
             processes; None for a job that is a process here.
-        container: id of the container if it was there before the lease; else it has the lease's id
-            on its label.
+        container: id of a container that is older than the lease; None if the container has the
+            lease's id on its label.
         host_gb_per_s: traffic of each GPU's process in the memory of its socket; 0 if unknown.
-        apart_from: names of jobs, or of their profiles, that must not come next to it.
+        apart_from: names of jobs, or of their profiles, to keep off its sockets.
         share: its part of the GPUs; None if it has them alone.
-        clock_s: when it began, in seconds since boot; 0 if unknown. Leases are in this order.
+        clock_s: when it began, in seconds since boot, by which leases are ordered; 0 if unknown.
     """
 
     id: str
@@ -74,11 +73,11 @@ class Lease(Record):
 
     @property
     def insiders(self) -> tuple[int, int]:
-        """Return the ids of users that can launch inside it: its owner, and root in containers."""
+        """The ids of users that can launch inside it: its owner, and root in containers."""
         return self.user_id, 0
 
     def to_document(self) -> dict[str, Any]:
-        """Return what is written to the record."""
+        """Return the document of the record's file."""
         document = as_dict(self)
         del document["user_id"]
         document["table"] = as_list(self.table) if self.table else None
@@ -120,10 +119,10 @@ _OPTIONAL: FieldTable = {
 
 
 def parse_lease(document: object, user_id: int) -> Lease:
-    """Read what Lease.to_document wrote.
+    """Return the lease of a document of Lease.to_document.
 
     Raises:
-        FieldError: this is no such document, or one of another version.
+        FieldError: it is no such document, or one of another version.
     """
     lease = checked(
         without_none(document, _OPTIONAL), {**_LEASE, **_OPTIONAL}, required=tuple(_LEASE)
@@ -149,12 +148,17 @@ def parse_lease(document: object, user_id: int) -> Lease:
         container=lease.get("container"),
         host_gb_per_s=lease.get("host_gb_per_s", 0.0),
         apart_from=texts_of(lease, "apart_from") if "apart_from" in lease else (),
-        share=_share(lease["share"], texts_of(lease, "uuids")) if "share" in lease else None,
+        share=_parse_share(lease["share"], texts_of(lease, "uuids")) if "share" in lease else None,
         clock_s=lease.get("clock_s", 0.0),
     )
 
 
-def _share(document: object, uuids: Sequence[str]) -> "Share":
+def _parse_share(document: object, uuids: Sequence[str]) -> "Share":
+    """Return the share of a lease.
+
+    Raises:
+        FieldError: it is no share, or its group lacks one of the lease's GPUs.
+    """
     from gpulaunch.leases.share import parse_share  # late: few leases have one
 
     share = parse_share(document)

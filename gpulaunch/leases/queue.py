@@ -1,7 +1,7 @@
-"""Order of the queue: first in, first out, and when a later request may pass an earlier one.
+"""The order of the queue: first in, first out, with exceptions for requests that may pass.
 
-Each ticket says until when it may be passed. So no launcher's settings can push it in front of
-others, and all agree without a shared counter.
+Each ticket says until when others may pass it. So no launcher can move in front of others by its
+own settings, and all agree without a shared counter.
 """
 # pure: decides on plain values
 
@@ -11,7 +11,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 
 CHOOSY_S = 1800.0
-"""So long others pass who waits for better GPUs than those that are free; then nobody does."""
+"""Time for which others may pass a request that waits for better GPUs than the free ones."""
 
 
 def competing(
@@ -20,10 +20,10 @@ def competing(
     """Return the tickets that want some of the same GPUs, in their order.
 
     Args:
-        tickets: of one machine.
-        within: the lease that the GPUs are to be taken from, or None. Its GPUs are out of reach for
-            launches outside it, and only its insiders can launch inside it, whatever a ticket says.
-        uuids: GPUs that would do.
+        tickets: tickets of one machine.
+        within: the lease that the GPUs are to be taken from, or None. Launches outside it cannot
+            get its GPUs, and only its insiders can launch inside it, whatever a ticket says.
+        uuids: UUIDs of the GPUs that would do.
     """
     wanted = set(uuids)
     if within:
@@ -48,17 +48,17 @@ def barring(
 ) -> Ticket | None:
     """Return the last of the earlier tickets that a request may not pass; None if it may start.
 
-    A request passes a ticket that is not older than its limit if that ticket cannot start on what
-    is free and wants more GPUs, or if it is choosy. Only the launcher of a choosy ticket can tell
-    whether what is free will do, so it would bar everybody. A choosy request does not pass a choosy
-    ticket: it may want the same.
+    Within a ticket's time limit, a request may pass it if the ticket wants more GPUs and cannot
+    start on the free ones, or if the ticket is choosy. Only the launcher of a choosy ticket can
+    tell whether the free GPUs will do, so it would bar all others. A choosy request does not pass a
+    choosy ticket: both may want the same GPUs.
 
     Args:
         ahead: competing tickets that come first.
-        gpus: how many the request wants.
-        free: UUIDs of the GPUs that nobody uses.
+        gpus: number of GPUs that the request wants.
+        free: UUIDs of the GPUs that are not in use.
         clock_s: seconds since boot.
-        choosy: whether the request is.
+        choosy: whether the request is choosy.
     """
     return next(
         (t for t in reversed(ahead) if not _may_pass(t, gpus, free, clock_s, choosy=choosy)), None

@@ -1,4 +1,4 @@
-"""Fields that leases and tickets have in common, and how they are checked."""
+"""Fields that leases and tickets have in common, with their checks."""
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,16 @@ from gpulaunch.process.identity import Process
 from gpulaunch.typing import Any
 
 VERSION = 1
-"""Version of the records' format. A live record with another one stops decisions."""
+"""Version of the records' format. A live record of another version stops decisions."""
 
 MAX_COMMAND_CHARACTERS = 16384
 
 
 def without_none(document: object, optional: Mapping[str, object]) -> dict[str, Any]:
-    """Return the document without those optional values that are None.
+    """Return the document without optional values that are None.
 
     Raises:
-        FieldError: it is no table.
+        FieldError: the document is no table.
     """
     if not isinstance(document, Mapping):
         raise FieldError((), f"{document!r} is not a table")
@@ -28,10 +28,10 @@ def without_none(document: object, optional: Mapping[str, object]) -> dict[str, 
 
 
 def texts_of(document: Mapping[str, Any], key: str, length: int | None = None) -> tuple[str, ...]:
-    """Return a list of texts.
+    """Return the list of texts in a field.
 
     Raises:
-        FieldError: it is none, or has another length than asked for.
+        FieldError: the field is no such list, or has another length than asked for.
     """
     values = document[key]
     if any(not isinstance(value, str) for value in values) or length not in (None, len(values)):
@@ -40,10 +40,10 @@ def texts_of(document: Mapping[str, Any], key: str, length: int | None = None) -
 
 
 def process_of(document: Mapping[str, Any], key: str) -> Process:
-    """Return a process.
+    """Return the process in a field.
 
     Raises:
-        FieldError: it is none.
+        FieldError: the field is no process.
     """
     values = document[key]
     if len(values) != 2 or any(type(value) is not int or value < 0 for value in values):
@@ -52,10 +52,10 @@ def process_of(document: Mapping[str, Any], key: str) -> Process:
 
 
 def table_of(document: Mapping[str, Any]) -> TableKey | None:
-    """Which machine the record is about.
+    """Return the key of the record's machine; None for this machine's own GPUs.
 
     Raises:
-        FieldError: its key is none.
+        FieldError: the field is no key.
     """
     return (
         TableKey(*texts_of(document, "table", length=3))
@@ -65,7 +65,7 @@ def table_of(document: Mapping[str, Any]) -> TableKey | None:
 
 
 def check_id(text: str) -> None:
-    """Ids stand in file names and on terminals.
+    """Check an id, which will be part of file names and be shown on terminals.
 
     Raises:
         FieldError: the text is no lease's id.
@@ -78,7 +78,7 @@ def check_time(document: Mapping[str, Any], key: str) -> None:
     """Check that a time is ISO 8601, UTC, in whole seconds.
 
     Raises:
-        FieldError: it is not.
+        FieldError: it is another text.
     """
     found = document[key]
     if (

@@ -1,7 +1,7 @@
 """A record of the allocation table: a file that is alive as long as a process holds its lock.
 
 The kernel unlocks it when the last process that inherited the descriptor has ended, however it
-ended. docs/decisions/allocation-table.md tells why each part is as it is.
+ended. docs/decisions/allocation-table.md gives the reasons for each part.
 """
 
 import errno
@@ -50,15 +50,16 @@ class Draft:
     """A record that is locked but has no name yet: invisible, and gone if this process dies.
 
     Args:
-        directory: where it is to appear.
-        lease_id: None for a new one.
+        directory: directory in which it will appear.
+        lease_id: id of the lease; None for a new id.
 
     Attributes:
-        fd: its descriptor, out of the job's way; a process that inherits it keeps the record alive.
-        id: of the lease or ticket that it becomes.
+        fd: its descriptor, above those of the job; a process that inherits it keeps the record
+            alive.
+        id: id of the lease or ticket that it becomes.
 
     Raises:
-        OSError: the directory takes no such file.
+        OSError: such a file cannot be made in the directory.
     """
 
     def __init__(self, directory: str, lease_id: str | None = None) -> None:
@@ -75,13 +76,12 @@ class Draft:
             OSError: the disk is full or read-only; nothing has a name then.
         """
         content = json.dumps(record.to_document()).encode()
-        if len(content) > MAX_RECORD_BYTES:  # nobody would read it, and that would stop everybody
+        if len(content) > MAX_RECORD_BYTES:  # no launcher would read it: all would fail
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         while content:
             content = content[os.write(self.fd, content) :]
-        os.fchmod(
-            self.fd, 0o1644
-        )  # for all to read whatever the umask; sticky: systemd-tmpfiles spares it
+        # All may read it, whatever the umask; sticky, so that systemd-tmpfiles does not remove it.
+        os.fchmod(self.fd, 0o1644)
         os.link(
             f"/proc/self/fd/{self.fd}",
             record_name(record),
@@ -90,7 +90,7 @@ class Draft:
         )
 
     def close(self) -> None:
-        """Let go of the record. Only the last descriptor's end unlocks it."""
+        """Close the record; it is unlocked when its last descriptor is closed."""
         os.close(self.fd)
 
 
@@ -98,10 +98,10 @@ class FoundRecord(Record):
     """A record's file, read.
 
     Attributes:
-        name: of the file.
-        user_id: its owner.
-        content: what it holds.
-        locked: a process holds it.
+        name: name of the file.
+        user_id: owner of the file.
+        content: its contents.
+        locked: whether a process holds its lock.
     """
 
     name: str
@@ -111,15 +111,15 @@ class FoundRecord(Record):
 
 
 def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | None:
-    """Read a record; None for what is none.
+    """Read a record; return None if the file is gone or no regular file.
 
     Args:
-        directory_fd: of the directory.
-        directory: its path, for messages.
-        name: of the file in it.
+        directory_fd: descriptor of the directory.
+        directory: path of the directory, for messages.
+        name: name of the file in it.
 
     Raises:
-        FailedError: it cannot be read, so nobody can tell whether it is alive.
+        FailedError: the file cannot be read, so it is unknown whether the record is alive.
     """
     try:
         fd = open_record(name, directory_fd)
@@ -148,9 +148,9 @@ def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | N
 
 
 def remove_dead(found: FoundRecord, directory_fd: int) -> None:
-    """Remove a record that is dead, if it is ours, or if we are root.
+    """Remove a dead record that is this user's; root removes any.
 
-    A courtesy: what is dead is ignored anyway, and root may be root of little.
+    Failures are ignored, since dead records have no effect; root of a container may lack the right.
     """
     if os.geteuid() in (0, found.user_id):
         with suppress(OSError):
@@ -158,10 +158,10 @@ def remove_dead(found: FoundRecord, directory_fd: int) -> None:
 
 
 def open_record(name: str, directory_fd: int | None = None) -> int | None:
-    """Open a record to read; None if it is gone, or no regular file, as no launcher makes it.
+    """Open a record to read; return None if the file is gone or no regular file.
 
     Raises:
-        OSError: it may be a record, but cannot be opened.
+        OSError: the file may be a record, but cannot be opened.
     """
     try:
         fd = os.open(
@@ -178,11 +178,11 @@ def open_record(name: str, directory_fd: int | None = None) -> int | None:
 
 
 def is_alive(path: str) -> bool:
-    """Return whether a record is there, and locked."""
+    """Return whether a record exists and is locked; True if that is unknown."""
     try:
         fd = open_record(path)
     except OSError:
-        return True  # what cannot be opened may be alive
+        return True  # a record that cannot be opened may be alive
     if fd is None:
         return False
     try:
@@ -192,7 +192,7 @@ def is_alive(path: str) -> bool:
 
 
 def parse_unlocked(found: FoundRecord) -> Lease | None:
-    """Return the lease of an unlocked record if a container may hold it; any other is dead."""
+    """Return the lease of an unlocked record that a container may hold; None for a dead record."""
     with suppress(ValueError, RecursionError, FieldError):
         record = _parse(found)
         if isinstance(record, Lease) and record.engine is not None:
@@ -204,7 +204,7 @@ def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
     """Return the lease or ticket that a live record holds.
 
     Raises:
-        FailedError: it cannot be understood, so nothing tells which GPUs are free.
+        FailedError: it cannot be read, so it is unknown which GPUs are free.
     """
     try:
         return _parse(found)
@@ -218,14 +218,22 @@ def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
         ) from None
 
 
-def _refuse(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
+    """Raise an error for NaN and Infinity, which json accepts by default."""
     raise ValueError(f"{constant} is no number")
 
 
 def _parse(found: FoundRecord) -> Lease | Ticket:
+    """Return the lease or ticket in a file.
+
+    Raises:
+        FieldError: a field is wrong.
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deeply.
+    """
     if len(found.content) > MAX_RECORD_BYTES:
         raise FieldError((), f"larger than {MAX_RECORD_BYTES} bytes")
-    document = json.loads(found.content, parse_constant=_refuse)
+    document = json.loads(found.content, parse_constant=_refuse_constant)
     is_lease = found.name.startswith(LEASE_PREFIX)
     record = (
         parse_lease(document, found.user_id) if is_lease else parse_ticket(document, found.user_id)
@@ -238,7 +246,7 @@ def _parse(found: FoundRecord) -> Lease | Ticket:
 def is_locked(fd: int) -> bool:
     """Return whether a process holds a write lock on the file.
 
-    The question takes nothing, and a process that can only read the file cannot hold one.
+    The call does not take the lock, and a process that can only read the file cannot hold one.
     """
     question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, question)

@@ -1,4 +1,4 @@
-"""Making the state directory that root gives a machine for good."""
+"""Setup of the permanent state directory, which root makes."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -17,16 +17,16 @@ d {SET_UP} 1777 root root -
 def set_up(
     warn: Callable[[str], None], ended_containers: Callable[[Iterable[Lease]], set[str]]
 ) -> None:
-    """Make SET_UP, root's, world-writable and sticky, now and after every boot.
+    """Make SET_UP, owned by root, world-writable and sticky, now and at every boot.
 
     Args:
-        warn: where to say what is odd but no failure.
+        warn: called with each warning.
         ended_containers: see Table.
 
     Raises:
         UsageError: we are not root, or GPULAUNCH_STATE_DIR is set.
-        FailedError: leases live in the directory that was used up to now, or something cannot be
-            written.
+        FailedError: leases live in the directory that was used so far, or the directory or its
+            entry for systemd-tmpfiles cannot be written.
     """
     if os.geteuid() != 0:
         raise UsageError("setup needs root", "sudo gpulaunch setup")
@@ -36,7 +36,7 @@ def set_up(
         )
     try:
         if os.path.isdir(SET_UP):
-            _make()
+            _make_directory()
         else:
             _make_unless_used(Table(described=True, warn=warn, ended_containers=ended_containers))
         os.makedirs(os.path.dirname(TMPFILES), exist_ok=True)
@@ -49,8 +49,12 @@ def set_up(
 
 
 def _make_unless_used(table: Table) -> None:
-    """Make SET_UP while nobody can take a lease in the directory that serves now."""
-    table.peek()  # asks about containers, for which there is no time under the lock
+    """Make SET_UP under the lock of the present directory, if no lease lives there.
+
+    Raises:
+        FailedError: leases or tickets live there.
+    """
+    table.peek()  # asks engines about containers, which is too slow under the lock
     with table.locked() as locked:
         seen = locked.read()
         alive = len(seen.leases) + len(seen.tickets)
@@ -60,10 +64,11 @@ def _make_unless_used(table: Table) -> None:
                 f"{alive} {verb} in {table.directory}",
                 "wait for them to end, or see 'gpulaunch status'",
             )
-        _make()
+        _make_directory()
 
 
-def _make() -> None:
+def _make_directory() -> None:
     os.makedirs(SET_UP, exist_ok=True)
     os.chown(SET_UP, 0, 0)
-    os.chmod(SET_UP, 0o1777)  # noqa: S103  all users write here; sticky: none can touch another's
+    # All users write here; sticky, so that none can remove another user's records.
+    os.chmod(SET_UP, 0o1777)  # noqa: S103

@@ -1,4 +1,4 @@
-"""One job's part of the GPUs that it shares, as its lease says it."""
+"""The Share record: a job's part of the GPUs that it shares, and its document in the lease."""
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from gpulaunch.records import Record, as_dict, as_list
 from gpulaunch.typing import Any, Literal
 
 OBJECTIVES = ("throughput", "energy", "product")
-"""What jobs may share a GPU for (mps-sharing-2024 IV.B and IV.C)."""
+"""Objectives for which jobs may share a GPU (mps-sharing-2024 IV.B and IV.C)."""
 
 
 class Objective(Record):
@@ -22,10 +22,10 @@ class Objective(Record):
         name: "throughput", "energy" or "product".
         throughput_weight: exponent of throughput in the product.
         energy_weight: exponent of energy in the product.
-        throughput_tolerance_percentage: of its speed alone that any client may be predicted to lose
-            where one shares for energy or product. Our choice: 20 is the most that the model
-            predicts while SM utilization sums to 100 %, so by default the paper's bounds decide
-            alone; higher bounds, or a lower tolerance, are held to it.
+        throughput_tolerance_percentage: largest predicted loss of speed of any client, compared
+            with running alone, if the objective is energy or product. Our choice: 20 is the most
+            that the model predicts while SM utilization sums to 100 %, so that by default the
+            paper's bounds decide; with higher bounds or a lower tolerance it takes effect.
     """
 
     name: Literal["throughput", "energy", "product"] = "throughput"
@@ -38,10 +38,10 @@ class Client(Record):
     """A job as one of several on a GPU.
 
     Attributes:
-        demand: what it uses of the GPU.
-        objective: what it shares for.
-        slowdowns: name of another client's demand -> time beside it / time alone - 1, measured or
-            predicted.
+        demand: its use of the GPU.
+        objective: its purpose of sharing.
+        slowdowns: time beside another client / time alone - 1, measured or predicted, by the name
+            of the other client's demand.
         predicted: names whose slowdown is predicted.
     """
 
@@ -52,14 +52,14 @@ class Client(Record):
 
 
 class Share(Record):
-    """The part of its GPUs that a client of MPS has for as long as it runs: it cannot be resized.
+    """The part of its GPUs that a client of MPS has; it is fixed while the client runs.
 
     Attributes:
-        group: UUIDs of the GPUs of its share group, ascending; all members have the same.
+        group: UUIDs of the GPUs of its share group, ascending, equal for all members.
         sm_percentage: its active thread percentage, 1-100, a cap.
         bandwidth_sensitive: whether it depends on the links between them.
-        client: what the other clients have to reckon with.
-        pipe_directory: where its MPS daemon answers; None on a described machine, which has none.
+        client: the demand and objective that the other clients have to consider.
+        pipe_directory: directory of its MPS daemon; None on a described machine, which has none.
     """
 
     group: tuple[str, ...]
@@ -99,7 +99,7 @@ _OBJECTIVE: FieldTable = {
 
 
 def share_document(share: Share) -> dict[str, Any]:
-    """Return what a record says of a share."""
+    """Return the document of a share."""
     known = share.client.demand
     demand = {key: value for key, value in as_dict(known).items() if value is not None}
     demand["curve"] = [as_list(point) for point in known.curve]
@@ -118,10 +118,10 @@ def share_document(share: Share) -> dict[str, Any]:
 
 
 def parse_share(document: object) -> Share:
-    """Read what share_document wrote.
+    """Return the share of a document of share_document.
 
     Raises:
-        FieldError: this is no such document.
+        FieldError: it is no such document.
     """
     required = [key for key in _SHARE if key not in ("predicted", "pipe_directory")]
     share = checked(document, _SHARE, required=required, where=("share",))
@@ -146,15 +146,24 @@ def parse_share(document: object) -> Share:
         group=group,
         sm_percentage=share["sm_percentage"],
         bandwidth_sensitive=share["bandwidth_sensitive"],
-        client=Client(_demand(share["demand"]), Objective(**objective), dict(slowdowns), predicted),
+        client=Client(
+            _parse_demand(share["demand"]), Objective(**objective), dict(slowdowns), predicted
+        ),
         pipe_directory=directory,
     )
 
 
-def _demand(document: Mapping[str, Any]) -> Demand:
+def _parse_demand(document: Mapping[str, Any]) -> Demand:
+    """Return the demand of a document.
+
+    Raises:
+        FieldError: a field is wrong.
+    """
     required = [key for key in _DEMAND if key not in ("power_w", "counters", "intensity")]
     demand = checked(document, _DEMAND, required=required, where=("share", "demand"))
-    points = [_numbers(point, "curve", ((0.0, 100.0), (0.0, 1e15))) for point in demand["curve"]]
+    points = [
+        _check_numbers(point, "curve", ((0.0, 100.0), (0.0, 1e15))) for point in demand["curve"]
+    ]
     if any(one[0] >= other[0] for one, other in pairwise(points)) or any(
         0 in point for point in points
     ):
@@ -163,7 +172,7 @@ def _demand(document: Mapping[str, Any]) -> Demand:
         )
     counters = demand.get("counters")
     if counters is not None:
-        accesses, hit_rate, size = _numbers(
+        accesses, hit_rate, size = _check_numbers(
             counters, "counters", ((0.0, 1e6), (0.0, 1.0), (1, 1024))
         )
         counters = Counters(accesses, hit_rate, int(size))
@@ -171,7 +180,12 @@ def _demand(document: Mapping[str, Any]) -> Demand:
     return Demand(**{**demand, "curve": curve, "counters": counters})
 
 
-def _numbers(values: object, key: str, ranges: Sequence[tuple[float, float]]) -> list[float]:
+def _check_numbers(values: object, key: str, ranges: Sequence[tuple[float, float]]) -> list[float]:
+    """Check a list of numbers, each by its range, and return it.
+
+    Raises:
+        FieldError: it is no such list.
+    """
     if not isinstance(values, list) or len(values) != len(ranges):
         raise FieldError(
             ("share", "demand", key), f"{key}: {values!r} is not {len(ranges)} numbers"

@@ -1,4 +1,4 @@
-"""Choice of the state directory, on which all launchers of this machine agree."""
+"""The choice of the state directory, on which all launchers of this machine agree."""
 
 import os
 
@@ -6,7 +6,7 @@ from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.records import Record
 
 SET_UP = "/run/gpulaunch"
-"""What `gpulaunch setup` makes."""
+"""Directory that `gpulaunch setup` makes."""
 
 _SHARED_BY_ALL = ("/run/lock", "/tmp")  # noqa: S108  each is checked before it is used
 _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "9p", "cifs", "smb3", "ceph", "lustre", "glusterfs")
@@ -20,7 +20,7 @@ def preferred_directory(chosen: str | None) -> str:
 
     Raises:
         UsageError: GPULAUNCH_STATE_DIR is no absolute path.
-        FailedError: there is none.
+        FailedError: there is no safe directory.
     """
     if chosen:
         if not os.path.isabs(chosen):
@@ -32,10 +32,10 @@ def preferred_directory(chosen: str | None) -> str:
 
 
 def directory_without_setup() -> str:
-    """Return where the table lies as long as no place for it was chosen or made.
+    """Return the directory of the table if none was chosen or set up.
 
     Raises:
-        FailedError: there is no safe one.
+        FailedError: there is no safe directory.
     """
     directory = next(filter(_is_safe_for_all, _SHARED_BY_ALL), None)
     if directory is None:
@@ -50,17 +50,17 @@ def state_directory(chosen: str | None, *, described: bool, private: bool) -> st
 
     Args:
         chosen: GPULAUNCH_STATE_DIR, if it is set.
-        described: only described machines are of interest.
-        private: a container's own table will do.
+        described: whether only records of described machines matter.
+        private: whether a container's own table will do.
 
     Raises:
         UsageError: GPULAUNCH_STATE_DIR is no absolute path.
-        FailedError: no directory will do.
+        FailedError: no directory can hold the table.
     """
     directory = preferred_directory(chosen)
-    mount = _mount(directory)
+    mount = _find_mount(directory)
     own = mount.kind == "overlay" or (
-        mount.point == "/" and mount.root != "/" and _marked_as_container()
+        mount.point == "/" and mount.root != "/" and _has_container_mark()
     )
     if own and not described and not private:
         hint = f'mount the host\'s: docker run -v {directory}:{directory}, or set table = "private"'
@@ -73,7 +73,8 @@ def state_directory(chosen: str | None, *, described: bool, private: bool) -> st
             f"{directory}: locks on {mount.kind} do not reach every launcher of this machine", hint
         )
     if mount.kind == "overlay" and not chosen and _is_safe_for_all("/dev/shm"):  # noqa: S108
-        return "/dev/shm"  # noqa: S108  in a container, for GPUs that are nobody else's business
+        # In a container, for described GPUs or a private table, which are not shared outside it.
+        return "/dev/shm"  # noqa: S108
     return directory
 
 
@@ -86,21 +87,30 @@ def _is_safe_for_all(directory: str) -> bool:
     return status.st_uid == 0 and status.st_mode & 0o1777 == 0o1777
 
 
-def _marked_as_container() -> bool:
-    """Return whether Docker or podman left its mark; a virtual machine of an image has it, too."""
+def _has_container_mark() -> bool:
+    """Return whether the file that Docker or podman puts into containers exists.
+
+    A virtual machine that was made from an image has it, too.
+    """
     return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
 
 
 class _Mount(Record):
-    """The mount point of a file system, the directory of it that is mounted, and its type."""
+    """A mount of a file system.
+
+    Attributes:
+        point: the mount point.
+        root: the directory of the file system that is mounted.
+        kind: type of the file system.
+    """
 
     point: str
     root: str
     kind: str
 
 
-def _mount(directory: str) -> _Mount:
-    """Return the mount that a directory is on; all empty if that cannot be told."""
+def _find_mount(directory: str) -> _Mount:
+    """Return the mount that a directory is on; all fields are empty if it is unknown."""
     real = os.path.realpath(directory)
     best = _Mount("", "", "")
     try:

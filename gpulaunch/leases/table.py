@@ -1,7 +1,7 @@
 """The host-wide allocation table: a directory of records, on which all launchers agree.
 
-The host-wide lock is flock on the directory itself (host_lock.py); a record's own lock is its life
-(record_file.py). docs/decisions/allocation-table.md tells why each part is as it is.
+The host-wide lock is flock on the directory itself (host_lock.py); a record lives as long as its
+own lock is held (record_file.py). docs/decisions/allocation-table.md gives the reasons.
 """
 
 import errno
@@ -40,9 +40,9 @@ class Snapshot(Record):
     """The live records at one moment.
 
     Attributes:
-        leases: oldest first, and parents before their children.
-        tickets: in the order of the queue.
-        unlocked: ids of leases that no process holds any more, but a container, or so it seems.
+        leases: leases, oldest first, and parents before their children.
+        tickets: tickets in the order of the queue.
+        unlocked: ids of the leases that no process holds any more, but a container may hold.
     """
 
     leases: list[Lease]
@@ -62,15 +62,15 @@ class Table:
     """The allocation table in its state directory.
 
     Args:
-        described: only records of described machines are of interest, never those of this machine's
-            own GPUs.
-        warn: where to say what is odd but no failure.
-        private: a container's own table will do.
-        ended_containers: returns the ids of those leases whose containers have all ended; asked of
-            leases that no process holds.
+        described: whether only records of described machines matter, and none of this machine's own
+            GPUs.
+        warn: called with each warning.
+        private: whether a container's own table will do.
+        ended_containers: function that returns the ids of the leases whose containers have all
+            ended; it is called with leases that no process holds.
 
     Raises:
-        FailedError: no directory will do.
+        FailedError: no directory can hold the table.
     """
 
     def __init__(
@@ -82,9 +82,8 @@ class Table:
         private: bool = False,
     ) -> None:
         self._ended_containers = ended_containers
-        self._chosen = os.environ.get(
-            "GPULAUNCH_STATE_DIR"
-        )  # a Python program may change it while it has a lease
+        # Read once: a Python program may change it while it has a lease.
+        self._chosen = os.environ.get("GPULAUNCH_STATE_DIR")
         self._preferred = preferred_directory(self._chosen)
         self.directory = state_directory(self._chosen, described=described, private=private)
         self.warn = warn
@@ -92,13 +91,13 @@ class Table:
         self._check_owner()
 
     def draft(self, lease_id: str | None = None) -> Draft:
-        """Return a record without a name yet, locked.
+        """Return a new draft: a locked record without a name.
 
         Args:
-            lease_id: None for a new one.
+            lease_id: id of the lease; None for a new id.
 
         Raises:
-            FailedError: the directory takes no such file.
+            FailedError: such a file cannot be made in the directory.
         """
         try:
             return Draft(self.directory, lease_id)
@@ -106,15 +105,15 @@ class Table:
             raise self.failed("cannot write a record", problem) from None
 
     def peek(self, before: int | None = None) -> Snapshot:
-        """Return all live records, of whatever machine, without the lock: they may change at once.
+        """Return all live records of all machines without the lock, so they may change at once.
 
-        The engine of a lease that no process holds any more is asked whether a container does.
+        If no process holds a lease any more, its engine is asked whether a container does.
 
         Args:
-            before: only tickets with a smaller number are of interest.
+            before: number below which tickets are read; None for all tickets.
 
         Raises:
-            FailedError: a live record cannot be understood, so nothing tells which GPUs are free.
+            FailedError: a live record cannot be read, so it is unknown which GPUs are free.
         """
         try:
             fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -134,17 +133,19 @@ class Table:
         )
 
     def over(self, leases: Iterable[Lease]) -> set[str]:
-        """Return the ids of those leases, which no process holds, whose containers have ended."""
+        """Return the ids of the leases whose containers have ended, of those no process holds."""
         over = self._ended_containers(leases)
         self._ended |= over
         return over
 
     @contextmanager
     def locked(self) -> "Iterator[LockedTable]":
-        """Hold the host-wide lock. Only records are read and written meanwhile, for milliseconds.
+        """Hold the host-wide lock, to read and write records only, for milliseconds.
+
+        Signals are blocked meanwhile, so that none ends or stops this process under the lock.
 
         Raises:
-            FailedError: it cannot be had within LOCK_TIMEOUT_S; the message names its holder.
+            FailedError: the lock is not free within LOCK_TIMEOUT_S; the message names its holder.
         """
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
         try:
@@ -183,14 +184,18 @@ class Table:
             return False
 
     def _check_still_preferred(self) -> None:
-        """Check that `gpulaunch setup` has not made another state directory meanwhile."""
+        """Check that `gpulaunch setup` has not made another state directory meanwhile.
+
+        Raises:
+            FailedError: it has.
+        """
         preferred = preferred_directory(self._chosen)
         if preferred != self._preferred:
             moved = f"the state directory moved from {self._preferred} to {preferred}"
             raise FailedError(f"{moved} during this launch", "run the command again")
 
     def own_leases(self) -> list[Lease]:
-        """Return this user's live leases, of whatever machine; damaged records are left out."""
+        """Return this user's live leases of all machines; damaged records are left out."""
         leases = []
         for name in os.listdir(self.directory):
             if name.startswith(LEASE_PREFIX):
@@ -202,10 +207,10 @@ class Table:
         return leases
 
     def find(self, name: str) -> FoundRecord | None:
-        """One record, dead or alive, by its file's name.
+        """Return a record, dead or alive, by its file's name; None if it is gone.
 
         Raises:
-            FailedError: it cannot be read.
+            FailedError: the file cannot be read.
         """
         fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -214,7 +219,7 @@ class Table:
             os.close(fd)
 
     def failed(self, what: str, problem: OSError) -> FailedError:
-        """Return an error of the operating system in this directory as one line for the user."""
+        """Return an error for the user about a failed system call in this directory."""
         reason = os.strerror(problem.errno or 0).lower()
         hint = None
         if problem.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
@@ -247,23 +252,23 @@ class LockedTable:
         self._ended = ended
 
     def read(self, before: int | None = None) -> Snapshot:
-        """Return all live records, of whatever machine; remove dead ones of this user.
+        """Return all live records of all machines, and remove dead ones of this user.
 
-        Root removes those of all users. No engine is asked now, while every launcher waits: a lease
-        that peek() did not find ended counts as alive.
+        Root removes those of all users. No engine is asked under the lock, for which all launchers
+        wait: a lease counts as alive unless peek() found that its containers have ended.
 
         Args:
-            before: only tickets with a smaller number are of interest.
+            before: number below which tickets are read; None for all tickets.
 
         Raises:
-            FailedError: a live record cannot be understood, so nothing tells which GPUs are free.
+            FailedError: a live record cannot be read, so it is unknown which GPUs are free.
         """
         return _read_records(self._fd, self._table.directory, before, self._ended, clear_dead=True)
 
     def sweep(self, name: str) -> None:
-        """Remove one record, if it is dead."""
+        """Remove a record if it is dead."""
         found = read_record(self._fd, self._table.directory, name)
-        if found and _record_in(found, self._table.directory, self._ended) is None:
+        if found and _live_record(found, self._table.directory, self._ended) is None:
             remove_dead(found, self._fd)
 
     def next_number(self) -> int:
@@ -279,7 +284,7 @@ class LockedTable:
         return 1
 
     def publish(self, draft: Draft, record: Lease | Ticket) -> None:
-        """Write the record into its draft and give it its name, both or neither.
+        """Write a record into its draft and give it its name, both or neither.
 
         Raises:
             FailedError: the disk is full or read-only; nothing is allocated.
@@ -290,10 +295,10 @@ class LockedTable:
             raise self._table.failed("cannot write a record", problem) from None
 
     def remove(self, record: Lease | Ticket) -> None:
-        """Take a record out of the table, whoever still has its descriptor.
+        """Remove a record from the table, even if processes still have its descriptor.
 
         Raises:
-            FailedError: the directory does not let go of it.
+            FailedError: its file cannot be removed.
         """
         try:
             os.unlink(record_name(record), dir_fd=self._fd)
@@ -307,13 +312,12 @@ class LockedTable:
 
 
 def release(table: Table, draft: Draft, record: Lease | Ticket) -> None:
-    """End a published lease, or leave the queue."""
+    """End a published lease or leave the queue, and warn if the record cannot be removed."""
     try:
         with table.locked() as locked:
             locked.remove(record)
-    except (
-        FailedError
-    ) as problem:  # the job has ended: its status matters more, and an unlocked record is ignored
+    except FailedError as problem:
+        # Warn only: the job's exit status matters more, and an unlocked record is ignored anyway.
         table.warn(problem.message)
     finally:
         draft.close()
@@ -339,7 +343,7 @@ def _read_records(
         found = read_record(directory_fd, directory, name)
         if found is None:
             continue
-        record = _record_in(found, directory, ended)
+        record = _live_record(found, directory, ended)
         if isinstance(record, Lease):
             leases.append(record)
             unlocked |= set() if found.locked else {record.id}
@@ -352,8 +356,10 @@ def _read_records(
     return Snapshot(leases, tickets, frozenset(unlocked))
 
 
-def _record_in(found: FoundRecord, directory: str, ended: Collection[str]) -> Lease | Ticket | None:
-    """Return the record if it is alive; an unlocked lease is, unless its containers have ended."""
+def _live_record(
+    found: FoundRecord, directory: str, ended: Collection[str]
+) -> Lease | Ticket | None:
+    """Return a record if it is alive; an unlocked one is if containers of its lease may live."""
     if found.locked:
         return parse_record(found, directory)
     lease = parse_unlocked(found)

@@ -1,4 +1,4 @@
-"""A place in the queue, as a record that can be written down."""
+"""The Ticket record: a place in the queue, and its document."""
 # pure: decides on plain values
 
 from gpulaunch.files.fields import FieldTable, checked
@@ -18,30 +18,30 @@ from gpulaunch.records import Record, as_dict, as_list
 from gpulaunch.typing import Any
 
 MAX_NUMBER = 1 << 30
-"""No queue gets as far as this: a ticket with a larger number was forged, and is not counted."""
+"""Bound of ticket numbers that no queue reaches: larger ones are forged, and are not counted."""
 
 
 class Ticket(Record):
     """A place in the queue.
 
     Attributes:
-        id: of the lease that it will become.
-        number: its place; smaller numbers come first.
+        id: id of the lease that it will become.
+        number: its place in the queue; smaller numbers come first.
         user_id: owner of the record's file; it is not in the record itself.
-        table: None for this machine's own GPUs.
+        table: key of the described machine; None for this machine's own GPUs.
         within: id of the lease that the GPUs are to be taken from, or None.
-        uuids: the GPUs that would do.
-        gpus: how many of them are needed.
-        passable_until_s: until then a smaller request may pass while this one cannot start, and any
-            request if this one is choosy; seconds since boot.
+        uuids: UUIDs of the GPUs that would do.
+        gpus: number of GPUs that are needed.
+        passable_until_s: time, in seconds since boot, until which a smaller request may pass while
+            this one cannot start, and any request if this one is choosy.
         launcher: the gpulaunch process.
-        command: of the job, as given; undecodable bytes are surrogates.
-        profile: name, or None.
+        command: command of the job, as given; undecodable bytes are surrogates.
+        profile: name of its profile, or None.
         name: name that the user gave the job, or None.
-        since: ISO 8601, UTC.
-        boot_id: of the kernel that the process runs under.
-        choosy: whether it may wait although enough GPUs are free, because they are not what it
-            needs together.
+        since: when it joined the queue, ISO 8601, UTC.
+        boot_id: boot id of the kernel that the process runs under.
+        choosy: whether it may wait although enough GPUs are free, because together they do not meet
+            its wishes.
     """
 
     id: str
@@ -61,7 +61,7 @@ class Ticket(Record):
     choosy: bool = False
 
     def to_document(self) -> dict[str, Any]:
-        """Return what is written to the record."""
+        """Return the document of the record's file."""
         document = as_dict(self)
         del document["user_id"]
         document["table"] = as_list(self.table) if self.table else None
@@ -86,10 +86,10 @@ _OPTIONAL = {"table": list, "within": str, "profile": str, "name": str, "choosy"
 
 
 def parse_ticket(document: object, user_id: int) -> Ticket:
-    """Read what Ticket.to_document wrote.
+    """Return the ticket of a document of Ticket.to_document.
 
     Raises:
-        FieldError: this is no such document, or one of another version.
+        FieldError: it is no such document, or one of another version.
     """
     ticket = checked(
         without_none(document, _OPTIONAL), {**_TICKET, **_OPTIONAL}, required=tuple(_TICKET)

@@ -1,4 +1,4 @@
-"""Waiting for the end of records and processes, by kernel events where there are any."""
+"""A watch for the end of records and processes, by kernel events where there are any."""
 
 import os
 import select
@@ -18,37 +18,36 @@ _WITHOUT_EVENTS_S = 1.0
 
 
 class Watch:
-    """Sleeps until one of the records that it follows ends.
+    """A watch that sleeps until one of the records that it follows ends.
 
-    Follow first, then look, then sleep: then no end is missed.
+    To miss no end, follow first, then read the table, then sleep.
 
     Args:
-        directory: where the records are.
-        warn: where to say that there are no events.
+        directory: directory of the records.
+        warn: called with a warning if there are no events.
     """
 
     def __init__(self, directory: str, warn: Callable[[str], None]) -> None:
         self._directory = directory
         self._warn = warn
-        self._watches: dict[
-            str, int
-        ] = {}  # file name -> inotify's number; never taken back, which costs 10 ms
+        # inotify's watch numbers by file name; they are never removed, which would cost 10 ms.
+        self._watches: dict[str, int] = {}
         self._followed: frozenset[str] = frozenset()
         self._fd: int | None = None
         try:
             self._fd = out_of_the_way(libc.inotify())
         except OSError as problem:
-            self._do_without(problem)
+            self._warn_without_events(problem)
 
     def follow(self, names: Collection[str]) -> bool:
         """Follow these records and no others.
 
         Args:
-            names: of their files.
+            names: names of their files.
 
         Returns:
-            Whether one of them is new, or gone by now, so that the caller has to look again before
-            it sleeps.
+            Whether one of them is new, and may have ended before, so that the caller has to read
+            the table again before it sleeps.
         """
         if self._fd is None:
             return False
@@ -63,7 +62,7 @@ class Watch:
                 pass
             except OSError as problem:
                 self.close()
-                self._do_without(problem)
+                self._warn_without_events(problem)
                 break
         return bool(new)
 
@@ -71,18 +70,18 @@ class Watch:
         """Sleep until a followed record or one of the processes ends, or the time is up.
 
         Args:
-            timeout_s: the longest sleep.
-            pids: processes of whoever; those not visible here are passed over.
+            timeout_s: seconds of the longest sleep.
+            pids: processes of any user; those not visible here are ignored.
 
         Returns:
-            Whether something has ended, as far as events tell.
+            Whether one of them has ended, as far as events show.
         """
         poll = select.poll()
         if self._fd is None:
             timeout_s = min(timeout_s, _WITHOUT_EVENTS_S)
         else:
             poll.register(self._fd, select.POLLIN)
-        process_fds = [fd for pid in pids if (fd := _process_fd(pid)) is not None]
+        process_fds = [fd for pid in pids if (fd := _open_process(pid)) is not None]
         for fd in process_fds:
             poll.register(fd, select.POLLIN)
         try:
@@ -94,11 +93,11 @@ class Watch:
             return bool(happened)
         watches = libc.watches_with_events(self._fd)
         ended = [name for name in self._followed if self._watches.get(name) in watches]
-        self._settle(ended)
+        self._wait_until_dead(ended)
         return bool(ended) or any(fd != self._fd for fd, _ in happened)
 
-    def _settle(self, names: Iterable[str]) -> None:
-        """Wait until these records are dead: an event comes up to 2 ms before the unlocking."""
+    def _wait_until_dead(self, names: Iterable[str]) -> None:
+        """Wait until records are dead: their event comes up to 2 ms before the kernel unlocks."""
         paths = [os.path.join(self._directory, name) for name in names]
         deadline = time.monotonic() + _SETTLE_S
         pause_s = 0.001
@@ -106,20 +105,20 @@ class Watch:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PROBE_S)
 
-    def _do_without(self, problem: OSError) -> None:
+    def _warn_without_events(self, problem: OSError) -> None:
         reason = os.strerror(problem.errno or 0).lower()
         self._warn(
             f"no file events (inotify: {reason}), so looking every {_WITHOUT_EVENTS_S:g} s instead"
         )
 
     def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following records."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
-def _process_fd(pid: int) -> int | None:
+def _open_process(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
     except OSError:

@@ -1,4 +1,4 @@
-"""The door to all-reduce benchmarks: nccl-tests' all_reduce_perf where it is installed, else PyTorch."""
+"""The door to all-reduce benchmarks: nccl-tests' all_reduce_perf if installed, else PyTorch."""
 
 import os
 import shutil
@@ -28,8 +28,8 @@ class Benchmark(Record):
     """A program that measures all-reduce bandwidth.
 
     Attributes:
-        name: for people.
-        command: argv, to which the number of GPUs is added.
+        name: what messages call it.
+        command: argv, to which `run` appends the number of GPUs.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Benchmark(Record):
 
 
 def find_benchmark() -> Benchmark:
-    """What is at hand.
+    """Return the all-reduce benchmark that is installed here.
 
     Raises:
-        FailedError: nothing is.
+        FailedError: there is none.
     """
     program = shutil.which(_PROGRAM)
     if program:
@@ -62,25 +62,25 @@ def _succeeds(command: list[str]) -> bool:
 def run(
     benchmark: Benchmark, count: int, variables: Mapping[str, str], lease: int
 ) -> list[tuple[int, float]]:
-    """Measure an all-reduce.
+    """Run the benchmark once and return the bandwidth that it printed.
 
     Args:
         benchmark: from find_benchmark.
         count: number of GPUs that the variables make visible.
-        variables: to be added to the environment.
-        lease: a descriptor that the processes keep open, so that the GPUs are theirs whatever
-            happens to this one.
+        variables: added to the benchmark's environment.
+        lease: a descriptor that the benchmark's processes inherit, so that they still hold the
+            lease if this process dies.
 
     Returns:
         Message size in bytes and bus bandwidth in GB/s, ascending.
 
     Raises:
-        FailedError: it fails, prints no figures, or does not end.
+        FailedError: it fails, prints no figures, or does not end within TIMEOUT_S seconds.
     """
     command = [*benchmark.command, str(count)]
-    # files and no pipes: what it leaves behind may hold a pipe open for ever
+    # Files, not pipes: a process that the benchmark leaves behind may hold a pipe open for ever.
     with TemporaryFile() as output, TemporaryFile() as complaint:
-        process = subprocess.Popen(  # noqa: S603  the user's own programs are what is to be run
+        process = subprocess.Popen(  # noqa: S603  the benchmark is the user's own program
             command,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
@@ -93,29 +93,29 @@ def run(
             status = process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise FailedError(f"{benchmark.name}: not done after {TIMEOUT_S:.0f} s") from None
-        finally:  # also what it may have left behind
+        finally:  # after success, too: the benchmark may leave processes behind
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        printed, said = _text(output), _text(complaint)
+        printed, said = _read_text(output), _read_text(complaint)
     if status:
         last = (said.strip() or printed.strip() or "it says nothing").splitlines()[-1]
         raise FailedError(
             f"{benchmark.name}: {' '.join(command)} ended with status {status}: {last}"
         )
-    figures = _figures(printed.splitlines())
+    figures = _parse_figures(printed.splitlines())
     if not any(bandwidth > 0 for _, bandwidth in figures):
         raise FailedError(f"{benchmark.name}: {' '.join(command)} printed no figures")
     return figures
 
 
-def _text(file: IO[bytes]) -> str:
+def _read_text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")
 
 
-def _figures(lines: Sequence[str]) -> list[tuple[int, float]]:
-    """The figures of a table as nccl-tests print it: the first columns named size and busbw."""
+def _parse_figures(lines: Sequence[str]) -> list[tuple[int, float]]:
+    """Read the columns size and busbw, the first of each name, from a table of nccl-tests."""
     columns: list[str] = []
     figures = []
     for line in lines:

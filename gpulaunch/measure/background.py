@@ -1,4 +1,4 @@
-"""A launch of gpulaunch that runs beside this process until it is told to end."""
+"""A launch of gpulaunch that runs in the background until it is told to end."""
 
 import os
 import select
@@ -22,22 +22,22 @@ _LOOP = """\
 trap 'kill $job 2>/dev/null; wait $job; exit' TERM
 while :; do "$@" & job=$!; wait $job || exit; done"""
 _FOREVER = ("sh", "-c", _LOOP, "sh")
-"""So that the job begins anew whenever it ends well, under one lease, and hears TERM."""
+"""Shell that restarts the job whenever it succeeds, under one lease, and passes TERM on to it."""
 
 _CHUNK = 1 << 16
 
 
 class Background:
-    """A job that runs again and again, on GPUs of its own, in a session of its own.
+    """A job that runs again and again in a session of its own, under a lease of its own.
 
     Args:
-        name: for messages.
-        options: of its launch.
+        name: what messages call it.
+        options: options of its launch.
         command: argv.
         environment: variables to add.
-        says: what a line of its output has in it once it is at work; None if it does not tell.
-        patience_s: for that.
-        grace_s: until it is killed if it does not end.
+        says: text that its output contains once it is at work; None if it prints no such text.
+        patience_s: seconds to wait until it is at work.
+        grace_s: seconds between TERM and KILL.
     """
 
     def __init__(
@@ -52,21 +52,22 @@ class Background:
     ) -> None:
         self._name, self._says = name, says
         self._arguments = (*options, "--", *_FOREVER, *command)
-        self._environment = {**environment, "CI": "true"}  # if this process is killed, it goes, too
+        # CI: the launcher ends with its parent, so nothing is left if this process is killed.
+        self._environment = {**environment, "CI": "true"}
         self._patience_s, self._grace_s = patience_s, grace_s
 
     def __enter__(self) -> Self:
-        """It has its GPUs, and is at work as far as it tells.
+        """Launch the job, and wait until it has its GPUs and is at work.
 
         Raises:
-            FailedError: it has ended.
-            TimedOutError: nothing is heard of it for as long as patience lasts.
+            FailedError: the job ended first.
+            TimedOutError: it was not at work within the patience.
         """
         self._spared = family()
         told, write_end = (out_of_the_way(fd) for fd in os.pipe())
         said, out = (out_of_the_way(fd) for fd in os.pipe())
         try:
-            # the user's own programs are what is to be run
+            # The command is the user's own program.
             self._process = subprocess.Popen(  # noqa: S603
                 [*own_command(), f"--json-status-fd={write_end}", *self._arguments],
                 env=clean_environment()
@@ -93,14 +94,14 @@ class Background:
         return self
 
     def check(self) -> None:
-        """Find out whether it still runs.
+        """Check that the job still runs.
 
         Raises:
             FailedError: it has ended.
         """
         if select.select([self._pidfd], [], [], 0)[0]:
             raise FailedError(
-                f"{self._name} ended{self._how()}, though it was to run beside the job"
+                f"{self._name} ended{self._ending_text()}, though it was to run beside the job"
             )
 
     def __exit__(
@@ -109,10 +110,11 @@ class Background:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """It has ended, and its GPUs are free."""
+        """End the job, which frees its GPUs."""
         self._end()
 
     def _await(self, fd: int, word: bytes) -> None:
+        """Read from a descriptor until a word appears."""
         deadline_s, heard = time.monotonic() + self._patience_s, b""
         while word not in heard:
             left_s = deadline_s - time.monotonic()
@@ -121,20 +123,24 @@ class Background:
                 heard = (heard + part)[-_CHUNK:]
             elif self._pidfd in ready:
                 raise FailedError(
-                    f"{self._name} ended{self._how()} before it could run beside the job"
+                    f"{self._name} ended{self._ending_text()} before it could run beside the job"
                 )
             elif left_s <= 0:
                 raise TimedOutError(f"{self._name} was not at work after {self._patience_s:g} s")
 
-    def _how(self) -> str:
-        """With its exit status, if that is known: this process adopts orphans, and may have put it away."""
+    def _ending_text(self) -> str:
+        """Return " with status N", or nothing if the status is 0 or was lost.
+
+        This process adopts orphans, so a wait elsewhere in it may have taken the status.
+        """
         status = self._process.wait()
         return f" with status {status}" if status else ""
 
     def _end(self) -> None:
-        """TERM, and KILL after the grace.
+        """Send TERM, and KILL after the grace; end what the job left behind, too.
 
-        Somebody else may have waited for it, since this process adopts orphans.
+        Signals go through the pidfd: this process adopts orphans, so a wait elsewhere in it may
+        have reaped the launcher already.
         """
         for number, lasting_s in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, None)):
             with suppress(ProcessLookupError):
@@ -142,15 +148,14 @@ class Background:
             if select.select([self._pidfd], [], [], lasting_s)[0]:
                 break
         self._process.wait()
-        end_all(
-            lambda: descendants(self._spared), self._grace_s
-        )  # what its job has left behind, GPU or no GPU
+        # Processes that the job left behind, whether or not they use a GPU.
+        end_all(lambda: descendants(self._spared), self._grace_s)
         for fd in (self._pidfd, *self._open):
             os.close(fd)
 
 
 def _drain(fd: int) -> None:
-    """Read what nobody wants to know, lest its writer wait for a reader."""
+    """Read and drop a pipe's output, so that its writer never blocks on a full pipe."""
     with suppress(OSError):
         while os.read(fd, _CHUNK):
             pass

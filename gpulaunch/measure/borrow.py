@@ -1,4 +1,4 @@
-"""A job without pair data borrows that of the nearest profile; what comes of it is a prediction, and is called one."""
+"""Predicted slowdowns of a job without pair data, borrowed from the nearest profile."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -13,15 +13,17 @@ from gpulaunch.typing import Any
 
 
 def borrowed(document: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The [shared_gpu] that the nearest profile lends; None if none is near.
+    """Return the [shared_gpu] section of the nearest profile; None if none is near.
+
+    The section names the profile that it comes from and says that it is a prediction.
 
     Args:
-        document: of the profile that lacks it.
+        document: the document of the profile that lacks the section.
     """
     job, models = Profile(dict(document)), load_gpu_models()
-    lenders = {profile.name: profile for profile in _lenders() if profile.name != job.name}
+    lenders = {profile.name: profile for profile in _find_lenders() if profile.name != job.name}
     found = nearest_profile(
-        _figures(job, models), (_figures(profile, models) for profile in lenders.values())
+        _figures_of(job, models), (_figures_of(profile, models) for profile in lenders.values())
     )
     if found is None:
         return None
@@ -30,16 +32,17 @@ def borrowed(document: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"slowdown_percentage": slowdowns, "predicted_from": found.name, "source": source}
 
 
-def _lenders() -> Iterator[Profile]:
-    """The profiles in reach whose slowdowns on a shared GPU were measured."""
+def _find_lenders() -> Iterator[Profile]:
+    """Yield the known profiles whose slowdowns on a shared GPU were measured."""
     for name in profile_names():
-        with suppress(UsageError):  # somebody's broken profile is not this job's problem
+        with suppress(UsageError):  # a broken profile must not fail the measuring of this job
             profile = load_profile(name)
             if profile.shared_gpu.slowdown_percentage and not profile.shared_gpu.predicted_from:
                 yield profile
 
 
-def _figures(profile: Profile, models: tuple[GpuModel, ...]) -> Figures:
+def _figures_of(profile: Profile, models: tuple[GpuModel, ...]) -> Figures:
+    """Return what a profile knows of its job's use of one GPU, as shares of the GPU."""
     used = profile.resources
     model = find_gpu_model(models, used.measured_on or "")
     card_bytes = None if used.memory_is_reservation else memory_of(used.measured_on or "")

@@ -1,4 +1,4 @@
-"""Launches of gpulaunch, one after the other, each in this process's place: signals, stops and terminal reach it."""
+"""A launch of gpulaunch in the foreground: signals, stops and the terminal reach it."""
 
 import errno
 import math
@@ -20,26 +20,24 @@ from gpulaunch.process.job import Job, Started
 from gpulaunch.records import Record
 
 LOOK_S = 0.2
-"""How soon it is noticed that a job whose progress is read has begun to tell of it."""
+"""Period of the check for a job's first line of progress."""
 
 PATIENCE_S = 1.0
-"""What a job has left running may hold its output open for ever; it is not listened to for
-longer.
-"""
+"""Time to read on after the job's end: what it left running may hold its output open for ever."""
 
 SETTLE_S = 10.0
-"""For a launcher whose job has been killed: it writes down what it knows, and frees the GPUs."""
+"""Time for a launcher whose job was killed to write its record and free the GPUs."""
 
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 20
 
 
 class Mark(Record):
-    """What a job said of its progress.
+    """One report of a job's progress.
 
     Attributes:
-        at_s: when.
-        done: how much, of what it is doing now.
+        at_s: when it was read, by the monotonic clock.
+        done: the amount that the job said it had done so far.
     """
 
     at_s: float
@@ -51,9 +49,9 @@ class Over(Record):
 
     Attributes:
         status: its wait status; 0 if it was cut.
-        marks: its progress, in order; empty if nobody asked.
-        cut: it was ended because it had run for long enough.
-        interrupted: somebody wanted it to end, or this process.
+        marks: its progress, in order; empty if progress was not asked for.
+        cut: whether we ended it because it had run for long enough.
+        interrupted: whether a signal asked it, or this process, to end.
     """
 
     status: int
@@ -63,12 +61,12 @@ class Over(Record):
 
 
 class Slice(Record):
-    """How much of a job is enough.
+    """The part of a job that is enough for a measurement.
 
     Attributes:
-        progress: its one group is a number of iterations, or any amount, that the job says it has
-            done so far.
-        lasting_s: so long from the first of them.
+        progress: pattern of a line of progress; its one group is the number of iterations, or any
+            other amount, that the job has done so far.
+        lasting_s: seconds to run on after the first such line.
     """
 
     progress: re.Pattern[bytes]
@@ -81,15 +79,16 @@ def run_launch(
     grace_s: float,
     part: Slice | None = None,
 ) -> Over:
-    """Run a command line of gpulaunch to its end, or for as long as is enough.
+    """Run a command line of gpulaunch to its end, or until a part of it is done.
 
     Args:
         arguments: without the program's name.
         environment: variables to add.
-        grace_s: between TERM and KILL, for a job that has run for long enough.
-        part: how much is enough; None for all of it. Its output then passes through this process.
+        grace_s: seconds between TERM and KILL, for a job that has run for long enough.
+        part: how much is enough; None for all of it. With a part, the job's output passes through
+            this process.
     """
-    spared = family()  # what else this process has started
+    spared = family()  # processes that this process started before
     listeners = [_Listener(fd, part.progress) for fd in (1, 2) if _is_open(fd)] if part else []
     try:
         job = Job(keep=None, tied="CI" in os.environ)
@@ -101,7 +100,7 @@ def run_launch(
         status = job.wait() if part is None else _wait_for_part(job, listeners, part.lasting_s)
         cut = status is None
         if status is None:
-            _end(job, grace_s, spared)
+            _end_job(job, grace_s, spared)
             status = 0
     finally:
         marks = [mark for listener in listeners for mark in listener.finish()]
@@ -118,7 +117,7 @@ def _is_open(fd: int) -> bool:
 
 
 def _wait_for_part(job: Job, listeners: "Sequence[_Listener]", lasting_s: float) -> int | None:
-    """Its wait status; None once it has told of its progress for so long."""
+    """Wait, and return the wait status; None once the job reported progress for `lasting_s`."""
     while True:
         began_s = min(
             (mark.at_s for listener in listeners for mark in listener.marks[:1]), default=None
@@ -129,10 +128,10 @@ def _wait_for_part(job: Job, listeners: "Sequence[_Listener]", lasting_s: float)
             return status
 
 
-def _end(job: Job, grace_s: float, spared: set[int]) -> None:
-    """End what the launcher runs: TERM, and KILL to the job alone after the grace, so that the launcher can tell."""
+def _end_job(job: Job, grace_s: float, spared: set[int]) -> None:
+    """Send TERM, and after the grace KILL to the job, but not to its launcher, which reports."""
     os.kill(job.pid, signal.SIGTERM)
-    os.kill(job.pid, signal.SIGCONT)  # a stopped one would not hear it
+    os.kill(job.pid, signal.SIGCONT)  # a stopped launcher would not act on TERM
     if job.wait(grace_s) is None:
         under_a_lease = set().union(*marked_by(LEASE_VARIABLE).values())
         for pid in (family(spared) - {job.pid}) & under_a_lease:
@@ -144,9 +143,9 @@ def _end(job: Job, grace_s: float, spared: set[int]) -> None:
 
 
 class _Listener:
-    """Stands between a job and one of this process's outputs: all passes, and what it says of its progress is noted.
+    """A thread that copies a job's output to one of this process's and notes its progress.
 
-    From when it is made until restore() the descriptor is the pipe that a child is to inherit.
+    From construction until restore() the descriptor is a pipe, for the child to inherit.
     """
 
     def __init__(self, fd: int, progress: re.Pattern[bytes]) -> None:
@@ -160,12 +159,12 @@ class _Listener:
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def restore(self) -> None:
-        """The child has been made; the descriptor is what it was."""
+        """Restore the descriptor and start to read; call it once the child is forked."""
         os.dup2(self._out, self._fd)
         self._thread.start()
 
     def finish(self) -> list[Mark]:
-        """Everything that it noted."""
+        """Read to the end, for PATIENCE_S at most, and return the progress noted."""
         self._thread.join(PATIENCE_S)
         return list(self.marks)
 
@@ -179,7 +178,7 @@ class _Listener:
                 for line in lines:
                     self._note(line, at_s)
             self._note(self._rest, time.monotonic())
-        except OSError:  # whoever read it is gone: the job must see that, too
+        except OSError:  # the reader of our output is gone: the closed pipe tells the job so
             pass
         finally:
             os.close(self._read_end)
@@ -188,7 +187,7 @@ class _Listener:
     def _note(self, line: bytes, at_s: float) -> None:
         found = self._progress.search(line)
         if found:
-            with suppress(ValueError, TypeError):  # no number, or a group that took no part
+            with suppress(ValueError, TypeError):  # no number, or a group that did not match
                 done = float(found[1])
                 if math.isfinite(done):
                     self.marks.append(Mark(at_s, done))
@@ -201,23 +200,27 @@ def _write_all(fd: int, data: bytes) -> None:
         except OSError as problem:
             if problem.errno != errno.EAGAIN:
                 raise
-            select.select([], [fd], [])  # whoever shares the descriptor made it non-blocking
+            select.select([], [fd], [])  # another process that shares it made it non-blocking
 
 
 def progress_of(marks: Sequence[Mark]) -> float:
-    """How much was done from the first mark to the last; a count that falls has begun anew, from 0.
+    """Return the progress from the first mark to the last; a count that falls began anew at 0.
 
     Example:
         >>> progress_of([Mark(10.0, 98.0), Mark(11.0, 100.0), Mark(12.0, 1.0)])
         3.0
     """
-    return sum(
-        b.done - a.done if b.done >= a.done else max(0.0, b.done) for a, b in pairwise(marks)
-    )
+    return sum(_increase(before, after) for before, after in pairwise(marks))
+
+
+def _increase(before: Mark, after: Mark) -> float:
+    if after.done >= before.done:
+        return after.done - before.done
+    return max(0.0, after.done)
 
 
 def rate_of(marks: Sequence[Mark]) -> float | None:
-    """Progress in a second, from the first mark to the last; None if it cannot be told.
+    """Return the progress per second from the first mark to the last; None if unknown.
 
     Example:
         >>> rate_of([Mark(10.0, 100.0), Mark(12.0, 160.0)])

@@ -1,8 +1,7 @@
-"""Which sets of GPUs to measure, and what follows from the figures: links that are slow, and models fitted to them.
+"""The sets of GPUs to measure, the slow links found, and bandwidth models fitted to the figures.
 
 mapa-sc21 3.4 defines the effective bandwidth of a set as a measurement, the peak all-reduce
-bandwidth, and measures one set of each kind. What kind a set is, its best ring says: the links that
-it uses.
+bandwidth, and measures one set of each kind. The kind of a set is the links of its best ring.
 """
 # pure: decides on plain values
 
@@ -24,19 +23,19 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
 MOST_GPUS = 5
-"""Of a set that is measured: up to so many mapa-sc21 goes."""
+"""Largest size of which every kind of set is measured, as in mapa-sc21."""
 
 FAR_UNDER = 0.75
-"""A link slower than this share of its class is not well."""
+"""A link slower than this share of the usual speed of its class is reported as slow."""
 
-_MOST_SETS = 20_000  # of one size: the kinds of more are not looked for
+_MOST_SETS = 20_000  # sizes with more sets are skipped
 
 
 class Sample(Record):
     """A set of GPUs to be measured.
 
     Attributes:
-        gpus: indices.
+        gpus: indices of the GPUs.
         ring: the links of its best ring, by class, slowest last.
     """
 
@@ -45,10 +44,10 @@ class Sample(Record):
 
 
 class Figure(Record):
-    """What a sample's all-reduce carried.
+    """The measured all-reduce bandwidth of a sample.
 
     Attributes:
-        sample: what was measured.
+        sample: the GPUs that were measured.
         sizes: message size in bytes and bus bandwidth in GB/s, ascending.
     """
 
@@ -57,18 +56,18 @@ class Figure(Record):
 
     @property
     def all_reduce_gb_per_s(self) -> float:
-        """The peak over all sizes."""
+        """The peak bus bandwidth over all message sizes, in GB/s."""
         return max(bandwidth for _, bandwidth in self.sizes)
 
 
 class Comparison(Record):
-    """A figure beside the models, all in GB/s.
+    """A measured figure and what each model predicts for it, all in GB/s.
 
     Attributes:
         figure: what was measured.
-        cut: the cut model's.
-        mapa: Eq. 2 with the paper's coefficients.
-        refit: Eq. 2 with coefficients fitted to these figures; None without numpy.
+        cut: prediction of the cut model.
+        mapa: prediction of Eq. 2 with the paper's coefficients.
+        refit: prediction of Eq. 2 with coefficients fitted to these figures; None without numpy.
     """
 
     figure: Figure
@@ -78,12 +77,12 @@ class Comparison(Record):
 
 
 def samples(topology: Topology, idle: Sequence[int], *, every_pair: bool = False) -> list[Sample]:
-    """One set of each kind, of 2 to MOST_GPUS idle GPUs, and all of them together.
+    """Return one set of each kind, of 2 to MOST_GPUS idle GPUs, and the set of all idle GPUs.
 
     Args:
         topology: the machine.
-        idle: indices of GPUs to choose from; no MIG instances.
-        every_pair: take all pairs instead of one of each kind.
+        idle: indices of the GPUs to choose from; no MIG instances.
+        every_pair: whether to take all pairs instead of one of each kind.
     """
     fabric = Fabric(topology)
     sizes = [
@@ -100,7 +99,7 @@ def samples(topology: Topology, idle: Sequence[int], *, every_pair: bool = False
 
 
 def others_of_class(topology: Topology, idle: Sequence[int], pair: Sample) -> list[Sample]:
-    """All other pairs of the same link class: what to measure when one is slow."""
+    """Return all other pairs of the pair's link class: what to measure when it is slow."""
     return [
         sample
         for sample in samples(topology, idle, every_pair=True)
@@ -109,7 +108,7 @@ def others_of_class(topology: Topology, idle: Sequence[int], pair: Sample) -> li
 
 
 def slow_links(topology: Topology, figures: Sequence[Figure]) -> list[str]:
-    """A line for each pair that is far under its class, or whose class is far under what is planned with."""
+    """Return a line for each slow link class (against its planned speed) and each slow pair."""
     fabric = Fabric(topology)
     classes: dict[tuple[str, ...], list[Figure]] = {}
     for figure in figures:
@@ -144,7 +143,7 @@ def _cut_gb_per_s(fabric: Fabric, gpus: Sequence[int]) -> float:
 
 
 def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
-    """Every figure beside `cut`, Eq. 2 as published, and Eq. 2 fitted anew."""
+    """Return every figure with the predictions of `cut`, of Eq. 2, and of Eq. 2 fitted anew."""
     fabric = Fabric(topology)
     counts = [ring_counts(fabric, _positions(fabric, figure.sample.gpus)) for figure in figures]
     refits = refit_equation(counts, [figure.all_reduce_gb_per_s for figure in figures])
@@ -164,11 +163,13 @@ def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
 def refit_equation(
     counts: Sequence[tuple[int, int, int]], bandwidths: Sequence[float]
 ) -> list[float] | None:
-    """Coefficients of Eq. 2 for this machine, by least squares; the shortest of them where they are not determined.
+    """Fit the coefficients of Eq. 2 to this machine by least squares.
+
+    Where the figures do not determine the coefficients, the shortest vector of them is returned.
 
     Args:
         counts: double NVLinks, single NVLinks and PCIe paths of each sample's ring.
-        bandwidths: GB/s of each.
+        bandwidths: GB/s of each sample.
 
     Returns:
         14 numbers in the order of THETA; None without numpy.
@@ -187,7 +188,7 @@ def refit_equation(
 
 
 def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float | None]:
-    """Root mean square difference of each model from the figures, GB/s; None for one that says nothing."""
+    """Return the root mean square error of each model in GB/s; None without predictions."""
     models = ("cut", "mapa", "refit")
     known = {model: [getattr(entry, model) for entry in comparisons] for model in models}
     measured = [entry.figure.all_reduce_gb_per_s for entry in comparisons]
@@ -200,7 +201,7 @@ def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float | None]:
 
 
 def kinds(sample: Sample) -> str:
-    """A ring in words: "2x NV2 50, NV1 25"."""
+    """Describe a sample's ring by its link classes, such as "2x NV2 50, NV1 25"."""
     return ", ".join(
         name if count == 1 else f"{count}x {name}" for name, count in Counter(sample.ring).items()
     )

@@ -1,4 +1,4 @@
-"""Measure what this machine's links carry: idle GPUs, held under a lease, one all-reduce after the other."""
+"""Measurement of this machine's links: all-reduces on idle GPUs, under a lease."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,12 +20,12 @@ NAME = "gpulaunch topo --measure"
 
 
 class Measurement(Record):
-    """What was measured.
+    """The measured links of a machine.
 
     Attributes:
         topology: the machine.
-        tool: that measured.
-        figures: in the order of measuring.
+        tool: name of the benchmark.
+        figures: the bandwidths, in the order of measuring.
     """
 
     topology: Topology
@@ -36,20 +36,20 @@ class Measurement(Record):
 def measure(
     warn: Callable[[str], None], tell: Callable[[str], None], *, every_pair: bool = False
 ) -> Measurement:
-    """Measure the all-reduce bandwidth of one set of each kind, out of this machine's GPUs that are idle now.
+    """Measure the all-reduce bandwidth of one set of each kind of this machine's idle GPUs.
 
-    A pair that carries far less than is planned with has its whole class measured, to tell the link
-    from the class.
+    If a pair carries far less than planned, its whole link class is measured, to find out whether
+    only this link is slow.
 
     Args:
-        warn: where to say what is odd but no failure.
-        tell: where to say how far it has come.
-        every_pair: measure all pairs.
+        warn: called with each warning.
+        tell: called with each line of progress.
+        every_pair: whether to measure all pairs.
 
     Raises:
         UsageError: settings put a described machine in this one's place, or it has fewer than two
             whole GPUs.
-        WouldWaitError: fewer than two are idle.
+        WouldWaitError: fewer than two GPUs are idle.
         FailedError: there is no benchmark, or it fails.
     """
     shown = read_shown(None, warn)
@@ -88,7 +88,7 @@ def measure(
 
 
 class _Measuring:
-    """The measuring itself, by children that hold the lease, too."""
+    """A series of benchmark runs, whose processes inherit the lease."""
 
     def __init__(
         self, topology: Topology, benchmark: Benchmark, lease: int, tell: Callable[[str], None]
@@ -100,19 +100,21 @@ class _Measuring:
         self._uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
 
     def all(self, idle: Sequence[int], *, every_pair: bool) -> list[Figure]:
+        """Measure all samples, and the class of each slow pair."""
         todo = samples(self._topology, idle, every_pair=every_pair)
         figures: list[Figure] = []
         for number, sample in enumerate(todo, 1):
-            figure = self._figure(sample, f"{number} of {len(todo)}")
+            figure = self._measure_sample(sample, f"{number} of {len(todo)}")
             figures.append(figure)
             if len(sample.gpus) == 2 and not every_pair and slow_links(self._topology, [figure]):
                 others = others_of_class(self._topology, idle, sample)
                 figures += [
-                    self._figure(other, f"{number} of {len(todo)}, its class") for other in others
+                    self._measure_sample(other, f"{number} of {len(todo)}, its class")
+                    for other in others
                 ]
         return figures
 
-    def _figure(self, sample: Sample, place: str) -> Figure:
+    def _measure_sample(self, sample: Sample, place: str) -> Figure:
         uuids = ",".join(self._uuids[gpu] for gpu in sample.gpus)
         variables = {"CUDA_VISIBLE_DEVICES": uuids}
         figure = Figure(
@@ -124,7 +126,7 @@ class _Measuring:
 
 
 def measured_document(result: Measurement) -> dict[str, Any]:
-    """The machine file of this machine, with what was measured."""
+    """Return the machine file of this machine, with its [[measured]] bandwidths."""
     document = machine_document(result.topology)
     document["source"] = f"{result.topology.source}; [[measured]] by {result.tool}"
     document["measurement"] = {"tool": result.tool, "date": now()}

@@ -1,4 +1,4 @@
-"""Launches of a job that is to be measured: each an ordinary one that is recorded, in a process of its own."""
+"""Launches of a job under measurement: ordinary, recorded, each in a process of its own."""
 
 import json
 import os
@@ -19,17 +19,17 @@ NOT_RUN = (126, 127)
 """Exit statuses of a command that could not be executed."""
 
 Sections = dict[str, Any]
-"""Of a profile's document, by name."""
+"""Sections of a profile's document, by name."""
 
 
 class Job(Record):
     """A job that is to be measured.
 
     Attributes:
-        options: of its launches, as on a command line.
+        options: options of its launches, as on a command line.
         command: argv.
-        part: how much of it is enough; None for all of it.
-        grace_s: between TERM and KILL.
+        part: how much of the job is enough; None for all of it.
+        grace_s: seconds between TERM and KILL.
     """
 
     options: tuple[str, ...]
@@ -39,11 +39,11 @@ class Job(Record):
 
 
 class Launched(Record):
-    """One launch of it.
+    """One launch of the job.
 
     Attributes:
         over: how it ended.
-        run: what was recorded; None if it never ran, or was killed with its launcher.
+        run: the recording; None if the job never ran, or was killed with its launcher.
     """
 
     over: Over
@@ -51,33 +51,33 @@ class Launched(Record):
 
     @property
     def went_well(self) -> bool:
-        """Whether it did what it was to do, and nobody wanted it to end."""
+        """Whether the job succeeded, uninterrupted and never stopped."""
         ended = self.over.cut or (self.run is not None and exit_status(self.over.status) == 0)
         return ended and not self.over.interrupted and not self.was_stopped
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it did nothing for a while, so that its time tells nothing."""
+        """Whether the job was stopped (SIGSTOP) for a while, so that its duration is no measure."""
         return self.run is not None and any(
             problem.startswith(STOPPED) for problem in self.run.problems
         )
 
     @property
     def rate(self) -> float | None:
-        """Progress in a second, or runs in a second if nobody asked for progress; None if that cannot be told."""
+        """Progress per second, or runs per second without progress; None if unknown."""
         if self.over.marks or self.over.cut:
             return rate_of(self.over.marks)
         return 1 / self.run.duration_s if self.run and self.run.duration_s else None
 
 
 class Outcome(Record):
-    """What came of the measuring.
+    """The result of a measurement.
 
     Attributes:
-        sections: of the profile; empty if there is nothing to tell.
+        sections: sections for the profile; empty if nothing was found.
         status: wait status of the last launch.
-        lines: for the user.
-        guessed: it was read in files, and takes nothing away that was measured.
+        lines: lines to print for the user.
+        guessed: whether it was read from files, so that it must not replace measured figures.
     """
 
     sections: Sections
@@ -89,19 +89,19 @@ class Outcome(Record):
 def launch(
     job: Job, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Launched:
-    """Launch the job once.
+    """Launch the job once and return how it ended and what was recorded.
 
     Args:
-        job: which.
-        options: more of them, which go before its own where they set the same.
+        job: the job to launch.
+        options: further options, which override the job's own.
         environment: variables to add.
     """
     with TemporaryDirectory(prefix="gpulaunch-profile-") as directory:
         path = os.path.join(directory, "run.json")
         arguments = (*job.options, *options, "--no-record", "--record-to", path, "--", *job.command)
         over = run_launch(arguments, environment or {}, job.grace_s, job.part)
-        run = _read(path)
-        if run and over.cut:  # it was we who ended it
+        run = _read_run(path)
+        if run and over.cut:  # we ended it: the status of the signal is no failure
             run = replace(run, exit_status=0)
         return Launched(over, run if run and run.exit_status not in NOT_RUN else None)
 
@@ -114,14 +114,14 @@ def repeated(
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> list[Launched]:
-    """Launch the job so many times; one that does not go well is the last.
+    """Launch the job `count` times, and stop after a launch that fails.
 
     Args:
-        job: which.
-        count: how many times, at least 1.
-        tell: where to say how far it has come.
-        what: what to call these launches; nothing is said of a single one without a name.
-        options: of these launches, see launch.
+        job: the job to launch.
+        count: number of launches, at least 1.
+        tell: called with each line of progress.
+        what: name of these launches in the progress; a single launch without one is not reported.
+        options: further options of these launches, see launch.
         environment: variables to add.
     """
     done: list[Launched] = []
@@ -141,10 +141,10 @@ def repeated(
 
 
 def timed(done: Launched) -> float:
-    """Seconds for an iteration, or for a run if nobody asked for progress.
+    """Return the seconds of an iteration, or of a run where progress was not asked for.
 
     Raises:
-        UsageError: it told nothing of its progress.
+        UsageError: the job printed too little progress.
     """
     if done.rate is None:
         found = f"{len(done.over.marks)} lines with progress"
@@ -154,7 +154,7 @@ def timed(done: Launched) -> float:
     return 1 / done.rate
 
 
-def _read(path: str) -> Run | None:
+def _read_run(path: str) -> Run | None:
     if not os.path.exists(path):
         return None
     with open(path, encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What a measured run's counters tell of who talks to whom, as a profile's [communication] (mapa-sc21 3.1)."""
+"""A profile's [communication], from the link counters of a measured run (mapa-sc21 3.1)."""
 # pure: decides on plain values
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any, cast
 
 CERTAIN = 0.97
-"""From this similarity on a named pattern is certain; under it, likely.
+"""Least similarity at which a named pattern is certain; below it, it is likely.
 
-Ours; docs/communication.md.
+Our choice; see docs/communication.md.
 """
 
 
 class MeasuredPattern(Record):
-    """What counters tell.
+    """The communication pattern that counters show.
 
     Attributes:
-        section: [communication]; empty if they tell nothing that a launch could go by.
-        lines: what is known, and what cannot be.
+        section: the [communication] section; empty if the counters show nothing of use to a launch.
+        lines: sentences on what is known and what cannot be known.
     """
 
     section: dict[str, Any]
@@ -37,16 +37,16 @@ class MeasuredPattern(Record):
 
 
 def communication_of(run: Run, source: str) -> MeasuredPattern:
-    """Who talked to whom in a run, as far as its GPUs' counters tell.
+    """Return which ranks of a run exchanged data, as far as the GPUs' counters show.
 
     Args:
-        run: of any number of GPUs; one talks to nobody.
-        source: what to say where it comes from.
+        run: a run on any number of GPUs; on one there is no communication.
+        source: the beginning of the section's source.
     """
     if len(run.gpus) < 2:
         return MeasuredPattern({}, ())
-    graph = traffic_graph([_traffic(gpu) for gpu in run.gpus], run.duration_s)
-    nearest = _nearest(graph)
+    graph = traffic_graph([_traffic_of(gpu) for gpu in run.gpus], run.duration_s)
+    nearest = _find_nearest(graph)
     section: dict[str, Any] = {}
     if nearest and nearest.name:
         sure = nearest.similarity >= CERTAIN and not graph.hidden and nearest.name != "none"
@@ -57,10 +57,10 @@ def communication_of(run: Run, source: str) -> MeasuredPattern:
     if section:
         models = ", ".join(sorted({gpu.model for gpu in run.gpus}))
         section["source"] = f"{source}: NVLink counters of {len(run.gpus)} {models}, {run.date}"
-    return MeasuredPattern(section, (*graph.known, *graph.unknown, *_verdict(nearest)))
+    return MeasuredPattern(section, (*graph.known, *graph.unknown, *_describe_nearest(nearest)))
 
 
-def _traffic(gpu: GpuRun) -> GpuTraffic:
+def _traffic_of(gpu: GpuRun) -> GpuTraffic:
     figures = gpu.figures
     links = tuple(
         LinkTraffic(
@@ -79,18 +79,19 @@ def _traffic(gpu: GpuRun) -> GpuTraffic:
     return GpuTraffic(gpu.gpu, links, sent, received)
 
 
-def _nearest(graph: TrafficGraph) -> Nearest | None:
-    """None where the counters tell nothing of it."""
+def _find_nearest(graph: TrafficGraph) -> Nearest | None:
+    """Return the nearest pattern; None if the counters do not show the graph."""
     totals = [total for total in graph.totals_gb if total is not None]
     if graph.hidden:
         return nearest_to_totals(totals) if len(totals) == graph.ranks else None
     all_pairs = graph.ranks * (graph.ranks - 1) // 2
-    if not graph.edges and len(graph.pairs) < all_pairs:  # the others may have talked over PCIe
+    # Without an edge, the pairs that no NVLink joins may have talked over PCIe.
+    if not graph.edges and len(graph.pairs) < all_pairs:
         return None
     return nearest_pattern(graph.ranks, graph.edges, graph.pairs)
 
 
-def _verdict(nearest: Nearest | None) -> Iterator[str]:
+def _describe_nearest(nearest: Nearest | None) -> Iterator[str]:
     if nearest is None or not (nearest.name or nearest.alike or nearest.similarity):
         return
     if nearest.name == "none":

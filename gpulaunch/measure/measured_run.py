@@ -1,4 +1,4 @@
-"""One run of a job as it was measured, and what its GPUs' figures come to for the job as a whole."""
+"""One measured run of a job, and the figures of the job as a whole."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,20 +9,22 @@ from gpulaunch.records import Record, as_dict, field_names, replace
 from gpulaunch.typing import Any
 
 RESERVATION_STEADY_PERCENTAGE = 95.0
-"""Part of the time for which a reservation stands at its most: from when it is made until the
-job ends. Ours.
+"""Least part of the time, from the allocation to the job's end, that memory is at its maximum in
+a framework's reservation. Our choice.
 """
 
 RESERVED_PERCENTAGE = 75.0
-"""What JAX (XLA_PYTHON_CLIENT_MEM_FRACTION=.75) and AMReX take of a card unless told otherwise,
+"""Share of a card that JAX (XLA_PYTHON_CLIENT_MEM_FRACTION=.75) and AMReX take by default,
 whatever they need.
 """
 
 RESERVED_WITHIN = 1.5
-"""Points around that: CUDA's context comes on top, and the driver keeps some of the card."""
+"""Tolerance around that share, in points: CUDA's context comes on top, and the driver keeps some
+of the card.
+"""
 
 RESERVED_FROM_PERCENTAGE = 85.0
-"""TensorFlow takes all there is, vLLM 90 %, SGLang 88 %."""
+"""Least share of other reservations: TensorFlow takes all there is, vLLM 90 %, SGLang 88 %."""
 
 SHARE, TIME_ACTIVE = "share", "time-active"
 
@@ -31,9 +33,9 @@ class Link(Record):
     """One NVLink of a GPU.
 
     Attributes:
-        number: as NVML counts.
+        number: NVML's number of the link.
         remote: what is at its other end: "gpu", "switch", "cpu", or "" if unknown.
-        peer: index of the GPU at its other end; None if that is none, or nobody knows which.
+        peer: index of the GPU at its other end; None if it is no GPU, or an unknown one.
     """
 
     number: int
@@ -42,15 +44,15 @@ class Link(Record):
 
 
 class GpuRun(Record):
-    """What was read of one of a job's GPUs.
+    """The readings of one of a job's GPUs.
 
     Attributes:
-        gpu: its index.
-        uuid: of the GPU.
+        gpu: index of the GPU.
+        uuid: UUID of the GPU.
         model: product name.
-        memory_bytes: that it has.
-        figures: from the job's beginning to its end, or as far as it went.
-        has_gpm: its SM and DRAM figures are true shares.
+        memory_bytes: size of its memory.
+        figures: use from the job's beginning to its end, or until the readings stopped.
+        has_gpm: whether its SM and DRAM figures are true shares.
         links: its NVLinks that are up.
         problem: why it was not read to the end; None if it was.
     """
@@ -70,12 +72,12 @@ class Run(Record):
 
     Attributes:
         command: argv.
-        exit_status: as a shell would tell it.
-        duration_s: from its start to its end.
-        gpus: by rank.
-        driver: version of the NVIDIA driver; None if it does not say.
+        exit_status: exit status as a shell shows it, 0-255.
+        duration_s: seconds from its start to its end.
+        gpus: its GPUs, by rank.
+        driver: version of the NVIDIA driver; None if unknown.
         date: when it began, ISO 8601, UTC.
-        problems: why it was not measured as it should have been.
+        problems: why the measurement is incomplete or cannot be trusted.
         sampling_cpu_percentage: part of one CPU that measuring took, 0-100.
     """
 
@@ -90,7 +92,7 @@ class Run(Record):
 
     @property
     def is_complete(self) -> bool:
-        """Whether it went well to its end, and all its GPUs were read until then."""
+        """Whether the job succeeded and all its GPUs were read to its end."""
         return (
             self.exit_status == 0
             and not self.problems
@@ -99,35 +101,41 @@ class Run(Record):
 
     @property
     def has_gpm(self) -> bool:
-        """Whether all its GPUs tell true shares."""
+        """Whether the SM and DRAM figures of all its GPUs are true shares."""
         return bool(self.gpus) and all(
             gpu.has_gpm and gpu.figures.sm_percentage is not None for gpu in self.gpus
         )
 
 
 def figures_of(run: Run) -> dict[str, float]:
-    """The figures of a run by their keys in a profile's [resources]; what is unknown is not there.
+    """Return the known figures of a run by their keys in a profile's [resources].
 
-    All are of one GPU: averages over time and over the GPUs; maxima and memory are those of the GPU
-    that has the most.
+    All are per GPU: averages are taken over time and over the GPUs; maxima and memory are those of
+    the GPU that has the most.
     """
     all_of = [gpu.figures for gpu in run.gpus]
     true = run.has_gpm
 
     def mean(name: str) -> float | None:
-        return _of(all_of, name, lambda values: fsum(values) / len(values))
+        return _combine_known(all_of, name, lambda values: fsum(values) / len(values))
 
     def most(name: str) -> float | None:
-        return _of(all_of, name, max)
+        return _combine_known(all_of, name, max)
 
-    sent = [_nvlink(figures, "sent") for figures in all_of if figures.links and figures.covered_s]
+    sent = [
+        _nvlink_gb_per_s(figures, "sent")
+        for figures in all_of
+        if figures.links and figures.covered_s
+    ]
     received = [
-        _nvlink(figures, "received") for figures in all_of if figures.links and figures.covered_s
+        _nvlink_gb_per_s(figures, "received")
+        for figures in all_of
+        if figures.links and figures.covered_s
     ]
     memory, memory_mean = most("memory_bytes"), most("memory_mean_bytes")
     found = {
-        "memory_mib": _mib(memory) if memory else None,
-        "memory_mean_mib": _mib(memory_mean) if memory_mean else None,
+        "memory_mib": _to_mib(memory) if memory else None,
+        "memory_mean_mib": _to_mib(memory_mean) if memory_mean else None,
         "sm_utilization_percentage": mean("sm_percentage" if true else "time_active_percentage"),
         "sm_utilization_max_percentage": most(
             "sm_max_percentage" if true else "time_active_max_percentage"
@@ -154,25 +162,28 @@ def figures_of(run: Run) -> dict[str, float]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _of(all_of: list[Figures], name: str, combine: Callable[[list[float]], float]) -> float | None:
+def _combine_known(
+    all_of: list[Figures], name: str, combine: Callable[[list[float]], float]
+) -> float | None:
     values = [value for figures in all_of if (value := getattr(figures, name)) is not None]
     return combine(values) if values else None
 
 
-def _mib(size_bytes: float) -> int:
-    """Rounded up: who shares a GPU by this figure must not be short of memory."""
+def _to_mib(size_bytes: float) -> int:
+    """Return whole MiB, rounded up: a job that shares a GPU must not be short of memory."""
     return -int(-size_bytes // (1 << 20))
 
 
-def _nvlink(figures: Figures, way: str) -> float:
-    """GB/s over all links of a GPU."""
+def _nvlink_gb_per_s(figures: Figures, way: str) -> float:
+    """Return the average GB/s over all links of a GPU, "sent" or "received"."""
     carried: int = sum(getattr(link, way) for link in figures.links.values())
     return carried / figures.covered_s / 1e9
 
 
 def is_reservation(run: Run) -> bool:
-    """Whether the memory looks like what a framework sets aside, rather than what the job needs: it stands still from
-    when it is taken, at a share of the card that frameworks are known to take.
+    """Return whether the memory looks like a framework's reservation rather than the job's need.
+
+    A reservation is constant once taken, at a share of the card that frameworks are known to take.
 
     Source: mps-sharing-2024 Table II, WarpX: 61,453 MiB at both problem sizes, three quarters of
         the card. JAX: docs, GPU memory allocation. vLLM: gpu_memory_utilization 0.9.
@@ -189,7 +200,7 @@ def _looks_reserved(gpu: GpuRun) -> bool:
 
 
 def run_document(run: Run) -> dict[str, Any]:
-    """A run as JSON: what --record-to writes."""
+    """Return a run as the JSON document that --record-to writes."""
     return {
         **as_dict(run),
         "command": list(run.command),
@@ -215,7 +226,7 @@ def _gpu_document(gpu: GpuRun) -> dict[str, Any]:
 
 
 def run_of(document: Mapping[str, Any]) -> Run:
-    """What run_document made."""
+    """Return the run of a document that run_document made."""
     fields = {name: document[name] for name in field_names(Run)}
     return replace(
         Run(**fields),

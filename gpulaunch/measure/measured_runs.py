@@ -1,4 +1,4 @@
-"""Several measured runs of a job -> the [resources] and [runs] of its profile, and what one more run changes there."""
+"""The [resources] and [runs] of a profile, from measured runs, and their update by one more run."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,19 +11,21 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 WITHIN_POINTS = 10.0
-"""How far a run's average utilization may be from that of the runs before, in points, and still
-fit. Ours.
+"""Largest difference in points between a run's average utilization and that of the runs before,
+if the run is to fit. Our choice.
 """
 
 WITHIN_MEMORY = 0.10
-"""The same for memory, as part of it: who shares was promised no more. Ours."""
+"""Largest relative difference in memory, if the run is to fit: jobs that share were promised no
+more. Our choice.
+"""
 
 WITHIN_SPREADS = 3.0
-"""Runs that differ among themselves may differ so many standard deviations from their mean."""
+"""Largest difference in standard deviations, where runs differ by more than WITHIN_POINTS."""
 
 ENOUGH_RUNS = 3
-"""So many have a standard deviation that says something; and so many misfits in a row are the
-job's new ways.
+"""Number of runs from which a standard deviation is used, and of misfits in a row after which the
+job is taken to have changed.
 """
 
 _DIGITS = 5  # significant
@@ -41,7 +43,7 @@ Document = dict[str, Any]
 
 
 def percentile_95(values: Sequence[float]) -> float:
-    """Under which 95 % of the values are, on the line between the two nearest.
+    """Return the 95th percentile of the values, interpolated between the two nearest.
 
     Source: topo-aware-sc17 4.2 and 5.1: profiles are the 95th percentile of five executions. It
         does not say how it interpolates.
@@ -56,16 +58,16 @@ def percentile_95(values: Sequence[float]) -> float:
 
 
 def resources_of(runs: Sequence[Run], source: str) -> Document:
-    """The document's [resources] and [runs].
+    """Return the document's [resources] and [runs].
 
     Args:
-        runs: one or more of the same job, in their order.
-        source: what to say where the figures come from.
+        runs: one or more runs of one job, in their order.
+        source: the source that the section names.
     """
     last = runs[-1]
     found = [figures_of(run) for run in runs]
     keys = [key for key in found[0] if all(key in figures for figures in found)]
-    combined = {key: _combined(key, [figures[key] for figures in found]) for key in keys}
+    combined = {key: _combine(key, [figures[key] for figures in found]) for key in keys}
     resources: Document = dict(combined)
     if "sm_utilization_percentage" in combined:
         resources["utilization"] = SHARE if all(run.has_gpm for run in runs) else TIME_ACTIVE
@@ -83,25 +85,25 @@ def resources_of(runs: Sequence[Run], source: str) -> Document:
         resources["driver"] = last.driver
     resources["date"] = last.date
     resources["source"] = source
-    return {"resources": resources, "runs": _runs(found, keys, max(1, len(last.gpus)))}
+    return {"resources": resources, "runs": _runs_section(found, keys, max(1, len(last.gpus)))}
 
 
-def _combined(key: str, values: Sequence[float]) -> float:
-    """The most of the memory, since who shares must not be short of it; of all else the average."""
-    return _shown(key, max(values) if key == "memory_mib" else fsum(values) / len(values))
+def _combine(key: str, values: Sequence[float]) -> float:
+    """Return the average; of memory the maximum, so that a job that shares is not short of it."""
+    return _round_figure(key, max(values) if key == "memory_mib" else fsum(values) / len(values))
 
 
 def rounded(value: float) -> float:
-    """A figure as a profile shows it: five digits."""
+    """Round a figure to the five digits that a profile shows."""
     return float(f"{value:.{_DIGITS}g}")
 
 
-def _shown(key: str, value: float) -> float:
-    """The same; of memory whole MiB."""
+def _round_figure(key: str, value: float) -> float:
+    """Round a figure for a profile, memory to whole MiB."""
     return int(value) if key in _WHOLE else rounded(value)
 
 
-def _runs(found: Sequence[Mapping[str, float]], keys: Sequence[str], gpus: int) -> Document:
+def _runs_section(found: Sequence[Mapping[str, float]], keys: Sequence[str], gpus: int) -> Document:
     runs: Document = {"count": len(found), "gpus": gpus}
     if len(found) > 1:
         values = {key: [figures[key] for figures in found] for key in keys}
@@ -116,9 +118,9 @@ class Updated(Record):
     """A profile after one more run.
 
     Attributes:
-        sections: what [resources] and [runs] are now.
-        misfits: what of the run does not fit what was known, a line each.
-        replaced: what was known is gone: the job has changed.
+        sections: the new [resources] and [runs].
+        misfits: a line for each figure of the run that does not fit those known before.
+        replaced: whether the run replaced all that was known, since the job has changed.
     """
 
     sections: Document
@@ -127,15 +129,15 @@ class Updated(Record):
 
 
 def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
-    """Add one run to what a profile knows.
+    """Return the sections of a profile after one more run.
 
-    A run that does not fit is not mixed in, but counted; the third in a row replaces what was
-    known, for then the job has changed. So does a run that is complete replace one that was not.
+    A run that does not fit is only counted; the third in a row replaces what was known, for then
+    the job has changed. A complete run always replaces an incomplete one.
 
     Args:
         known: the profile's document.
-        run: complete.
-        source: what to say where new figures come from.
+        run: a complete run.
+        source: the source that new figures name.
     """
     fresh = resources_of([run], source)
     before, runs = known.get("resources", {}), known.get("runs", {})
@@ -143,7 +145,7 @@ def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
         return Updated(fresh)
     misfits = tuple(_misfits(before, runs, fresh))
     if not misfits:
-        return Updated(_mixed(before, runs, fresh, source))
+        return Updated(_merge_run(before, runs, fresh, source))
     in_a_row = runs.get("misfits", 0) + 1
     if in_a_row >= ENOUGH_RUNS:
         return Updated(fresh, misfits, replaced=True)
@@ -175,13 +177,12 @@ def _is_near(
     return bool(abs(now[key] - before[key]) <= max(WITHIN_POINTS, WITHIN_SPREADS * spread))
 
 
-def _mixed(
+def _merge_run(
     before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document, source: str
 ) -> Document:
-    """What is known after one more run: mean and standard deviation as if all had been kept (Welford).
+    """Merge a run into the mean and standard deviation, as if all runs had been kept (Welford).
 
-    What this run does not tell stays as it was; of the memory the most counts, which has no
-    deviation.
+    Figures that this run lacks stay as they were. Memory is the maximum, without a deviation.
     """
     now, gpus, count = fresh["resources"], fresh["runs"]["gpus"], runs.get("count", 1)
     resources, spread = {**before, **now}, dict(runs.get("spread", {}))
@@ -191,7 +192,7 @@ def _mixed(
             now[key] - mean
         )
         spread[key] = rounded(sqrt(max(0.0, squares) / count))
-        resources[key] = _shown(key, mean)
+        resources[key] = _round_figure(key, mean)
     resources["memory_mib"] = max(before.get("memory_mib", 0), now.get("memory_mib", 0))
     if not resources["memory_mib"]:
         del resources["memory_mib"]

@@ -1,4 +1,4 @@
-"""Where a job is to be measured: the GPUs that are free now, and which of them it would get."""
+"""The place of a measurement: the GPUs that are free now, and those that the job would get."""
 
 from collections.abc import Callable, Iterable
 
@@ -17,12 +17,12 @@ from gpulaunch.records import Record
 
 
 class Site(Record):
-    """What a launch would get now.
+    """The GPUs that a launch would get now.
 
     Attributes:
         grant: the decision.
-        situation: in which it was made.
-        gpus: those of the grant, in rank order.
+        situation: the situation in which it was made.
+        gpus: the GPUs of the grant, in rank order.
     """
 
     grant: Grant
@@ -31,7 +31,7 @@ class Site(Record):
 
     @property
     def free(self) -> list[Gpu]:
-        """All GPUs that nobody uses."""
+        """All GPUs that are neither leased nor in use outside gpulaunch."""
         topology = self.situation.topology
         leased = leased_uuids(topology, self.situation.leases, self.situation.within)
         taken = leased | set(used_outside(self.situation, leased))
@@ -39,11 +39,11 @@ class Site(Record):
 
 
 def find_site(launch: Launch, warn: Callable[[str], None]) -> Site:
-    """Decide about a launch, and take nothing.
+    """Decide about a launch without taking a lease.
 
     Raises:
         WouldWaitError: the GPUs that it needs are busy.
-        UsageError: it can never be, or its machine is only described.
+        UsageError: the launch can never be granted, or its machine is only described.
     """
     refuse_described(launch)
     decision, situation = preview(launch, warn)
@@ -55,7 +55,7 @@ def find_site(launch: Launch, warn: Callable[[str], None]) -> Site:
 
 
 def extremes(site: Site) -> tuple[Candidate, Candidate]:
-    """The sets of free GPUs with the most and with the least effective bandwidth that the job could get."""
+    """Return the sets of free GPUs with the most and the least effective bandwidth for the job."""
     candidates = ranking(site.grant.problem, DEFAULT_POLICY)
     best = worst = next(candidates)
     for candidate in candidates:
@@ -64,15 +64,15 @@ def extremes(site: Site) -> tuple[Candidate, Candidate]:
 
 
 def check_sharable(launch: Launch, gpus: Iterable[Gpu], option: str) -> None:
-    """Find out before long work whether jobs can share GPUs.
+    """Check, before long work, that jobs can share GPUs.
 
     Args:
-        launch: on which machine.
-        gpus: which.
-        option: that wants it.
+        launch: a launch on this machine.
+        gpus: the GPUs to be shared.
+        option: the option that needs it, for the message.
 
     Raises:
-        FailedError: they cannot.
+        FailedError: one of the GPUs cannot be shared.
     """
     offer = what_can_be_shared(launch.machine)
     if isinstance(offer, Unfit):
@@ -83,5 +83,5 @@ def check_sharable(launch: Launch, gpus: Iterable[Gpu], option: str) -> None:
 
 
 def names(gpus: Candidate | Iterable[Gpu]) -> str:
-    """As --only takes them."""
+    """Return names of GPUs as --only takes them."""
     return ",".join(map(str, gpus.gpus)) if isinstance(gpus, Candidate) else gpu_names(gpus)

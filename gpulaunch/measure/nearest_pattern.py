@@ -2,7 +2,7 @@
 
 A graph and a pattern are compared as vectors over all pairs of ranks: similarity is the cosine of
 the angle between them, 1 if the graph is the pattern times some amount, 0 if they share no edge,
-whatever the unit. Which rank stands where in the pattern is searched for.
+whatever the unit. The search is for the order of ranks with the highest similarity.
 """
 # pure: decides on plain values
 
@@ -15,38 +15,43 @@ from gpulaunch.profiles.pattern import PATTERNS, Edge
 from gpulaunch.records import Record
 
 LEAST_SIMILARITY = 0.9
-"""What is less similar gets no name. Ours; docs/communication.md has the experiment."""
+"""Least similarity to a pattern whose name the graph gets. Our choice; docs/communication.md has
+the experiment.
+"""
 
 LEAST_SHARE = 0.9
-"""So much of the traffic must run along a pattern's edges: a chain with a weak edge beside it is
-no chain. Ours.
+"""Least share of the traffic along a pattern's edges: a chain with a weak edge beside it is no
+chain. Our choice.
 """
 
 EVEN = 0.1
-"""Totals of ranks that differ by so much of the largest are still called equal. Ours."""
+"""Largest difference between totals of ranks that count as equal, as part of the largest total.
+Our choice.
+"""
 
 _TIE = 1e-9
 _LEAST_GAIN = 0.02
-"""Two rings have more freedom than one shape: they must fit by so much better. Ours."""
+"""Least gain in similarity of two rings over a single shape, since two rings have more freedom to
+fit. Our choice.
+"""
 
 _MOST_CYCLES = 400
 
 _SIMPLEST = ("ring", "chain", "all_to_all", "star", "stencil_2d", "stencil_3d", "tree", "ring+tree")
-"""Of patterns that are the same graph, the name that says it best."""
+"""Names in order of preference, where several patterns are one graph."""
 
 Pair = tuple[int, int]
 Weights = dict[Pair, float]
 
 
 class Nearest(Record):
-    """What a graph looks like.
+    """The named pattern nearest to a graph.
 
     Attributes:
-        name: of the nearest pattern; None if none is near.
-        similarity: to it, 0 to 1; if none is near, of the best that was found before the search
-            stopped.
-        order: rank that stands at place i of the pattern, for each i; () where there is no one
-            order.
+        name: name of the nearest pattern; None if none is near.
+        similarity: similarity to it, 0 to 1; if none is near, the best that was found before the
+            search stopped.
+        order: the rank at each place of the pattern; () where there is no single order.
         rings: how many rings in different orders the graph is made of; 0 if it is something else.
         alike: the names of all patterns that are as near, the simplest first.
     """
@@ -59,6 +64,15 @@ class Nearest(Record):
 
 
 class _Match(Record):
+    """A pattern at its best order of ranks.
+
+    Attributes:
+        similarity: 0 to 1.
+        order: the rank at each place; () if only some pairs were compared.
+        edges: number of edges of the pattern.
+        share: part of the traffic along the pattern's edges, 0 to 1.
+    """
+
     similarity: float
     order: tuple[int, ...]
     edges: int
@@ -66,23 +80,23 @@ class _Match(Record):
 
     @property
     def near(self) -> bool:
-        """Whether it is near enough for a name."""
+        """Whether the graph is near enough to get the pattern's name."""
         return self.similarity >= LEAST_SIMILARITY and self.share >= LEAST_SHARE
 
 
 def nearest_pattern(
     ranks: int, edges: Iterable[Edge], pairs: Collection[Pair] | None = None
 ) -> Nearest:
-    """The named pattern nearest to a weighted graph; of equals the one with the fewest edges.
+    """Return the named pattern nearest to a weighted graph; on a tie, the one with fewest edges.
 
-    A graph that is the sum of two rings in different orders is a ring: so NCCL lays its collectives
-    over the links of a DGX-1.
+    A graph that is the sum of two rings in different orders counts as a ring: NCCL lays its
+    collectives over the links of a DGX-1 in this way.
 
     Args:
-        ranks: how many the job has, 1 or more.
-        edges: what pairs of them exchanged, in any unit; each pair once, the lower rank first.
-        pairs: those whose traffic could be seen at all; None for all. An all-to-all is compared
-            over these only: the others exchange their part where nobody counts it by peers.
+        ranks: number of ranks of the job, 1 or more.
+        edges: what pairs of ranks exchanged, in any unit; each pair once, the lower rank first.
+        pairs: pairs whose traffic could be seen at all; None for all. An all-to-all is compared
+            over these only: the others talk over paths whose counters tell no peers.
 
     Returns:
         "none" if there is no edge, and no name if nothing reaches LEAST_SIMILARITY and LEAST_SHARE.
@@ -96,15 +110,15 @@ def nearest_pattern(
     weights = {(a, b): weight for a, b, weight in edges if weight > 0}
     if not weights:
         return Nearest("none", 1.0, alike=("none",))
-    matches = _matches(ranks, weights, pairs)
+    matches = _match_patterns(ranks, weights, pairs)
     near = {name: match for name, match in matches.items() if match.near}
     most_similar = max((match.similarity for match in near.values()), default=0.0)
     names = sorted(near, key=lambda name: (near[name].edges, _SIMPLEST.index(name)))
     alike = tuple(name for name in names if near[name].similarity >= most_similar - _TIE)
-    rings = _two_rings(ranks, weights)
+    rings = _match_two_rings(ranks, weights)
     single = max(
         match.similarity
-        for match in (*matches.values(), _all_to_all(ranks, weights, None))
+        for match in (*matches.values(), _match_all_to_all(ranks, weights, None))
         if match.order
     )
     if rings >= max(LEAST_SIMILARITY, single) + _LEAST_GAIN and rings >= most_similar - _TIE:
@@ -117,15 +131,15 @@ def nearest_pattern(
 
 
 def compatible_patterns(totals: Sequence[float]) -> tuple[str, ...]:
-    """The named patterns that what each rank exchanged in all does not rule out, in the order of PATTERNS.
+    """Return the named patterns that fit the ranks' total traffic, in the order of PATTERNS.
 
-    Each edge of a pattern is taken to carry the same, so that a rank's total goes with the number
-    of its edges: a star's hub has all of it, the ends of a chain have half. Equal totals rule out
-    no collective: NCCL's trees are made so that every rank carries about the same (double binary
-    trees), and through NVSwitch it may reduce in the switch.
+    Each edge of a pattern is taken to carry equal traffic, so that a rank's total is proportional
+    to the number of its edges: a star's hub has all of it, the ends of a chain have half. Equal
+    totals rule out no collective: NCCL's trees are made so that every rank carries about as much
+    as the others (double binary trees), and through NVSwitch it may reduce in the switch.
 
     Args:
-        totals: of all ranks, in any unit.
+        totals: traffic of every rank, in any unit.
 
     Example:
         >>> compatible_patterns([30, 10, 10, 10])
@@ -140,18 +154,18 @@ def compatible_patterns(totals: Sequence[float]) -> tuple[str, ...]:
         name
         for name, pattern in PATTERNS.items()
         if name != "none"
-        and ((even and pattern.collective) or _agree(shares, _degrees(name, len(totals))))
+        and ((even and pattern.collective) or _agree(shares, _relative_degrees(name, len(totals))))
     )
 
 
 def nearest_to_totals(totals: Sequence[float]) -> Nearest:
-    """What can be said where only totals are known, as behind NVSwitch: a name only if no other is compatible."""
+    """Return the pattern for known totals only, as behind NVSwitch; named only if just one fits."""
     names = compatible_patterns(totals)
     return Nearest(names[0] if len(names) == 1 else None, float(len(names) == 1), alike=names)
 
 
-def _degrees(name: str, ranks: int) -> list[float]:
-    """Edges of each rank over those of the busiest, sorted."""
+def _relative_degrees(name: str, ranks: int) -> list[float]:
+    """Return each rank's number of edges as a share of the busiest rank's, sorted."""
     counts = [0] * ranks
     for a, b, _ in PATTERNS[name].edges(ranks):
         counts[a] += 1
@@ -163,8 +177,13 @@ def _agree(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(abs(a - b) <= EVEN for a, b in zip(one, other, strict=True))
 
 
-def _matches(ranks: int, weights: Weights, pairs: Collection[Pair] | None) -> dict[str, _Match]:
-    """How similar the graph is to each pattern at its best order of ranks; where that cannot win, at least so much."""
+def _match_patterns(
+    ranks: int, weights: Weights, pairs: Collection[Pair] | None
+) -> dict[str, _Match]:
+    """Match the graph with each pattern at its best order of ranks.
+
+    Where a pattern cannot win, its order may be worse than the best.
+    """
     shapes = {
         name: [(a, b) for a, b, _ in PATTERNS[name].edges(ranks)]
         for name in PATTERNS
@@ -173,7 +192,7 @@ def _matches(ranks: int, weights: Weights, pairs: Collection[Pair] | None) -> di
     bounds = {
         name: _cosine(most(shape, weights), weights, len(shape)) for name, shape in shapes.items()
     }
-    found: dict[str, _Match] = {"all_to_all": _all_to_all(ranks, weights, pairs)}
+    found: dict[str, _Match] = {"all_to_all": _match_all_to_all(ranks, weights, pairs)}
     best = found["all_to_all"].similarity
     for name in sorted(shapes, key=lambda name: -bounds[name]):
         if name != "all_to_all":
@@ -188,8 +207,8 @@ def _matches(ranks: int, weights: Weights, pairs: Collection[Pair] | None) -> di
     return found
 
 
-def _all_to_all(ranks: int, weights: Weights, pairs: Collection[Pair] | None) -> _Match:
-    """Its order is (), where it is compared over some pairs only."""
+def _match_all_to_all(ranks: int, weights: Weights, pairs: Collection[Pair] | None) -> _Match:
+    """Match the graph with all-to-all; the order is () if only some pairs are compared."""
     every = ranks * (ranks - 1) // 2
     seen = every if pairs is None else len({*pairs, *weights})
     return _Match(
@@ -202,8 +221,8 @@ def _cosine(shared: float, weights: Weights, edges: int) -> float:
     return min(1.0, shared / (length * sqrt(edges)))
 
 
-def _two_rings(ranks: int, weights: Weights) -> float:
-    """Similarity to the best sum of two rings in different orders; 0 if there are not two.
+def _match_two_rings(ranks: int, weights: Weights) -> float:
+    """Return the similarity to the best sum of two rings in different orders; 0 without two rings.
 
     With s the traffic on each ring's edges and o the edges they share, the amounts x of both follow
     from the normal equations n x + o y = s, o x + n y = t; the similarity is the length of their
@@ -211,7 +230,7 @@ def _two_rings(ranks: int, weights: Weights) -> float:
     """
     best = 0.0
     square = fsum(weight * weight for weight in weights.values())
-    for (one, s), (other, t) in combinations(_cycles(ranks, weights), 2):
+    for (one, s), (other, t) in combinations(_find_cycles(ranks, weights), 2):
         shared = len(one & other)
         x = (ranks * s - shared * t) / (ranks**2 - shared**2)
         y = (ranks * t - shared * s) / (ranks**2 - shared**2)
@@ -220,19 +239,22 @@ def _two_rings(ranks: int, weights: Weights) -> float:
     return min(1.0, sqrt(best / square))
 
 
-def _cycles(ranks: int, weights: Weights) -> list[tuple[frozenset[Pair], float]]:
-    """Rings over edges of the graph, with their traffic: the _MOST_CYCLES that are found first, heavy edges first."""
+def _find_cycles(ranks: int, weights: Weights) -> list[tuple[frozenset[Pair], float]]:
+    """Return the first _MOST_CYCLES rings over edges of the graph with their traffic.
+
+    The search takes heavy edges first.
+    """
     neighbours: list[list[int]] = []
     for rank in range(ranks):
-        near = [other for other in range(ranks) if _key(rank, other) in weights]
-        heaviest_first = sorted((-weights[_key(rank, other)], other) for other in near)
+        near = [other for other in range(ranks) if _ordered(rank, other) in weights]
+        heaviest_first = sorted((-weights[_ordered(rank, other)], other) for other in near)
         neighbours.append([other for _, other in heaviest_first])
     found: dict[frozenset[Pair], float] = {}
 
     def walk(path: list[int]) -> None:
         if len(path) == ranks:
             if 0 in neighbours[path[-1]] and ranks > 3:
-                edges = frozenset(_key(a, b) for a, b in pairwise([*path, 0]))
+                edges = frozenset(_ordered(a, b) for a, b in pairwise([*path, 0]))
                 found.setdefault(edges, fsum(weights[edge] for edge in edges))
             return
         for rank in neighbours[path[-1]]:
@@ -243,5 +265,5 @@ def _cycles(ranks: int, weights: Weights) -> list[tuple[frozenset[Pair], float]]
     return list(found.items())
 
 
-def _key(a: int, b: int) -> Pair:
+def _ordered(a: int, b: int) -> Pair:
     return (a, b) if a < b else (b, a)

@@ -1,8 +1,7 @@
-"""Which measured job is most like another one, whose slowdowns beside others it may lend.
+"""The nearest profile to a job, from which it may borrow slowdowns under sharing.
 
-A job without pair data borrows from the nearest profile that has some; what comes of it is a
-prediction and is called one. Likeness is a matter of what the job takes from a GPU that it has
-alone.
+A job without pair data borrows from the nearest profile that has some; the result is marked as a
+prediction. Distance is measured between what the two jobs use of a GPU that they have alone.
 """
 # pure: decides on plain values
 
@@ -13,25 +12,25 @@ from gpulaunch.errors import quoted
 from gpulaunch.records import Record
 
 BOUND = 0.1
-"""Beyond this distance no profile is near. Ours: the papers borrow from nobody.
+"""Largest distance of a profile that counts as near. Our choice: the papers do not borrow.
 
 Six programs of mps-sharing-2024 Table II are there at two problem sizes, one four times the other,
-and at these they do not even behave alike (Fig. 1). They lie 0.11 (Cholla-MHD) to 0.37 (WarpX) from
-themselves. So whoever lends is more like the job than any of these programs is like itself with a
-larger problem. Within that table 10 of 13 jobs would find a lender.
+at which they behave differently (Fig. 1). Their distances between the two sizes are 0.11
+(Cholla-MHD) to 0.37 (WarpX). So a near profile is more like the job than any of these programs is
+like itself with a larger problem. Within that table 10 of 13 jobs would find a near profile.
 """
 
 
 class Figures(Record):
-    """What a job takes from one GPU that it has alone.
+    """The use of one GPU by a job that has it alone.
 
     Attributes:
-        name: of its profile.
+        name: name of the job's profile.
         sm_utilization_percentage: average, 0-100; None if unknown.
         memory_bandwidth_utilization_percentage: average, 0-100; None if unknown.
-        memory_share: of the GPU's memory, 0-1; None if unknown, and where it is a framework's
+        memory_share: share of the GPU's memory, 0-1; None if unknown, or if it is a framework's
             reservation.
-        power_share: of the GPU's power limit, 0-1, average; None if unknown.
+        power_share: share of the GPU's power limit, 0-1, average; None if unknown.
         intensity: "memory" or "compute"; None if unknown.
         utilization: "share" or "time-active", what the two percentages mean; None if unknown.
     """
@@ -49,9 +48,9 @@ class Nearest(Record):
     """The profile that lends its pair data.
 
     Attributes:
-        name: of it.
-        distance: 0 (the same) to BOUND.
-        because: one line, for people and for the profile's source.
+        name: name of the profile.
+        distance: 0 (equal figures) to the bound.
+        because: one line for the user and for the profile's source.
     """
 
     name: str
@@ -62,11 +61,11 @@ class Nearest(Record):
 def nearest_profile(
     job: Figures, candidates: Iterable[Figures], bound: float = BOUND
 ) -> Nearest | None:
-    """The candidate nearest to a job; None if none is within the bound.
+    """Return the candidate nearest to a job; None if none is within the bound.
 
     Args:
-        job: what has no pair data. Itself, by name, is no candidate.
-        candidates: what has some, each name once.
+        job: a job without pair data; candidates of its name are left out.
+        candidates: jobs with pair data, each name once.
         bound: the largest distance that counts as near.
 
     Example:
@@ -88,24 +87,21 @@ def nearest_profile(
     if not near:
         return None
     distance, other = min(near, key=lambda pair: (pair[0], pair[1].name))
-    return Nearest(
-        other.name,
-        distance,
-        f"nearest to {quoted(other.name)}: {_compared(job, other)}; distance {distance:.3f}",
-    )
+    figures = _describe_figures(job, other)
+    because = f"nearest to {quoted(other.name)}: {figures}; distance {distance:.3f}"
+    return Nearest(other.name, distance, because)
 
 
 def distance_between(a: Figures, b: Figures) -> float | None:
-    """How unlike two jobs are: 0 if their figures are the same, 1 at most; None if they cannot be compared.
+    """Return the distance of two jobs, 0 (equal figures) to 1; None if they cannot be compared.
 
-    It is the root of the mean of the squared differences over all figures that both have: both
-    utilizations in hundredths of percent, memory as a share of the card, power as a share of its
-    limit. So each of them runs from 0 to 1, and one that is missing brings two jobs neither nearer
-    nor farther. Both utilizations are needed on both sides, and must mean the same: a share of the
-    SMs is no share of time.
+    It is the root mean square difference over all figures that both jobs have: the two
+    utilizations, memory as a share of the card, power as a share of its limit, each from 0 to 1. A
+    missing figure leaves the distance unchanged. Both utilizations are needed on both sides, and
+    must have one meaning: a share of the SMs is no share of time.
 
-    Jobs of which one is memory-, the other compute-intensive cannot be compared: without half of
-    the SMs the one does nearly as well, the other nearly half as well (cd-search-ics18 3).
+    A memory-intensive and a compute-intensive job cannot be compared: without half of the SMs the
+    first does nearly as well, the second nearly half as well (cd-search-ics18 3).
 
     Example:
         >>> distance_between(Figures("a", 50, 10), Figures("b", 20, 10))
@@ -113,7 +109,9 @@ def distance_between(a: Figures, b: Figures) -> float | None:
     """
     if _contradict(a.intensity, b.intensity) or _contradict(a.utilization, b.utilization):
         return None
-    pairs = {title: (x, y) for title, x, y in _figures(a, b) if x is not None and y is not None}
+    pairs = {
+        title: (x, y) for title, x, y in _pair_figures(a, b) if x is not None and y is not None
+    }
     if not {"SM utilization", "memory bandwidth"} <= pairs.keys():
         return None
     return math.sqrt(sum(((x - y) / 100) ** 2 for x, y in pairs.values()) / len(pairs))
@@ -123,8 +121,8 @@ def _contradict(a: str | None, b: str | None) -> bool:
     return a is not None and b is not None and a != b
 
 
-def _figures(a: Figures, b: Figures) -> list[tuple[str, float | None, float | None]]:
-    """What is compared, in percent."""
+def _pair_figures(a: Figures, b: Figures) -> list[tuple[str, float | None, float | None]]:
+    """Return the title and both values of each figure that is compared, in percent."""
     return [
         ("SM utilization", a.sm_utilization_percentage, b.sm_utilization_percentage),
         (
@@ -141,6 +139,6 @@ def _percentage(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _compared(a: Figures, b: Figures) -> str:
-    both = [(title, x, y) for title, x, y in _figures(a, b) if x is not None and y is not None]
+def _describe_figures(a: Figures, b: Figures) -> str:
+    both = [(title, x, y) for title, x, y in _pair_figures(a, b) if x is not None and y is not None]
     return ", ".join(f"{title} {x:.3g} against {y:.3g} %" for title, x, y in both)

@@ -1,7 +1,7 @@
-"""The door to NVML's counters: what one GPU says of its use, now and since the last time.
+"""The door to NVML's counters: the use of one GPU, now and since the reading before.
 
-Beside nvml.py the only file that imports pynvml. What a card or a driver does not have is asked for
-once, and never again; what fails now and then is missing in that reading.
+Beside nvml.py the only file that imports pynvml. A counter that the card or driver does not have is
+asked for only once; one that fails now and then is missing in that reading.
 """
 
 import time
@@ -16,7 +16,7 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 GPM_LEAST_S = 0.1
-"""Two GPM samples must lie so far apart (nvml.h)."""
+"""Least time between two GPM samples (nvml.h)."""
 
 _NEVER = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -24,10 +24,8 @@ _NEVER = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
-_PCIE_COUNTERS = (
-    197,
-    198,
-)  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES; older pynvml do not name them
+# NVML_FI_DEV_PCIE_COUNT_TX_BYTES and _RX_BYTES, which older pynvml do not name.
+_PCIE_COUNTERS = (197, 198)
 _NVLINK_COUNTERS = (
     ((202, 204), 1),  # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, _RCV_BYTES: NVLink 5
     (
@@ -38,7 +36,7 @@ _NVLINK_COUNTERS = (
         1024,
     ),
 )
-"""Fields for sent and received, and bytes in a unit, of which a card has the one or the other."""
+"""Alternatives, of which a card has one: fields for sent and received, and bytes in a unit."""
 
 _PCIE_SENT, _PCIE_RECEIVED = pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES
 _SILENT = (
@@ -47,7 +45,7 @@ _SILENT = (
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
 )
-"""From then on nothing is to be heard of the GPU."""
+"""Errors after which the GPU answers no more questions."""
 
 _POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
 _SIGNED = (pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG,)
@@ -55,7 +53,7 @@ _WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_L
 
 
 class _GpmMetrics(Record):
-    """What GPM tells of the time between two of its samples, 0-100."""
+    """Averages between two GPM samples, 0-100; None for what is unknown."""
 
     sm_percentage: float | None = None
     occupancy_percentage: float | None = None
@@ -70,10 +68,10 @@ _GPM_IDS = (
 
 
 class Meter:
-    """Reads the use of one GPU, or of one MIG instance.
+    """A reader of the use of one GPU, or of one MIG instance.
 
     Args:
-        card: which.
+        card: the GPU or MIG instance.
         links: numbers of its NVLinks that are up.
     """
 
@@ -81,22 +79,22 @@ class Meter:
         self._handle = card.handle
         self.index = card.index
         self._absent: set[object] = set()
-        self._counts_pcie = None not in self._fields([(field, 0) for field in _PCIE_COUNTERS])
-        self._counted_links, self._link_fields, self._link_unit = self._counters_of(links)
-        self._gpm = self._gpm_of()
+        self._counts_pcie = None not in self._read_fields([(field, 0) for field in _PCIE_COUNTERS])
+        self._counted_links, self._link_fields, self._link_unit = self._find_link_counters(links)
+        self._gpm = self._open_gpm()
 
     @property
     def has_gpm(self) -> bool:
-        """Whether this GPU tells true SM and DRAM shares."""
+        """Whether this GPU has GPM, and so reports true SM and DRAM shares."""
         return self._gpm is not None
 
     def read(self, *, with_links: bool, with_pcie: bool) -> Reading:
-        """Everything that it says now.
+        """Read all counters.
 
         Args:
-            with_links: also the counters of its NVLinks, which are many.
-            with_pcie: also, where there are no counters, what PCIe carries for the next 20 ms each
-                way.
+            with_links: whether to read the counters of its NVLinks, too, which are many.
+            with_pcie: whether to measure PCIe traffic for the next 20 ms in each direction, if the
+                GPU has no counters of it.
 
         Raises:
             LostGpuError: the GPU does not answer any more.
@@ -107,7 +105,7 @@ class Meter:
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
         violation = self._ask(pynvml.nvmlDeviceGetViolationStatus, pynvml.NVML_PERF_POLICY_POWER)
         sent, received = (
-            self._fields([(field, 0) for field in _PCIE_COUNTERS])
+            self._read_fields([(field, 0) for field in _PCIE_COUNTERS])
             if self._counts_pcie
             else (None, None)
         )
@@ -119,29 +117,29 @@ class Meter:
             sm_percentage=gpm.sm_percentage,
             occupancy_percentage=gpm.occupancy_percentage,
             dram_percentage=gpm.dram_percentage,
-            memory_bytes=self._memory(),
+            memory_bytes=self._read_memory(),
             power_w=None if milliwatts is None else milliwatts / 1000,
             is_capped=self._is_capped() if violation is None else None,
-            pcie_sent_gb_per_s=self._pcie_now(_PCIE_SENT) if look else None,
-            pcie_received_gb_per_s=self._pcie_now(_PCIE_RECEIVED) if look else None,
+            pcie_sent_gb_per_s=self._measure_pcie(_PCIE_SENT) if look else None,
+            pcie_received_gb_per_s=self._measure_pcie(_PCIE_RECEIVED) if look else None,
             energy_j=None if millijoules is None else millijoules / 1000,
             capped_s=None if violation is None else violation.violationTime / 1e9,
             pcie_sent_bytes=sent,
             pcie_received_bytes=received,
-            links=self._nvlink_counters() if with_links and self._counted_links else None,
+            links=self._read_links() if with_links and self._counted_links else None,
         )
 
     def close(self) -> None:
-        """Give back what GPM holds for it."""
+        """Free the GPM samples."""
         if self._gpm:
             with suppress(pynvml.NVMLError):
                 self._gpm.close()
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-        """A call whose answer may be unknown: then None.
+        """Call a function of NVML; None if the GPU does not know the answer.
 
         Raises:
-            LostGpuError: the GPU does not answer.
+            LostGpuError: the GPU does not answer any more.
         """
         if (function, arguments) in self._absent:
             return None
@@ -154,7 +152,7 @@ class Meter:
                 self._absent.add((function, arguments))
         return None
 
-    def _memory(self) -> int | None:
+    def _read_memory(self) -> int | None:
         newer = self._ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
         found = self._ask(pynvml.nvmlDeviceGetMemoryInfo) if newer is None else newer
         return None if found is None else int(found.used)
@@ -166,25 +164,27 @@ class Meter:
             reasons = self._ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
         return None if reasons is None else bool(reasons & _POWER_CAP)
 
-    def _pcie_now(self, direction: int) -> float | None:
-        """The driver counts for 20 ms, and tells KB/s."""
+    def _measure_pcie(self, direction: int) -> float | None:
+        """Return GB/s in one direction; the driver counts for 20 ms and reports KB/s."""
         found = self._ask(pynvml.nvmlDeviceGetPcieThroughput, direction)
         return None if found is None else found * 1000 / 1e9
 
-    def _counters_of(self, links: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, int], int]:
-        """The links that are counted, by which fields, and bytes in a unit."""
+    def _find_link_counters(
+        self, links: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, int], int]:
+        """Return the links that have counters, the fields to read, and the bytes in a unit."""
         for fields, unit in _NVLINK_COUNTERS:
             counted = tuple(
-                n for n in links if None not in self._fields([(field, n) for field in fields])
+                n for n in links if None not in self._read_fields([(field, n) for field in fields])
             )
             if counted:
                 return counted, fields, unit
         return (), (0, 0), 1
 
-    def _nvlink_counters(self) -> dict[int, LinkBytes]:
-        """By number of the link; one that fails this time is not there."""
+    def _read_links(self) -> dict[int, LinkBytes]:
+        """Return the bytes carried by number of the link, without links that fail this time."""
         values = iter(
-            self._fields(
+            self._read_fields(
                 [(field, link) for link in self._counted_links for field in self._link_fields]
             )
         )
@@ -194,16 +194,16 @@ class Meter:
             if sent is not None and received is not None
         }
 
-    def _fields(self, fields: list[tuple[int, int]]) -> list[int | None]:
-        """Values of (field, scope), in their order; None for each that is unknown."""
+    def _read_fields(self, fields: list[tuple[int, int]]) -> list[int | None]:
+        """Return the values of (field, scope) in their order; None for each that is unknown."""
         try:
-            return list(map(_value, pynvml.nvmlDeviceGetFieldValues(self._handle, fields)))
+            return list(map(_field_value, pynvml.nvmlDeviceGetFieldValues(self._handle, fields)))
         except pynvml.NVMLError as problem:
             if problem.value in _SILENT:
                 raise LostGpuError(f"GPU {self.index}: {problem}") from None
         return [None] * len(fields)
 
-    def _gpm_of(self) -> "_Gpm | None":
+    def _open_gpm(self) -> "_Gpm | None":
         query = getattr(pynvml, "nvmlGpmQueryDeviceSupport", None)  # pynvml 11.525 has no GPM
         instance = self._ask(pynvml.nvmlDeviceGetGpuInstanceId)
         handle = self._handle
@@ -218,7 +218,7 @@ class Meter:
 
 
 class _Gpm:
-    """GPU Performance Monitoring: exact averages between two samples, of Hopper and later."""
+    """GPU Performance Monitoring of Hopper and later: exact averages between two samples."""
 
     def __init__(self, handle: Any, instance: int | None, index: int) -> None:  # noqa: ANN401
         self._handle, self._instance, self._index = handle, instance, index
@@ -227,7 +227,7 @@ class _Gpm:
         self._taken_s = time.monotonic()
 
     def metrics(self) -> _GpmMetrics:
-        """Averages since the last time; nothing known where that is too short ago, or GPM fails."""
+        """Return the averages since the last call; all None if GPM fails or it was just now."""
         if time.monotonic() - self._taken_s < GPM_LEAST_S:
             return _GpmMetrics()
         try:
@@ -245,7 +245,9 @@ class _Gpm:
             return _GpmMetrics()
         self._before, self._after = self._after, self._before
         self._taken_s = time.monotonic()
-        return _GpmMetrics(*(_metric(asked.metrics[place]) for place in range(len(_GPM_IDS))))
+        return _GpmMetrics(
+            *(_metric_percentage(asked.metrics[place]) for place in range(len(_GPM_IDS)))
+        )
 
     def close(self) -> None:
         for sample in (self._before, self._after):
@@ -258,14 +260,14 @@ class _Gpm:
             pynvml.nvmlGpmMigSampleGet(self._handle, self._instance, sample)
 
 
-def _metric(metric: Any) -> float | None:  # noqa: ANN401
-    """A percentage; garbage, which some drivers give, is unknown."""
+def _metric_percentage(metric: Any) -> float | None:  # noqa: ANN401
+    """Return a metric as a percentage; None if unknown or garbage, which some drivers return."""
     if metric.nvmlReturn != pynvml.NVML_SUCCESS or not 0 <= metric.value <= 100.5:
         return None
     return float(metric.value)
 
 
-def _value(field: Any) -> int | None:  # noqa: ANN401
+def _field_value(field: Any) -> int | None:  # noqa: ANN401
     if field.nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     if field.valueType in _WIDE:

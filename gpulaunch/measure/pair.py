@@ -1,4 +1,4 @@
-"""A job beside another one: how much slower it gets (topo-aware-sc17 4.2 and 5.1; mps-sharing-2024)."""
+"""Slowdowns of a job beside another one (topo-aware-sc17 4.2 and 5.1; mps-sharing-2024)."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 RUNS = 5
-"""Of each kind, as in topo-aware-sc17 5.1."""
+"""Number of runs alone and beside each other job, as in topo-aware-sc17 5.1."""
 
 PATIENCE_S = 120.0
 SYNTHETIC = "synthetic"
@@ -26,17 +26,17 @@ _LOADS = ("memory", "link", "compute")
 
 _NAMES = {False: "collocation", True: "shared_gpu"}
 _MEET = {"GPULAUNCH_SLOWDOWN_BOUND_PERCENTAGE": "10000"}
-"""What is known of the two must not keep them apart: it is what is to be measured."""
+"""Variables that let two jobs meet whatever slowdown is known: it is what is to be measured."""
 
 
 class Other(Record):
-    """What runs beside the job.
+    """A program that runs beside the job.
 
     Attributes:
-        name: that its slowdown is kept under.
+        name: key of its slowdown in the profile.
         command: argv.
-        gpus: how many it needs.
-        says: what its output has in it once it is at work; None if it does not tell.
+        gpus: number of GPUs that it needs.
+        says: text that its output contains once it is at work; None if it prints no such text.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Other(Record):
 
 
 def find_others(name: str) -> list[Other]:
-    """What to run beside the job.
+    """Return the programs to run beside the job.
 
     Args:
-        name: of a profile that knows its command, or "synthetic" for our three loads.
+        name: a profile that has a command, or "synthetic" for our three loads.
 
     Raises:
-        UsageError: there is no such profile, or it does not know its command.
+        UsageError: there is no such profile, or it has no command.
     """
     if name == SYNTHETIC:
         program = os.path.abspath(synthetic_load.__file__)
@@ -80,24 +80,24 @@ def measure_pair(
     *,
     shares: bool,
 ) -> Outcome:
-    """Run a job alone and beside each of these others; of several runs the 95th percentiles are compared.
+    """Run a job alone and beside each of the others, and compare the 95th percentiles of the times.
 
-    Others are on its GPUs, through MPS, and each has half of them; or next to it, on the same
+    Either the others share its GPUs through MPS, half each, or they run on other GPUs of the same
     socket.
 
     Args:
-        job: which.
+        job: the job to measure.
         one: its launch, read.
-        others: what to run beside it.
-        count: runs alone, and beside each.
-        warn: where to say what is odd but no failure.
-        tell: where to say how far it has come.
-        shares: the others are on its GPUs; else beside them.
+        others: the programs to run beside it.
+        count: number of runs alone, and beside each program.
+        warn: called with each warning.
+        tell: called with each line of progress.
+        shares: whether the others share the job's GPUs.
 
     Raises:
         WouldWaitError: too few GPUs are free.
-        UsageError: the launch can never be, or told nothing of its progress.
-        FailedError: another one did not run on.
+        UsageError: the launch can never be granted, or the job printed too little progress.
+        FailedError: another program ended too early.
     """
     site = find_site(one, warn)
     if shares:
@@ -111,8 +111,8 @@ def measure_pair(
     lines = []
     status, complete = alone[-1].over.status, True
     for other in others:
-        gpus = site.gpus if shares else _beside(site, other)
-        half = _half(site.gpus) if shares else ("--exclusive",)
+        gpus = site.gpus if shares else _gpus_beside(site, other)
+        half = _half_options(site.gpus) if shares else ("--exclusive",)
         options = (*half, "--only", names(gpus), "-n", str(len(gpus)), "--name", other.name)
         with Background(
             other.name, options, other.command, _MEET, other.says, PATIENCE_S, 2 * job.grace_s
@@ -134,7 +134,7 @@ def measure_pair(
         )
     if not slowdowns:
         return Outcome({}, status)
-    section = _section(slowdowns, site.gpus[0].model, count, shares=shares)
+    section = _slowdown_section(slowdowns, site.gpus[0].model, count, shares=shares)
     return Outcome(
         {_NAMES[shares]: section if complete else {**section, "incomplete": True}},
         status,
@@ -143,7 +143,7 @@ def measure_pair(
 
 
 def _try_loads(job: Job, site: Site, others: Sequence[Other]) -> None:
-    """Find out before long work whether our own loads run here; what a profile's job does is its user's business."""
+    """Check, before long work, that our synthetic loads run here; profiles' jobs are not tried."""
     for other in others:
         if other.says:
             options = ("--only", names(site.gpus[:1]))
@@ -153,14 +153,18 @@ def _try_loads(job: Job, site: Site, others: Sequence[Other]) -> None:
                 pass
 
 
-def _half(gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Options of each of two that are to share GPUs, whatever they need."""
+def _half_options(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Return the options that give a launch half of each GPU, whatever it needs."""
     memory = min(gpu.memory_bytes for gpu in gpus) // 2
     return ("--share", "--sm", "50", "--memory-bandwidth", "50", "--memory", str(memory))
 
 
-def _beside(site: Site, other: Other) -> tuple[Gpu, ...]:
-    """Free GPUs on the sockets of the job's."""
+def _gpus_beside(site: Site, other: Other) -> tuple[Gpu, ...]:
+    """Return free GPUs on the sockets of the job's GPUs.
+
+    Raises:
+        WouldWaitError: there are too few.
+    """
     sockets = {gpu.numa_node for gpu in site.gpus}
     free = [gpu for gpu in site.free if gpu not in site.gpus and gpu.numa_node in sockets]
     if len(free) < other.gpus:
@@ -173,7 +177,7 @@ def _beside(site: Site, other: Other) -> tuple[Gpu, ...]:
     return tuple(free[: other.gpus])
 
 
-def _section(
+def _slowdown_section(
     slowdowns: dict[str, float], model: str, count: int, *, shares: bool
 ) -> dict[str, Any]:
     runs = f"95th percentiles of {count} runs" if count > 1 else "1 run each"

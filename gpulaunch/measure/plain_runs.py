@@ -1,4 +1,4 @@
-"""Plain runs of a job: what it uses of its GPUs, and who talks to whom there."""
+"""Plain runs of a job, which measure its use of the GPUs and the traffic between them."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,14 @@ from gpulaunch.measure.measured_runs import resources_of
 
 
 def measure_use(job: Job, count: int, tell: Callable[[str], None]) -> Outcome:
-    """Run the job so many times.
+    """Run the job `count` times and return its resources and communication.
 
-    A run that fails is the last one; what was measured until then is told, marked as incomplete.
+    A run that fails is the last one; what was measured until then is returned, marked incomplete.
 
     Args:
-        job: which.
-        count: how many runs, at least 1.
-        tell: where to say how far it has come.
+        job: the job to measure.
+        count: number of runs, at least 1.
+        tell: called with each line of progress.
     """
     done = repeated(job, count, tell)
     status = done[-1].over.status

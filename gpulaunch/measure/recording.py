@@ -1,4 +1,4 @@
-"""Measure a launch in passing: what its job uses of its GPUs, from its first moment to its last."""
+"""Recording of a launch: what its job uses of its GPUs from start to end."""
 
 import os
 import time
@@ -22,17 +22,17 @@ SHARED = "its GPUs are shared: their counters are those of all jobs on them toge
 
 
 class Recording:
-    """The measuring of one launch; nothing of it ever stops the launch.
+    """The measurement of one launch; its failures never stop the launch.
 
     Args:
-        launch: which.
+        launch: the launch to record.
 
     Raises:
-        UsageError: nothing can be measured of it.
+        UsageError: the launch cannot be measured.
     """
 
     def __init__(self, launch: Launch) -> None:
-        _refuse(launch)
+        _refuse_unmeasurable(launch)
         self._launch = launch
         self._sampler: Sampler | None = None
         self._problems: list[str] = []
@@ -41,7 +41,7 @@ class Recording:
         self._date, self._began_s = now(), time.monotonic()
 
     def begin(self, acquired: Acquired[Keeper]) -> None:
-        """The job has its GPUs, and is about to start."""
+        """Begin to measure; call it when the job has its GPUs and is about to start."""
         self._problems = [SHARED] if acquired.lease.share else []
         self._keeper = acquired.claimant
         self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
@@ -51,10 +51,10 @@ class Recording:
         self._date, self._began_s = now(), time.monotonic()
 
     def end(self, status: int) -> Run:
-        """The job has just ended.
+        """Stop measuring and return the run; call it when the job has just ended.
 
         Args:
-            status: its wait status.
+            status: the job's wait status.
         """
         duration_s = time.monotonic() - self._began_s
         stopped_s = self._keeper.stopped_s if self._keeper else 0.0
@@ -78,14 +78,14 @@ def write_run(path: str, run: Run) -> None:
     """Write a run as a JSON document.
 
     Raises:
-        FailedError: it cannot be written.
+        FailedError: the file cannot be written.
     """
     import json
 
     write_text(path, json.dumps(run_document(run), indent=2, allow_nan=False) + "\n")
 
 
-def _refuse(launch: Launch) -> None:
+def _refuse_unmeasurable(launch: Launch) -> None:
     refuse_described(launch)
     if launch.container:
         command = launch.container.command
@@ -98,10 +98,10 @@ def _refuse(launch: Launch) -> None:
 
 
 def refuse_described(launch: Launch) -> None:
-    """On a machine that is only described nothing can be measured.
+    """Refuse to measure on a machine that is only described.
 
     Raises:
-        UsageError: it is.
+        UsageError: the launch's machine is only described.
     """
     if launch.machine.key:
         name = launch.machine.topology.name
@@ -111,5 +111,5 @@ def refuse_described(launch: Launch) -> None:
 
 
 def absolute(path: str) -> str:
-    """A path as it is from here, whatever becomes of the working directory."""
+    """Return an absolute path, which outlives a change of the working directory; "-" stays."""
     return path if path == "-" else os.path.abspath(path)

@@ -1,6 +1,6 @@
-"""Reads what a job uses of its GPUs while it runs, in a thread of the launcher: it ends with the job, or before.
+"""Readings of a job's use of its GPUs while it runs, in a thread of the launcher.
 
-The launcher sleeps meanwhile. A thread needs no start of its own, and nothing of it can be left
+The launcher sleeps meanwhile. Unlike a process, a thread costs no start-up and cannot be left
 behind.
 """
 
@@ -18,30 +18,29 @@ from gpulaunch.measure.nvml_counters import GPM_LEAST_S, Meter
 from gpulaunch.measure.usage import Usage
 
 PERIOD_S = GPM_LEAST_S
-"""Between two readings, unless they cost more than COST allows."""
+"""Time between two readings, unless they cost more than COST allows."""
 
 COST = 0.01
-"""Part of one CPU that reading may take: after a reading that took 5 ms of it there is none for
+"""Part of one CPU that readings may take: after a reading that took 5 ms of CPU there is a pause of
 half a second.
 """
 
 SLOW_S = 1.0
-"""Between two readings of what takes long: seventy-two NVLink counters, and PCIe where it is not
-counted.
+"""Time between two readings of what takes long: seventy-two NVLink counters, and PCIe where it has
+no counters.
 """
 
 START_S = 2.0
-"""A driver that does not answer within this time does not keep the job from starting."""
+"""Time for the driver to answer before the job's start; the job starts without it then."""
 
 STOP_S = 0.5
-"""A driver that does not answer within this time after the job's end is not waited for."""
-
+"""Time for the driver to answer after the job's end; it is not waited for any longer."""
 
 _SILENT = "the driver tells nothing of it any more"
 
 
 class _Watched:
-    """One GPU, its meter, and what was read of it."""
+    """A GPU, its meter, and its use so far."""
 
     def __init__(self, gpu: Gpu, meter: Meter, links: tuple[Link, ...]) -> None:
         self.gpu, self.meter, self.links = gpu, meter, links
@@ -49,7 +48,7 @@ class _Watched:
         self.usage = Usage(meter.read(with_links=True, with_pcie=False))
 
     def read(self, *, with_links: bool, with_pcie: bool) -> None:
-        """Add what it says now; a GPU that is lost stays as it was."""
+        """Add a reading, unless the GPU is lost."""
         if self.problem and self.problem != _SILENT:
             return
         try:
@@ -61,7 +60,7 @@ class _Watched:
             self.usage.add(reading)
 
     def run(self, late: str | None) -> GpuRun:
-        """What was read."""
+        """Return the readings; `late` is the problem of a driver that answers too late."""
         gpu = self.gpu
         return GpuRun(
             gpu=gpu.index,
@@ -82,7 +81,7 @@ class Sampler:
         gpus: the job's, in rank order.
 
     Attributes:
-        problems: why not all of them were read from the job's beginning.
+        problems: why not all GPUs were read from the job's beginning.
     """
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
@@ -96,7 +95,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
 
     def start(self) -> None:
-        """Take the first readings, before the job begins, and go on with it."""
+        """Start the thread, and wait for the first readings, for START_S at most."""
         self._thread.start()
         if not self._ready.wait(START_S):
             self.problems.append(
@@ -104,7 +103,7 @@ class Sampler:
             )
 
     def stop(self) -> tuple[GpuRun, ...]:
-        """Read once more, and end; what was read, by rank."""
+        """Take a last reading, end the thread, and return the readings by rank."""
         self._over.set()
         self._thread.join(STOP_S)
         late = self._broken
@@ -114,17 +113,17 @@ class Sampler:
 
     @property
     def cost(self) -> float:
-        """Part of one CPU that the readings have taken so far."""
+        """Part of one CPU that the readings took so far."""
         return self._spent_s / max(time.monotonic() - self._began_s, 1e-9)
 
     def _work(self) -> None:
         try:
-            self._watch()
+            self._open_meters()
             self._ready.set()
             self._sample()
         except FailedError as problem:
             self.problems.append(problem.message)
-        # half a measurement must not pass for a whole one
+        # Any other failure of the thread: half a measurement must not pass for a whole one.
         except Exception as problem:  # noqa: BLE001
             self._broken = f"measuring broke off: {problem!r}"
             self.problems.append(self._broken)
@@ -133,14 +132,14 @@ class Sampler:
             for one in self._watched:
                 one.meter.close()
 
-    def _watch(self) -> None:
+    def _open_meters(self) -> None:
         nvml.open_nvml()
-        at = _addresses()
+        at = _indices_by_address()
         for gpu in self._gpus:
             try:
                 card = nvml.card_of(gpu.uuid, gpu.index)
                 by_field = nvml.asks_by_field(gpu.compute_capability)
-                links = () if gpu.mig else _links_of(card.nvlinks(by_field=by_field), at)
+                links = () if gpu.mig else _active_links(card.nvlinks(by_field=by_field), at)
                 meter = Meter(card, tuple(link.number for link in links))
                 self._watched.append(_Watched(gpu, meter, links))
             except LostGpuError as problem:
@@ -160,11 +159,12 @@ class Sampler:
             self._spent_s += spent_s
             pause_s = max(PERIOD_S, spent_s * (1 / COST - 1))
         for one in self._watched:
-            one.read(with_links=True, with_pcie=False)  # the job has ended, and somebody waits
+            # The job has ended and the launcher waits: leave out PCIe, which takes 40 ms.
+            one.read(with_links=True, with_pcie=False)
 
 
-def _addresses() -> dict[PciAddress, int]:
-    """Where the GPUs of this machine are, the job's and all others: its links may end at any of them."""
+def _indices_by_address() -> dict[PciAddress, int]:
+    """Return the indices of all GPUs by PCI address: the job's links may end at any of them."""
     found = {}
     for index in range(nvml.card_count()):
         with suppress(LostGpuError):
@@ -174,7 +174,9 @@ def _addresses() -> dict[PciAddress, int]:
     return found
 
 
-def _links_of(ends: Mapping[int, nvml.NvlinkEnd], at: Mapping[PciAddress, int]) -> tuple[Link, ...]:
+def _active_links(
+    ends: Mapping[int, nvml.NvlinkEnd], at: Mapping[PciAddress, int]
+) -> tuple[Link, ...]:
     return tuple(
         Link(number, end.remote, at.get(end.address) if end.address else None)
         for number, end in ends.items()

@@ -1,4 +1,7 @@
-"""A job on the best and on the worst GPUs of the machine: do faster links make it faster (mapa-sc21 2.3, Figure 6)?"""
+"""The sensitivity of a job to link bandwidth: runs on the best and on the worst GPUs.
+
+Source: mapa-sc21 2.3 and Figure 6.
+"""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -18,30 +21,31 @@ if TYPE_CHECKING:
     from gpulaunch.decide.placement.place import Candidate
 
 SENSITIVE_PERCENTAGE = 3.0
-"""A job that takes so much longer on the worst GPUs is sensitive. Of Jacobi, whose gain is less, mapa-sc21 4 says that
-it is not."""
+"""Least slowdown on the worst GPUs of a job that counts as sensitive. mapa-sc21 4 calls Jacobi,
+whose gain is less, insensitive.
+"""
 
 NEAR = 0.9
-"""Placements whose effective bandwidths differ by less tell nothing of how the job takes poorer
-ones. Ours.
+"""Largest ratio of the worst to the best effective bandwidth at which it is worth measuring. Our
+choice.
 """
 
 
 def measure_sensitivity(
     job: Job, one: Launch, count: int, warn: Callable[[str], None], tell: Callable[[str], None]
 ) -> Outcome:
-    """Run a job on the best and on the worst of the GPUs that are free.
+    """Run a job on the best and on the worst of the free GPUs, and compare the median times.
 
     Args:
-        job: which.
+        job: the job to measure.
         one: its launch, read.
-        count: how many runs on each, in turn; of several the median counts.
-        warn: where to say what is odd but no failure.
-        tell: where to say how far it has come.
+        count: number of runs on each placement, in turn.
+        warn: called with each warning.
+        tell: called with each line of progress.
 
     Raises:
-        UsageError: it has one GPU, or all placements are alike.
-        WouldWaitError: its GPUs are busy.
+        UsageError: the job has one GPU, or all placements are alike.
+        WouldWaitError: the GPUs that it needs are busy.
     """
     sure = replace(
         one, request=replace(one.request, bandwidth_sensitive=True, policy=DEFAULT_POLICY)
@@ -77,7 +81,7 @@ def measure_sensitivity(
             "worst_gb_per_s": rounded(slow),
             "best_s": rounded(best_s),
             "worst_s": rounded(worst_s),
-            **_iterations(done[best] + done[worst]),
+            **_fewest_iterations(done[best] + done[worst]),
             "slowdown_percentage": rounded(slowdown),
             "measured_on": site.gpus[0].model,
             "source": source,
@@ -95,19 +99,17 @@ def measure_sensitivity(
     return Outcome(
         sections,
         done[worst][-1].over.status,
-        (f"{times}: {slowdown:+.3g} %, {verdict}", *_doubt(count)),
+        (f"{times}: {slowdown:+.3g} %, {verdict}", *_doubt_single_runs(count)),
     )
 
 
-def _iterations(done: Sequence[Launched]) -> dict[str, int]:
-    """How many were timed, of the launch where they were fewest."""
+def _fewest_iterations(done: Sequence[Launched]) -> dict[str, int]:
+    """Return {"iterations": N}, the fewest timed in a launch; {} without progress."""
     counts = [progress_of(one.over.marks) for one in done if one.over.marks]
     return {"iterations": max(1, int(min(counts)))} if counts else {}
 
 
-def _doubt(count: int) -> tuple[str, ...]:
-    return (
-        ()
-        if count > 1
-        else ("one run on each: the first may be slower than later ones, and --runs 3 tells more",)
-    )
+def _doubt_single_runs(count: int) -> tuple[str, ...]:
+    if count > 1:
+        return ()
+    return ("one run on each: the first may be slower than later ones, and --runs 3 tells more",)

@@ -1,4 +1,4 @@
-"""A job with more and more of a GPU's SMs under MPS: its throughput over them.
+"""The throughput of a job over the share of a GPU's SMs that it has under MPS.
 
 Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
 """
@@ -26,19 +26,19 @@ def measure_sweep(
     warn: Callable[[str], None],
     tell: Callable[[str], None],
 ) -> Outcome:
-    """Run a job alone on its GPU with each of these shares of its SMs.
+    """Run a job alone on its GPU with each of the given shares of its SMs.
 
     Args:
-        job: which.
+        job: the job to measure.
         one: its launch, read.
-        shares: of the SMs, 1-100, ascending.
-        warn: where to say what is odd but no failure.
-        tell: where to say how far it has come.
+        shares: percentages of the SMs, 1-100, ascending.
+        warn: called with each warning.
+        tell: called with each line of progress.
 
     Raises:
         FailedError: the GPU cannot be shared, so that nothing bounds the SMs.
-        WouldWaitError: the GPUs are busy.
-        UsageError: the launch can never be.
+        WouldWaitError: the GPUs that it needs are busy.
+        UsageError: the launch can never be granted.
     """
     site = find_site(one, warn)
     check_sharable(one, site.gpus, "--sweep")
@@ -67,17 +67,17 @@ def measure_sweep(
         points.append(CurvePoint(float(share), rounded(1 / timed(done))))
     if len(points) < 2:
         return Outcome({}, done.over.status)
-    sections = _sections(points, site.gpus[0].model, job)
+    sections = _curve_sections(points, site.gpus[0].model, job)
     if len(points) < len(shares):
         sections["sm_curve"]["incomplete"] = True
-    return Outcome(sections, done.over.status, (_line(points, job),))
+    return Outcome(sections, done.over.status, (_curve_text(points, job),))
 
 
 def _unit(job: Job) -> str:
     return "iterations/s" if job.part else "runs/s"
 
 
-def _sections(points: Sequence[CurvePoint], model: str, job: Job) -> Sections:
+def _curve_sections(points: Sequence[CurvePoint], model: str, job: Job) -> Sections:
     known = find_gpu_model(load_gpu_models(), model)
     sm_count = known.sm_count if known else SMS_IF_UNKNOWN
     source = f"{SOURCE} --sweep, alone under MPS"
@@ -100,7 +100,7 @@ def _sections(points: Sequence[CurvePoint], model: str, job: Job) -> Sections:
     return sections
 
 
-def _line(points: Sequence[CurvePoint], job: Job) -> str:
+def _curve_text(points: Sequence[CurvePoint], job: Job) -> str:
     curve = ", ".join(f"{point.sm_percentage:g} %: {point.throughput:.4g}" for point in points)
     memory = saturates(points)
     verdict = "" if memory is None else f"; {'memory' if memory else 'compute'}-intensive"

@@ -1,15 +1,15 @@
-"""Load on all GPUs that this process sees, by the driver's library alone; a program of its own.
+"""A program that puts load on all GPUs that it sees, through the driver's library alone.
 
 A job is measured beside it (cd-search-ics18 and mps-sharing-2024 measure theirs beside other
-benchmarks). It needs neither PyTorch nor a CUDA toolkit, and nothing else of this package.
+benchmarks). It needs neither PyTorch nor a CUDA toolkit. Its loads are:
 
-memory   copies buffers larger than any L2 within the GPU, again and again link     copies between
-pinned host memory and the GPU, both ways at once, and between all GPUs that it sees compute
-multiplies and adds 32-bit numbers in registers, on all SMs
+- memory: copies buffers larger than any L2 cache within each GPU
+- link: copies between pinned host memory and each GPU, both ways at once, and between all GPUs
+- compute: multiplies and adds 32-bit numbers in registers, on all SMs
 
-It prints JSON, a line each: when the first work has been done, about once a second what was done
-since, and the total when SECONDS are over, or at TERM or INT, which end it with status 0. Where
-CUDA fails it ends with 125 and one line.
+It prints lines of JSON: one when the first work is done, one about every second with the work since
+the one before, and the total when SECONDS are over, or at TERM or INT, which end it with status 0.
+If CUDA fails, it prints one line and ends with status 125.
 
 Usage: synthetic_load.py memory|link|compute [SECONDS]
 """
@@ -27,20 +27,19 @@ from gpulaunch.records import Record
 
 MIB = 1 << 20
 MEMORY_BYTES = 256 * MIB
-"""Of a buffer of the memory load: twice the largest L2 of 2025 (B200: 126 MiB).
+"""Size of a buffer of the memory load: twice the largest L2 of 2025 (B200: 126 MiB).
 
-Halved where memory is short.
+It is halved where memory is short.
 """
 
 LEAST_MEMORY_BYTES = 16 * MIB
 LINK_BYTES = 8 * MIB
-"""Of a copy of the link load: it takes a third of a millisecond at PCIe 4.0 x16, many times what
-starting one costs.
+"""Size of a copy of the link load: a third of a millisecond at PCIe 4.0 x16, many times the cost of
+starting a copy.
 """
 
 BATCH_S = 0.01
-"""Work that is given to the GPU at a time, so that a signal never waits for more than about
-twice as long.
+"""Duration of the work queued on the GPU at a time; a signal waits for about twice as long at most.
 """
 
 REPORT_S = 1.0
@@ -91,11 +90,11 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
 
 
 class CudaError(Exception):
-    """The driver's library is not there, or a call of it failed.
+    """A missing driver library, or a failed call of it.
 
     Args:
-        message: names the call and the error.
-        code: of CUresult, or None.
+        message: text that names the call and the error.
+        code: the CUresult of the call, or None.
     """
 
     def __init__(self, message: str, code: int | None = None) -> None:
@@ -107,7 +106,7 @@ class Cuda:
     """The CUDA driver's library.
 
     Raises:
-        CudaError: it is not there, is too old, or finds no GPU.
+        CudaError: the library is missing or too old, or finds no GPU.
     """
 
     def __init__(self) -> None:
@@ -122,7 +121,11 @@ class Cuda:
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call a function; raises CudaError with the error's name."""
+        """Call a function of the driver.
+
+        Raises:
+            CudaError: it failed; the message has the error's name.
+        """
         code = getattr(self._library, name)(*arguments)
         if code:
             text = ctypes.c_char_p()
@@ -131,13 +134,13 @@ class Cuda:
             raise CudaError(f"{name}: {said} ({code})", code)
 
     def number(self, name: str, *arguments: object) -> int:
-        """What a function writes through its first argument, an int."""
+        """Call a function and return the int that it writes through its first argument."""
         out = ctypes.c_int()
         self.call(name, ctypes.byref(out), *arguments)
         return out.value
 
     def handle(self, name: str, *arguments: object) -> int:
-        """What a function writes through its first argument, a handle or an address: both have 64 bits."""
+        """Call a function and return the 64-bit handle or address that it writes first."""
         out = ctypes.c_void_p()
         self.call(name, ctypes.byref(out), *arguments)
         return out.value or 0
@@ -147,8 +150,8 @@ class Gpu(Record):
     """A GPU that this process sees.
 
     Attributes:
-        device: its number, as CUDA counts here.
-        context: ours on it.
+        device: CUDA's number of the device in this process.
+        context: handle of our context on it.
     """
 
     device: int
@@ -159,10 +162,10 @@ class Copy(Record):
     """A copy of the link load.
 
     Attributes:
-        gpu: the one whose context starts it.
-        stream: its own: it waits for no other one.
-        function: of the driver.
-        ends: its first arguments: target and source.
+        gpu: the GPU whose context starts it.
+        stream: a stream of its own, so that it waits for no other copy.
+        function: name of the driver's function.
+        ends: first arguments of the function: target and source.
     """
 
     gpu: Gpu
@@ -172,13 +175,13 @@ class Copy(Record):
 
 
 class Work(Record):
-    """What a load does again and again.
+    """The repeated work of a load.
 
     Attributes:
-        step: has the GPUs do it once, without waiting.
-        wait: until they have done all that they were told.
+        step: queues the work once on all GPUs, without waiting.
+        wait: waits until the GPUs have done all queued work.
         amount: bytes moved, or operations done, by a step.
-        unit: of the amount in the output: gb or gflop, of 1e9 each.
+        unit: unit of the amount in the output: gb or gflop, of 1e9 each.
     """
 
     step: Callable[[], None]
@@ -188,10 +191,10 @@ class Work(Record):
 
 
 def open_gpus(cuda: Cuda) -> list[Gpu]:
-    """A context on each GPU that this process sees.
+    """Create a context on each GPU that this process sees.
 
     Raises:
-        CudaError: there is none, or one is not to be had.
+        CudaError: there is no GPU, or a context cannot be created.
     """
     count = cuda.number("cuDeviceGetCount")
     if not count:
@@ -203,12 +206,12 @@ def open_gpus(cuda: Cuda) -> list[Gpu]:
 
 
 def memory(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
-    """Copies within each GPU. The amount counts what is read and what is written."""
+    """Prepare copies within each GPU; the amount counts bytes read and bytes written."""
     copies = []
     for gpu in gpus:
         cuda.call("cuCtxSetCurrent", gpu.context)
         source, target, size = two_buffers(cuda)
-        copies.append((gpu, _stream(cuda), source, target, size))
+        copies.append((gpu, _new_stream(cuda), source, target, size))
 
     def step() -> None:
         for gpu, stream, source, target, size in copies:
@@ -216,14 +219,14 @@ def memory(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
             cuda.call("cuMemcpyDtoDAsync_v2", target, source, size, stream)
 
     streams = [(gpu, stream) for gpu, stream, _, _, _ in copies]
-    return Work(step, _waiting(cuda, streams), sum(2 * size for *_, size in copies), "gb")
+    return Work(step, _make_wait(cuda, streams), sum(2 * size for *_, size in copies), "gb")
 
 
 def two_buffers(cuda: Cuda) -> tuple[int, int, int]:
-    """Two buffers on the current GPU, and their size; smaller ones where memory is short.
+    """Return two buffers on the current GPU and their size, which is smaller if memory is short.
 
     Raises:
-        CudaError: not even LEAST_MEMORY_BYTES are free twice.
+        CudaError: there is no memory for two buffers of LEAST_MEMORY_BYTES.
     """
     size = MEMORY_BYTES
     while True:
@@ -242,11 +245,11 @@ def two_buffers(cuda: Cuda) -> tuple[int, int, int]:
 
 
 def link(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
-    """Copies between host and each GPU, and from each GPU to each other one. The amount counts each byte once.
+    """Prepare copies between host and each GPU, and between each pair of GPUs, in both directions.
 
-    All that come into a GPU from others are written over each other: nobody reads them. A step has
-    as many copies of each kind as keep its way at work while the slowest one carries its own:
-    NVLinks would wait for PCIe otherwise.
+    The amount counts each byte once. Copies from several GPUs overwrite each other, since their
+    target is never read. A step has as many copies over each link as keep it busy while the slowest
+    link makes one: else NVLinks would wait for PCIe.
     """
     copies: list[Copy] = []
     ends = {}
@@ -254,17 +257,16 @@ def link(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
         cuda.call("cuCtxSetCurrent", gpu.context)
         down, up, source, target = (cuda.handle("cuMemAlloc_v2", LINK_BYTES) for _ in range(4))
         there, back = (cuda.handle("cuMemAllocHost_v2", LINK_BYTES) for _ in range(2))
-        copies.append(Copy(gpu, _stream(cuda), "cuMemcpyHtoDAsync_v2", (down, there)))
-        copies.append(Copy(gpu, _stream(cuda), "cuMemcpyDtoHAsync_v2", (back, up)))
+        copies.append(Copy(gpu, _new_stream(cuda), "cuMemcpyHtoDAsync_v2", (down, there)))
+        copies.append(Copy(gpu, _new_stream(cuda), "cuMemcpyDtoHAsync_v2", (back, up)))
         ends[gpu.device] = (source, target)
     for gpu, peer in permutations(gpus, 2):
         cuda.call("cuCtxSetCurrent", gpu.context)
-        if cuda.number(
-            "cuDeviceCanAccessPeer", gpu.device, peer.device
-        ):  # else the driver goes through host memory
+        # Without peer access the driver copies through host memory.
+        if cuda.number("cuDeviceCanAccessPeer", gpu.device, peer.device):
             cuda.call("cuCtxEnablePeerAccess", peer.context, 0)
         route = (ends[peer.device][1], peer.context, ends[gpu.device][0], gpu.context)
-        copies.append(Copy(gpu, _stream(cuda), "cuMemcpyPeerAsync", route))
+        copies.append(Copy(gpu, _new_stream(cuda), "cuMemcpyPeerAsync", route))
     alone_s = [_seconds_alone(cuda, copy) for copy in copies]
     repeats = [min(MOST_REPEATS, round(max(alone_s) / own_s)) for own_s in alone_s]
 
@@ -273,7 +275,7 @@ def link(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
             _start(cuda, copy, count)
 
     streams = [(copy.gpu, copy.stream) for copy in copies]
-    return Work(step, _waiting(cuda, streams), LINK_BYTES * sum(repeats), "gb")
+    return Work(step, _make_wait(cuda, streams), LINK_BYTES * sum(repeats), "gb")
 
 
 def _start(cuda: Cuda, copy: Copy, count: int) -> None:
@@ -283,7 +285,7 @@ def _start(cuda: Cuda, copy: Copy, count: int) -> None:
 
 
 def _seconds_alone(cuda: Cuda, copy: Copy) -> float:
-    """How long one takes by itself; the second time, when everything is in place."""
+    """Return the seconds that a copy takes by itself; it is the second, since the first sets up."""
     took_s = 0.0
     for _ in range(2):
         began = time.monotonic()
@@ -294,7 +296,7 @@ def _seconds_alone(cuda: Cuda, copy: Copy) -> float:
 
 
 def compute(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
-    """Multiplies and adds in registers of all SMs that each GPU gives us: an MPS percentage leaves fewer."""
+    """Prepare multiply-adds on all SMs of each GPU that MPS leaves to this process."""
     with open(KERNEL, "rb") as file:
         text = file.read()
     kernels = []
@@ -307,7 +309,7 @@ def compute(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
         blocks = BLOCKS_PER_SM * cuda.number(
             "cuDeviceGetAttribute", _MULTIPROCESSOR_COUNT, gpu.device
         )
-        kernels.append((gpu, _stream(cuda), function, blocks, parameters, (out, rounds)))
+        kernels.append((gpu, _new_stream(cuda), function, blocks, parameters, (out, rounds)))
 
     def step() -> None:
         for gpu, stream, function, blocks, parameters, _ in kernels:
@@ -318,14 +320,14 @@ def compute(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
 
     streams = [(gpu, stream) for gpu, stream, *_ in kernels]
     threads = sum(blocks * THREADS for _, _, _, blocks, _, _ in kernels)
-    return Work(step, _waiting(cuda, streams), FLOPS_PER_ROUND * ROUNDS * threads, "gflop")
+    return Work(step, _make_wait(cuda, streams), FLOPS_PER_ROUND * ROUNDS * threads, "gflop")
 
 
-def _stream(cuda: Cuda) -> int:
+def _new_stream(cuda: Cuda) -> int:
     return cuda.handle("cuStreamCreate", _NON_BLOCKING)
 
 
-def _waiting(cuda: Cuda, streams: Sequence[tuple[Gpu, int]]) -> Callable[[], None]:
+def _make_wait(cuda: Cuda, streams: Sequence[tuple[Gpu, int]]) -> Callable[[], None]:
     def wait() -> None:
         for gpu, stream in streams:
             cuda.call("cuCtxSetCurrent", gpu.context)
@@ -342,7 +344,7 @@ LOADS: dict[str, Callable[[Cuda, Sequence[Gpu]], Work]] = {
 
 
 def repeat(work: Work, is_over: Callable[[], bool]) -> Iterator[int]:
-    """Do it again and again, some BATCH_S of work at a time; yields the steps that have been done since the last."""
+    """Do the work in batches of about BATCH_S; yield the number of steps of each batch."""
     steps = 1
     while not is_over():
         began = time.monotonic()
@@ -355,12 +357,12 @@ def repeat(work: Work, is_over: Callable[[], bool]) -> Iterator[int]:
 
 
 def run(kind: str, seconds: float) -> None:
-    """Be a load until the time is over or a signal comes.
+    """Run a load until the time is over or a signal comes.
 
     Raises:
-        CudaError: CUDA fails.
+        CudaError: a call of the driver failed.
     """
-    stopped = _noted_signals()
+    stopped = _note_signals()
     cuda = Cuda()
     gpus = open_gpus(cuda)
     work = LOADS[kind](cuda, gpus)
@@ -369,16 +371,16 @@ def run(kind: str, seconds: float) -> None:
     for steps in repeat(work, lambda: bool(stopped) or time.monotonic() - began >= seconds):
         now = time.monotonic()
         if not total:
-            _tell({"ready": kind, "pid": os.getpid(), "gpus": len(gpus)})
+            _print_json({"ready": kind, "pid": os.getpid(), "gpus": len(gpus)})
         total, since = total + steps, since + steps
         if now - marked >= REPORT_S:
             so_far = {f"{work.unit}_so_far": total * work.amount / 1e9}
-            _tell({**_figures(work, since, now - marked), **so_far})
+            _print_json({**_rates(work, since, now - marked), **so_far})
             marked, since = now, 0
-    _tell({"total": kind, **_figures(work, total, time.monotonic() - began)})
+    _print_json({"total": kind, **_rates(work, total, time.monotonic() - began)})
 
 
-def _figures(work: Work, steps: int, seconds: float) -> dict[str, float]:
+def _rates(work: Work, steps: int, seconds: float) -> dict[str, float]:
     amount = steps * work.amount / 1e9
     return {
         "seconds": seconds,
@@ -387,20 +389,20 @@ def _figures(work: Work, steps: int, seconds: float) -> dict[str, float]:
     }
 
 
-def _noted_signals() -> list[int]:
-    """From now on TERM and INT only leave a note here, so that what is under way is told of."""
+def _note_signals() -> list[int]:
+    """Have TERM and INT only noted in the returned list, so that the total is still printed."""
     noted: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda got, _: noted.append(got))
     return noted
 
 
-def _tell(document: dict[str, object] | dict[str, float]) -> None:
+def _print_json(document: dict[str, object] | dict[str, float]) -> None:
     print(json.dumps(document), flush=True)
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies: no load goes on for nobody."""
+    """Have the kernel kill this process when its parent dies, so that no load is left behind."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -408,7 +410,7 @@ def end_with_parent() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be the program; returns its exit status."""
+    """Run the program and return its exit status."""
     try:
         kind, seconds = arguments[0], float(arguments[1]) if len(arguments) > 1 else float("inf")
         known = kind in LOADS and seconds > 0 and len(arguments) < 3
@@ -426,7 +428,7 @@ def main(arguments: Sequence[str]) -> int:
     except CudaError as problem:
         print(f"gpulaunch: error: synthetic {kind} load: {problem}", file=sys.stderr)
         return _FAILED
-    except BrokenPipeError:  # who wanted to know has gone
+    except BrokenPipeError:  # the reader has gone: keep the exit from failing on the flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     return 0

@@ -1,7 +1,7 @@
-"""All-reduce bandwidth by PyTorch, one process a GPU; a program of its own, run by whatever python3 has PyTorch.
+"""A program that measures all-reduce bandwidth with PyTorch, one process per GPU.
 
-It prints a table as nccl-tests' all_reduce_perf does. With gloo it runs on the CPU, which is a
-check of this program and of nothing else.
+It runs under any python3 that has PyTorch, and prints a table as nccl-tests' all_reduce_perf does.
+With gloo it runs on the CPU, which only checks the program itself.
 
 Usage: torch_all_reduce.py nccl|gloo LEAST_BYTES MOST_BYTES GPUS
 """
@@ -19,7 +19,7 @@ REPEATS = 20
 
 
 def measure(rank: int, backend: str, count: int, least: int, most: int, port: int) -> None:
-    """Be one rank; rank 0 prints."""
+    """Run one rank of the benchmark; rank 0 prints the table."""
     on_gpu = backend == "nccl"
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group(backend, rank=rank, world_size=count)
@@ -39,7 +39,7 @@ def measure(rank: int, backend: str, count: int, least: int, most: int, port: in
 
 
 def timed(data: "torch.Tensor", *, on_gpu: bool) -> float:
-    """Seconds that one all-reduce takes."""
+    """Return the seconds that one all-reduce takes."""
     for _ in range(WARM_UPS):
         dist.all_reduce(data)
     wait(on_gpu=on_gpu)
@@ -51,7 +51,7 @@ def timed(data: "torch.Tensor", *, on_gpu: bool) -> float:
 
 
 def wait(*, on_gpu: bool) -> None:
-    """Until the GPU has done what it was told."""
+    """Wait until the GPU has finished its work and all ranks are here."""
     if on_gpu:
         torch.cuda.synchronize()
     dist.barrier()

@@ -1,4 +1,4 @@
-"""What came of the measuring goes into a profile, whose other sections stay as they are."""
+"""Updates of a profile with measured sections; its other sections stay as they are."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -30,28 +30,28 @@ RESERVATION = (
 )
 
 _MERGED = ("communication", "collocation", "shared_gpu", "counters")
-"""Sections of which a measurement knows a part; of all others it knows the whole."""
+"""Sections into which a measurement is merged; it replaces all others as a whole."""
 
-_WHO_TALKS = ("pattern", "edges", "confidence")
-"""Of one measurement: none of them goes with those of another."""
+_GRAPH_KEYS = ("pattern", "edges", "confidence")
+"""Keys that belong to one measurement: they are replaced together."""
 
 _PREDICTED = {"predicted_from": "nobody"}
-"""What there is to say of a job that nobody has measured beside others."""
+"""Stand-in for the [shared_gpu] of a job that has none, so that it counts as not measured."""
 
 
 def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list[str]:
-    """Write what was measured; returns what there is to say about it.
+    """Write measured sections into a profile, and return lines for the user.
 
-    What was measured of a run that failed takes no better figures away.
+    Figures of an incomplete run do not replace those of a complete one.
 
     Args:
-        path: of the profile's file.
-        name: that it has if it is new.
-        outcome: of the measuring.
+        path: path of the profile's file.
+        name: name of the profile, if it is new.
+        outcome: result of the measurement.
         command: argv that was measured; () if nothing ran.
 
     Raises:
-        UsageError: the file is there and is no profile.
+        UsageError: the file exists and is no profile.
         FailedError: it cannot be written.
     """
     if not outcome.sections:
@@ -73,10 +73,10 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
         sections: Sections = {} if known else {"version": VERSION, "name": name}
         if command and all(map(is_text, command)):
             sections["command"] = list(command)
-        fresh = _without_measured(outcome.sections, known) if outcome.guessed else outcome.sections
-        sections |= {key: _merged(key, known, value) for key, value in fresh.items()}
+        fresh = _drop_measured(outcome.sections, known) if outcome.guessed else outcome.sections
+        sections |= {key: _merge_section(key, known, value) for key, value in fresh.items()}
         if resources:
-            sections |= _lent(name, {**known, **sections})
+            sections |= _predict_sharing(name, {**known, **sections})
         write_sections(path, sections)
     lines = (
         [f"{path}: the run was not complete, and is marked so"]
@@ -94,12 +94,12 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
     return lines
 
 
-def _without_measured(sections: Sections, known: Mapping[str, Any]) -> Sections:
-    """What was read in files, less what is better known by counters and by runs."""
+def _drop_measured(sections: Sections, known: Mapping[str, Any]) -> Sections:
+    """Return sections that were read from files, without what counters and runs know better."""
     communication = dict(sections.get("communication", {}))
     if known.get("communication", {}).get("edges"):
         communication = {
-            key: value for key, value in communication.items() if key not in _WHO_TALKS
+            key: value for key, value in communication.items() if key not in _GRAPH_KEYS
         }
     if known.get("sensitivity"):
         communication.pop("bandwidth_sensitive", None)
@@ -111,18 +111,18 @@ def _without_measured(sections: Sections, known: Mapping[str, Any]) -> Sections:
     )
 
 
-def _lent(name: str, document: Mapping[str, Any]) -> Sections:
-    """What the nearest profile lends to one that nobody has measured beside others, now that more is known of it."""
+def _predict_sharing(name: str, document: Mapping[str, Any]) -> Sections:
+    """Return a new prediction of [shared_gpu], unless the profile has measured slowdowns."""
     if not document.get("shared_gpu", _PREDICTED).get("predicted_from"):
         return {}
     return {"shared_gpu": borrowed({**document, "name": document.get("name", name)})}
 
 
-def _merged(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa: ANN401
+def _merge_section(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa: ANN401
     before = known.get(section)
     if section not in _MERGED or not isinstance(before, Mapping) or before.get("predicted_from"):
         return fresh
-    stale = ("incomplete", *(_WHO_TALKS if fresh.keys() & {"pattern", "edges"} else ()))
+    stale = ("incomplete", *(_GRAPH_KEYS if fresh.keys() & {"pattern", "edges"} else ()))
     merged = {key: value for key, value in before.items() if key not in stale} | fresh
     for key, value in fresh.items():
         if isinstance(value, Mapping) and isinstance(before.get(key), Mapping):
@@ -138,10 +138,12 @@ def _merged(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa:
 
 
 def check_own(path: str) -> None:
-    """Find out before a job starts whether its profile can learn; makes the folder of this user's own profiles.
+    """Check, before a job starts, that its profile can be updated.
+
+    The folder of the user's own profiles is made if it is missing.
 
     Raises:
-        UsageError: what is there is no profile.
+        UsageError: the file exists and is no profile.
         FailedError: it cannot be written.
     """
     if os.path.dirname(path) == own_profiles():
@@ -151,16 +153,16 @@ def check_own(path: str) -> None:
 
 
 def learn(path: str, run: Run) -> list[str]:
-    """Add a run to what a profile knows; returns what there is to say about it.
+    """Add a run to what a profile knows, and return lines for the user.
 
-    A run that failed, or whose GPUs were shared, teaches nothing.
+    A run that failed, or whose GPUs were shared, is not used.
 
     Args:
-        path: of the profile's file, which need not be there yet.
-        run: what was measured.
+        path: path of the profile's file, which need not exist yet.
+        run: the run to add.
 
     Raises:
-        UsageError: the file is there and is no profile.
+        UsageError: the file exists and is no profile.
         FailedError: it cannot be written.
     """
     name = os.path.basename(path).removesuffix(".toml")
@@ -176,6 +178,6 @@ def learn(path: str, run: Run) -> list[str]:
         found = communication_of(run, RECORDED)
         if found.section and not {"communication", "base"} & {*known, *begins}:
             sections["communication"] = found.section
-        write_sections(path, {**sections, **_lent(name, {**known, **sections})})
+        write_sections(path, {**sections, **_predict_sharing(name, {**known, **sections})})
     verdict = "is replaced by this run" if change.replaced else "does not fit this run"
     return [f"profile {name} {verdict}: {what}" for what in change.misfits]

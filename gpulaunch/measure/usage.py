@@ -1,4 +1,4 @@
-"""What a job uses of one GPU: readings over time -> averages, maxima and totals, in memory that does not grow."""
+"""The use of one GPU: averages, maxima and totals of readings, in constant memory."""
 # pure: decides on plain values
 
 from collections.abc import Mapping
@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from gpulaunch.records import Record, as_dict
 
 STEADY_BYTES = 0.005
-"""Memory within this part of the most is the most: a framework's reservation does not move, its
-context may.
+"""Largest relative difference from the maximum of memory that counts as at its maximum: a
+framework's reservation is constant, but its context may grow.
 """
 
 
 TAKEN = 0.05
-"""Memory under this part of the most is that of a CUDA context, and what the job takes is yet to
-come. Ours.
+"""Memory under this part of the maximum is only a CUDA context: the job has not allocated yet. Our
+choice.
 """
 
 
 class LinkBytes(Record):
-    """What one NVLink of a GPU has carried.
+    """The bytes that one NVLink of a GPU carried.
 
     Attributes:
-        sent: bytes, since whenever.
-        received: likewise.
+        sent: bytes sent; of a counter, since an unknown time.
+        received: bytes received; of a counter, since an unknown time.
     """
 
     sent: int
@@ -30,27 +30,28 @@ class LinkBytes(Record):
 
 
 class Reading(Record):
-    """What one GPU says of itself at one moment; None for what it does not tell.
+    """The counters of one GPU at one moment; None for what it does not report.
 
     Attributes:
-        at_s: when, by a clock that only runs forward.
+        at_s: time of the reading, by the monotonic clock.
         time_active_percentage: part of the last sixth of a second or so, 0-100, in which any kernel
             ran (NVML).
-        memory_active_percentage: the same for reading and writing device memory.
+        memory_active_percentage: part of that time, 0-100, in which device memory was read or
+            written (NVML).
         sm_percentage: SMs that were busy since the reading before, averaged over them and over
             time, 0-100 (GPM).
         occupancy_percentage: warps resident of those that would fit, since the reading before,
             0-100 (GPM).
         dram_percentage: DRAM bandwidth in use since the reading before, 0-100 (GPM).
         memory_bytes: device memory in use now.
-        power_w: drawn now.
+        power_w: power drawn now.
         is_capped: whether the power cap keeps clocks down now.
-        pcie_sent_gb_per_s: now.
-        pcie_received_gb_per_s: now.
-        energy_j: counter.
+        pcie_sent_gb_per_s: rate sent over PCIe now.
+        pcie_received_gb_per_s: rate received over PCIe now.
+        energy_j: counter of the energy used.
         capped_s: counter of the time in which the power cap kept clocks down.
-        pcie_sent_bytes: counter.
-        pcie_received_bytes: counter.
+        pcie_sent_bytes: counter of the bytes sent over PCIe.
+        pcie_received_bytes: counter of the bytes received over PCIe.
         links: counters by number of the NVLink; None if they were not read this time.
     """
 
@@ -73,36 +74,39 @@ class Reading(Record):
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether there is nothing in it but the time."""
+        """Whether the reading has no figure at all."""
         return all(value is None for name, value in as_dict(self).items() if name != "at_s")
 
 
 class Figures(Record):
-    """What a job used of one GPU from its beginning to its end; None for what the GPU does not tell.
+    """The use of one GPU by a job; None for what the GPU does not report.
+
+    Percentages are 0-100. Averages are over the time covered, maxima over the readings.
 
     Attributes:
-        samples: readings after the first.
-        covered_s: time between the first reading and the last.
-        time_active_percentage: average.
-        time_active_max_percentage: of the readings.
-        memory_active_percentage: average.
-        memory_active_max_percentage: of the readings.
-        sm_percentage: average, by GPM.
-        sm_max_percentage: of the readings.
-        occupancy_percentage: average, by GPM.
-        dram_percentage: average, by GPM.
-        dram_max_percentage: of the readings.
-        idle_percentage: part of the time in which no kernel ran at all, by readings that say 0.
-        memory_bytes: most in use beyond what was in use before.
-        memory_mean_bytes: average of that.
-        memory_steady_percentage: part of the time after it was taken in which it stood at its most.
-        power_w: average; by the energy counter where there is one.
-        power_max_w: of the readings.
-        energy_j: over the time covered.
+        samples: number of readings after the first.
+        covered_s: seconds between the first reading and the last.
+        time_active_percentage: average part of the time in which a kernel ran.
+        time_active_max_percentage: maximum of the above.
+        memory_active_percentage: average part of the time in which device memory was in use.
+        memory_active_max_percentage: maximum of the above.
+        sm_percentage: average share of busy SMs, by GPM.
+        sm_max_percentage: maximum of the above.
+        occupancy_percentage: average warp occupancy, by GPM.
+        dram_percentage: average share of the DRAM bandwidth, by GPM.
+        dram_max_percentage: maximum of the above.
+        idle_percentage: part of the time in which no kernel ran at all, by readings of 0.
+        memory_bytes: maximum in use beyond what was in use before the job.
+        memory_mean_bytes: average in use beyond what was in use before the job.
+        memory_steady_percentage: part of the time after its allocation that memory was at its
+            maximum.
+        power_w: average power; by the energy counter where there is one.
+        power_max_w: maximum of the power readings.
+        energy_j: energy over the time covered.
         power_cap_percentage: part of the time in which the power cap kept clocks down.
-        pcie_sent_gb_per_s: average.
-        pcie_received_gb_per_s: average.
-        links: bytes by number of the NVLink, as far as its counters went on.
+        pcie_sent_gb_per_s: average rate sent over PCIe.
+        pcie_received_gb_per_s: average rate received over PCIe.
+        links: bytes by number of the NVLink, for links whose counters could be read.
     """
 
     samples: int
@@ -130,11 +134,11 @@ class Figures(Record):
 
 
 class _Level:
-    """A quantity that is read again and again: its average over time, and the most.
+    """The average over time, and the maximum, of a quantity that is read again and again.
 
     Args:
-        before: what it was at first, for one that says what is now: between two readings it is
-            taken for their mean. None for one that says what has been since the reading before.
+        before: the first value of a momentary quantity, which is interpolated between readings;
+            None for a quantity that is an average since the reading before.
     """
 
     def __init__(self, before: float | None = None) -> None:
@@ -158,7 +162,7 @@ class _Level:
 
 
 class _Counter:
-    """A quantity that only grows, until the driver starts it anew: then what it lost is not counted."""
+    """The growth of a counter; what is lost when the driver resets it is not counted."""
 
     def __init__(self) -> None:
         self._last: tuple[float, float] | None = None
@@ -175,12 +179,12 @@ class _Counter:
 
     @property
     def rate(self) -> float | None:
-        """Growth in a second."""
+        """Growth per second; None if it is unknown."""
         return self.grown / self._covered_s if self._covered_s else None
 
 
 class _Memory:
-    """Device memory: the most, the average, and for how long it stood at the most."""
+    """The maximum and average of device memory, and how long it was at the maximum."""
 
     def __init__(self, before_bytes: int) -> None:
         self._before_bytes = before_bytes
@@ -194,7 +198,7 @@ class _Memory:
         before = self._level.most or 0
         self._level.add(own, lasting_s)
         most = self._level.most or 0
-        if most > before * (1 + STEADY_BYTES):  # a new most: what was steady before was not
+        if most > before * (1 + STEADY_BYTES):  # a new maximum: earlier time was not at it
             self._steady_s = 0.0
         if most * TAKEN > before:
             self._taken_s = 0.0
@@ -230,10 +234,10 @@ _COUNTERS = ("energy_j", "capped_s", "pcie_sent_bytes", "pcie_received_bytes")
 
 
 class Usage:
-    """Readings of one GPU, added up as they come.
+    """The running totals of one GPU's readings.
 
     Args:
-        first: before the job begins. What is in use of the memory then is not the job's.
+        first: the reading before the job begins; memory in use then is not the job's.
     """
 
     def __init__(self, first: Reading) -> None:
@@ -249,7 +253,7 @@ class Usage:
         self._count(first)
 
     def add(self, reading: Reading) -> None:
-        """Take one more reading; what it says of a level holds from the one before until now."""
+        """Add a reading; its levels count for the time since the reading before."""
         lasting_s = reading.at_s - self._last_s
         for name, level in self._levels.items():
             level.add(getattr(reading, name), lasting_s)
@@ -272,7 +276,7 @@ class Usage:
             received.add(carried.received, reading.at_s)
 
     def figures(self) -> Figures:
-        """What has come together so far."""
+        """Return the figures of all readings so far."""
         levels, counters, memory = self._levels, self._counters, self._memory
         covered_s = self._last_s - self._first_s
         drawn_w, capped = counters["energy_j"].rate, counters["capped_s"].rate
@@ -297,8 +301,10 @@ class Usage:
             power_max_w=levels["power_w"].most,
             energy_j=None if power_w is None else power_w * covered_s,
             power_cap_percentage=self._capped.mean if capped is None else min(100.0, 100 * capped),
-            pcie_sent_gb_per_s=_traffic(counters["pcie_sent_bytes"], levels["pcie_sent_gb_per_s"]),
-            pcie_received_gb_per_s=_traffic(
+            pcie_sent_gb_per_s=_average_gb_per_s(
+                counters["pcie_sent_bytes"], levels["pcie_sent_gb_per_s"]
+            ),
+            pcie_received_gb_per_s=_average_gb_per_s(
                 counters["pcie_received_bytes"], levels["pcie_received_gb_per_s"]
             ),
             links={
@@ -309,6 +315,6 @@ class Usage:
         )
 
 
-def _traffic(counter: _Counter, level: _Level) -> float | None:
-    """GB/s by the counter, else by what was seen from time to time."""
+def _average_gb_per_s(counter: _Counter, level: _Level) -> float | None:
+    """Return the average GB/s by the counter; without one, by the momentary rates."""
     return level.mean if counter.rate is None else counter.rate / 1e9

@@ -24,7 +24,7 @@ from gpulaunch.scan.peers import pattern_of_choices, pattern_of_peers
 from gpulaunch.scan.repeats import repeating
 
 SMALL_BYTES = 100_000
-"""What moves less gains nothing from fast links (mapa-sc21 2.3, Figure 2a)."""
+"""Calls that move less than this gain nothing from fast links (mapa-sc21 2.3, Figure 2a)."""
 
 _WIDEST_BYTES = 8  # of one element
 _BEFORE_CALL = {
@@ -45,18 +45,18 @@ _GRADIENTS = re.compile(r"(?<!requires_)grad|diff(?!er)", re.IGNORECASE)
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
 _MOST_SETTINGS = 16  # of one variable
 _GROUP = "ncclGroupStart", "ncclGroupEnd"
-_EXPECTING = {"EXPECT_CALL", "ON_CALL"}  # GoogleMock: what follows the object is a method of it
+_EXPECTING = {"EXPECT_CALL", "ON_CALL"}  # GoogleMock: the second argument is an expected call
 _MOST_OF_OBJECT = 16  # tokens
 _GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
 
 
 def read_c(unit: Unit, shared: Sequence[Macro], known: frozenset[str]) -> Reading:
-    """What one file of C, C++ or CUDA says.
+    """Return the calls in one file of C, C++ or CUDA that make GPUs communicate.
 
     Args:
         unit: the file.
         shared: macros of the headers that it includes.
-        known: names of headers that are scanned themselves.
+        known: names of headers that are scanned, too.
     """
     macros = by_name((*shared, *unit.macros))
     file = _File(shape_of(expand(unit.tokens, macros, _is_wanted)), macros)
@@ -76,31 +76,31 @@ def _unknown_headers(unit: Unit, known: frozenset[str]) -> tuple[str, ...]:
 
 
 class _File:
-    """One file while it is read."""
+    """A file while it is read."""
 
     def __init__(self, shape: Shape, macros: Macros) -> None:
         self._shape = shape
         self._tokens = shape.tokens
         self._macros = macros
-        self._hidden = self._own_names()
+        self._hidden = self._find_own_names()
 
     def uses(self) -> list[Use]:
-        """The calls, one of a name on each line, in order."""
+        """Return the calls in order, one per name and line."""
         found: dict[tuple[int, str], Use] = {}
         for at, name in self._called:
             interface = c_interface(name)
             if interface is not None:
-                use = self._use(at, name, interface)
+                use = self._make_use(at, name, interface)
                 found.setdefault((use.line, name), use)
         return sorted(found.values(), key=lambda use: (use.line, use.name))
 
     def grid(self) -> str:
-        """Pattern of the process grid that is set up here; "" if there is none."""
+        """Return the pattern of the process grid that is set up here; "" if there is none."""
         found = [self._grid_at(at) for at, name in self._called if name == GRID]
         return union(found) if found else ""
 
     def doubts(self) -> tuple[tuple[Doubt, ...], tuple[Doubt, ...]]:
-        """Why the pattern may be another, and why there may be more calls."""
+        """Return the doubts about the pattern, and the reasons why calls may have been missed."""
         called = {name: None for _, name in self._called}
         unseen: list[Doubt] = [
             ("guess", f"{name}: {HINTS[name]}") for name in called if name in HINTS
@@ -130,7 +130,7 @@ class _File:
 
     @cached_property
     def _aliases(self) -> dict[str, str]:
-        """Names that stand for a wanted function: of `auto f = ncclSend;`."""
+        """The wanted function by each alias of it, such as `f` of `auto f = ncclSend;`."""
         found = {}
         for at, token in enumerate(self._tokens):
             if token.kind == "name" and self._next(at) == ";" and _is_wanted(token.text):
@@ -140,7 +140,7 @@ class _File:
         return found
 
     def _is_call(self, at: int) -> bool:
-        """Whether a name before a bracket is called: not declared, and no member of something."""
+        """Return whether a name before a bracket is called, and not declared or a member."""
         if self._shape.dead[at]:
             return False
         before = self._tokens[at - 1] if at else None
@@ -158,7 +158,7 @@ class _File:
         return before.kind != "name" or before.text in _BEFORE_CALL
 
     def _is_expected(self, comma: int) -> bool:
-        """Whether a test only says what will be called: the comma is that of `EXPECT_CALL(object, method(...))`."""
+        """Return whether a comma is that of `EXPECT_CALL(object, method(...))` in a test."""
         for at in range(comma - 1, max(0, comma - _MOST_OF_OBJECT), -1):
             if self._text(at) in _EXPECTING:
                 return self._next(at) == "("
@@ -166,16 +166,16 @@ class _File:
                 return False
         return False
 
-    def _own_names(self) -> dict[str, list[tuple[int, int]]]:
-        """Wanted names that the file gives to something of its own -> where they mean that."""
+    def _find_own_names(self) -> dict[str, list[tuple[int, int]]]:
+        """Return the ranges in which the file's own declarations hide wanted names, by name."""
         found: dict[str, list[tuple[int, int]]] = {}
         for at, token in enumerate(self._tokens):
             if token.kind == "name" and _is_wanted(token.text) and self._is_declared(at):
-                found.setdefault(token.text, []).append(self._scope(at))
-        return {name: _merged(ranges) for name, ranges in found.items()}
+                found.setdefault(token.text, []).append(self._find_scope(at))
+        return {name: _drop_nested(ranges) for name, ranges in found.items()}
 
     def _is_declared(self, at: int) -> bool:
-        """Whether a function is defined here, a method declared, or a variable."""
+        """Return whether a name is that of a function, method or variable declared here."""
         before = self._tokens[at - 1] if at else None
         if (
             before is None
@@ -200,8 +200,8 @@ class _File:
         brace = self._shape.brace[at]
         return brace >= 0 and bool({"class", "struct", "union"} & set(head_of(self._shape, brace)))
 
-    def _scope(self, at: int) -> tuple[int, int]:
-        """The range in which a declaration holds; `extern "C" {` makes none."""
+    def _find_scope(self, at: int) -> tuple[int, int]:
+        """Return the range in which a declaration holds; `extern "C" {` does not bound it."""
         brace = self._shape.brace[at]
         while brace >= 0 and head_of(self._shape, brace)[:1] == ["extern"]:
             brace = self._shape.brace[brace]
@@ -214,23 +214,28 @@ class _File:
         before = bisect_right(ranges, (at, len(self._tokens))) - 1
         return before >= 0 and at <= ranges[before][1]
 
-    def _use(self, at: int, name: str, interface: Interface) -> Use:
+    def _make_use(self, at: int, name: str, interface: Interface) -> Use:
         given = self._arguments(at)
         pattern = interface.pattern or (
-            self._grid_at(at) if name == GRID else self._peers(at, name, interface, given)
+            self._grid_at(at) if name == GRID else self._find_peers(at, name, interface, given)
         )
-        repeats = self._shape.loops[self._begins(at)] > 0 or self._repeating[self._shape.owner[at]]
+        repeats = (
+            self._shape.loops[self._group_start(at)] > 0 or self._repeating[self._shape.owner[at]]
+        )
         return Use(
             self._tokens[at].line,
             name,
             interface,
             pattern,
             repeats,
-            self._amount(at, interface, given),
+            self._find_amount(at, interface, given),
         )
 
-    def _begins(self, at: int) -> int:
-        """Where the group of NCCL calls around a call begins, else the call: loops within go over GPUs, not time."""
+    def _group_start(self, at: int) -> int:
+        """Return the start of the NCCL group around a call, or the call itself if there is none.
+
+        Loops within a group go over GPUs, not over time, so they do not count as repetition.
+        """
         before = bisect_right(self._groups, at) - 1
         start = self._groups[before] if before >= 0 else at
         same = self._shape.owner[start] == self._shape.owner[at]
@@ -238,7 +243,7 @@ class _File:
 
     @cached_property
     def _groups(self) -> list[int]:
-        """Where groups of NCCL calls begin and end."""
+        """Positions where groups of NCCL calls begin and end."""
         return [
             at
             for at, token in enumerate(self._tokens)
@@ -251,10 +256,10 @@ class _File:
 
     def _grid_at(self, at: int) -> str:
         given = self._arguments(at)
-        axes = self._value(words(self._tokens, *given[1]), at) if len(given) > 1 else None
+        axes = self._constant_value(words(self._tokens, *given[1]), at) if len(given) > 1 else None
         return _GRIDS.get(axes or 0, "all_to_all")
 
-    def _peers(
+    def _find_peers(
         self, at: int, name: str, interface: Interface, given: Sequence[tuple[int, int]]
     ) -> str:
         count = len(given)
@@ -265,8 +270,8 @@ class _File:
         pair = "Memcpy" in name
         found = pattern_of_peers(expressions, pair=pair)
         if not found:
-            settled = [self._assigned(one, at) or [one] for one in expressions]
-            if pair:  # an end that the other one is computed from stays as it is
+            settled = [self._values_of(one, at) or [one] for one in expressions]
+            if pair:  # if one end is computed from the other, the other stays a name
                 both = zip(expressions, settled, settled[::-1], strict=True)
                 settled = [
                     [one] if set(one) & set(other[0]) else choices for one, choices, other in both
@@ -275,12 +280,12 @@ class _File:
         rooted = self._shape.rooted[at] or self._shape.owner[at] in self._of_root
         return found or ("star" if rooted and not pair else "")
 
-    def _assigned(self, expression: Sequence[str], at: int) -> list[list[str]]:
-        """What a variable is set to in the function around a call; [] if that is not all there is."""
+    def _values_of(self, expression: Sequence[str], at: int) -> list[list[str]]:
+        """Return all values of a variable in the function around a call; [] if some are unknown."""
         if len(expression) != 1 or not expression[0].isidentifier():
             return []
         places = self._assignments.get((self._shape.owner[at], expression[0]), [])
-        # after a bracket it is set by a loop, or in a condition
+        # After a bracket it is set by a loop, or in a condition.
         if len(places) > _MOST_SETTINGS or any(
             "(" in words(self._tokens, place - 2, place) for place in places
         ):
@@ -289,7 +294,7 @@ class _File:
 
     @cached_property
     def _assignments(self) -> dict[tuple[int, str], list[int]]:
-        """Function and name -> where a variable is set."""
+        """Positions where a variable is set, by its function and name."""
         found: dict[tuple[int, str], list[int]] = {}
         for at, token in enumerate(self._tokens):
             if token.kind == "name" and self._next(at) == "=" and self._text(at + 2) != "=":
@@ -302,8 +307,8 @@ class _File:
             end = max(end, self._shape.brackets.get(end, end)) + 1
         return words(self._tokens, start, end)
 
-    def _value(self, expression: Sequence[str], at: int) -> int | None:
-        """A constant: a product of numbers, or a name that stands for one."""
+    def _constant_value(self, expression: Sequence[str], at: int) -> int | None:
+        """Return the value of a product of numbers, or of a name with one such value; else None."""
         if len(expression) == 1 and expression[0].isidentifier():
             bodies = [
                 [token.text for token in macro.body]
@@ -317,10 +322,14 @@ class _File:
             return _product(bodies[0]) if len(bodies) == 1 else None
         return _product(expression)
 
-    def _amount(self, at: int, interface: Interface, given: Sequence[tuple[int, int]]) -> Amount:
+    def _find_amount(
+        self, at: int, interface: Interface, given: Sequence[tuple[int, int]]
+    ) -> Amount:
         count = interface.elements
         number = (
-            self._value(words(self._tokens, *given[count]), at) if 0 <= count < len(given) else None
+            self._constant_value(words(self._tokens, *given[count]), at)
+            if 0 <= count < len(given)
+            else None
         )
         if number is not None:
             return "small" if number * _WIDEST_BYTES < SMALL_BYTES else "large"
@@ -332,7 +341,7 @@ class _File:
 
     @cached_property
     def _repeating(self) -> dict[int, bool | None]:
-        """For each function, whether it runs over and over."""
+        """Whether each function runs over and over; None if unknown."""
         calls = [
             (self._shape.owner[at], callee, self._shape.loops[at] > 0)
             for at, callee in self._entered
@@ -346,13 +355,13 @@ class _File:
 
     @cached_property
     def _of_root(self) -> set[int]:
-        """Functions that only rank 0 calls."""
+        """Numbers of the functions that only rank 0 calls."""
         others = {callee for at, callee in self._entered if not self._shape.rooted[at]}
         return {callee for _, callee in self._entered} - others
 
     @cached_property
     def _entered(self) -> list[tuple[int, int]]:
-        """Position of each call of a function of this file, and the function's number."""
+        """Position of each call of one of the file's functions, with the function's number."""
         numbers: dict[str, list[int]] = {}
         for number, function in enumerate(self._shape.functions):
             numbers.setdefault(function.name, []).append(number)
@@ -362,13 +371,13 @@ class _File:
                 token.text in numbers
                 and token.kind == "name"
                 and self._next(at) == "("
-                and not self._starts(at)
+                and not self._is_declaration(at)
             ):
                 found += [(at, callee) for callee in numbers[token.text]]
         return found
 
-    def _starts(self, at: int) -> bool:
-        """Whether a function's definition or declaration begins with this name."""
+    def _is_declaration(self, at: int) -> bool:
+        """Return whether a name begins a function's definition or declaration."""
         before = self._tokens[at - 1] if at else None
         return before is None or (before.kind == "name" and before.text not in _BEFORE_CALL)
 
@@ -379,8 +388,8 @@ class _File:
         return self._tokens[at].text if 0 <= at < len(self._tokens) else ""
 
 
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges in order, those within others left out; scopes never overlap otherwise."""
+def _drop_nested(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges in order without those inside others; scopes never overlap otherwise."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if not found or end > found[-1][1]:
@@ -389,7 +398,7 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _product(expression: Sequence[str]) -> int | None:
-    """Value of `2`, `(4)`, `32 * 1024 * 1024` or `1 << 20`; None of anything else."""
+    """Return the value of `2`, `(4)`, `32 * 1024 * 1024` or `1 << 20`; None for anything else."""
     text = " ".join(word for word in expression if word not in ("(", ")")).replace("< <", "<<")
     if re.fullmatch(r"\w+ << \w+", text):
         base, shift = map(_integer, text.split(" << "))

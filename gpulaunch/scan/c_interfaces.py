@@ -1,4 +1,4 @@
-"""What C, C++ and CUDA programs call to make GPUs communicate: NCCL, CUDA, MPI, NVSHMEM."""
+"""Functions of NCCL, CUDA, MPI and NVSHMEM that make GPUs communicate."""
 # pure: decides on plain values
 
 import re
@@ -8,10 +8,10 @@ from gpulaunch.scan.call import Interface
 _PEER = (3,)
 
 
-def _nccl() -> dict[str, Interface]:
-    """NCCL, and RCCL by the same names.
+def _nccl_functions() -> dict[str, Interface]:
+    """Return the functions of NCCL, whose names RCCL shares.
 
-    Where it is rings and trees, it is rings for what is large enough to matter.
+    For AllReduce NCCL uses trees for small messages, too; the ring is what large ones take.
     """
     rings = {
         "AllReduce": 2,
@@ -29,15 +29,19 @@ def _nccl() -> dict[str, Interface]:
     return found | {f"nccl{name}": Interface("star", elements=2) for name in ("Gather", "Scatter")}
 
 
-def _cuda() -> dict[str, Interface]:
+def _cuda_functions() -> dict[str, Interface]:
+    """Return the functions of CUDA's two interfaces that copy between GPUs."""
     copies = ("cudaMemcpyPeer", "cudaMemcpyPeerAsync", "cuMemcpyPeer", "cuMemcpyPeerAsync")
     found = {name: Interface("", peers=(1, 3), elements=4) for name in copies}
     boxes = ("cudaMemcpy3DPeer", "cudaMemcpy3DPeerAsync", "cuMemcpy3DPeer", "cuMemcpy3DPeerAsync")
-    return found | {name: Interface("") for name in boxes}  # the peers stand in a structure
+    return found | {name: Interface("") for name in boxes}  # the peers are in a structure
 
 
-def _mpi() -> dict[str, Interface]:
-    """MPI, whose trees for broadcast and reduce are binomial; also the forms that do not block, and persistent ones."""
+def _mpi_functions() -> dict[str, Interface]:
+    """Return the functions of MPI, with their nonblocking and persistent forms.
+
+    MPI's trees for broadcast and reduce are binomial.
+    """
     patterns = {
         "Allreduce": ("ring", 2),
         "Allgather": ("ring", 1),
@@ -83,9 +87,9 @@ def _mpi() -> dict[str, Interface]:
 
 
 GRID = "MPI_Cart_create"
-"""Its second argument is the number of axes."""
+"""Function that sets up a process grid; its second argument is the number of axes."""
 
-C_INTERFACES = _nccl() | _cuda() | _mpi()
+C_INTERFACES = _nccl_functions() | _cuda_functions() | _mpi_functions()
 
 _SHMEM = "nvshmem"
 _SHMEM_PUT = re.compile(
@@ -98,7 +102,7 @@ _SHMEM_PATTERNS = {"broadcast": "tree", "alltoall": "all_to_all", "alltoalls": "
 
 
 def c_interface(name: str) -> Interface | None:
-    """What is known of a function of this name; None if it moves nothing between GPUs."""
+    """Return what is known of the function of a name; None if it moves nothing between GPUs."""
     if not name.startswith(_SHMEM):
         return C_INTERFACES.get(name)
     if _SHMEM_PUT.fullmatch(name):
@@ -114,7 +118,7 @@ SUBGROUPS = {
     "MPI_Comm_create",
     "MPI_Comm_create_group",
 }
-"""After these, a collective may join only some of the ranks."""
+"""Functions after which a collective may join only some of the ranks."""
 
 HINTS = {
     "cudaDeviceEnablePeerAccess": "GPUs are given access to each other's memory",
@@ -122,7 +126,7 @@ HINTS = {
     "cudaIpcOpenMemHandle": "memory of another process's GPU is mapped",
     "cuIpcOpenMemHandle": "memory of another process's GPU is mapped",
 }
-"""Communication that shows in no call: kernels and copies then reach over by plain addresses."""
+"""Functions after which kernels and copies may reach other GPUs by plain addresses, unseen."""
 
 QUIET_HEADERS = frozenset(
     [
@@ -251,9 +255,7 @@ QUIET_HEADERS = frozenset(
         "omp",
     ]
 )
-"""Headers, without their endings, whose functions that communicate are known here, or that have
-none.
-"""
+"""Headers, without their endings, without functions that communicate or only with known ones."""
 
 CALLERS = {
     "system",
@@ -268,4 +270,4 @@ CALLERS = {
     "dlopen",
     "dlsym",
 }
-"""They start programs or load libraries that the scan does not see."""
+"""Functions that start programs or load libraries, which the scan does not see."""

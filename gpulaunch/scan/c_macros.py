@@ -1,4 +1,4 @@
-"""Macros put in where they are used, as far as they have to do with the names that a scan looks for."""
+"""Expansion of the macros that lead to names that a scan looks for."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Sequence
@@ -8,7 +8,7 @@ from gpulaunch.records import replace
 from gpulaunch.scan.c_tokens import Macro, Token
 
 Macros = dict[str, list[Macro]]
-"""By name; several of one name if branches of the preprocessor define it differently."""
+"""Macros by name; several of one name if branches of the preprocessor define it differently."""
 
 _MOST_VERSIONS = 8  # of one macro
 _DEEPEST = 16  # macros within macros
@@ -17,7 +17,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def by_name(macros: Iterable[Macro]) -> Macros:
-    """Macros for expand."""
+    """Return macros by name, for expand."""
     found: Macros = {}
     for macro in macros:
         versions = found.setdefault(macro.name, [])
@@ -27,9 +27,9 @@ def by_name(macros: Iterable[Macro]) -> Macros:
 
 
 def pairs(tokens: Sequence[Token]) -> dict[int, int]:
-    """Position of each opening bracket -> that of the one that closes it.
+    """Return the position of each opening bracket with that of its closing bracket.
 
-    Brackets that do not match are left out; a brace closes over them.
+    Unmatched brackets are left out; a closing brace skips over them.
     """
     found, open_ones = {}, list[tuple[str, int]]()
     for at, token in enumerate(tokens):
@@ -48,7 +48,7 @@ def pairs(tokens: Sequence[Token]) -> dict[int, int]:
 def arguments(
     tokens: Sequence[Token], opening: int, closing: int, brackets: dict[int, int]
 ) -> list[tuple[int, int]]:
-    """Where each argument between two brackets begins and ends."""
+    """Return the start and end of each argument between two brackets."""
     found, start, at = [], opening + 1, opening + 1
     while at < closing:
         if tokens[at].text == ",":
@@ -59,39 +59,38 @@ def arguments(
 
 
 def expand(tokens: Sequence[Token], macros: Macros, wanted: Callable[[str], bool]) -> list[Token]:
-    """The tokens with macros replaced by what they stand for, each definition after the other.
+    """Return the tokens with macros expanded; of several definitions all are inserted in turn.
 
-    What comes from a macro's body has the line of its use; what comes from its arguments keeps its
-    own. Macros that neither have a wanted name in their body nor get one as an argument stay as
-    they are.
+    Tokens from a macro's body get the line of its use; those from its arguments keep their own.
+    Macros that neither have a wanted name in their body nor get one as an argument are not
+    expanded.
 
     Args:
         tokens: from read_unit.
-        macros: all that may be used.
+        macros: all macros that may be used.
         wanted: whether a name is looked for.
 
-    Cost: at most ten times as many tokens as there were, or 20,000; after that macros stay as they
-        are.
+    Cost: at most ten times the number of tokens, or 20,000; further macros are not expanded.
     """
     return _Expansion(macros, wanted, max(_LEAST_BUDGET, 10 * len(tokens))).of(tokens, frozenset())
 
 
 class _Expansion:
-    """What is known during one expansion."""
+    """An expansion of macros with a budget of tokens."""
 
     def __init__(self, macros: Macros, wanted: Callable[[str], bool], budget: int) -> None:
         self._macros = macros
         self._wanted = wanted
         self._budget = budget
-        self._relevant = self._reaching()
+        self._relevant = self._find_relevant()
 
-    def _reaching(self) -> set[str]:
-        """Macros whose bodies lead to a wanted name, or that glue names together."""
+    def _find_relevant(self) -> set[str]:
+        """Return the macros whose bodies lead to a wanted name, or that glue names together."""
         users: dict[str, set[str]] = {}
         found = {name for name in self._macros if self._wanted(name)}
         for name, versions in self._macros.items():
             for body in (version.body for version in versions):
-                if any(self._wanted(token.text) for token in body) or _glues(body):
+                if any(self._wanted(token.text) for token in body) or _has_paste(body):
                     found.add(name)
                 for token in body:
                     if token.text in self._macros:
@@ -104,9 +103,10 @@ class _Expansion:
         return found
 
     def of(self, tokens: Sequence[Token], hidden: frozenset[str]) -> list[Token]:
+        """Expand the tokens; hidden macros, those being expanded around them, stay."""
         found: list[Token] = []
         brackets = pairs(tokens)
-        before = [0]  # tokens up to here that matter
+        before = [0]  # number of tokens that matter before each position
         for token in tokens:
             matters = token.kind == "name" and (
                 self._wanted(token.text) or token.text in self._relevant
@@ -137,20 +137,20 @@ class _Expansion:
                 else []
             )
             for version in usable:
-                body = _filled(version, given, token.line)
+                body = _insert_arguments(version, given, token.line)
                 self._budget -= len(body) + 1
                 found += self.of(body, hidden | {token.text})
             at = (closing if any(version.parameters is not None for version in usable) else at) + 1
         return found
 
 
-def _glues(body: Sequence[Token]) -> bool:
+def _has_paste(body: Sequence[Token]) -> bool:
     return any(one.text == other.text == "#" for one, other in pairwise(body))
 
 
-def _filled(macro: Macro, given: Sequence[Sequence[Token]], line: int) -> list[Token]:
-    """A macro's body with its arguments in place."""
-    values = _values(macro, given)
+def _insert_arguments(macro: Macro, given: Sequence[Sequence[Token]], line: int) -> list[Token]:
+    """Return a macro's body with its arguments inserted."""
+    values = _bind_arguments(macro, given)
     found: list[Token] = []
     glue, at, body = False, 0, macro.body
     while at < len(body):
@@ -171,7 +171,7 @@ def _filled(macro: Macro, given: Sequence[Sequence[Token]], line: int) -> list[T
     return found
 
 
-def _values(macro: Macro, given: Sequence[Sequence[Token]]) -> dict[str, Sequence[Token]]:
+def _bind_arguments(macro: Macro, given: Sequence[Sequence[Token]]) -> dict[str, Sequence[Token]]:
     names = macro.parameters or ()
     values: dict[str, Sequence[Token]] = dict(zip(names, given, strict=False))
     values |= dict.fromkeys(names[len(given) :], ())

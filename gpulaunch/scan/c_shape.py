@@ -24,9 +24,9 @@ class Function(Record):
     """A function with a body.
 
     Attributes:
-        name: without qualifiers.
-        opening: position of the body's first brace.
-        closing: of its last.
+        name: its name without qualifiers.
+        opening: position of the body's opening brace.
+        closing: position of the body's closing brace.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Shape(Record):
     """A file's tokens and how they are nested.
 
     Attributes:
-        tokens: all.
-        brackets: position of each opening bracket -> of the closing one.
-        functions: in the order of their bodies.
-        owner: for each token, the number of the innermost function it is in; -1: none.
-        brace: for each token, the position of the innermost brace it is in; -1: none.
-        loops: for each token, in how many loops it is.
-        dead: for each token, in how many branches that are never taken.
-        rooted: for each token, in how many branches that only rank 0 takes.
+        tokens: all tokens.
+        brackets: position of each opening bracket with that of its closing bracket.
+        functions: functions in the order of their bodies.
+        owner: for each token, the number of the innermost function around it; -1: none.
+        brace: for each token, the position of the innermost brace around it; -1: none.
+        loops: for each token, the number of loops around it.
+        dead: for each token, the number of branches around it that are never taken.
+        rooted: for each token, the number of branches around it that only rank 0 takes.
     """
 
     tokens: Sequence[Token]
@@ -59,11 +59,11 @@ class Shape(Record):
 
 
 def shape_of(tokens: Sequence[Token]) -> Shape:
-    """Find functions, loops and conditions. Cost: linear."""
+    """Find functions, loops and conditions, in linear time."""
     brackets = pairs(tokens)
     opening = {closing: start for start, closing in brackets.items()}
-    functions = tuple(_functions(tokens, brackets, opening))
-    loops, dead, rooted = _statements(tokens, brackets)
+    functions = tuple(_find_functions(tokens, brackets, opening))
+    loops, dead, rooted = _count_statements(tokens, brackets)
     braces = [(start, closing) for start, closing in brackets.items() if tokens[start].text == "{"]
     bodies = [(function.opening, function.closing) for function in functions]
     numbers = _innermost(len(tokens), bodies)
@@ -75,19 +75,19 @@ def shape_of(tokens: Sequence[Token]) -> Shape:
 
 
 def words(tokens: Sequence[Token], start: int, end: int) -> list[str]:
-    """Texts of a range of tokens."""
+    """Return the texts of a range of tokens."""
     return [token.text for token in tokens[start:end]]
 
 
 def head_of(shape: Shape, brace: int) -> list[str]:
-    """The words before a brace, back to the statement before."""
+    """Return the words before a brace, back to the statement before."""
     start = brace
     while start > max(0, brace - _HEADER) and shape.tokens[start - 1].text not in (";", "{", "}"):
         start -= 1
     return words(shape.tokens, start, brace)
 
 
-def _functions(
+def _find_functions(
     tokens: Sequence[Token], brackets: dict[int, int], opening: dict[int, int]
 ) -> list[Function]:
     found = []
@@ -103,7 +103,7 @@ def _functions(
 
 
 def _innermost(length: int, ranges: Sequence[tuple[int, int]]) -> list[int]:
-    """For each position, where the innermost range around it starts; -1: there is none."""
+    """Return, for each position, the start of the innermost range around it; -1: none."""
     closing, stack, found = dict(ranges), list[int](), []
     for at in range(length):
         while stack and closing[stack[-1]] <= at:
@@ -114,10 +114,10 @@ def _innermost(length: int, ranges: Sequence[tuple[int, int]]) -> list[int]:
     return found
 
 
-def _statements(
+def _count_statements(
     tokens: Sequence[Token], brackets: dict[int, int]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Loops, dead branches and branches of rank 0."""
+    """Count loops, dead branches and branches of rank 0 around each token."""
     loops, dead, rooted = ([0] * (len(tokens) + 2) for _ in range(3))
     ends: dict[int, int] = {}
     for at in range(len(tokens) - 1, -1, -1):
@@ -127,7 +127,7 @@ def _statements(
             closing = brackets.get(at + 2 if _text(tokens, at + 1) == "constexpr" else at + 1)
             if closing is None:
                 continue
-            ends[at] = end = _end(tokens, brackets, ends, closing + 1)
+            ends[at] = end = _end_of_statement(tokens, brackets, ends, closing + 1)
             condition = " ".join(words(tokens, at + 2, min(closing, at + 60)))
             if text != "if":
                 _mark(loops, at, end)
@@ -154,10 +154,10 @@ def _text(tokens: Sequence[Token], at: int) -> str:
     return tokens[at].text if 0 <= at < len(tokens) else ""
 
 
-def _end(
+def _end_of_statement(
     tokens: Sequence[Token], brackets: dict[int, int], ends: dict[int, int], start: int
 ) -> int:
-    """Last token of the statement that starts here."""
+    """Return the position of the last token of the statement that begins at a position."""
     if start in ends:
         return ends[start]
     at = start

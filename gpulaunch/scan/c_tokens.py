@@ -1,8 +1,8 @@
-"""C, C++ and CUDA as tokens, without comments, and with preprocessor branches that cannot be compiled left out.
+"""Tokens of C, C++ and CUDA, without comments and without preprocessor branches that are dead.
 
-An own tokenizer of one regular expression: Pygments' lexer hands over each macro definition as one
-piece of text, and a call in a macro is what a scan must find; libclang and tree-sitter come as
-binaries, and want headers that are not here.
+The tokenizer is one regular expression of our own: Pygments' lexer returns each macro definition as
+one piece of text, but a scan must find calls in macros; libclang and tree-sitter are binaries, and
+libclang needs headers that are not here.
 """
 # pure: decides on plain values
 
@@ -20,10 +20,10 @@ class Token(Record):
     """A name, number, string or character literal, or one mark; `::` and `->` are one mark each.
 
     Attributes:
-        kind: which of them.
-        text: as written, lines joined.
-        line: where it begins, 1 or more.
-        start: its first character, counted in the text whose lines are joined.
+        kind: kind of the token.
+        text: its text as written, with continued lines joined.
+        line: line where it begins, 1 or more.
+        start: position of its first character in the text with continued lines joined.
     """
 
     kind: Kind
@@ -36,9 +36,9 @@ class Macro(Record):
     """A `#define`.
 
     Attributes:
-        name: what it defines.
-        parameters: None if it takes no brackets.
-        body: what it stands for.
+        name: name of the macro.
+        parameters: names of its parameters; None if it takes no brackets.
+        body: tokens that replace it.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Macro(Record):
 
 
 class Unit(Record):
-    """One file.
+    """A file as tokens.
 
     Attributes:
-        tokens: outside of directives.
-        macros: in the order of their definitions.
-        includes: what `#include` names, without brackets or quotes.
+        tokens: tokens outside of directives.
+        macros: macros in the order of their definitions.
+        includes: names in `#include`, without brackets or quotes.
     """
 
     tokens: tuple[Token, ...]
@@ -86,18 +86,18 @@ _ALWAYS = {"1", "true", "( 1 )"}
 
 
 def read_unit(text: str) -> Unit:
-    """Tokens, macros and includes of a file.
+    """Return the tokens, macros and includes of a file.
 
-    Of `#if 0` and `#if 1` the branch that cannot be is left out; of any other condition all
-    branches are kept, since what is defined when the program is compiled is not known.
+    The dead branch of `#if 0` and `#if 1` is left out; of any other condition all branches are
+    kept, since the definitions at compile time are unknown.
 
     Args:
-        text: any.
+        text: any text.
     """
     unit = _Lines()
     statement: list[Token] | None = None
     fresh = True  # only blanks since the beginning of the line
-    for token in _tokens(text):
+    for token in _split_tokens(text):
         if token.text == "\n":
             if statement is not None:
                 unit.directive(statement)
@@ -115,28 +115,28 @@ def read_unit(text: str) -> Unit:
     return Unit(tuple(unit.tokens), tuple(unit.macros), tuple(unit.includes))
 
 
-def _tokens(text: str) -> Iterator[Token]:
-    """All tokens, ends of lines among them; comments are gone."""
-    text, splices = _spliced(text)
+def _split_tokens(text: str) -> Iterator[Token]:
+    """Yield all tokens, with ends of lines and without comments."""
+    text, splices = _join_lines(text)
     at, line, end = 0, 1, len(text)
     while at < end:
         match = _SCAN.match(text, at)
-        if match is None:  # cannot be: the last alternative takes anything
+        if match is None:  # cannot happen: the last alternative matches anything
             return
         kind, start = match.lastgroup, at
         at = match.end()
         if kind == "comment":
-            at = _after(text, "*/", at)
+            at = _position_after(text, "*/", at)
         elif kind == "raw":
-            at = _after(text, f'){match["raw"]}"', at)
+            at = _position_after(text, f'){match["raw"]}"', at)
             yield Token("text", '""', line + bisect_right(splices, start), start)
         elif kind in _KINDS:
             yield Token(_KINDS[kind], match[0], line + bisect_right(splices, start), start)
         line += text.count("\n", start, at)
 
 
-def _spliced(text: str) -> tuple[str, list[int]]:
-    """The text with continued lines joined, and where in it the joints are."""
+def _join_lines(text: str) -> tuple[str, list[int]]:
+    """Return the text with continued lines joined, and the positions of the joints."""
     parts, joints, at, length = [], [], 0, 0
     for match in _SPLICE.finditer(text):
         parts.append(text[at : match.start()])
@@ -147,30 +147,30 @@ def _spliced(text: str) -> tuple[str, list[int]]:
     return "".join(parts), joints
 
 
-def _after(text: str, what: str, at: int) -> int:
-    """Behind the next occurrence, or the end of the text."""
+def _position_after(text: str, what: str, at: int) -> int:
+    """Return the position after the next occurrence, or the end of the text."""
     found = text.find(what, at)
     return len(text) if found < 0 else found + len(what)
 
 
 class _Lines:
-    """What has been read so far, and which branches it stands in."""
+    """A reader of directives, which tracks the preprocessor branches."""
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
         self.macros: list[Macro] = []
         self.includes: list[str] = []
-        self._branches: list[
-            tuple[bool, bool]
-        ] = []  # of each #if: this branch can be; a later one can be
+        # For each open #if: whether this branch can be compiled, and whether a later one can.
+        self._branches: list[tuple[bool, bool]] = []
         self._dead = 0
 
     @property
     def live(self) -> bool:
+        """Whether the current branch can be compiled."""
         return self._dead == 0
 
     def directive(self, words: list[Token]) -> None:
-        """Take one line after its `#`."""
+        """Read one directive, the tokens after its `#`."""
         name = words[0].text if words else ""
         condition = " ".join(word.text for word in words[1:])
         if name in _OPENING:

@@ -1,4 +1,4 @@
-"""What a scan works on and what it returns."""
+"""Records that a scan works on and returns."""
 # pure: decides on plain values
 
 from gpulaunch.profiles.confidence import Confidence
@@ -15,11 +15,11 @@ PYTHON_ENDINGS = (".py",)
 
 
 class SourceFile(Record):
-    """One file of a program.
+    """A source file of a program.
 
     Attributes:
-        path: what calls in it are shown with; its ending tells the language.
-        text: what it holds, undecodable bytes as Python's surrogateescape carries them.
+        path: path that calls are shown with; its ending tells the language.
+        text: its contents, with undecodable bytes as surrogates (surrogateescape).
     """
 
     path: str
@@ -27,16 +27,16 @@ class SourceFile(Record):
 
 
 class Interface(Record):
-    """What is known of a function, class or method that makes GPUs communicate.
+    """A function, class or method that makes GPUs communicate.
 
     Attributes:
         pattern: name of a built-in pattern; "" if it follows from the arguments that name peers.
-        traffic: "gradients": much, in each iteration; "each": in each iteration, how much is not
-            known; "data": what the caller hands over; "setup": once, before the work begins;
-            "small": too little for links to matter.
-        sure: how well the name alone tells the pattern.
+        traffic: "gradients": much, in each iteration; "each": an unknown amount in each iteration;
+            "data": what the caller passes; "setup": once, before the work begins; "small": too
+            little for links to matter.
+        sure: confidence of the pattern by the name alone.
         peers: positions of the arguments that name peers.
-        keywords: names of the same, in Python.
+        keywords: keywords of the arguments that name peers, in Python.
         elements: position of the number of elements; -1: there is none, or it is an array.
     """
 
@@ -52,12 +52,12 @@ class Use(Record):
     """A place in a file where an interface is used.
 
     Attributes:
-        line: 1 or more.
-        name: of the interface.
+        line: line number, 1 or more.
+        name: name of the interface.
         interface: what is known of it.
-        pattern: by its peers, or as the interface has it; "" if neither tells.
-        repeats: whether it runs over and over; None: cannot be told.
-        amount: how much it moves, as far as the arguments say.
+        pattern: pattern by its peers or of the interface; "" if neither is known.
+        repeats: whether it runs over and over; None if unknown.
+        amount: how much it moves, as far as the arguments show.
     """
 
     line: int
@@ -69,16 +69,16 @@ class Use(Record):
 
 
 class Reading(Record):
-    """What one file says.
+    """The findings in one file.
 
     Attributes:
-        uses: in order of their lines.
-        grid: pattern of a process grid that is set up here; "" if none is.
-        doubts: why the pattern may be another: how sure one can be at most, and a sentence.
-        unseen: why there may be calls that a scan does not see, likewise.
-        modules: that are imported and of which nothing is known.
-        headers: that are included, are not scanned, and of which nothing is known.
-        warnings: one line each, with path and line: what could not be read.
+        uses: uses of interfaces in the order of their lines.
+        grid: pattern of a process grid that is set up here; "" if there is none.
+        doubts: reasons why the pattern may be another, each with the confidence that remains.
+        unseen: reasons why there may be unseen calls, each with the confidence that remains.
+        modules: imported modules of which nothing is known.
+        headers: included headers that are not scanned and of which nothing is known.
+        warnings: what could not be read, one line each, with path and line.
     """
 
     uses: tuple[Use, ...] = ()
@@ -95,8 +95,8 @@ class Call(Record):
 
     Attributes:
         file: path as it was given.
-        line: where the name of the function stands, 1 or more.
-        api: such as "ncclAllReduce" or "torch.distributed.all_reduce".
+        line: line of the function's name, 1 or more.
+        api: full name, such as "ncclAllReduce" or "torch.distributed.all_reduce".
         pattern: name of a built-in pattern.
     """
 
@@ -107,16 +107,16 @@ class Call(Record):
 
 
 class Scan(Record):
-    """What source code tells of a job.
+    """The communication of a job, as its source code shows it.
 
     Attributes:
-        calls: by file as given, then by line.
+        calls: calls in the order of the files as given, then by line.
         pattern: the smallest built-in pattern that has all edges of all calls.
-        sensitive: whether fast links make the job faster; None if the source does not tell.
-        confidence: "certain", "likely" or "guess", of the calls and the pattern.
-        reasons: sentences that say why.
-        warnings: one line each: files that could not be read or understood.
-        files: how many were understood.
+        sensitive: whether fast links make the job faster; None if the source does not show it.
+        confidence: confidence of the calls and the pattern: "certain", "likely" or "guess".
+        reasons: sentences that give the reasons.
+        warnings: files that could not be read or understood, one line each.
+        files: number of files that were understood.
     """
 
     calls: tuple[Call, ...]

@@ -1,4 +1,4 @@
-"""Which ranks an expression such as `(rank + 1) % size` names, whatever the language."""
+"""Patterns by expressions that name peers, such as `(rank + 1) % size`, in C or in Python."""
 # pure: decides on plain values
 
 import re
@@ -17,18 +17,18 @@ _LAST = re.compile(
     re.IGNORECASE,
 )
 _STEP_AROUND = re.compile(r"[+-] 1\b|\b1 \+")
-_NOBODY = re.compile(r"(.* )?(MPI_)?PROC_NULL|- 1|None")
+_NO_PEER = re.compile(r"(.* )?(MPI_)?PROC_NULL|- 1|None")
 
 
 def pattern_of_peers(expressions: Sequence[Words], *, pair: bool) -> str:
-    """Pattern of one call by all its arguments that name peers.
+    """Return the pattern of one call by all its arguments that name peers.
 
     Args:
         expressions: those arguments.
-        pair: they are the two ends of one copy, instead of peers of the rank that calls.
+        pair: whether they are the two ends of one copy, instead of peers of the calling rank.
 
     Returns:
-        "" if they do not tell.
+        The name of a pattern; "" if the arguments do not show it.
 
     Example:
         >>> pattern_of_peers([["i", "+", "1"], ["i"]], pair=True)
@@ -41,11 +41,15 @@ def pattern_of_peers(expressions: Sequence[Words], *, pair: bool) -> str:
         return "" if "" in found else union(found)
     known = {pattern for pattern in found if pattern}
     plain = [words for words, pattern in zip(expressions, found, strict=True) if not pattern]
-    return known.pop() if len(known) == 1 and all(len(_bare(words)) == 1 for words in plain) else ""
+    return (
+        known.pop()
+        if len(known) == 1 and all(len(_strip_brackets(words)) == 1 for words in plain)
+        else ""
+    )
 
 
 def pattern_of_choices(expressions: Sequence[Sequence[Words]], *, pair: bool) -> str:
-    """Like pattern_of_peers, where each argument is a variable that may have been set to several expressions.
+    """Return the pattern of one call whose arguments may each be one of several expressions.
 
     Example:
         >>> pattern_of_choices([[["rank", "+", "1"], ["0"]]], pair=False)
@@ -53,12 +57,14 @@ def pattern_of_choices(expressions: Sequence[Sequence[Words]], *, pair: bool) ->
     """
     if pair:
         return pattern_of_peers([choices[0] for choices in expressions], pair=True)
-    found = [_of_a_choice([pattern_of_peer(words) for words in choices]) for choices in expressions]
+    found = [
+        _union_of_choice([pattern_of_peer(words) for words in choices]) for choices in expressions
+    ]
     return "" if "" in found or not found else union(found)
 
 
 def pattern_of_peer(words: Words) -> str:
-    """Pattern of what exchanges data with the rank that an expression names.
+    """Return the pattern of ranks that exchange data with the rank that an expression names.
 
     Returns:
         "ring" for a neighbour modulo the number of ranks, "chain" for one without, "star" for a
@@ -70,12 +76,12 @@ def pattern_of_peer(words: Words) -> str:
     """
     if len(words) > _LONGEST:
         return ""
-    words = _bare(words)
-    branches = _branches(words)
+    words = _strip_brackets(words)
+    branches = _split_branches(words)
     if branches:
-        return _of_a_choice([pattern_of_peer(branch) for branch in branches])
+        return _union_of_choice([pattern_of_peer(branch) for branch in branches])
     text = " ".join(words)
-    if _NOBODY.fullmatch(text):
+    if _NO_PEER.fullmatch(text):
         return "none"
     if text.isdecimal() or _LAST.fullmatch(text):
         return "star"
@@ -84,22 +90,22 @@ def pattern_of_peer(words: Words) -> str:
     return "chain" if _STEP.fullmatch(text) else ""
 
 
-def _of_a_choice(found: Sequence[str]) -> str:
-    """A neighbour, or where there is none the other end, makes a ring."""
+def _union_of_choice(found: Sequence[str]) -> str:
+    """Return the union of the patterns; a neighbour or, at the end, a fixed rank is a ring."""
     if "" in found:
         return ""
     return "ring" if set(found) == {"chain", "star"} else union(found)
 
 
-def _bare(words: Words) -> Words:
-    """Without the brackets around the whole."""
-    while len(words) > 2 and words[0] == "(" and words[-1] == ")" and len(_at_top(words)) == 2:
+def _strip_brackets(words: Words) -> Words:
+    """Return an expression without brackets around the whole."""
+    while len(words) > 2 and words[0] == "(" and words[-1] == ")" and len(_top_level(words)) == 2:
         words = words[1:-1]
     return words
 
 
-def _at_top(words: Words) -> list[int]:
-    """Positions outside of all brackets; the brackets themselves count as outside."""
+def _top_level(words: Words) -> list[int]:
+    """Return the positions outside of all brackets; outermost brackets count as outside."""
     depth, found = 0, []
     for at, word in enumerate(words):
         depth -= word in (")", "]", "}")
@@ -109,9 +115,9 @@ def _at_top(words: Words) -> list[int]:
     return found
 
 
-def _branches(words: Words) -> list[Words]:
-    """What `c ? a : b` or `a if c else b` may be; [] if it is neither."""
-    top = _at_top(words)
+def _split_branches(words: Words) -> list[Words]:
+    """Return a and b of `c ? a : b` or `a if c else b`; [] if it is neither."""
+    top = _top_level(words)
     places = {words[at]: at for at in reversed(top)}
     if "?" in places and ":" in places:
         return [words[places["?"] + 1 : places[":"]], words[places[":"] + 1 :]]

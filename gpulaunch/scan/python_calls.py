@@ -24,23 +24,24 @@ _ROOT = re.compile(
     re.IGNORECASE,
 )
 _PYTHON_2 = re.compile(
-    r"^[ \t]*(?:print[ \t]+[\"'\w%]|exec[ \t]+[\"'\w]|raise[ \t]+\w+,|except[ \t]+[\w.]+,[ \t]*\w+:)",
+    r"^[ \t]*(?:print[ \t]+[\"'\w%]|exec[ \t]+[\"'\w]|raise[ \t]+\w+,"
+    r"|except[ \t]+[\w.]+,[ \t]*\w+:)",
     re.MULTILINE,
 )
 _LEAVING = {"sys.exit()", "os._exit()", "os.abort()"}
 
 
 def read_python(path: str, text: str, known: frozenset[str]) -> Reading:
-    """What one file of Python says.
+    """Return the calls in one file of Python that make GPUs communicate.
 
     Args:
-        path: for warnings.
-        text: any.
-        known: names of modules that are scanned themselves.
+        path: path of the file, for warnings.
+        text: any text.
+        known: names of modules that are scanned, too.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the program's own text
+            warnings.simplefilter("ignore")  # warnings about the program's text are not ours
             tree = ast.parse(text.encode("utf-8", "replace").decode())
         return _read(tree, known)
     except SyntaxError as problem:
@@ -59,7 +60,7 @@ def _complaint(path: str, text: str, problem: SyntaxError) -> str:
 
 
 def _read(tree: ast.Module, known: frozenset[str]) -> Reading:
-    """Read a module over and over, until no more is learned about attributes, parameters and returned values."""
+    """Read a module, and again while attributes, parameters or returned values get new values."""
     facts = Facts()
     for _ in range(_MOST_PASSES):
         facts.grown = False
@@ -83,7 +84,7 @@ def _read(tree: ast.Module, known: frozenset[str]) -> Reading:
 
 
 class _Reader(Expressions):
-    """Reads statements in the order in which they run, functions after the module."""
+    """A reader of statements in the order in which they run, functions after the module."""
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
@@ -92,12 +93,13 @@ class _Reader(Expressions):
         self._functions: dict[str, str] = {}  # key -> name
 
     def module(self, tree: ast.Module) -> None:
+        """Read a module and then its functions."""
         self._run(tree.body)
         while self._later:
             self._later.popleft()()
 
     def settled(self, seen: Seen) -> Use:
-        """A use with what is known at the end: whether it runs over and over."""
+        """Return a use with whether it runs over and over, which is known at the end."""
         repeats = True if seen.looped else self._repeating().get(seen.function, False)
         return replace(seen.use, repeats=repeats)
 
@@ -171,9 +173,8 @@ class _Reader(Expressions):
         values = self.value(node.value) | self._annotated(node.annotation)
         if node.value is not None:
             self.assign(node.target, values, node.value)
-        elif self.scope.kind == "class" and isinstance(
-            node.target, ast.Name
-        ):  # such as a field of a dataclass
+        elif self.scope.kind == "class" and isinstance(node.target, ast.Name):
+            # A declaration such as a field of a dataclass.
             self.facts.add("attribute", self.scope.key, node.target.id, values)
 
     def _augassign(self, node: ast.AugAssign) -> None:
@@ -191,9 +192,8 @@ class _Reader(Expressions):
         bodies: list[Callable[[], bool]] = []
         truth: bool | None = None
         following: Sequence[ast.stmt] = [node]
-        while (
-            truth is not True and len(following) == 1 and isinstance(following[0], ast.If)
-        ):  # `elif` is one of those
+        # `elif` is an `if` as the only statement of an `else`.
+        while truth is not True and len(following) == 1 and isinstance(following[0], ast.If):
             node = following[0]
             self.value(node.test)
             truth, following = _constant(node.test), node.orelse
@@ -234,7 +234,7 @@ class _Reader(Expressions):
         return truth is True and not any(isinstance(child, ast.Break) for child in inside)
 
     def _loop(self, body: Sequence[ast.stmt]) -> bool:
-        """Read the body of a loop; whatever leaves it does not leave what follows."""
+        """Read the body of a loop; return False, since what leaves it does not leave the rest."""
         self.loops += 1
         self._run(body)
         self.loops -= 1
@@ -306,7 +306,7 @@ class _Reader(Expressions):
     def _body(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef, key: str, around: Scope, method: bool
     ) -> None:
-        """Read a function, once all around it has been read."""
+        """Read the body of a function, after all around it has been read."""
         self.scope, self.function = Scope("function", around, key), key
         self.loops, self.rooted = 0, int(self.facts.get("called", key, "") == BY_ROOT)
         everything = node.args
@@ -322,7 +322,7 @@ class _Reader(Expressions):
         self._run(node.body)
 
     def _annotated(self, annotation: ast.expr | None) -> Values:
-        """An object of the type that a parameter is declared to be."""
+        """Return an object of an annotated type."""
         if (
             isinstance(annotation, ast.Constant)
             and isinstance(annotation.value, str)
@@ -357,7 +357,7 @@ def _key(node: ast.stmt) -> str:
 
 
 def _constant(test: ast.expr) -> bool | None:
-    """What a condition always is; None if that is not plain."""
+    """Return the value of a constant condition; None if it is not constant."""
     if isinstance(test, ast.Constant):
         return bool(test.value)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):

@@ -1,4 +1,4 @@
-"""Expressions of a Python program: what they stand for, and which of them are calls that matter."""
+"""Expressions of a Python program: their values, and the calls in them that matter."""
 # pure: decides on plain values
 
 import ast
@@ -48,18 +48,18 @@ _LIGHTNING = (
 )
 _MOST_SETTINGS = 16  # of one variable
 BY_ROOT, BY_ANY = frozenset({"root"}), frozenset({"any"})
-"""By whom a function is called: only where the rank is 0, or elsewhere."""
+"""The callers of a function: rank 0 in a branch of its own, or any rank."""
 
 _BY_COMPILER = Interface("all_to_all", "each", "guess")
 
 
 class Seen(Record):
-    """A use before it is known which functions run over and over.
+    """A use of an interface before it is known which functions run over and over.
 
     Attributes:
-        use: as far as it is known.
-        function: key of the function that it stands in; "" for the module.
-        looped: whether it stands in a loop there.
+        use: the use as far as it is known.
+        function: key of the function that contains it; "" for the module.
+        looped: whether it is in a loop of that function.
     """
 
     use: Use
@@ -68,11 +68,11 @@ class Seen(Record):
 
 
 class Facts:
-    """What holds in a whole file, whichever function says it; it only grows.
+    """Values that hold in a whole file; they only grow.
 
     Attributes:
-        values: of attributes, parameters and returned values, and by whom functions are called.
-        grown: whether something was added since this was last set to False.
+        values: values of attributes, parameters and results, and the callers of functions.
+        grown: whether a value was added since this was last set to False.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Facts:
         self.grown = False
 
     def add(self, kind: str, key: str, name: str, values: Values) -> None:
-        """Let something be these values, too."""
+        """Add possible values of an attribute, a parameter or a result."""
         known = self.values.get((kind, key, name), NOTHING)
         together = limited(known | values)
         if together != known:
@@ -88,17 +88,17 @@ class Facts:
             self.grown = True
 
     def get(self, kind: str, key: str, name: str) -> Values:
-        """All values of something."""
+        """Return all possible values of an attribute, a parameter or a result."""
         return self.values.get((kind, key, name), NOTHING)
 
 
 class Expressions:
-    """Reads expressions; each is read once, so that each call in it is seen once."""
+    """A reader of expressions; it reads each once, so that each call in it is seen once."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.scope = Scope("module")
-        self.function = ""  # key of the one that is being read
+        self.function = ""  # key of the function that is being read
         self.loops = 0
         self.rooted = 0
         self.seen: list[Seen] = []
@@ -106,11 +106,11 @@ class Expressions:
         self.doubts: dict[Doubt, None] = {}
         self.unseen: dict[Doubt, None] = {}
         self.calls: list[tuple[str, str, bool]] = []
-        self.classes: dict[str, Values] = {}  # key -> what it inherits from
+        self.classes: dict[str, Values] = {}  # base classes by key
         self.parameters: dict[str, Sequence[str]] = {}
 
     def value(self, node: ast.expr | None) -> Values:
-        """What an expression may be; calls in it are noted."""
+        """Return the possible values of an expression, and note the calls in it."""
         if node is None:
             return NOTHING
         read = getattr(self, f"_{type(node).__name__.lower()}", None)
@@ -123,12 +123,12 @@ class Expressions:
         return NOTHING
 
     def assign(self, target: ast.expr, values: Values, source: ast.expr | None) -> None:
-        """Bind what stands left of an assignment.
+        """Bind the left side of an assignment.
 
         Args:
-            target: name, attribute, or several of them.
-            values: what is assigned.
-            source: the expression; None if there is none, such as in a loop.
+            target: a name, an attribute, or several of them.
+            values: the values assigned.
+            source: the expression assigned; None if there is none, such as in a loop.
         """
         if isinstance(target, ast.Name):
             self.scope.bind(target.id, values)
@@ -156,8 +156,8 @@ class Expressions:
 
         Args:
             path: its full name.
-            node: where it stands.
-            call: its call, or that of what it is handed to with its arguments; None if there is
+            node: the node of the name.
+            call: its call, or the call that it is passed to with its arguments; None if there is
                 neither.
             first: position of its first argument in that call.
         """
@@ -167,22 +167,22 @@ class Expressions:
             )
         if STARTERS.fullmatch(path):
             self.unseen["likely", f"{path}: what it starts or loads is not scanned"] = None
-        found = find_interface(path) or _sharded(path, call)
+        found = find_interface(path) or _find_sharded(path, call)
         if found is None or (call is not None and _is_alone(found[0], call)):
             return
         name, interface = found
         pattern, amount = interface.pattern, "unknown"
         if call is not None:
-            pattern, amount = self._told(name, interface, call, first)
+            pattern, amount = self._judge_arguments(name, interface, call, first)
         if not pattern and self.rooted:
             pattern = "star"
         use = Use(getattr(node, "end_lineno", None) or 1, name, interface, pattern, None, amount)  # type: ignore[arg-type]
         self.seen.append(Seen(use, self.function, self.loops > 0))
 
-    def _told(
+    def _judge_arguments(
         self, name: str, interface: Interface, call: ast.Call, first: int
     ) -> tuple[str, Amount]:
-        """Pattern and amount by the arguments."""
+        """Return the pattern and the amount by the arguments."""
         amount = amount_of(call, self._settings)
         if name.endswith(".Create_cart"):
             self.grids.append(grid_pattern(call, self._settings))
@@ -206,7 +206,7 @@ class Expressions:
         return []
 
     def _quietly(self, node: ast.expr) -> Values:
-        """The value of an expression that has been read already."""
+        """Return the value of an expression that was read before, without noting calls again."""
         seen, calls = len(self.seen), len(self.calls)
         grids, found = len(self.grids), self.value(node)
         del self.seen[seen:], self.calls[calls:], self.grids[grids:]
@@ -275,7 +275,7 @@ class Expressions:
         with_names = [
             argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)
         ]
-        self._inside(with_names, [node.body])
+        self._read_in_scope(with_names, [node.body])
         return NOTHING
 
     def _comprehension(
@@ -295,7 +295,7 @@ class Expressions:
 
     _listcomp = _setcomp = _generatorexp = _dictcomp = _comprehension
 
-    def _inside(self, names: Sequence[str], bodies: Sequence[ast.expr]) -> None:
+    def _read_in_scope(self, names: Sequence[str], bodies: Sequence[ast.expr]) -> None:
         outer, self.scope = self.scope, Scope("function", self.scope)
         for name in names:
             self.scope.bind(name, NOTHING)
@@ -316,7 +316,7 @@ class Expressions:
         if special is not None:
             return special
         if asker not in _ASKERS:
-            self._note_handed_over(node, functions, given, named)
+            self._note_passed_functions(node, functions, given, named)
         results: list[str] = []
         for path in functions:
             if path.startswith("@"):
@@ -331,7 +331,7 @@ class Expressions:
     def _builtin(
         self, name: str, node: ast.Call, given: Sequence[Values], functions: Values
     ) -> Values | None:
-        """What getattr, __import__ and import_module with a plain name return."""
+        """Return the result of getattr, __import__ and import_module with a constant name."""
         word = node.args[-1] if node.args else None
         text = (
             word.value if isinstance(word, ast.Constant) and isinstance(word.value, str) else None
@@ -346,14 +346,14 @@ class Expressions:
             return frozenset({text if name == "" else text.partition(".")[0]})
         return None
 
-    def _note_handed_over(
+    def _note_passed_functions(
         self,
         node: ast.Call,
         functions: Values,
         given: Sequence[Values],
         named: Sequence[tuple[str, Values]],
     ) -> None:
-        """Functions that are given to something that will call them."""
+        """Note functions that are passed to another function, which will call them."""
         partial = "functools.partial" in functions
         operation = any(path.endswith(".P2POp") for path in functions)
         often = any(path in _CALL_OVER_AND_OVER for path in functions)
@@ -373,7 +373,7 @@ class Expressions:
     def _enter(
         self, key: str, node: ast.Call, given: Sequence[Values], named: Sequence[tuple[str, Values]]
     ) -> Iterator[str]:
-        """Call a function, a class or an object of this file."""
+        """Note a call of a function, a class or an object of this file; yield the results."""
         if key.endswith("()"):
             for name in ("__call__", "forward"):
                 self.calls += [
@@ -399,19 +399,19 @@ class Expressions:
 
 
 def _result(path: str, given: Sequence[Values]) -> list[str]:
-    """What a function of some package returns: for one that wraps a function of this file, that function."""
+    """Return the result of a package's function; of a wrapper, the function that it wraps."""
     if path.startswith(_THROUGH) and given and not path.startswith("jax.lax."):
         return [value for value in given[0] if value.startswith("@")] or [f"{path}()"]
     return [f"{path}()"]
 
 
 def _elements(values: Values) -> Values:
-    """What a loop over a container gets."""
+    """Return the elements of containers."""
     return frozenset(one.removesuffix("[]") for one in values if one.endswith("[]"))
 
 
-def _sharded(path: str, call: ast.Call | None) -> tuple[str, Interface] | None:
-    """Arrays of JAX that are spread over GPUs, and functions compiled for such: XLA decides what they exchange."""
+def _find_sharded(path: str, call: ast.Call | None) -> tuple[str, Interface] | None:
+    """Return the interface of JAX's sharded arrays and functions, whose traffic XLA decides."""
     if path == "jax.device_put" or (
         path == "jax.jit"
         and call is not None
@@ -422,21 +422,22 @@ def _sharded(path: str, call: ast.Call | None) -> tuple[str, Interface] | None:
 
 
 def _is_alone(name: str, call: ast.Call) -> bool:
-    """Whether a trainer or server is told to use one GPU, or none."""
+    """Return whether a trainer or server is set to use one GPU, or none."""
     if name == "vllm.LLM":
-        return _number(call, "tensor_parallel_size") in (None, 1)
+        return _number_argument(call, "tensor_parallel_size") in (None, 1)
     if name in _LIGHTNING:
         accelerator = next((one.value for one in call.keywords if one.arg == "accelerator"), None)
         if isinstance(accelerator, ast.Constant) and accelerator.value == "cpu":
             return True
-        return 1 in (_number(call, "devices"), _number(call, "gpus")) and _number(
-            call, "num_nodes"
-        ) in (None, 1)
+        return 1 in (
+            _number_argument(call, "devices"),
+            _number_argument(call, "gpus"),
+        ) and _number_argument(call, "num_nodes") in (None, 1)
     return False
 
 
-def _number(call: ast.Call, name: str) -> int | None:
-    """A keyword argument that is a number; -1 for anything else; None if it is not given."""
+def _number_argument(call: ast.Call, name: str) -> int | None:
+    """Return a keyword argument that is a number; -1 if it is no number, None if it is missing."""
     given = next((one.value for one in call.keywords if one.arg == name), None)
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""What Python programs call to make GPUs communicate, by the full names of modules and functions."""
+"""Functions and classes of Python packages that make GPUs communicate."""
 # pure: decides on plain values
 
 import re
@@ -13,10 +13,9 @@ class Family(Record):
     """Functions and classes of one package.
 
     Attributes:
-        shown: what calls are shown under.
-        prefixes: modules, or objects that they hold, from which the names are reached, at whatever
-            depth.
-        names: what is known of each.
+        shown: prefix under which calls are shown.
+        prefixes: modules or objects in them that contain the names, at any depth.
+        names: what is known of each name.
     """
 
     shown: str
@@ -24,13 +23,14 @@ class Family(Record):
     names: dict[str, Interface]
 
 
-def _same(
+def _interfaces(
     names: str,
     pattern: str,
     traffic: Traffic = "data",
     sure: Confidence = "certain",
     peer: tuple[int, ...] = (),
 ) -> dict[str, Interface]:
+    """Return one interface for each of the names."""
     keywords = (
         ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src")
         if not pattern
@@ -42,14 +42,14 @@ def _same(
 _TORCH_PARALLEL = Family(
     "torch.nn.parallel",
     ("torch.nn", "torch.nn.parallel", "apex.parallel"),
-    _same("DistributedDataParallel", "ring", "gradients")
-    | _same("DataParallel data_parallel", "star", "gradients")
-    | _same("convert_sync_batchnorm", "ring", "small"),
+    _interfaces("DistributedDataParallel", "ring", "gradients")
+    | _interfaces("DataParallel data_parallel", "star", "gradients")
+    | _interfaces("convert_sync_batchnorm", "ring", "small"),
 )
 _TORCH = Family(
     "torch.distributed",
     ("torch.distributed", "fairscale"),
-    _same(
+    _interfaces(
         "all_reduce all_reduce_multigpu all_reduce_coalesced all_gather all_gather_into_tensor "
         "all_gather_multigpu "
         "all_gather_coalesced _all_gather_base all_gather_tensor reduce_scatter "
@@ -58,16 +58,18 @@ _TORCH = Family(
         "reduce_multigpu",
         "ring",
     )
-    | _same("all_gather_object broadcast_object_list", "ring", "small")
-    | _same("gather_object scatter_object_list", "star", "small")
-    | _same("gather scatter", "star")
-    | _same("all_to_all all_to_all_single all_to_all_single_autograd", "all_to_all")
-    | _same("send recv isend irecv send_object_list recv_object_list", "", peer=(1,))
-    | _same("batch_isend_irecv", "")
-    | _same("FullyShardedDataParallel fully_shard ZeroRedundancyOptimizer", "ring", "gradients")
-    | _same("parallelize_module", "ring", "gradients", "likely")
-    | _same("distribute_tensor", "ring", "setup", "likely")
-    | _same(
+    | _interfaces("all_gather_object broadcast_object_list", "ring", "small")
+    | _interfaces("gather_object scatter_object_list", "star", "small")
+    | _interfaces("gather scatter", "star")
+    | _interfaces("all_to_all all_to_all_single all_to_all_single_autograd", "all_to_all")
+    | _interfaces("send recv isend irecv send_object_list recv_object_list", "", peer=(1,))
+    | _interfaces("batch_isend_irecv", "")
+    | _interfaces(
+        "FullyShardedDataParallel fully_shard ZeroRedundancyOptimizer", "ring", "gradients"
+    )
+    | _interfaces("parallelize_module", "ring", "gradients", "likely")
+    | _interfaces("distribute_tensor", "ring", "setup", "likely")
+    | _interfaces(
         "Pipe ScheduleGPipe Schedule1F1B ScheduleInterleaved1F1B PipelineStage pipeline",
         "chain",
         "each",
@@ -76,23 +78,25 @@ _TORCH = Family(
 _TORCH_COMM = Family(
     "torch.cuda.comm",
     ("torch.cuda.comm", "torch.nn.parallel.comm"),
-    _same("broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather", "star"),
+    _interfaces(
+        "broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather", "star"
+    ),
 )
 _TORCH_NCCL = Family(
     "torch.cuda.nccl",
     ("torch.cuda.nccl",),
-    _same("all_reduce reduce broadcast all_gather reduce_scatter", "ring"),
+    _interfaces("all_reduce reduce broadcast all_gather reduce_scatter", "ring"),
 )
 _HOROVOD = Family(
     "horovod",
     ("horovod", "byteps"),
-    _same(
+    _interfaces(
         "DistributedOptimizer DistributedGradientTape DistributedTrainer "
         "DistributedAdasumOptimizer push_pull",
         "ring",
         "gradients",
     )
-    | _same(
+    | _interfaces(
         "allreduce allreduce_ allreduce_async allreduce_async_ grouped_allreduce "
         "grouped_allreduce_ "
         "grouped_allreduce_async sparse_allreduce_async allgather allgather_async "
@@ -100,14 +104,14 @@ _HOROVOD = Family(
         "reducescatter_async grouped_reducescatter",
         "ring",
     )
-    | _same(
+    | _interfaces(
         "allgather_object MetricAverageCallback SyncBatchNorm SyncBatchNormalization",
         "ring",
         "small",
     )
-    | _same("alltoall alltoall_async", "all_to_all")
-    | _same("broadcast broadcast_ broadcast_async broadcast_async_", "ring")
-    | _same(
+    | _interfaces("alltoall alltoall_async", "all_to_all")
+    | _interfaces("broadcast broadcast_ broadcast_async broadcast_async_", "ring")
+    | _interfaces(
         "broadcast_parameters broadcast_optimizer_state broadcast_variables "
         "broadcast_global_variables "
         "broadcast_object BroadcastGlobalVariablesHook BroadcastGlobalVariablesCallback",
@@ -118,10 +122,10 @@ _HOROVOD = Family(
 _DEEPSPEED = Family(
     "deepspeed",
     ("deepspeed",),
-    _same("initialize", "ring", "gradients")
-    | _same("PipelineModule", "chain", "each")
-    | _same("init_inference", "ring", "each", "likely")
-    | _same("MoE", "all_to_all", "each")
+    _interfaces("initialize", "ring", "gradients")
+    | _interfaces("PipelineModule", "chain", "each")
+    | _interfaces("init_inference", "ring", "each", "likely")
+    | _interfaces("MoE", "all_to_all", "each")
     | {
         name: known
         for name, known in _TORCH.names.items()
@@ -131,58 +135,60 @@ _DEEPSPEED = Family(
 _JAX = Family(
     "jax.lax",
     ("jax.lax",),
-    _same("psum pmean pmax pmin all_gather psum_scatter", "ring")
-    | _same("all_to_all pswapaxes", "all_to_all")
-    | _same("ppermute pshuffle", "", peer=(2,)),
+    _interfaces("psum pmean pmax pmin all_gather psum_scatter", "ring")
+    | _interfaces("all_to_all pswapaxes", "all_to_all")
+    | _interfaces("ppermute pshuffle", "", peer=(2,)),
 )
 _JAX_SHARDED = Family(
-    "jax", ("jax",), _same("pjit with_sharding_constraint", "all_to_all", "each", "guess")
+    "jax", ("jax",), _interfaces("pjit with_sharding_constraint", "all_to_all", "each", "guess")
 )
 _MPI = Family(
     "mpi4py.MPI.Comm",
     ("mpi4py.MPI",),
-    _same(
+    _interfaces(
         "Allreduce Iallreduce Allgather Iallgather Allgatherv Iallgatherv Reduce_scatter "
         "Ireduce_scatter "
         "Reduce_scatter_block Ireduce_scatter_block allgather",
         "ring",
     )
-    | _same("allreduce", "ring", "small")
-    | _same("Bcast Ibcast Reduce Ireduce bcast", "tree")
-    | _same("reduce", "tree", "small")
-    | _same(
+    | _interfaces("allreduce", "ring", "small")
+    | _interfaces("Bcast Ibcast Reduce Ireduce bcast", "tree")
+    | _interfaces("reduce", "tree", "small")
+    | _interfaces(
         "Gather Igather Gatherv Igatherv Scatter Iscatter Scatterv Iscatterv gather scatter", "star"
     )
-    | _same("Scan Iscan Exscan Iexscan", "chain")
-    | _same("scan exscan", "chain", "small")
-    | _same("Alltoall Ialltoall Alltoallv Ialltoallv Alltoallw Ialltoallw alltoall", "all_to_all")
-    | _same(
+    | _interfaces("Scan Iscan Exscan Iexscan", "chain")
+    | _interfaces("scan exscan", "chain", "small")
+    | _interfaces(
+        "Alltoall Ialltoall Alltoallv Ialltoallv Alltoallw Ialltoallw alltoall", "all_to_all"
+    )
+    | _interfaces(
         "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv "
         "Neighbor_alltoallw "
         "Ineighbor_allgather Ineighbor_alltoall neighbor_allgather neighbor_alltoall",
         "",
     )
-    | _same(
+    | _interfaces(
         "Send Isend Bsend Ssend Rsend Ibsend Issend Irsend Send_init send isend ssend Recv Irecv "
         "Recv_init recv irecv "
         "Put Get Accumulate Rput Rget",
         "",
         peer=(1,),
     )
-    | _same("Sendrecv sendrecv", "", peer=(1, 4))
-    | _same("Sendrecv_replace", "", peer=(1, 3))
-    | _same("Create_cart", "", "setup"),
+    | _interfaces("Sendrecv sendrecv", "", peer=(1, 4))
+    | _interfaces("Sendrecv_replace", "", peer=(1, 3))
+    | _interfaces("Create_cart", "", "setup"),
 )
 _TENSORFLOW = Family(
     "tf.distribute",
     ("tensorflow.distribute", "tensorflow.compat.v1.distribute", "tensorflow.compat.v2.distribute"),
-    _same(
+    _interfaces(
         "MirroredStrategy MultiWorkerMirroredStrategy CollectiveAllReduceStrategy",
         "ring",
         "gradients",
     )
-    | _same("all_reduce all_gather", "ring")
-    | _same(
+    | _interfaces("all_reduce all_gather", "ring")
+    | _interfaces(
         "ParameterServerStrategy ParameterServerStrategyV2 CentralStorageStrategy",
         "star",
         "gradients",
@@ -191,7 +197,7 @@ _TENSORFLOW = Family(
 _TRAINERS = Family(
     "trainer",
     ("transformers", "accelerate", "trl", "ray.train"),
-    _same(
+    _interfaces(
         "Trainer Seq2SeqTrainer SFTTrainer DPOTrainer Accelerator TorchTrainer TensorflowTrainer "
         "HorovodTrainer",
         "ring",
@@ -202,32 +208,32 @@ _TRAINERS = Family(
 _LIGHTNING = Family(
     "lightning",
     ("lightning", "pytorch_lightning", "lightning_fabric"),
-    _same("Trainer Fabric", "ring", "gradients", "likely"),
+    _interfaces("Trainer Fabric", "ring", "gradients", "likely"),
 )
-_SERVING = Family("vllm", ("vllm",), _same("LLM", "ring", "each", "likely"))
+_SERVING = Family("vllm", ("vllm",), _interfaces("LLM", "ring", "each", "likely"))
 _CUPY = Family(
     "cupy",
     ("cupyx.distributed", "cupy.cuda.nccl"),
-    _same(
+    _interfaces(
         "all_reduce reduce broadcast reduce_scatter all_gather allReduce bcast reduceScatter "
         "allGather",
         "ring",
     )
-    | _same("send recv", "", peer=(1,))
-    | _same("send_recv", "", peer=(2,))
-    | _same("gather scatter", "star")
-    | _same("all_to_all", "all_to_all"),
+    | _interfaces("send recv", "", peer=(1,))
+    | _interfaces("send_recv", "", peer=(2,))
+    | _interfaces("gather scatter", "star")
+    | _interfaces("all_to_all", "all_to_all"),
 )
 _RAY = Family(
     "ray.util.collective",
     ("ray.util.collective",),
-    _same("allreduce allreduce_multigpu reduce broadcast allgather reducescatter", "ring")
-    | _same("send recv", "", peer=(1,)),
+    _interfaces("allreduce allreduce_multigpu reduce broadcast allgather reducescatter", "ring")
+    | _interfaces("send recv", "", peer=(1,)),
 )
 _OTHERS = Family(
     "",
     ("chainermn", "paddle.distributed", "paddle"),
-    _same("create_multi_node_optimizer DataParallel", "ring", "gradients")
+    _interfaces("create_multi_node_optimizer DataParallel", "ring", "gradients")
     | {
         name: known
         for name, known in _TORCH.names.items()
@@ -262,7 +268,7 @@ ROOTS = frozenset(prefix.partition(".")[0] for family in FAMILIES for prefix in 
     "typing",
     "runpy",
 }
-"""Packages whose names are followed; of all others nothing is known."""
+"""Packages whose names are followed; names of all others are ignored."""
 
 QUIET = frozenset(
     [
@@ -386,23 +392,23 @@ QUIET = frozenset(
 """Packages that make no GPUs communicate, or only through names known here."""
 
 SUBGROUPS = re.compile(
-    r"torch\.distributed\..*(new_group|new_subgroups|init_device_mesh|DeviceMesh)|mpi4py\.MPI\..*\.(Split|Create_group)"
-    r"|horovod\..*(ProcessSet|add_process_set)"
+    r"torch\.distributed\..*(new_group|new_subgroups|init_device_mesh|DeviceMesh)"
+    r"|mpi4py\.MPI\..*\.(Split|Create_group)|horovod\..*(ProcessSet|add_process_set)"
 )
-"""After these, a collective may join only some of the ranks."""
+"""Functions after which a collective may join only some of the ranks."""
 
 STARTERS = re.compile(
-    r"subprocess\.(run|Popen|call|check_call|check_output)|os\.(system|popen|exec\w+|spawn\w+|fork)|runpy\.\w+"
-    r"|importlib\.import_module"
+    r"subprocess\.(run|Popen|call|check_call|check_output)"
+    r"|os\.(system|popen|exec\w+|spawn\w+|fork)|runpy\.\w+|importlib\.import_module"
 )
-"""They run what the scan does not see."""
+"""Functions that run code which the scan does not see."""
 
 
 def find_interface(path: str) -> tuple[str, Interface] | None:
-    """The name under which a function or class is shown, and what is known of it.
+    """Return the name under which a function or class is shown, and what is known of it.
 
     Args:
-        path: full name; "()" in it stands for the result of a call.
+        path: full name; "()" in it means the result of a call.
 
     Example:
         >>> find_interface("torch.distributed.distributed_c10d.all_reduce")[0]
@@ -414,16 +420,17 @@ def find_interface(path: str) -> tuple[str, Interface] | None:
     module, _, name = plain.rpartition(".")
     for family in FAMILIES:
         interface = family.names.get(name)
-        if interface is not None and _within(module, family.prefixes):
-            return _shown(family, plain, name), interface
+        if interface is not None and _is_within(module, family.prefixes):
+            return _shown_name(family, plain, name), interface
     return None
 
 
-def _within(module: str, prefixes: Iterable[str]) -> bool:
+def _is_within(module: str, prefixes: Iterable[str]) -> bool:
     return any(module == prefix or module.startswith(f"{prefix}.") for prefix in prefixes)
 
 
-def _shown(family: Family, path: str, name: str) -> str:
+def _shown_name(family: Family, path: str, name: str) -> str:
+    """Return the name under which a call is shown."""
     if family.shown == "horovod":
         return ".".join((*path.split(".")[:2], name))
     if family.shown in ("trainer", "lightning", ""):

@@ -1,4 +1,4 @@
-"""What names stand for while a Python program is read from top to bottom: scopes, branches, shadowing."""
+"""Values of names while a Python program is read: scopes, branches and shadowing."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import ast
 
 Values = frozenset[str]
-"""What an expression may be, as full names; empty: nothing that matters here, or not known.
+"""Possible values of an expression, as full names; empty if unknown, or of no interest here.
 
 `torch.distributed.all_reduce` is that function, `mpi4py.MPI.COMM_WORLD.Dup()` the result of a call,
 `x[]` a container that holds x, `@12:4` the function or class that begins at line 12, column 4, and
@@ -23,7 +23,7 @@ _LONGEST = 200  # characters
 
 
 def limited(values: Iterable[str]) -> Values:
-    """The values, unless they are too many or too long to be worth following."""
+    """Return the values, without those too long or too many to be worth following."""
     kept = [value for value in dict.fromkeys(values) if len(value) <= _LONGEST]
     return frozenset(sorted(kept)[:_MOST_VALUES])
 
@@ -32,9 +32,9 @@ class Scope:
     """The names of a module, class or function.
 
     Args:
-        kind: which of them.
-        parent: the scope around it.
-        key: of a function or class: what `@` is followed by.
+        kind: kind of the scope.
+        parent: the scope around it; None for a module.
+        key: key of the function or class, such as `@12:4`; "" for others.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Scope:
         self._journals: list[dict[str, Values | None]] = []
 
     def bind(self, name: str, values: Values) -> None:
-        """Give a name its values, instead of those that it had."""
+        """Set the values of a name."""
         if name in self.module_names:
             scope = self._module()
             scope.names[name] = scope.names.get(name, NOTHING) | values
@@ -63,7 +63,7 @@ class Scope:
         self.names[name] = values
 
     def lookup(self, name: str) -> Values | None:
-        """Values of a name, as seen from this scope; None if nobody gave it any."""
+        """Return the values of a name as seen from this scope; None if it was never bound."""
         scope: Scope | None = self
         while scope is not None:
             if (
@@ -77,13 +77,13 @@ class Scope:
         return frozenset(f"{wildcard}.{name}" for wildcard in module.wildcards) or None
 
     def branches(self, bodies: Iterable[Callable[[], bool]]) -> bool:
-        """Read branches of which one will run, and join what names are after each.
+        """Read branches of which one will run, and join the values of names after each.
 
         Args:
-            bodies: each reads a branch and returns whether it never gets to its end.
+            bodies: functions that read a branch and return whether it leaves before its end.
 
         Returns:
-            Whether none of them gets to its end.
+            Whether all branches leave before their ends.
         """
         outcomes: list[dict[str, Values | None]] = []
         for body in bodies:
@@ -92,7 +92,7 @@ class Scope:
             before = self._journals.pop()
             after = {name: self.names.get(name) for name in before}
             for name, values in before.items():
-                self._put(name, values)
+                self._restore(name, values)
             if not ends:
                 outcomes.append(after)
         possible: dict[str, list[Values | None]] = {}
@@ -105,7 +105,7 @@ class Scope:
             self.bind(name, limited(value for values in choices for value in values or ()))
         return not outcomes
 
-    def _put(self, name: str, values: Values | None) -> None:
+    def _restore(self, name: str, values: Values | None) -> None:
         if values is None:
             self.names.pop(name, None)
         else:

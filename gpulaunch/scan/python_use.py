@@ -1,4 +1,4 @@
-"""What the arguments of a call in Python tell: peers, amount, a grid."""
+"""Peers, amounts and process grids by the arguments of a call in Python."""
 # pure: decides on plain values
 
 import ast
@@ -9,8 +9,8 @@ from gpulaunch.scan.call import Amount, Interface
 from gpulaunch.scan.peers import Words, pattern_of_choices
 
 Settings = Callable[[str], Sequence[ast.expr | None]]
-"""Name -> all expressions that it is set to around a call; None among them: something else may
-set it.
+"""Function that returns all expressions that a name is set to around a call; None among them means
+that it may have other values.
 """
 
 _WORD = re.compile(r"\w+|[^\s\w]")
@@ -34,17 +34,17 @@ _SMALL_MAKERS = {
     "sum",
     "mean",
 }
-_LONGEST = 2000  # characters of an argument that are looked at
+_LONGEST = 2000  # characters of an argument that are read
 
 
 def peers_pattern(node: ast.Call, interface: Interface, settings: Settings, first: int = 0) -> str:
-    """Pattern by the arguments that name peers; "" if they do not tell.
+    """Return the pattern by the arguments that name peers; "" if they do not show it.
 
     Args:
         node: the call.
-        interface: what is called.
-        settings: what variables are set to.
-        first: position of the argument that the interface has as its first.
+        interface: the interface that is called.
+        settings: the expressions that variables are set to.
+        first: position in the call of the interface's first argument.
     """
     found = [
         node.args[place + first] for place in interface.peers if place + first < len(node.args)
@@ -56,18 +56,20 @@ def peers_pattern(node: ast.Call, interface: Interface, settings: Settings, firs
 
 
 def grid_pattern(node: ast.Call, settings: Settings) -> str:
-    """Pattern of the grid that Create_cart sets up: by the length of its dimensions."""
+    """Return the pattern of the grid that Create_cart sets up, by its number of dimensions."""
     given = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "dims")]
-    axes = {_axes(one) for expression in given for one in _settled(expression, settings)}
+    axes = {
+        _count_axes(one) for expression in given for one in _possible_values(expression, settings)
+    }
     return _GRIDS.get(axes.pop() or 0, "all_to_all") if len(axes) == 1 else "all_to_all"
 
 
 def amount_of(node: ast.Call, settings: Settings) -> Amount:
-    """How much is moved, as far as the first argument says."""
+    """Return how much is moved, as far as the first argument shows."""
     given = node.args[0] if node.args else next((one.value for one in node.keywords), None)
     if given is None:
         return "unknown"
-    choices = [given, *(one for one in _settled(given, settings) if one is not None)]
+    choices = [given, *(one for one in _possible_values(given, settings) if one is not None)]
     text = " ".join(ast.unparse(one)[:_LONGEST] for one in choices)
     if _GRADIENTS.search(text):
         return "large"
@@ -75,20 +77,20 @@ def amount_of(node: ast.Call, settings: Settings) -> Amount:
 
 
 def _choices(expression: ast.expr, settings: Settings) -> list[Words]:
-    return [_words(one) for one in _settled(expression, settings)]
+    return [_split_words(one) for one in _possible_values(expression, settings)]
 
 
-def _settled(expression: ast.expr, settings: Settings) -> Sequence[ast.expr | None]:
+def _possible_values(expression: ast.expr, settings: Settings) -> Sequence[ast.expr | None]:
     if isinstance(expression, ast.Name):
         return settings(expression.id) or [expression]
     return [expression]
 
 
-def _words(expression: ast.expr | None) -> Words:
+def _split_words(expression: ast.expr | None) -> Words:
     return _WORD.findall(ast.unparse(expression)[:_LONGEST]) if expression is not None else ["?"]
 
 
-def _axes(expression: ast.expr | None) -> int | None:
+def _count_axes(expression: ast.expr | None) -> int | None:
     if isinstance(expression, (ast.List, ast.Tuple)):
         return len(expression.elts)
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
@@ -103,7 +105,7 @@ def _axes(expression: ast.expr | None) -> int | None:
 
 
 def _is_small(expression: ast.expr) -> bool:
-    """Whether it holds a number or a few: `x.item()`, `torch.tensor([a, b])`, `torch.zeros(1)`, `3.0`."""
+    """Return whether an expression is a few numbers: `x.item()`, `torch.zeros(1)`, `3.0`."""
     if isinstance(expression, ast.Constant):
         return True
     if not isinstance(expression, ast.Call):
@@ -137,7 +139,7 @@ def _is_short(argument: ast.expr) -> bool:
 
 
 def _is_named_scalar(expression: ast.expr) -> bool:
-    """Whether it goes by a name such as loss or accuracy."""
+    """Return whether an expression has a name such as loss or accuracy."""
     name = expression
     while isinstance(name, ast.Call) and isinstance(name.func, ast.Attribute):
         name = name.func.value

@@ -1,4 +1,4 @@
-"""Which functions of a program run over and over."""
+"""The functions of a program that run over and over."""
 # pure: decides on plain values
 
 from collections.abc import Iterable
@@ -11,17 +11,17 @@ T = TypeVar("T")
 def repeating(
     functions: Iterable[T], calls: Iterable[tuple[T, T, bool]], once: Iterable[T]
 ) -> dict[T, bool | None]:
-    """For each function, whether it runs over and over.
+    """Return for each function whether it runs over and over.
 
     Args:
-        functions: all of them.
-        calls: caller, callee, and whether the call stands in a loop. Callers that are no functions
-            run once.
-        once: functions that somebody else calls once, such as main.
+        functions: all functions.
+        calls: caller, callee, and whether the call is in a loop. Callers that are not among the
+            functions run once.
+        once: functions that are called once from outside, such as main.
 
     Returns:
-        True if it is called in a loop or by one that runs over and over; False if it is called, but
-        never so; None if nothing here calls it.
+        True if it is called in a loop or by a function that runs over and over; False if it is only
+        called otherwise; None if nothing here calls it.
 
     Example:
         >>> repeating("abc", [("a", "b", True)], "a")

@@ -1,4 +1,4 @@
-"""The source files of a program, for a scan."""
+"""Reader of the source files of a program, for a scan."""
 
 import os
 import stat
@@ -13,14 +13,14 @@ MAX_TOTAL_BYTES = 64 << 20
 ENDINGS = PYTHON_ENDINGS + C_ENDINGS
 
 _LEFT_OUT = {"build", "node_modules", "site-packages", "dist-packages", "__pycache__"}
-_OF_ENVIRONMENTS = {"pyvenv.cfg", "conda-meta"}  # what a folder holds that is a virtual environment
+_ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}  # names in the folder of a virtual environment
 
 
 class Sources(Record):
-    """What was read.
+    """The source files of a program.
 
     Attributes:
-        files: sorted by path.
+        files: files in the order of their paths.
         unread: a line for each file or folder that was left out although it may matter.
     """
 
@@ -29,16 +29,16 @@ class Sources(Record):
 
 
 def read_sources(path: str) -> Sources:
-    """Read a source file, or all below a folder.
+    """Read a source file, or all source files below a folder.
 
-    Left out are hidden folders, build folders, installed packages and virtual environments, links
-    to folders, and files of other languages. The same file by several links is read once.
+    Hidden folders, build folders, installed packages, virtual environments, links to folders and
+    files of other languages are left out. A file with several links is read once.
 
     Args:
-        path: a file, or a folder.
+        path: path of a file or a folder.
 
     Raises:
-        UsageError: it cannot be read, or there is no source file.
+        UsageError: the file cannot be read, or there is no source file.
     """
     if not os.path.isdir(path):
         return Sources((_read_alone(path),), ())
@@ -49,9 +49,9 @@ def _read_alone(path: str) -> SourceFile:
     if not path.lower().endswith(ENDINGS) and os.path.exists(path):
         raise UsageError(f"{printable(path)}: no source file: known are {' '.join(ENDINGS)}")
     try:
-        return SourceFile(path, _read(path))
+        return SourceFile(path, _read_text(path))
     except OSError as problem:
-        raise UsageError(f"{printable(path)}: {_why(problem)}") from None
+        raise UsageError(f"{printable(path)}: {_reason(problem)}") from None
     except _UnfitError as problem:
         raise UsageError(f"{printable(path)}: {problem}") from None
 
@@ -59,7 +59,7 @@ def _read_alone(path: str) -> SourceFile:
 def _read_below(folder: str) -> Sources:
     files, unread, total = list[SourceFile](), list[str](), 0
     seen: set[tuple[int, int]] = set()
-    for path in _below(folder, unread):
+    for path in _find_below(folder, unread):
         try:
             facts = os.stat(path)
             if (facts.st_dev, facts.st_ino) in seen:
@@ -71,10 +71,10 @@ def _read_below(folder: str) -> Sources:
                     f"{MAX_TOTAL_BYTES >> 20} MiB"
                 )
                 break
-            files.append(SourceFile(path, _read(path)))
+            files.append(SourceFile(path, _read_text(path)))
             total += facts.st_size
         except OSError as problem:
-            unread.append(f"{printable(path)}: {_why(problem)}")
+            unread.append(f"{printable(path)}: {_reason(problem)}")
         except _UnfitError as problem:
             unread.append(f"{printable(path)}: {problem}")
     if not files and not unread:
@@ -84,14 +84,14 @@ def _read_below(folder: str) -> Sources:
     return Sources(tuple(files), tuple(unread))
 
 
-def _below(folder: str, unread: list[str]) -> Iterator[str]:
-    """Source files below a folder, in order."""
+def _find_below(folder: str, unread: list[str]) -> Iterator[str]:
+    """Yield the paths of source files below a folder, in order."""
 
     def complain(problem: OSError) -> None:
-        unread.append(f"{printable(str(problem.filename))}: {_why(problem)}")
+        unread.append(f"{printable(str(problem.filename))}: {_reason(problem)}")
 
     for directory, folders, names in os.walk(folder, onerror=complain):
-        if directory != folder and _OF_ENVIRONMENTS & {*folders, *names}:
+        if directory != folder and _ENVIRONMENT_MARKS & {*folders, *names}:
             folders.clear()
             continue
         folders[:] = sorted(
@@ -105,12 +105,12 @@ def _below(folder: str, unread: list[str]) -> Iterator[str]:
 
 
 class _UnfitError(Exception):
-    """A file that is no source code that somebody wrote: too large, or a device."""
+    """A file that cannot be source code: too large, or a pipe or device."""
 
 
-def _read(path: str) -> str:
-    """Text of a regular file, undecodable bytes as surrogates."""
-    # a pipe or a device of that name must not hold the scan up
+def _read_text(path: str) -> str:
+    """Return the text of a regular file, with undecodable bytes as surrogates."""
+    # O_NONBLOCK: opening a pipe or a device of that name must not block the scan.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -121,5 +121,5 @@ def _read(path: str) -> str:
     return raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
 
 
-def _why(problem: OSError) -> str:
+def _reason(problem: OSError) -> str:
     return os.strerror(problem.errno or 0).lower()

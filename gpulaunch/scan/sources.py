@@ -1,4 +1,4 @@
-"""The source code of a program -> the calls that make GPUs communicate, pattern, sensitivity, confidence."""
+"""The scan of a program's source code for calls that make GPUs communicate."""
 # pure: decides on plain values
 
 from collections.abc import Collection, Iterable, Sequence
@@ -15,21 +15,21 @@ _MOST_MACROS = 20_000
 def scan_sources(
     files: Iterable[SourceFile], unread: Sequence[str] = (), known_modules: Collection[str] = ()
 ) -> Scan:
-    r"""Find what makes GPUs communicate, without running or compiling anything.
+    """Find the calls that make GPUs communicate, without running or compiling anything.
 
-    Python is read by its syntax tree, C, C++ and CUDA by tokens; an import, a comment, a string or
-    a declaration is no call. Nothing that a file holds makes this fail: what cannot be understood
-    becomes a warning.
+    Python is read as a syntax tree, C, C++ and CUDA as tokens; an import, a comment, a string or a
+    declaration is no call. No contents of a file make this fail: what cannot be understood becomes
+    a warning.
 
     Args:
-        files: of one program; their endings tell the language.
-        unread: warnings about files that could not be read, which make the result less sure.
+        files: files of one program; their endings tell the language.
+        unread: warnings about files that could not be read, which lower the confidence.
         known_modules: Python modules that are known not to make GPUs communicate, such as those of
-            the standard library; of others that are neither scanned nor known here the result says
-            so.
+            the standard library; the result names modules that are neither scanned nor known.
 
     Returns:
-        Calls in the order of the files, then by line; one of a name on each line.
+        Calls in the order of the files, then by line, one per name and line, with the pattern, the
+        sensitivity and the confidence.
 
     Source: mapa-sc21 3.1: communication patterns by identifying the calls of NCCL, cudaMemcpyPeer
         and MPI, their graphs combined; 2.3 for sensitivity.
@@ -37,8 +37,9 @@ def scan_sources(
     Cost: about 4 s for 1 MB of C, 0.6 s for 1 MB of Python.
 
     Example:
-        >>> scan_sources([SourceFile("a.py", "import torch.distributed as d\nd.all_reduce(x)\n")]).calls
-        (Call(file='a.py', line=2, api='torch.distributed.all_reduce', pattern='ring'),)
+        >>> program = SourceFile("a.py", "import torch.distributed as d; d.all_reduce(x)")
+        >>> scan_sources([program]).calls
+        (Call(file='a.py', line=1, api='torch.distributed.all_reduce', pattern='ring'),)
     """
     sources = list(files)
     units = {
@@ -56,12 +57,12 @@ def scan_sources(
         if unit is None:
             readings.append((file.path, read_python(file.path, file.text, modules)))
         else:
-            readings.append((file.path, read_c(unit, _included(unit, headers), names)))
+            readings.append((file.path, read_c(unit, _included_macros(unit, headers), names)))
     return verdict(readings, unread)
 
 
-def _included(unit: Unit, headers: dict[str, Unit]) -> list[Macro]:
-    """Macros of the scanned headers that a file includes, also by way of others."""
+def _included_macros(unit: Unit, headers: dict[str, Unit]) -> list[Macro]:
+    """Return the macros of the scanned headers that a file includes, directly or indirectly."""
     found: list[Macro] = []
     seen: set[str] = set()
     left = list(unit.includes)

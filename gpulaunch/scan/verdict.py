@@ -1,4 +1,4 @@
-"""From the calls of all files to one pattern, one word on sensitivity, and how sure both are."""
+"""The verdict on all files of a program: one pattern, its sensitivity and the confidence."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
@@ -7,23 +7,23 @@ from gpulaunch.profiles.confidence import Confidence, weakest
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.scan.call import Call, Doubt, Reading, Scan, Use
 
-_ASSUMED = "all_to_all"  # of a job of which nothing is known (mapa-sc21 3.1)
+_ASSUMED = "all_to_all"  # pattern of a job of which nothing is known (mapa-sc21 3.1)
 _MOST_SHOWN = 3
 _MOST_NAMED = 5  # modules or headers
 _SETTERS = ("Create_cart", "Cart_create")
 
 
 def verdict(readings: Sequence[tuple[str, Reading]], unread: Sequence[str]) -> Scan:
-    """What all files of a program say together.
+    """Combine the findings in all files of a program.
 
     Args:
-        readings: path and what the file says.
+        readings: path and findings of each file.
         unread: warnings about files that could not be read.
     """
     grids = [reading.grid for _, reading in readings if reading.grid]
     grid = union(grids) if grids else ""
     found = [
-        (path, use, _pattern(use, reading.uses, grid))
+        (path, use, _pattern_of(use, reading.uses, grid))
         for path, reading in readings
         for use in reading.uses
     ]
@@ -31,21 +31,21 @@ def verdict(readings: Sequence[tuple[str, Reading]], unread: Sequence[str]) -> S
     understood = sum(not reading.warnings for _, reading in readings)
     patterns = [pattern for _, _, pattern in found]
     uses = [use for _, use, _ in found]
-    sensitive, why = _sensitive(uses)
-    confidence, doubtful = _confidence(found, grid, readings, len(warnings), understood)
+    sensitive, why = _judge_sensitivity(uses)
+    confidence, doubtful = _judge_confidence(found, grid, readings, len(warnings), understood)
     return Scan(
         tuple(Call(path, use.line, use.name, pattern) for path, use, pattern in found),
         union(patterns),
         sensitive,
         confidence,
-        tuple(dict.fromkeys([*_about_union(found), why, *doubtful])),
+        tuple(dict.fromkeys([*_explain_union(found), why, *doubtful])),
         warnings,
         understood,
     )
 
 
-def _pattern(use: Use, others: Sequence[Use], grid: str) -> str:
-    """Pattern of one call: what it does not tell itself, a grid does, or it is taken to be all-to-all."""
+def _pattern_of(use: Use, others: Sequence[Use], grid: str) -> str:
+    """Return the pattern of one call: its own, else that of a grid, else all-to-all."""
     if use.pattern:
         return use.pattern
     if use.name.endswith("batch_isend_irecv"):
@@ -58,23 +58,19 @@ def _pattern(use: Use, others: Sequence[Use], grid: str) -> str:
     return grid or _ASSUMED
 
 
-def _about_union(found: Sequence[tuple[str, Use, str]]) -> list[str]:
+def _explain_union(found: Sequence[tuple[str, Use, str]]) -> list[str]:
     patterns = {pattern: None for _, _, pattern in found}
     if len(patterns) < 2:
         return []
-    reasons = [
-        (
-            f"{_listed(list(patterns))} together: {union(list(patterns))} is the smallest pattern that "
-            "has all edges"
-        )
-    ]
+    names, together = _join_names(list(patterns)), union(list(patterns))
+    reasons = [f"{names} together: {together} is the smallest pattern that has all edges"]
     large = [pattern for _, use, pattern in found if not _is_small(use)]
-    if large and union(large) != union(list(patterns)):
+    if large and union(large) != together:
         reasons.append(f"without the calls that move little it would be {union(large)}")
     return reasons
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
@@ -82,25 +78,28 @@ def _is_small(use: Use) -> bool:
     return use.amount == "small" or (use.interface.traffic == "small" and use.amount != "large")
 
 
-def _sensitive(uses: Sequence[Use]) -> tuple[bool | None, str]:
-    """Whether links matter: much is moved, and often.
+def _judge_sensitivity(uses: Sequence[Use]) -> tuple[bool | None, str]:
+    """Return whether links matter, and why: they do if much data is moved, and often.
 
-    Source: mapa-sc21 2.3, Figures 2a and 5: transfers under about 10^5 bytes do not make use of
-        fast links, and neither do too few of them.
+    Source: mapa-sc21 2.3, Figures 2a and 5: transfers under about 10^5 bytes do not gain from fast
+        links, and neither do too few of them.
     """
     if not uses:
         return False, "no call moves data between GPUs"
     judged = [(use, _matters(use)) for use in uses]
     heavy = [use.name for use, matters in judged if matters]
     if heavy:
-        return True, f"much data in each iteration: {_shown(heavy)}"
+        return True, f"much data in each iteration: {_join_first(heavy)}"
     unknown = [use.name for use, matters in judged if matters is None]
     if unknown:
-        return None, f"how much, or how often, does not show in the source: {_shown(unknown)}"
-    return False, f"little data, or not in each iteration: {_shown([use.name for use in uses])}"
+        return None, f"how much, or how often, does not show in the source: {_join_first(unknown)}"
+    return (
+        False,
+        f"little data, or not in each iteration: {_join_first([use.name for use in uses])}",
+    )
 
 
-def _shown(names: Sequence[str]) -> str:
+def _join_first(names: Sequence[str]) -> str:
     different = list(dict.fromkeys(names))
     more = f" and {len(different) - _MOST_SHOWN} more" if len(different) > _MOST_SHOWN else ""
     return ", ".join(different[:_MOST_SHOWN]) + more
@@ -125,11 +124,11 @@ def _matters(use: Use) -> bool | None:
 
 
 def _is_collective(use: Use) -> bool:
-    """Its pattern follows from its name: it is no send to one peer, whose size may be anything."""
+    """Return whether the name alone tells the pattern, unlike that of a send to one peer."""
     return bool(use.interface.pattern) and use.interface.sure == "certain"
 
 
-def _confidence(
+def _judge_confidence(
     found: Sequence[tuple[str, Use, str]],
     grid: str,
     readings: Sequence[tuple[str, Reading]],
@@ -144,36 +143,29 @@ def _confidence(
         reasons.append(("guess", "no file was understood"))
     for _, reading in readings:
         reasons += reading.doubts if found else reading.unseen
-    if not found:  # hardly a program imports nothing that is not known
-        reasons += _unknown([reading for _, reading in readings])
+    if not found:  # with calls, unknown imports are not mentioned: nearly every program has some
+        reasons += _doubt_unknown([reading for _, reading in readings])
     return weakest(sure for sure, _ in reasons), list(
         dict.fromkeys(reason for _, reason in reasons)
     )
 
 
-def _unknown(readings: Sequence[Reading]) -> Iterator[Doubt]:
-    """Modules and headers of which nothing is known, those of all files together."""
+def _doubt_unknown(readings: Sequence[Reading]) -> Iterator[Doubt]:
+    """Yield doubts about unknown modules and headers, those of all files together."""
     modules = list(dict.fromkeys(name for reading in readings for name in reading.modules))
     headers = list(dict.fromkeys(name for reading in readings for name in reading.headers))
     if modules:
-        yield (
-            "likely",
-            f"what {_counted(modules)} {'do' if len(modules) > 1 else 'does'} is not known",
-        )
+        verb = "do" if len(modules) > 1 else "does"
+        yield "likely", f"what {_join_and_count(modules)} {verb} is not known"
     if headers:
-        yield (
-            "likely",
-            (
-                f"what {_counted(headers)} {'bring' if len(headers) > 1 else 'brings'} in is not "
-                "scanned"
-            ),
-        )
+        verb = "bring" if len(headers) > 1 else "brings"
+        yield "likely", f"what {_join_and_count(headers)} {verb} in is not scanned"
 
 
-def _counted(names: Sequence[str]) -> str:
-    """The first few, and how many there are besides: "a, b and 3 more"."""
+def _join_and_count(names: Sequence[str]) -> str:
+    """Join the first few names and count the rest: "a, b and 3 more"."""
     more = len(names) - _MOST_NAMED
-    return f"{', '.join(names[:_MOST_NAMED])} and {more} more" if more > 0 else _listed(names)
+    return f"{', '.join(names[:_MOST_NAMED])} and {more} more" if more > 0 else _join_names(names)
 
 
 def _doubts_of(use: Use, grid: str) -> list[Doubt]:

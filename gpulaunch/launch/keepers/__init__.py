@@ -1,6 +1,7 @@
-"""Keepers: what holds a lease from before it is taken until it is released.
+"""Keepers, which hold a lease from before it is taken until it is released.
 
-A process, a container or a share group holds it; run() speaks to all three by one protocol.
+There are keepers for a process, a container and a member of a share group; run() uses them through
+one protocol.
 """
 
 from collections.abc import Sequence
@@ -53,10 +54,10 @@ def keeper_for(launch: Launch, table: Table, record: Draft, share: "Share | None
     """Make the keeper of a lease that is about to be taken.
 
     Args:
-        launch: what is to run.
-        table: where the lease will stand.
-        record: of the lease; still a draft.
-        share: the job's part of the GPUs if it shares them.
+        launch: the launch to run.
+        table: the allocation table.
+        record: draft of the lease's record.
+        share: the job's part of the GPUs, or None if it does not share them.
     """
     if share is not None and share.pipe_directory is not None:
         from gpulaunch.launch.keepers.shared import SharedKeeper  # late: few launches share

@@ -22,9 +22,9 @@ class ContainerKeeper(ProcessKeeper):
     A container is a child of its engine, not of the docker command, and may outlive it.
 
     Args:
-        launch: what is to run, with its container.
-        table: where the lease will stand.
-        record: of the lease; still a draft.
+        launch: the launch to run, with its container.
+        table: the allocation table.
+        record: draft of the lease's record.
         before_kill: called once with processes that outlive the grace, before they are killed.
         spared: pids of companions that are no left-overs of the job.
     """
@@ -72,7 +72,7 @@ class ContainerKeeper(ProcessKeeper):
         return self._watcher.pids()
 
     def end(self) -> int:
-        """End the containers through their engine, and the docker command."""
+        """End the containers through their engine, and the docker command; return its status."""
         try:
             self._watcher.end(self._job.process)
         except FailedError as problem:

@@ -28,9 +28,9 @@ class ProcessKeeper:
     """The job as a child of this process, forked but not started.
 
     Args:
-        launch: what is to run.
-        table: where the lease will stand.
-        record: of the lease; still a draft. The job inherits its lock.
+        launch: the launch to run.
+        table: the allocation table.
+        record: draft of the lease's record, whose lock the job inherits.
         before_kill: called once with processes that outlive the grace, before they are killed.
         spared: pids of companions that are no left-overs of the job.
     """
@@ -71,7 +71,7 @@ class ProcessKeeper:
         return self._job.stopped_s
 
     def dismiss(self) -> None:
-        """End the child without ever having been the job."""
+        """End the child without starting the job."""
         self._job.dismiss()
         self._dismiss_companions()
 
@@ -148,7 +148,7 @@ class ProcessKeeper:
             if lease.id not in other.ancestors:
                 continue
             spared |= {process.pid for process in (other.launcher, other.job) if state_of(process)}
-            if other.engine is not None:  # a container's may be held by its companion alone
+            if other.engine is not None:  # a container's lease may be held by its companion alone
                 spared |= holders_of(self._table.path_of(other))
 
         def left_overs() -> set[int]:

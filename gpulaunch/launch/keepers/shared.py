@@ -17,9 +17,9 @@ class SharedKeeper:
     """A process or container whose job is a member of a share group.
 
     Args:
-        launch: what is to run.
-        table: where the lease will stand.
-        record: of the lease; still a draft.
+        launch: the launch to run.
+        table: the allocation table.
+        record: draft of the lease's record.
         share: the job's part of the GPUs, with a pipe directory.
     """
 

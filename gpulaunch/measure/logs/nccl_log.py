@@ -1,8 +1,8 @@
-"""A run's NCCL_DEBUG=INFO log: what it called, how much it moved, and over which rings and trees.
+"""Reader of a run's NCCL_DEBUG=INFO log: calls, message sizes, rings and trees.
 
-Read are the lines of NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH as NCCL 2.4 to 2.28 prints them, those of
-all ranks mixed, with other programs' output between them. A log of a run is what ranks printed
-through one pipe: lines may be torn, glued together, coloured, and hold bytes that are no text.
+It reads the lines of NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH as NCCL 2.4 to 2.28 prints them, those of
+all ranks mixed, with other programs' output between them. All ranks print through one pipe: lines
+may be torn, glued together, coloured, and hold bytes that are no text.
 """
 # pure: decides on plain values
 
@@ -14,26 +14,28 @@ from collections.abc import Iterable
 from gpulaunch.records import Record, replace
 
 LARGE_BYTES = 100_000
-"""From such messages on fast links pay (mapa-sc21 2.3 and Figure 2a)."""
+"""Least size of messages that gain from fast links (mapa-sc21 2.3 and Figure 2a)."""
 
 _TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-"""By ncclDataType_t: int8, uint8, int32, uint32, int64, uint64, float16, 32, 64, bfloat16,
+"""Sizes by ncclDataType_t: int8, uint8, int32, uint32, int64, uint64, float16, 32, 64, bfloat16,
 float8e4m3, float8e5m2.
 """
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CALL = re.compile(
-    r"(?P<name>[A-Za-z]{1,30}): opCount [0-9a-f]{1,16} sendbuff \S{1,20} recvbuff \S{1,20} count (?P<count>\d{1,19})"
-    r" datatype (?P<type>\d{1,3}) op \d{1,9} root (?P<root>-?\d{1,9}) comm (?P<comm>0x[0-9a-f]{1,16})"
-    r" \[nranks=(?P<ranks>\d{1,7})\]"
+    r"(?P<name>[A-Za-z]{1,30}): opCount [0-9a-f]{1,16} sendbuff \S{1,20} recvbuff \S{1,20}"
+    r" count (?P<count>\d{1,19}) datatype (?P<type>\d{1,3}) op \d{1,9} root (?P<root>-?\d{1,9})"
+    r" comm (?P<comm>0x[0-9a-f]{1,16}) \[nranks=(?P<ranks>\d{1,7})\]"
 )
 _PREFIX = re.compile(
-    r"(?P<host>[^\s:]{1,255}):(?P<pid>\d{1,10}):\d{1,10} \[(?P<device>\d{1,4})\] NCCL INFO (?:\[[^\]]{1,20}\] )?$"
+    r"(?P<host>[^\s:]{1,255}):(?P<pid>\d{1,10}):\d{1,10} \[(?P<device>\d{1,4})\] NCCL INFO"
+    r" (?:\[[^\]]{1,20}\] )?$"
 )
 _COMM = re.compile(
-    r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) n[rR]anks (?P<ranks>\d{1,7}) cudaDev (?P<device>\d{1,4})"
-    r"(?: nvmlDev \d{1,4})?(?: busId (?P<bus>[0-9a-f]{1,16}))?(?: commId (?P<id>0x[0-9a-f]{1,16}))?"
-    r"(?: parent (?P<parent>0x[0-9a-f]{1,16}) (?:split|child)Count (?P<split>\d{1,9}) color (?P<color>-?\d{1,10}))?"
+    r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) n[rR]anks (?P<ranks>\d{1,7})"
+    r" cudaDev (?P<device>\d{1,4})(?: nvmlDev \d{1,4})?(?: busId (?P<bus>[0-9a-f]{1,16}))?"
+    r"(?: commId (?P<id>0x[0-9a-f]{1,16}))?(?: parent (?P<parent>0x[0-9a-f]{1,16})"
+    r" (?:split|child)Count (?P<split>\d{1,9}) color (?P<color>-?\d{1,10}))?"
 )
 _CHANNEL = re.compile(r"NCCL INFO Channel \d{1,4}/\d{1,4} :(?P<order>(?: +\d{1,5}){2,64})\s*$")
 _RING = re.compile(
@@ -50,15 +52,15 @@ _TIME = re.compile(
     r"(?P<year>[12]\d{3})-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])[ T]"
     r"(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d)(?P<part>[.,]\d{1,9})?"
 )
-_BEFORE = 400  # characters before a message that can be its prefix
+_BEFORE = 400  # characters before a message that are searched for its prefix
 
 
 class Endpoint(Record):
     """One rank's side of a communicator.
 
     Attributes:
-        host: name of its machine; "" if the line had lost its beginning.
-        pid: of its process, as text.
+        host: name of the rank's machine; "" if the beginning of the line was lost.
+        pid: its process id, as text.
         comm: address of the communicator in that process.
     """
 
@@ -68,14 +70,14 @@ class Endpoint(Record):
 
 
 class Member(Record):
-    """What the log says of one rank's side of a communicator.
+    """A rank of a communicator.
 
     Attributes:
-        rank: of this side in the communicator.
-        ranks: how many it has.
-        gpu: machine and bus id, or where that is missing process and device number.
-        group: the same for all its sides: NCCL's id of it, or where it was split off from; what is
-            known, if neither.
+        rank: number of the rank in the communicator.
+        ranks: number of ranks of the communicator.
+        gpu: machine and bus id; without a bus id, process and device number.
+        group: identity of the communicator, equal for all its ranks: NCCL's id of it, or what it
+            was split off from; its number of ranks, if neither is known.
     """
 
     rank: int
@@ -88,12 +90,12 @@ class Call(Record):
     """All calls of one kind and size by one rank.
 
     Attributes:
-        name: such as "AllReduce" or "Send".
-        endpoint: who called.
-        ranks: of the communicator.
-        message_bytes: size as nccl-tests count it: of the whole buffer, of which each rank has a
-            part in an AllGather.
-        peer: of Send and Recv, and the root of others: a rank in the communicator.
+        name: name of the function, such as "AllReduce" or "Send".
+        endpoint: the caller's side of the communicator.
+        ranks: number of ranks of the communicator.
+        message_bytes: size as nccl-tests count it: that of the whole buffer, of which each rank has
+            a part in an AllGather.
+        peer: rank in the communicator: the peer of Send and Recv, the root of other functions.
     """
 
     name: str
@@ -104,20 +106,22 @@ class Call(Record):
 
 
 class NcclLog(Record):
-    """What a log tells.
+    """The contents of a log.
 
     Attributes:
-        version: NCCL's; None if it is not there.
-        lines: how many NCCL printed.
-        damaged: messages of calls that cannot be read: torn, or of an unknown data type.
-        calls: how often each call was made.
-        first_lines: name of a call -> the line where it first stands, from 1 on.
-        members: what is known of communicators.
-        gpus: how many GPUs' calls are in the log.
-        rings: orders of ranks, and how many channels use each, the most used first.
-        trees: edges between ranks, and how many channels use each such tree.
-        ways: how ranks are connected, such as "P2P", "SHM" or "NET", and how many connections are.
-        duration_s: from the first to the last call that has a time; None if fewer than two have.
+        version: version of NCCL; None if the log does not have it.
+        lines: number of lines of NCCL.
+        damaged: number of calls that cannot be read: torn, or of an unknown data type.
+        calls: number of times that each call was made.
+        first_lines: line where each function first appears, from 1 on, by its name.
+        members: known ranks of communicators.
+        gpus: number of GPUs whose calls are in the log.
+        rings: orders of ranks with their number of channels, the most used first.
+        trees: edges of each tree with its number of channels, the most used first.
+        ways: transports between ranks, such as "P2P", "SHM" or "NET", with their number of
+            connections.
+        duration_s: seconds from the first to the last call that has a time; None if fewer than two
+            have.
     """
 
     version: str | None
@@ -134,10 +138,10 @@ class NcclLog(Record):
 
 
 def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
-    """Read a log; what is not NCCL's is passed over.
+    """Read a log; lines that are not NCCL's are skipped.
 
     Args:
-        lines: in any encoding that has ASCII in it.
+        lines: lines of text, or bytes in any encoding that contains ASCII.
 
     Cost: about 8 us a line of NCCL's.
     """
@@ -150,7 +154,7 @@ def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
 
 
 class _Reader:
-    """What was found so far."""
+    """A reader that collects what the lines of a log say."""
 
     def __init__(self) -> None:
         self.version: str | None = None
@@ -166,16 +170,18 @@ class _Reader:
         self.times: list[float] = []
 
     def read(self, number: int, line: str) -> None:
-        """Take in one line."""
+        """Read one line."""
         self.lines += 1
         announced = line.count(": opCount ")
         if announced:
-            found = [match for match in _CALL.finditer(line) if self._call(number, line, match)]
+            found = [
+                match for match in _CALL.finditer(line) if self._count_call(number, line, match)
+            ]
             self.damaged += announced - len(found)
         elif "cudaDev" in line:
-            self._member(line)
+            self._note_member(line)
         elif "Channel" in line or "Ring" in line:
-            self._ring(line)
+            self._note_ring(line)
         elif "Trees" in line:
             for tree in _TREE.finditer(line):
                 rank, up = int(tree["rank"]), int(tree["up"])
@@ -183,8 +189,8 @@ class _Reader:
         elif version := _VERSION.search(line):
             self.version = version["version"]
 
-    def _call(self, number: int, line: str, match: re.Match[str]) -> bool:
-        """Count one call; False if its size cannot be known."""
+    def _count_call(self, number: int, line: str, match: re.Match[str]) -> bool:
+        """Count one call; return False if its size is unknown."""
         kind, ranks = int(match["type"]), int(match["ranks"])
         if kind >= len(_TYPE_BYTES) or not ranks:
             return False
@@ -210,11 +216,11 @@ class _Reader:
         if prefix:
             self.devices.add((host, pid, device))
             if time := _TIME.search(before):
-                self.times.append(_seconds(time))
+                self.times.append(_to_seconds(time))
         return True
 
-    def _member(self, line: str) -> None:
-        """A rank that joined a communicator."""
+    def _note_member(self, line: str) -> None:
+        """Note a rank that joined a communicator."""
         found = _COMM.search(line)
         before, info, _ = line[: found.start()].rpartition("NCCL INFO ") if found else ("", "", "")
         prefix = _PREFIX.search(before[-_BEFORE:] + info)
@@ -227,13 +233,13 @@ class _Reader:
             else (f"{prefix['host']} {prefix['pid']}", found["device"])
         )
         known = self.members.get(endpoint)
-        group = self._group(found, endpoint)
+        group = self._identify_group(found, endpoint)
         if known and known.ranks == int(found["ranks"]) and len(known.group) > len(group):
             group = known.group
         self.members[endpoint] = Member(int(found["rank"]), int(found["ranks"]), gpu, group)
 
-    def _group(self, found: re.Match[str], endpoint: Endpoint) -> tuple[str, ...]:
-        """What tells one communicator from others."""
+    def _identify_group(self, found: re.Match[str], endpoint: Endpoint) -> tuple[str, ...]:
+        """Return the identity of a communicator, as far as the line has it."""
         if found["id"]:
             return ("id", found["id"])
         if found["parent"]:
@@ -241,22 +247,21 @@ class _Reader:
             return ("split", *(parent.group if parent else ()), found["split"], found["color"])
         return (found["ranks"],)
 
-    def _ring(self, line: str) -> None:
-        """A ring as rank 0 prints it, one rank's place in a ring, or a connection."""
+    def _note_ring(self, line: str) -> None:
+        """Note a ring as rank 0 prints it, one rank's place in a ring, or a connection."""
         if channel := _CHANNEL.search(line):
             order = tuple(map(int, channel["order"].split()))
-            if sorted(order) == list(
-                range(len(order))
-            ):  # NCCL cuts off what is longer than its buffer
-                self.channels[_turned(order)] += 1
+            # A ring that is longer than NCCL's line buffer is cut off.
+            if sorted(order) == list(range(len(order))):
+                self.channels[_rotate_to_zero(order)] += 1
         elif ring := _RING.search(line):
             self.nexts.setdefault(ring["channel"], {})[int(ring["rank"])] = int(ring["next"])
         elif via := _VIA.search(line):
             self.ways[via["way"]] += 1
 
     def log(self) -> NcclLog:
-        """All of it."""
-        rings = self.channels or Counter(filter(None, map(_closed, self.nexts.values())))
+        """Return all that was read."""
+        rings = self.channels or Counter(filter(None, map(_close_ring, self.nexts.values())))
         trees = Counter(tuple(sorted(edges)) for edges in self.ups.values())
         duration = max(self.times) - min(self.times) if len(self.times) > 1 else None
         return NcclLog(
@@ -274,22 +279,23 @@ class _Reader:
         )
 
 
-def _turned(order: tuple[int, ...]) -> tuple[int, ...]:
-    """A ring from rank 0 on."""
+def _rotate_to_zero(order: tuple[int, ...]) -> tuple[int, ...]:
+    """Rotate a ring so that it begins at rank 0."""
     at = order.index(0)
     return order[at:] + order[:at]
 
 
-def _closed(nexts: dict[int, int]) -> tuple[int, ...]:
-    """A ring of each rank's successor; () if it does not close over all of them."""
+def _close_ring(nexts: dict[int, int]) -> tuple[int, ...]:
+    """Return the ring of each rank's successor; () if it does not close over all ranks."""
     order = [0]
     while (following := nexts.get(order[-1], 0)) and len(order) < len(nexts):
         order.append(following)
-    return tuple(order) if len({*order}) == len(nexts) > 1 and nexts.get(order[-1]) == 0 else ()
+    is_complete = len({*order}) == len(nexts) > 1
+    return tuple(order) if is_complete and nexts.get(order[-1]) == 0 else ()
 
 
-def _seconds(time: re.Match[str]) -> float:
-    """A time as seconds from some beginning."""
+def _to_seconds(time: re.Match[str]) -> float:
+    """Convert a time to seconds, for differences only: the time zone is unknown."""
     whole = calendar.timegm(
         tuple(int(time[name]) for name in ("year", "month", "day", "hour", "minute", "second"))
     )

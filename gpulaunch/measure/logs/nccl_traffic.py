@@ -1,4 +1,4 @@
-"""What the calls in an NCCL log say of a job: its pattern, and whether faster links make it faster."""
+"""The communication pattern and link sensitivity of a job, from the calls in its NCCL log."""
 # pure: decides on plain values
 
 from collections import Counter, defaultdict
@@ -17,32 +17,31 @@ from gpulaunch.typing import Any
 
 FAST_GB_PER_S = 50.0
 SLOW_GB_PER_S = 12.0
-"""A double NVLink and PCIe of the DGX-1 (mapa-sc21 Table 1)."""
+"""Bandwidths of a double NVLink and of PCIe in the DGX-1 (mapa-sc21 Table 1)."""
 
 LEAST_SLOWDOWN = 0.05
-"""A job that cannot lose so much between these two is not sensitive. Ours: mapa-sc21 4 calls a measured 3 % so; this is
-an estimate, and an upper bound at that."""
+"""Least possible slowdown, from the fast to the slow bandwidth, of a sensitive job. Our choice:
+mapa-sc21 4 takes a measured 3 %; this is an estimate, and an upper bound at that.
+"""
 
 LEAST_GB_PER_S = LEAST_SLOWDOWN / (1 / SLOW_GB_PER_S - 1 / FAST_GB_PER_S)
-"""What a GPU sends in large messages, on average over the run, from which the job is sensitive: 0.79 GB/s.
+"""Least average rate of a GPU's large messages in a sensitive job: 0.79 GB/s.
 
-Each GB takes 63 ms longer over PCIe than over the double NVLink. A job that sends so much each
-second loses 5 % if it can do nothing else meanwhile, and less if it can.
+Each GB takes 63 ms longer over PCIe than over the double NVLink. A job that sends at this rate
+loses 5 % if it cannot compute meanwhile, and less if it can.
 """
 
 LEAST_DURATION_S = 10.0
-"""NCCL's times have no fractions of a second, unless asked for; over so long that is 10 % at most.
-
-Ours.
+"""Least duration for which a rate is computed: NCCL's times are whole seconds by default, an error
+of 10 % at most over this duration. Our choice.
 """
 
 LEAST_CALLS = 100
-"""Where the log has no times: fewer large messages of a GPU are no evidence of a steady load.
-
-Ours.
+"""Least number of large messages per GPU that is evidence of a steady load, in a log without times.
+Our choice.
 """
 
-_FIRMLY = 2.0  # so many times over or under the bound is more than a guess
+_FIRMLY = 2.0  # a rate this factor above or below the bound is more than a guess
 _RINGS = ("AllReduce", "AllGather", "AllGatherV", "ReduceScatter", "Broadcast", "Reduce")
 _EVERYONE = ("AlltoAll", "AllToAll", "AlltoAllv", "AllToAllv")
 _ONE_ROOT = ("Gather", "Scatter")
@@ -54,15 +53,15 @@ class Collective(Record):
     """All calls of one function.
 
     Attributes:
-        name: such as "AllReduce".
-        line: of the log, where it first stands.
-        pattern: whom it makes talk.
-        ranks: of the largest communicator it was called on.
-        calls: of all ranks in the log.
-        message_bytes: average, as nccl-tests count a message.
-        large_calls: those of LARGE_BYTES and more.
-        sizes: message sizes and how often each occurred, ascending.
-        sent_gb: what the ranks in the log sent for it, if NCCL uses rings.
+        name: name of the function, such as "AllReduce".
+        line: line of the log where it first appears.
+        pattern: name of the pattern between ranks that it causes.
+        ranks: number of ranks of the largest communicator it was called on.
+        calls: number of calls by all ranks in the log.
+        message_bytes: average message size, as nccl-tests count it.
+        large_calls: number of calls of LARGE_BYTES and more.
+        sizes: message sizes with their number of calls, ascending.
+        sent_gb: GB that the ranks in the log sent for it, if NCCL uses rings.
     """
 
     name: str
@@ -77,21 +76,22 @@ class Collective(Record):
 
 
 class Communication(Record):
-    """What a log says of the job.
+    """The communication of a job, as its log shows it.
 
     Attributes:
-        ranks: how many it has.
+        ranks: number of ranks of the job.
         collectives: all functions, the one that moves most first.
-        pattern: the union of the graphs of all functions that move more than NOISE_SHARE of all.
-        edges: GB between ranks, where not all of them talk in the same way; () otherwise, or if not
-            known.
-        calls_per_gpu: that move something to another GPU.
-        message_bytes: average of all these.
-        gb_per_s: what each GPU sent in large messages, on average; None if the log has no times.
-        sensitive: whether faster links make it faster; None if the log cannot tell.
-        confidence: of both: the weaker one.
-        pattern_confidence: of the pattern alone.
-        reasons: plain sentences.
+        pattern: the union of the graphs of all functions that move more than NOISE_SHARE of all
+            bytes.
+        edges: GB between ranks, if the calls do not all involve all ranks; () otherwise, or if
+            unknown.
+        calls_per_gpu: number of calls that move data to another GPU.
+        message_bytes: average message size of these calls.
+        gb_per_s: average rate that each GPU sent in large messages; None if the log has no times.
+        sensitive: whether faster links make the job faster; None if the log does not show it.
+        confidence: the weaker confidence of pattern and sensitivity.
+        pattern_confidence: confidence of the pattern alone.
+        reasons: sentences for the user.
     """
 
     ranks: int
@@ -108,14 +108,14 @@ class Communication(Record):
 
 
 def communication(log: NcclLog, name: str) -> Communication:
-    """The pattern and sensitivity of the job that left a log.
+    """Return the pattern and sensitivity of the job that left a log.
 
     Args:
         log: from read_nccl_log.
         name: what errors call the file.
 
     Raises:
-        UsageError: there is no call in it.
+        UsageError: the log has no calls.
 
     Source: mapa-sc21 2.3: fast links pay for messages of 10^5 bytes and more, if there are enough
         of them; 3.1: the graphs of all calls are united. The paper has no bound for "enough";
@@ -128,20 +128,20 @@ def communication(log: NcclLog, name: str) -> Communication:
     ranks = max(
         [1, *(call.ranks for call in moving), *(member.ranks for member in log.members.values())]
     )
-    collectives = _collectives(log, moving)
-    pattern, edges, sure, why = _pattern(log, ranks, moving, collectives)
-    rate = _rate(log, moving)
+    collectives = _find_collectives(log, moving)
+    pattern, edges, sure, why = _find_pattern(log, ranks, moving, collectives)
+    rate = _large_gb_per_s(log, moving)
     calls = sum(count for call, count in moving.items() if call.name != "Recv")
-    mean = _mean(moving)
+    mean = _mean_message_bytes(moving)
     large = sum(
         count
         for call, count in moving.items()
         if call.name != "Recv" and call.message_bytes >= LARGE_BYTES
     )
     sensitive, certainty, because = (
-        _sensitive(mean, large / log.gpus, rate) if moving else (False, sure, "")
+        _judge_sensitivity(mean, large / log.gpus, rate) if moving else (False, sure, "")
     )
-    reasons = [text for text in (why, because, *_doubts(log, ranks)) if text]
+    reasons = [text for text in (why, because, *_describe_gaps(log, ranks)) if text]
     return Communication(
         ranks,
         collectives,
@@ -158,7 +158,7 @@ def communication(log: NcclLog, name: str) -> Communication:
 
 
 def nccl_document(log: NcclLog, found: Communication, file: str) -> dict[str, Any]:
-    """What `--scan-nccl-log --json` prints: the keys of a source scan, and what only a log knows.
+    """Return the document of `--scan-nccl-log --json`: the keys of a source scan, and more.
 
     Args:
         log: from read_nccl_log.
@@ -197,10 +197,10 @@ def nccl_document(log: NcclLog, found: Communication, file: str) -> dict[str, An
     }
 
 
-def _sent(call: Call) -> float:
-    """Bytes that a rank sends for a call; on average, where the root's part differs.
+def _sent_bytes(call: Call) -> float:
+    """Return the bytes that a rank sends for a call; on average, where the root's part differs.
 
-    Source: nccl-tests' doc/PERFORMANCE.md, whose bus bandwidth counts the same.
+    Source: nccl-tests' doc/PERFORMANCE.md, whose bus bandwidth counts these bytes.
     """
     ranks, size = call.ranks, call.message_bytes
     if call.name == "AllReduce":
@@ -210,15 +210,15 @@ def _sent(call: Call) -> float:
     return 0.0 if call.name == "Recv" else float(size)
 
 
-def _collectives(log: NcclLog, moving: dict[Call, int]) -> tuple[Collective, ...]:
+def _find_collectives(log: NcclLog, moving: dict[Call, int]) -> tuple[Collective, ...]:
     by_name: dict[str, list[tuple[Call, int]]] = defaultdict(list)
     for call, count in moving.items():
         by_name[call.name].append((call, count))
-    found = [_collective(name, log.first_lines[name], calls) for name, calls in by_name.items()]
+    found = [_sum_up(name, log.first_lines[name], calls) for name, calls in by_name.items()]
     return tuple(sorted(found, key=lambda one: (-one.sent_gb, one.name)))
 
 
-def _collective(name: str, line: int, calls: Sequence[tuple[Call, int]]) -> Collective:
+def _sum_up(name: str, line: int, calls: Sequence[tuple[Call, int]]) -> Collective:
     sizes: Counter[int] = Counter()
     for call, count in calls:
         sizes[call.message_bytes] += count
@@ -232,14 +232,14 @@ def _collective(name: str, line: int, calls: Sequence[tuple[Call, int]]) -> Coll
         fsum(size * count for size, count in sizes.items()) / number,
         sum(count for size, count in sizes.items() if size >= LARGE_BYTES),
         tuple(sorted(sizes.items())),
-        fsum(_sent(call) * count for call, count in calls) / 1e9,
+        fsum(_sent_bytes(call) * count for call, count in calls) / 1e9,
     )
 
 
 def _pattern_of(name: str, calls: Sequence[tuple[Call, int]]) -> str:
-    """Whom a function makes talk; of Send and Recv a guess from the number of peers.
+    """Return the pattern that a function causes; for Send and Recv, a guess by number of peers.
 
-    NCCL reduces to all over rings if messages are large and over trees if they are small; for its
+    NCCL runs AllReduce over rings if messages are large and over trees if they are small; for its
     other collectives on one machine it has rings only.
     """
     if name in _EVERYONE:
@@ -255,7 +255,9 @@ def _pattern_of(name: str, calls: Sequence[tuple[Call, int]]) -> str:
     if name != "AllReduce":
         return "ring" if name in _RINGS else "all_to_all"
     moved = {
-        large: fsum(_sent(c) * n for c, n in calls if (c.message_bytes >= LARGE_BYTES) is large)
+        large: fsum(
+            _sent_bytes(c) * n for c, n in calls if (c.message_bytes >= LARGE_BYTES) is large
+        )
         for large in (True, False)
     }
     names = {True: "ring", False: "tree"}
@@ -266,10 +268,10 @@ def _pattern_of(name: str, calls: Sequence[tuple[Call, int]]) -> str:
     )
 
 
-def _pattern(
+def _find_pattern(
     log: NcclLog, ranks: int, moving: dict[Call, int], collectives: Sequence[Collective]
 ) -> tuple[str, tuple[Edge, ...], Confidence, str]:
-    """Pattern, edges, how sure, and why."""
+    """Return the pattern, its edges, its confidence and the reason."""
     if not moving:
         return "none", (), "likely", "every communicator has one rank"
     total = fsum(one.sent_gb for one in collectives)
@@ -279,10 +281,10 @@ def _pattern(
         if one.sent_gb >= NOISE_SHARE * total and (one.sent_gb or one.name == "Recv")
     ]
     names = ", ".join(f"{one.name} ({one.pattern})" for one in parts)
-    everybody = all(call.ranks == ranks for call in moving if _sent(call))
+    everybody = all(call.ranks == ranks for call in moving if _sent_bytes(call))
     if everybody and not any(one.name in _PEERS for one in parts):
         return union(one.pattern for one in parts), (), "certain", f"calls: {names}"
-    edges = _edges(log, ranks, moving)
+    edges = _find_edges(log, ranks, moving)
     if edges is None:
         why = f"calls: {names}; the log does not tell which ranks they joined"
         return union(one.pattern for one in parts), (), "guess", why
@@ -297,9 +299,9 @@ def _pattern(
     )
 
 
-def _edges(log: NcclLog, ranks: int, moving: dict[Call, int]) -> tuple[Edge, ...] | None:
-    """GB between ranks; None if the log does not tell of all of them."""
-    numbers = _numbers(log, ranks)
+def _find_edges(log: NcclLog, ranks: int, moving: dict[Call, int]) -> tuple[Edge, ...] | None:
+    """Return the GB between ranks; None if the log does not have all ranks."""
+    numbers = _number_gpus(log, ranks)
     seats = {(member.group, member.rank): member.gpu for member in log.members.values()}
     if log.gpus < ranks or len(numbers) != ranks or len(seats) != len(log.members):
         return None
@@ -310,7 +312,7 @@ def _edges(log: NcclLog, ranks: int, moving: dict[Call, int]) -> tuple[Edge, ...
         if member is None:
             return None
         own = numbers[member.gpu]
-        for peer, amount in _partners(call, member.rank):
+        for peer, amount in _find_partners(call, member.rank):
             other = numbers.get(seats.get((member.group, peer), ("", "")))
             if other is None:
                 return None
@@ -319,15 +321,16 @@ def _edges(log: NcclLog, ranks: int, moving: dict[Call, int]) -> tuple[Edge, ...
             elif other != own:
                 sent[own, other] += round(amount * count)
     pairs: Counter[tuple[int, int]] = Counter()
-    for (a, b), amount in (sent | received).items():  # the larger: both ends tell of the same
+    # Sender and receiver log one transfer each: `|` takes the larger of the two.
+    for (a, b), amount in (sent | received).items():
         if a != b:
             pairs[min(a, b), max(a, b)] += amount
     floor = NOISE_SHARE * max(pairs.values(), default=0)
     return tuple((*pair, amount / 1e9) for pair, amount in sorted(pairs.items()) if amount > floor)
 
 
-def _numbers(log: NcclLog, ranks: int) -> dict[tuple[str, str], int]:
-    """Each GPU's rank: in a communicator of all of them, else by machine and bus id."""
+def _number_gpus(log: NcclLog, ranks: int) -> dict[tuple[str, str], int]:
+    """Return each GPU's rank in a communicator of all GPUs; without one, by machine and bus id."""
     whole = {member.gpu: member.rank for member in log.members.values() if member.ranks == ranks}
     gpus = {member.gpu for member in log.members.values()}
     if whole.keys() == gpus and len({*whole.values()}) == len(gpus):
@@ -338,8 +341,8 @@ def _numbers(log: NcclLog, ranks: int) -> dict[tuple[str, str], int]:
     }
 
 
-def _partners(call: Call, rank: int) -> Iterator[tuple[int, float]]:
-    """Whom a rank of a communicator sends to in a call, and how many bytes; of a Recv, from whom it receives."""
+def _find_partners(call: Call, rank: int) -> Iterator[tuple[int, float]]:
+    """Yield the peers that a rank sends to in a call, and bytes; for Recv, receives from."""
     if call.name in _PEERS:
         yield call.peer, call.message_bytes
     elif call.name in _EVERYONE:
@@ -350,29 +353,31 @@ def _partners(call: Call, rank: int) -> Iterator[tuple[int, float]]:
         if rank != call.peer:
             yield call.peer, call.message_bytes / call.ranks
     else:
-        yield (rank + 1) % call.ranks, _sent(call)
+        yield (rank + 1) % call.ranks, _sent_bytes(call)
 
 
-def _mean(moving: dict[Call, int]) -> float:
-    """Average message, in bytes."""
+def _mean_message_bytes(moving: dict[Call, int]) -> float:
+    """Return the average message size in bytes."""
     calls = [(call.message_bytes, count) for call, count in moving.items() if call.name != "Recv"]
     return fsum(size * count for size, count in calls) / max(1, sum(count for _, count in calls))
 
 
-def _rate(log: NcclLog, moving: dict[Call, int]) -> float | None:
-    """GB/s that a GPU sends in large messages, on average."""
+def _large_gb_per_s(log: NcclLog, moving: dict[Call, int]) -> float | None:
+    """Return the average GB/s of a GPU in large messages; None if the log is too short for it."""
     if log.duration_s is None or log.duration_s < LEAST_DURATION_S:
         return None
     large = fsum(
-        _sent(call) * count for call, count in moving.items() if call.message_bytes >= LARGE_BYTES
+        _sent_bytes(call) * count
+        for call, count in moving.items()
+        if call.message_bytes >= LARGE_BYTES
     )
     return large / 1e9 / log.gpus / log.duration_s
 
 
-def _sensitive(
+def _judge_sensitivity(
     mean: float, large_calls: float, rate: float | None
 ) -> tuple[bool | None, Confidence, str]:
-    """Whether faster links pay, how sure that is, and why."""
+    """Return whether faster links make the job faster, the confidence and the reason."""
     if rate is not None:
         far = rate >= _FIRMLY * LEAST_GB_PER_S or rate <= LEAST_GB_PER_S / _FIRMLY
         why = (
@@ -397,7 +402,7 @@ def _sensitive(
     )
 
 
-def _doubts(log: NcclLog, ranks: int) -> Iterator[str]:
+def _describe_gaps(log: NcclLog, ranks: int) -> Iterator[str]:
     if log.gpus < ranks:
         yield f"the log has the calls of {log.gpus} of {ranks} GPUs"
     if log.damaged:

@@ -1,9 +1,9 @@
-"""The CSV that Nsight Compute prints -> the counters of a job for the off-SM bandwidth model.
+"""Reader of Nsight Compute's CSV: the counters of a job for the off-SM bandwidth model.
 
 `ncu --csv` prints a row for each metric of each kernel; with `--page raw`, a row for each kernel
-and a column for each metric, the units in a row of their own. Before and after stand lines of ncu
-itself (==PROF==), and before whatever the job printed. Figures are written as the language of
-whoever ran it has them: 1,234.5 or 1.234,5.
+and a column for each metric, the units in a row of their own. Before the table are the job's own
+output and lines of ncu (==PROF==), which also follow it. Figures depend on the user's locale:
+1,234.5 or 1.234,5.
 
 Source: Nsight Compute CLI, "Output Pages" and "Metrics and Units"; tables that people publish, of
     2019 to 2026.
@@ -20,7 +20,7 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.records import Record
 
 SECTOR_BYTES = 32
-"""What ncu counts as one access to the L2 cache, the last level of a GPU's caches."""
+"""Size of a sector, which ncu counts as one access to L2, the last level of a GPU's caches."""
 
 METRICS = (
     "lts__t_sectors.sum",
@@ -30,12 +30,13 @@ METRICS = (
     "sm__maximum_warps_per_active_cycle_pct",
     "gpu__time_duration.sum",
 )
-"""What ncu is to be asked for."""
+"""Metrics to ask ncu for."""
 
 HINT = f"ncu --csv --metrics {','.join(METRICS)} COMMAND counts what is needed"
 
 _SECTORS, _HIT, _INSTRUCTIONS, _ACHIEVED, _THEORETICAL, _DURATION = METRICS
-# further names of the same figures: those of other counters, and those on the details page
+# Names of the metrics in the table: their own, those of counters that serve as well, and those of
+# the details page.
 _NAMES = {
     **{name: name for name in METRICS},
     "L2 Hit Rate": _HIT,
@@ -47,8 +48,8 @@ _NAMES = {
     "gpu__time_duration.avg": _DURATION,
 }
 _PERCENTAGES = {_HIT, _ACHIEVED, _THEORETICAL}
-# where ncu has not counted sectors at large, it may have by operation: of these four each sector
-# belongs to one
+# Where ncu has not counted all sectors, it may have counted them by operation: each sector belongs
+# to one of these four.
 _OPERATIONS = {
     f"lts__t_sectors_op_{operation}.sum" for operation in ("read", "write", "atom", "red")
 }
@@ -69,7 +70,7 @@ _FACTORS = {
 }
 _ABSENT = {"", "n/a", "nan", "-nan", "(nan)"}
 _NOISE_PERCENTAGE = 10.0
-"""By how much a rate may pass 100 %: ncu counts hits and accesses in different replays of the
+"""Largest excess of a rate over 100 %: ncu counts hits and accesses in different replays of the
 kernel.
 """
 
@@ -78,18 +79,20 @@ _SPACES = str.maketrans("", "", " '\u2019\u00a0\u202f")  # between thousands
 
 
 class NcuCounters(Record):
-    """A job's counters, over all kernels that ncu has profiled. Each is a key of a profile's [counters].
+    """A job's counters over all kernels that ncu profiled.
+
+    The counters are keys of a profile's [counters].
 
     Attributes:
         llc_accesses_per_kilo_instruction: accesses to L2, in sectors, per 1,000 warp instructions.
-        llc_hit_rate_percentage: of the sectors.
-        bytes_per_access: of a sector.
-        warp_occupancy_percentage: achieved, the mean over the kernels' time; None if ncu was not
-            asked.
-        theoretical_warp_occupancy_percentage: what registers, shared memory and block size allow;
-            likewise.
-        kernels: launches that were counted.
-        missing: metrics without which one of the others is None.
+        llc_hit_rate_percentage: share of the sectors that were hits, 0-100.
+        bytes_per_access: size of a sector.
+        warp_occupancy_percentage: achieved occupancy, 0-100, the mean over the kernels' time; None
+            if ncu did not count it.
+        theoretical_warp_occupancy_percentage: occupancy that registers, shared memory and block
+            size allow, 0-100, the mean over the kernels' time; None if ncu did not count it.
+        kernels: number of kernel launches.
+        missing: metrics without which an occupancy is None.
     """
 
     llc_accesses_per_kilo_instruction: float
@@ -102,7 +105,7 @@ class NcuCounters(Record):
 
 
 class _Cell(Record):
-    """A figure as it stands there."""
+    """A figure as it is in the table."""
 
     line: int
     text: str
@@ -110,7 +113,7 @@ class _Cell(Record):
 
 
 class _Launch(Record):
-    """A kernel's launch: its cells by the metrics' names, one of METRICS where it is one of theirs."""
+    """A kernel launch, with its cells by metric; names in METRICS are used where they apply."""
 
     line: int
     name: str
@@ -121,36 +124,40 @@ _Value = Callable[[_Launch, str], float | None]
 
 
 def read_ncu(text: str, origin: str) -> NcuCounters:
-    """The counters in a CSV of Nsight Compute.
+    """Return the counters in a CSV of Nsight Compute.
 
-    Sectors and instructions are added up over all launches; the hit rate is their mean by sectors,
-    an occupancy their mean by duration.
+    Sectors and instructions are added up over all launches; the hit rate is the mean weighted by
+    sectors, an occupancy the mean weighted by duration.
 
     Args:
         text: what `ncu --csv` printed.
         origin: name of the file, for messages.
 
     Raises:
-        UsageError: it is no such text, or lacks what accesses or hit rate are made of; with line
-            and metric.
+        UsageError: it is no such text, or lacks a metric for accesses or hit rate; the message has
+            line and metric.
 
     Source: cd-search-ics18 4.1.2 and Eq. 1, which counts accesses per kilo instruction of the
         last-level cache. Today's profilers count sectors of 32 bytes; the paper has whole lines of
         128.
     """
-    launches = _launches(text, origin)
+    launches = _read_launches(text, origin)
     if not launches:
         raise UsageError(f"{origin}: a table of Nsight Compute without any kernel", HINT)
-    comma = _decimal_comma(launches, origin)
+    comma = _has_decimal_comma(launches, origin)
 
     def value(launch: _Launch, metric: str) -> float | None:
         cell = launch.cells.get(metric)
-        return None if cell is None else _figure(cell, metric, comma=comma, origin=origin)
+        return None if cell is None else _parse_figure(cell, metric, comma=comma, origin=origin)
 
     _require(launches, origin)
-    sectors = [_needed(launch, _sectors(launch, value), _SECTORS, origin) for launch in launches]
+    sectors = [
+        _require_value(launch, _count_sectors(launch, value), _SECTORS, origin)
+        for launch in launches
+    ]
     instructions = sum(
-        _needed(launch, value(launch, _INSTRUCTIONS), _INSTRUCTIONS, origin) for launch in launches
+        _require_value(launch, value(launch, _INSTRUCTIONS), _INSTRUCTIONS, origin)
+        for launch in launches
     )
     if not instructions:
         raise UsageError(
@@ -158,7 +165,7 @@ def read_ncu(text: str, origin: str) -> NcuCounters:
             "count by"
         )
     hits = sum(
-        count * _needed(launch, value(launch, _HIT), _HIT, origin)
+        count * _require_value(launch, value(launch, _HIT), _HIT, origin)
         for launch, count in zip(launches, sectors, strict=True)
         if count  # a kernel that does not use L2 has no hit rate
     )
@@ -172,29 +179,28 @@ def read_ncu(text: str, origin: str) -> NcuCounters:
         occupancies[_ACHIEVED],
         occupancies[_THEORETICAL],
         len(launches),
-        _missing(launches, occupancies),
+        _missing_metrics(launches, occupancies),
     )
 
 
-def _missing(
+def _missing_metrics(
     launches: Sequence[_Launch], occupancies: Mapping[str, float | None]
 ) -> tuple[str, ...]:
-    """What a further run of ncu is to be asked for, so that both occupancies are known."""
+    """Return the metrics that another run of ncu must count, so that both occupancies are known."""
     absent = [metric for metric, mean in occupancies.items() if mean is None]
     timed = all(_DURATION in launch.cells for launch in launches) or len(launches) == 1
     return (*absent, *([] if timed or not absent else [_DURATION]))
 
 
-# --------------------------------------------------------------------------------------------------
-# ----- the table
+# The table
 
 
-def _launches(text: str, origin: str) -> list[_Launch]:
+def _read_launches(text: str, origin: str) -> list[_Launch]:
     launches: dict[tuple[str, ...], _Launch] = {}
     columns: dict[str, int] = {}
     units: list[str] | None = None
     tables = 0
-    for line, row in _rows(text, origin):
+    for line, row in _read_rows(text, origin):
         if _is_header(row):
             columns, units, tables = (
                 {name: place for place, name in reversed(list(enumerate(row)))},
@@ -215,24 +221,23 @@ def _launches(text: str, origin: str) -> list[_Launch]:
         process = row[columns["Process ID"]] if "Process ID" in columns else ""
         launch = _Launch(line, row[columns["Kernel Name"]], {})
         launch = launches.setdefault((str(tables), process, number), launch)
-        for name, cell in _cells(line, row, columns, units or []):
+        for name, cell in _read_cells(line, row, columns, units or []):
             metric = _NAMES.get(name, name)
-            if metric == name:  # the metric's own name counts before its other ones
+            if metric == name:  # a metric's own name takes precedence over its other names
                 launch.cells[metric] = cell
             else:
                 launch.cells.setdefault(metric, cell)
     if not tables:
-        summary = '"Invocations"' in text and '"Metric Name"' in text
-        raise UsageError(
-            f"{origin}: {'a summary' if summary else 'no table'} of Nsight Compute"
-            f"{' (--print-summary), which has no single kernels' if summary else ': no row with ID and Kernel Name'}",
-            HINT,
-        )
+        if '"Invocations"' in text and '"Metric Name"' in text:
+            found = "a summary of Nsight Compute (--print-summary), which has no single kernels"
+        else:
+            found = "no table of Nsight Compute: no row with ID and Kernel Name"
+        raise UsageError(f"{origin}: {found}", HINT)
     return list(launches.values())
 
 
-def _rows(text: str, origin: str) -> Iterator[tuple[int, list[str]]]:
-    """The tables' rows from the first header on, each with the line that it ends in."""
+def _read_rows(text: str, origin: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the tables' rows from the first header on, each with the number of its last line."""
     at = 0
 
     def lines() -> Iterator[str]:
@@ -258,10 +263,10 @@ def _is_header(row: Sequence[str]) -> bool:
     return "ID" in row[:1] and "Kernel Name" in row
 
 
-def _cells(
+def _read_cells(
     line: int, row: list[str], columns: Mapping[str, int], units: list[str]
 ) -> Iterable[tuple[str, _Cell]]:
-    """The figures of a row by their names: one on the details page, as many as there are columns on the raw one."""
+    """Yield the figures of a row by name: one on the details page, one a column on the raw page."""
     if "Metric Name" in columns and "Metric Value" in columns:
         unit = row[columns["Metric Unit"]] if "Metric Unit" in columns else ""
         yield row[columns["Metric Name"]], _Cell(line, row[columns["Metric Value"]], unit)
@@ -271,16 +276,19 @@ def _cells(
             yield name, _Cell(line, row[place], units[place] if units else "")
 
 
-# --------------------------------------------------------------------------------------------------
-# --- its figures
+# The figures of the table
 
 
-def _decimal_comma(launches: Iterable[_Launch], origin: str) -> bool:
-    """Whether a comma stands before the decimals; where no figure tells, it stands between thousands, as in English."""
+def _has_decimal_comma(launches: Iterable[_Launch], origin: str) -> bool:
+    """Return whether the table has decimal commas; False if no figure shows it.
+
+    Raises:
+        UsageError: some figures have decimal commas, others decimal points.
+    """
     seen: dict[bool, _Cell] = {}
     wanted = {*METRICS, *_OPERATIONS}
     for name, cell in chain.from_iterable(launch.cells.items() for launch in launches):
-        told = _tells(cell.text) if name in wanted else None
+        told = _detect_decimal_comma(cell.text) if name in wanted else None
         if told is not None:
             seen.setdefault(told, cell)
     if len(seen) == 2:
@@ -292,15 +300,15 @@ def _decimal_comma(launches: Iterable[_Launch], origin: str) -> bool:
     return True in seen
 
 
-def _tells(text: str) -> bool | None:
-    """Whether a figure has a decimal comma (True) or point (False); None if it may be either."""
+def _detect_decimal_comma(text: str) -> bool | None:
+    """Return True for a figure with a decimal comma, False for a point, None if it is ambiguous."""
     point, comma = text.rfind("."), text.rfind(",")
     if point >= 0 and comma >= 0:
         return comma > point
     mark, at = (",", comma) if comma >= 0 else (".", point)
     if at < 0:
         return None
-    if text.count(mark) > 1:  # it stands between thousands, so the other one is the decimals'
+    if text.count(mark) > 1:  # it separates thousands, so the other one is the decimal mark
         return mark == "."
     digits = re.match(r"\d*", text[at + 1 :])
     if digits and len(digits[0]) == 3 and 0 < at <= 3 and not text.startswith("0"):
@@ -308,8 +316,8 @@ def _tells(text: str) -> bool | None:
     return mark == ","
 
 
-def _figure(cell: _Cell, metric: str, *, comma: bool, origin: str) -> float | None:
-    """A figure in base units: sectors, instructions, seconds, percent; None if ncu could not count it."""
+def _parse_figure(cell: _Cell, metric: str, *, comma: bool, origin: str) -> float | None:
+    """Return a figure in sectors, instructions, seconds or percent; None if it was not counted."""
     text = cell.text.strip()
     if text.lower() in _ABSENT:
         return None
@@ -322,7 +330,7 @@ def _figure(cell: _Cell, metric: str, *, comma: bool, origin: str) -> float | No
     if not 0 <= number < math.inf:
         raise UsageError(f"{origin}:{cell.line}: {metric} is {quoted(text)}, not a number from 0")
     if metric in _PERCENTAGES:
-        return _percentage(number, cell, metric, origin)
+        return _parse_percentage(number, cell, metric, origin)
     match = (_TIME_UNIT if metric == _DURATION else _COUNT_UNIT).fullmatch(cell.unit.strip())
     if cell.unit.strip() and not match:
         raise UsageError(
@@ -331,7 +339,7 @@ def _figure(cell: _Cell, metric: str, *, comma: bool, origin: str) -> float | No
     return number * (_FACTORS[match["factor"]] if match else 1.0)
 
 
-def _percentage(number: float, cell: _Cell, metric: str, origin: str) -> float:
+def _parse_percentage(number: float, cell: _Cell, metric: str, origin: str) -> float:
     if number > 100 + _NOISE_PERCENTAGE or cell.unit.strip() not in {"%", "", "pct"}:
         raise UsageError(
             f"{origin}:{cell.line}: {metric} is {quoted(f'{cell.text} {cell.unit}')}, not 0 to 100 "
@@ -340,12 +348,15 @@ def _percentage(number: float, cell: _Cell, metric: str, origin: str) -> float:
     return min(number, 100.0)
 
 
-# -------------------------------------------------------------------------------------------- over
-# all the kernels
+# Sums over all kernels
 
 
 def _require(launches: Sequence[_Launch], origin: str) -> None:
-    """All that accesses and hit rate are made of has been counted, for any kernel at least."""
+    """Check that all metrics for accesses and hit rate were counted for some kernel.
+
+    Raises:
+        UsageError: one of them was not.
+    """
     counted = set(chain.from_iterable(launch.cells for launch in launches))
     if counted >= _OPERATIONS:
         counted.add(_SECTORS)
@@ -354,7 +365,7 @@ def _require(launches: Sequence[_Launch], origin: str) -> None:
         raise UsageError(f"{origin}: {len(launches)} kernels without {' and '.join(missing)}", HINT)
 
 
-def _needed(launch: _Launch, value: float | None, metric: str, origin: str) -> float:
+def _require_value(launch: _Launch, value: float | None, metric: str, origin: str) -> float:
     if value is None:
         raise UsageError(
             f"{origin}:{launch.line}: kernel {quoted(launch.name)} has no {metric}", HINT
@@ -362,8 +373,8 @@ def _needed(launch: _Launch, value: float | None, metric: str, origin: str) -> f
     return value
 
 
-def _sectors(launch: _Launch, value: _Value) -> float | None:
-    """Sectors at large, or those of all operations."""
+def _count_sectors(launch: _Launch, value: _Value) -> float | None:
+    """Return the count of all sectors, or the sum over all operations; None if unknown."""
     if _SECTORS in launch.cells:
         return value(launch, _SECTORS)
     counts = [value(launch, operation) for operation in sorted(_OPERATIONS)]
@@ -371,7 +382,10 @@ def _sectors(launch: _Launch, value: _Value) -> float | None:
 
 
 def _mean_by_time(launches: Sequence[_Launch], metric: str, value: _Value) -> float | None:
-    """Mean over the time of all launches; None if one lacks the figure, or, if there are several, its duration."""
+    """Return the mean weighted by duration; None if a launch lacks the figure.
+
+    With more than one launch, it is also None if one lacks its duration.
+    """
     figures = [value(launch, metric) for launch in launches]
     times = [value(launch, _DURATION) for launch in launches] if len(launches) > 1 else [1.0]
     pairs = [
