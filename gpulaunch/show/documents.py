@@ -1,4 +1,4 @@
-"""Values -> the JSON documents of the command line, and plain lines made of them.
+"""Build the JSON documents of the command line, and plain lines from them.
 
 Keys are added, never renamed.
 """
@@ -39,15 +39,15 @@ def decision_document(
     command: Sequence[str],
     share: "Share | None" = None,
 ) -> Document:
-    """What --dry-run --json prints.
+    """Return the document that --dry-run --json prints.
 
     Args:
-        request: what was asked.
-        decision: the answer.
-        gpus: granted, in rank order; empty unless granted.
-        environment: what the job would be given.
+        request: the request of the launch.
+        decision: the decision about it.
+        gpus: granted GPUs, in rank order; empty unless granted.
+        environment: variables that the job would get.
         command: argv of the job.
-        share: what its lease would say, if it shares.
+        share: the share in its lease, if it shares.
     """
     grant = decision if isinstance(decision, Grant) else None
     return {
@@ -67,7 +67,7 @@ def decision_document(
         "policy": request.policy.replace("_", "-"),
         "bandwidth_model": request.bandwidth_model,
         "pattern": request.pattern.name.replace("_", "-"),
-        "scores": _scores(grant.placement.scores if grant else None),
+        "scores": _scores_document(grant.placement.scores if grant else None),
         "utility": grant.placement.utility if grant else None,
         "shared": share is not None,
         "sm_percentage": share.sm_percentage if share else None,
@@ -80,26 +80,28 @@ def decision_document(
 
 
 def explanation_document(explanation: "Explanation") -> Document:
-    """What --explain adds to it."""
+    """Return the part of the document that --explain adds."""
     return {
         "why": explanation.reason,
         "candidates": [
-            {"gpus": list(candidate.gpus), "scores": _scores(candidate.scores)}
+            {"gpus": list(candidate.gpus), "scores": _scores_document(candidate.scores)}
             for candidate in explanation.candidates
         ],
         "excluded": [
             {"index": left_out.gpu.index, "name": left_out.gpu.name, "why": printable(left_out.why)}
             for left_out in explanation.excluded
         ],
-        "alternatives": [_alternative(alternative) for alternative in explanation.alternatives],
-        "if_idle": _alternative(explanation.if_idle) if explanation.if_idle else None,
+        "alternatives": [
+            _alternative_document(alternative) for alternative in explanation.alternatives
+        ],
+        "if_idle": _alternative_document(explanation.if_idle) if explanation.if_idle else None,
         "share_groups": [
             {"gpus": gpus, **share_option_document(option)} for option, gpus in explanation.sharing
         ],
     }
 
 
-def _alternative(alternative: "Alternative") -> Document:
+def _alternative_document(alternative: "Alternative") -> Document:
     return {
         "instead": printable(alternative.instead),
         "gpus": list(alternative.gpus),
@@ -108,10 +110,10 @@ def _alternative(alternative: "Alternative") -> Document:
 
 
 def decision_lines(document: Document) -> list[str]:
-    """What --dry-run prints for people."""
+    """Return the lines that --dry-run prints for people."""
     lines = [f"{document['decision']}: {document['reason']}"]
     if document["decision"] == "grant":
-        lines.append(f"gpus: {_by_model(document['gpus'])}")
+        lines.append(f"gpus: {_format_by_model(document['gpus'])}")
         lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
         known = [(name, value) for name, value in document["scores"].items() if value is not None]
         lines += [_score_line(name, value) for name, value in known]
@@ -124,8 +126,11 @@ def decision_lines(document: Document) -> list[str]:
     return lines
 
 
-def _by_model(gpus: Sequence[Document]) -> str:
-    """Such as "0,2,3 (Tesla V100-SXM2-16GB)"; in rank order, so models may come again."""
+def _format_by_model(gpus: Sequence[Document]) -> str:
+    """Return names by model in rank order, such as "0,2,3 (Tesla V100-SXM2-16GB)".
+
+    GPUs of one model that are not adjacent in rank order are listed apart.
+    """
     runs = [
         (model, [gpu["name"] for gpu in run])
         for model, run in groupby(gpus, key=lambda gpu: gpu["model"])
@@ -138,7 +143,7 @@ def _score_line(name: str, value: float) -> str:
     return f"{name.removesuffix('_gb_per_s').replace('_', ' ')}: {value:.4g}{unit}"
 
 
-def _scores(scores: Scores | None) -> dict[str, float | None]:
+def _scores_document(scores: Scores | None) -> dict[str, float | None]:
     def known(value: float | None) -> float | None:
         return None if value is None else round(value, 6)
 
@@ -162,24 +167,23 @@ def status_document(
     stopped: Collection[str] = (),
     standings: Mapping[str, Standing] | None = None,
 ) -> Document:
-    """What `gpulaunch status --json` prints: the whole table of one machine.
+    """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
     Args:
         topology: the machine.
-        leases: live ones.
-        outside: GPUs at work; those under a lease are explained by it.
-        user_name: login name of a user id.
-        tickets: live ones, in the order of the queue.
-        left_over: pids that still hold a lease whose launcher and job have ended, by its id.
-        stopped: ids of tickets whose launcher was stopped, so that it lets others pass.
-        standings: what is known of a lease's containers, by its id.
+        leases: live leases.
+        outside: GPUs in use; a lease explains the use of those under it.
+        user_name: returns the login name of a user id.
+        tickets: live tickets, in the order of the queue.
+        left_over: by lease id, pids that still hold a lease whose launcher and job have ended.
+        stopped: ids of tickets whose launcher is stopped, so that others pass it.
+        standings: by lease id, the known state of a lease's containers.
     """
     used = {use.uuid: use.who for use in outside}
     gpus = []
     for gpu in topology.gpus:
-        own = (
-            {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}
-        )  # a card may have been split while it was leased
+        # A card may have been split into MIG instances while it was leased.
+        own = {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}
         holders = [lease for lease in leases if own.intersection(lease.uuids)]
         shared = any(lease.share for lease in holders)
         state = (
@@ -284,20 +288,22 @@ def waiting_lines(
     user_name: Callable[[int], str],
     now: datetime,
 ) -> list[str]:
-    """Who is in the way: "alice has GPUs 0,2-3 (vgg16 for 5 min)", "earlier in the queue: bob for 8 GPUs".
+    """Return what a waiting launch waits for.
+
+    Examples: "alice has GPUs 0,2-3 (vgg16 for 5 min)", "earlier in the queue: bob for 8 GPUs".
 
     Args:
         topology: the machine.
-        leases: live ones on it; those inside others are not counted twice.
-        tickets: earlier ones.
-        user_name: login name of a user id.
-        now: aware; durations are counted up to it.
+        leases: live leases on it; those inside others are not counted twice.
+        tickets: earlier tickets.
+        user_name: returns the login name of a user id.
+        now: an aware time, up to which durations are counted.
     """
     lines = []
     for user_id in sorted({lease.user_id for lease in leases}):
         own = [lease for lease in leases if lease.user_id == user_id and not lease.ancestors]
         uuids = {uuid for lease in own for uuid in lease.uuids}
-        jobs = ", ".join(f"{_job_name(lease)} for {age(lease.started_at, now)}" for lease in own)
+        jobs = ", ".join(f"{_name_job(lease)} for {age(lease.started_at, now)}" for lease in own)
         if own:
             gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in uuids)
             lines.append(f"{user_name(user_id)} has {gpus} ({jobs})")
@@ -309,13 +315,17 @@ def waiting_lines(
     return lines
 
 
-def _job_name(lease: Lease) -> str:
-    program = lease.command[0].rpartition("/")[2] if lease.command else "?"  # another user wrote it
+def _name_job(lease: Lease) -> str:
+    # Another user wrote the record, so the command may be empty.
+    program = lease.command[0].rpartition("/")[2] if lease.command else "?"
     return printable(lease.name or lease.profile or program)
 
 
 def age(since: str, now: datetime) -> str:
-    """How long ago a record's time was; another user wrote it, so it may be the 31st of February."""
+    """Return how long ago a record's time was, or "?" if its text is no valid time.
+
+    Another user wrote the record, so the date may be the 31st of February.
+    """
     try:
         return format_duration(int((now - datetime.fromisoformat(since)).total_seconds()))
     except ValueError:
@@ -323,7 +333,7 @@ def age(since: str, now: datetime) -> str:
 
 
 def topology_document(topology: Topology) -> Document:
-    """What `gpulaunch topo --json` prints."""
+    """Return the document that `gpulaunch topo --json` prints."""
     return {
         "name": topology.name,
         "source": topology.source,
@@ -372,7 +382,7 @@ def topology_document(topology: Topology) -> Document:
 def measurement_document(
     topology: Topology, tool: str, comparisons: "Sequence[Comparison]"
 ) -> Document:
-    """What `gpulaunch topo --measure --json` prints."""
+    """Return the document that `gpulaunch topo --measure --json` prints."""
     from gpulaunch.measure.link_fit import model_errors  # late: statistics costs a launch 9 ms
 
     return {

@@ -1,4 +1,4 @@
-"""Values -> rich tables for a terminal. Colour adds to the words and never replaces them."""
+"""Tables for a terminal. Colour adds to the words and never replaces them."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def status_table(document: Document, now: datetime) -> Group:
-    """Who has what, since when, doing what.
+    """Return the table of leases and the queue: user, GPUs, time and command.
 
     Args:
-        document: from status_document.
-        now: aware; durations are counted up to it.
+        document: the document from status_document.
+        now: an aware time, up to which durations are counted.
     """
     gpus = document["gpus"]
     free = [gpu for gpu in gpus if gpu["free"]]
@@ -79,14 +79,14 @@ def status_table(document: Document, now: datetime) -> Group:
         for gpu in gpus
         if gpu["state"] == "outside"
     ]
-    lines.append(Text(f"free: {_names(free) or 'none'}", "green" if free else "yellow"))
+    lines.append(Text(f"free: {_format_names(free) or 'none'}", "green" if free else "yellow"))
     title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
     models = {gpu["model"] for gpu in gpus}
     return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
 
 
 def _container_note(lease: Document) -> str:
-    """Why a lease stays whose container does not run, or cannot be asked about."""
+    """Return why a lease stays whose container does not run, or whose engine does not answer."""
     if lease["container_problem"]:
         return (
             f"lease {lease['id']} stays until its engine tells of its container: "
@@ -105,8 +105,8 @@ def _container_note(lease: Document) -> str:
     return f"{note}is {printable(lease['container_state'])}"
 
 
-def _names(gpus: Sequence[Document]) -> str:
-    """Ranges of whole GPUs, then MIG instances."""
+def _format_names(gpus: Sequence[Document]) -> str:
+    """Return the names of GPUs: ranges of whole GPUs, then MIG instances."""
     whole = frozenset(gpu["index"] for gpu in gpus if gpu["name"] == str(gpu["index"]))
     return ",".join(
         filter(
@@ -118,9 +118,8 @@ def _names(gpus: Sequence[Document]) -> str:
 
 def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     profile = printable(lease["profile"] or "")
-    if (
-        lease["assumed"] and len(lease["gpus"]) > 1
-    ):  # a GPU alone has no traffic that could be assumed
+    # A single GPU has no traffic that could be assumed.
+    if lease["assumed"] and len(lease["gpus"]) > 1:
         profile = f"{profile} (assumed)" if profile else "assumed"
     gpus = ",".join("?" if name is None else name for name in lease["gpu_names"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
@@ -132,7 +131,7 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
         since,
         lease["id"],
         Text(profile),
-        cut(inside + _doing(lease)),
+        cut(inside + _describe_job(lease)),
     ]
 
 
@@ -155,11 +154,11 @@ def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
         since,
         ticket["id"],
         Text(profile),
-        cut(stopped + _doing(ticket)),
+        cut(stopped + _describe_job(ticket)),
     ]
 
 
-def _doing(record: Document) -> str:
+def _describe_job(record: Document) -> str:
     return record["name"] or " ".join(map(_quoted, record["command"]))
 
 
@@ -168,7 +167,7 @@ def _quoted(argument: str) -> str:
 
 
 def findings_table(findings: Sequence[Document]) -> Table:
-    """What `gpulaunch doctor` found."""
+    """Return the table of the findings of `gpulaunch doctor`."""
     colours = {"ok": "green", "warning": "yellow", "problem": "red"}
     table = table_of("", "part", "found")
     for finding in findings:
@@ -181,11 +180,11 @@ def findings_table(findings: Sequence[Document]) -> Table:
 
 
 def explanation_table(request: Request, decision: Decision, explanation: Explanation) -> Group:
-    """Who was left out, the best candidates with their scores, why the winner won or what would work instead."""
+    """Return why the decision was made: excluded GPUs, the best candidates, or alternatives."""
     parts: list[Table | Text] = []
     if explanation.excluded:
         table = table_of("left out", "because")
-        for why, gpus in _by_reason(explanation).items():
+        for why, gpus in _gpus_by_reason(explanation).items():
             table.add_row(gpus, cut(why))
         parts += [table, Text()]
     parts += _sharing_parts(request, decision, explanation)
@@ -199,7 +198,7 @@ def explanation_table(request: Request, decision: Decision, explanation: Explana
 def _sharing_parts(
     request: Request, decision: Decision, explanation: Explanation
 ) -> list[Table | Text]:
-    """The share groups that there are, what all would use together there, and whether the job may come."""
+    """Return the share groups with the total use in each, and whether the job may join."""
     if request.sharing is None:
         return []
     columns = ("SM %", "BW %", "memory")
@@ -208,7 +207,9 @@ def _sharing_parts(
     for option, gpus in explanation.sharing:
         sums, mark = option.verdict.sums, ">" if option == chosen else ""
         figures = (figure(sums.sm_percentage), figure(sums.memory_bandwidth_percentage))
-        table.add_row(mark, gpus, *figures, format_size(sums.memory_bytes), _verdict(option))
+        table.add_row(
+            mark, gpus, *figures, format_size(sums.memory_bytes), _describe_verdict(option)
+        )
     parts: list[Table | Text] = [
         Text(f"sharing for {request.sharing.client.objective.name}", "bold")
     ]
@@ -222,7 +223,10 @@ def _sharing_parts(
         optimum = chosen.allotment.optimum
         if len(optimum.sm_percentages) > 1:
             parts.append(
-                Text(f"best for all together would be {_shares(optimum)}: {optimum.reason}", "dim")
+                Text(
+                    f"best for all together would be {_format_shares(optimum)}: {optimum.reason}",
+                    "dim",
+                )
             )
     if chosen and chosen.residents and chosen.prediction:
         stp, antt = chosen.prediction.stp, chosen.prediction.antt
@@ -230,8 +234,8 @@ def _sharing_parts(
     return [*parts, Text()]
 
 
-def _shares(optimum: "Partition") -> str:
-    """Such as "30 % / 70 %", or "50 % each"."""
+def _format_shares(optimum: "Partition") -> str:
+    """Format shares of the SMs, such as "30 % / 70 %", or "50 % each"."""
     percentages = optimum.sm_percentages
     return (
         f"{percentages[0]} % each"
@@ -240,8 +244,8 @@ def _shares(optimum: "Partition") -> str:
     )
 
 
-def _verdict(option: "ShareOption") -> Text:
-    """Whether the job may come, and who is there."""
+def _describe_verdict(option: "ShareOption") -> Text:
+    """Return whether the job may join a group, and the jobs that are in it."""
     verdict = Text(printable(option.refusal or "may come"), "red" if option.refusal else "green")
     for note in () if option.refusal else option.verdict.notes:
         verdict.append(f"; {note}", "yellow")
@@ -252,8 +256,8 @@ def _verdict(option: "ShareOption") -> Text:
     return verdict
 
 
-def _by_reason(explanation: Explanation) -> dict[str, str]:
-    """The GPUs that were left out, as people name them, by the reason that they share."""
+def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
+    """Return the names of excluded GPUs by their common reason."""
     reasons: dict[str, list[Gpu]] = {}
     for left_out in explanation.excluded:
         reasons.setdefault(left_out.why, []).append(left_out.gpu)
@@ -276,7 +280,7 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
     )
     return [
-        Text(f"{_candidates(grant)}, bandwidths in GB/s", "bold"),
+        Text(f"{_count_candidates(grant)}, bandwidths in GB/s", "bold"),
         table,
         Text(explanation.reason),
         *_idle_part(explanation),
@@ -316,7 +320,7 @@ def _alternative_parts(request: Request, explanation: Explanation) -> list[Table
     return [Text("what would be granted now:", "bold"), table]
 
 
-def _candidates(grant: Grant) -> str:
+def _count_candidates(grant: Grant) -> str:
     count = grant.placement.candidates
     if count == 1:
         return "1 candidate"
@@ -335,7 +339,7 @@ def _score_cells(scores: Scores) -> list[str]:
 
 
 def measurement_table(comparisons: Sequence[Comparison]) -> Group:
-    """Every measured set beside what the models say, and how far those are off."""
+    """Return every measured set beside the models' figures, and the models' errors."""
     columns = ("measured", "cut", "Eq. 2", "refit")
     table = table_of("GPUs", *columns, "links of its best ring", right=columns)
     for entry in comparisons:
@@ -363,9 +367,9 @@ _MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"
 
 
 def profiles_table(profiles: Sequence[Profile]) -> Fitted:
-    """All profiles, a line each, and under it one with everything that may be asked of it.
+    """Return the table of profiles, with the variants of each below it.
 
-    A description for which a terminal has no room beside the figures stands under them.
+    A description that has no room beside the figures is put below them.
     """
     rows = [_PROFILE_COLUMNS, *map(_profile_cells, profiles)]
     widths = [max(Text(cell).cell_len for cell in column) for column in zip(*rows, strict=True)]
@@ -373,12 +377,12 @@ def profiles_table(profiles: Sequence[Profile]) -> Fitted:
 
 
 _PROFILE_COLUMNS = ("name", "pattern", "sensitive", "memory", "SM %", "BW %")
-_FIGURES = 3  # the last columns, which are aligned to the right
+_FIGURES = 3  # the last columns, which are right-aligned
 _LEAST_DESCRIPTION = 40  # columns
 
 
 def _profile_cells(profile: Profile) -> tuple[str, ...]:
-    """All but the description."""
+    """Return the cells of a profile except its description."""
     resources = profile.resources
     return (
         printable(profile.name),
@@ -398,7 +402,7 @@ def _profile_lines(
     *,
     plain: bool,
 ) -> Iterator[Text]:
-    heading, *others = (_aligned(row, widths) for row in rows)
+    heading, *others = (_align(row, widths) for row in rows)
     left = heading.cell_len + 2
     beside = width - left >= _LEAST_DESCRIPTION
     heading.append("  description" if beside else "").stylize("bold")
@@ -410,7 +414,9 @@ def _profile_lines(
         yield from (
             Text(f"{'':{left if beside else 2}}{more}") for more in description[beside:] if more
         )
-        asked = ", ".join(f"@{_asked(profile, variant)}" for variant in variants_of(profile))
+        asked = ", ".join(
+            f"@{_format_variant(profile, variant)}" for variant in variants_of(profile)
+        )
         yield from (
             Text(f"  {more}".replace(_JOINED, " "), "dim")
             for more in wrapped(asked, width - 2)
@@ -418,7 +424,7 @@ def _profile_lines(
         )
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> Text:
+def _align(cells: Sequence[str], widths: Sequence[int]) -> Text:
     line = Text()
     for i, (cell, wide) in enumerate(zip(cells, widths, strict=True)):
         text = Text(cell)
@@ -427,11 +433,11 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> Text:
     return line
 
 
-_JOINED = "\0"  # a blank at which no line is broken
+_JOINED = "\0"  # stands for a blank at which no line is broken
 
 
-def _asked(profile: Profile, variant: str) -> str:
-    """A variant's name, and at a size also the profile that was measured there."""
+def _format_variant(profile: Profile, variant: str) -> str:
+    """Return a variant's name, and for a size also the profile that was measured there."""
     if variant in profile.variants or not profile.scaling:
         return printable(variant)
     return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}").replace(

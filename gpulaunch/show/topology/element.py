@@ -1,4 +1,4 @@
-"""The elements of a picture: what svg.py and legend.py draw with."""
+"""The elements of a picture, for svg.py and legend.py."""
 
 from xml.etree import ElementTree as ET
 
@@ -8,7 +8,7 @@ INK, PALE = "#1f2933", "#5b6672"
 def add_element(
     parent: ET.Element, tag: str, *, text: str | None = None, **attributes: object
 ) -> ET.Element:
-    """An element; `stroke_width` stands for stroke-width and `class_` for class."""
+    """Add an element; `stroke_width` stands for stroke-width and `class_` for class."""
     values = {
         name.rstrip("_").replace("_", "-"): as_number(value)
         if isinstance(value, (int, float))
@@ -22,7 +22,7 @@ def add_element(
 
 
 def as_number(value: float) -> str:
-    """With one decimal at most."""
+    """Format a number with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -37,7 +37,7 @@ def add_text(
     anchor: str = "start",
     weight: str | None = None,
 ) -> None:
-    """A line of text; its baseline is at `y`."""
+    """Add a line of text with its baseline at `y`."""
     add_element(
         parent,
         "text",
