@@ -284,7 +284,7 @@ def label_of(key: Key[Any]) -> str:
     """Return what a key is about: its label, or its name without the unit.
 
     Example:
-        >>> label_of(Profile.resources.sm_utilization_percentage)
+        >>> label_of(Profile.resources.section.sm_utilization_percentage)
         'SM utilization'
     """
     name = key.name
