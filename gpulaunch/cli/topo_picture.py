@@ -1,4 +1,4 @@
-"""`gpulaunch topo --svg FILE`: a picture of a machine, and of who has its GPUs."""
+"""`gpulaunch topo --svg FILE`: draw a machine, and the users of its GPUs."""
 
 from gpulaunch.cli.output import warn
 from gpulaunch.files.write import write_text
@@ -10,7 +10,7 @@ from gpulaunch.show.topology.svg import topology_svg
 
 
 def write_picture(topology: str | None, path: str) -> int:
-    """Draw the machine as it is now."""
+    """Draw the machine in its present state."""
     shown = read_shown(topology, warn)
     machine, table = shown.machine, shown.table
     leases = table.peek().of(machine.key).leases
