@@ -27,7 +27,7 @@ FIGURES: dict[str, Callable[[], Reproduction]] = {
     "topo-fig10": topo_aware.figure_10,
     "topo-fig11": topo_aware.figure_11,
 }
-"""Name on the command line -> what computes it."""
+"""Name on the command line -> function that computes the figure."""
 
 INTRODUCTION = """\
 # The papers' figures, and ours
