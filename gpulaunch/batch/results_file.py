@@ -52,7 +52,7 @@ _DIGITS = 3  # of seconds
 
 
 class Result(Record):
-    """The end of a job.
+    """The result of a job.
 
     Attributes:
         id: place of the job in the file of jobs, from 0.

@@ -1,4 +1,4 @@
-"""Find the remains of an earlier run of a batch: results, last words of launches, running jobs.
+"""The remains of an earlier run of a batch: results, last words of launches, running jobs.
 
 A batch may be killed while its launches live on. Each is marked by a variable in its environment,
 and writes into the results how its job has ended if the batch cannot. So no job is run twice, and

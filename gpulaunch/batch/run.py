@@ -1,4 +1,4 @@
-"""Run a batch: launch its jobs one after the other, until all have ended.
+"""A batch at work: its jobs are launched one after the other, until all have ended.
 
 This is no second scheduler: the launches wait in the queue and take GPUs like any others. It only
 decides when the next one begins: as soon as the last one has its GPUs. So at most one job of a

@@ -114,7 +114,7 @@ def _normalise(key: str, text: str) -> str:
 
 
 class _Check:
-    """Checks jobs; of identical ones only the first."""
+    """A check of jobs that skips those identical to an earlier one."""
 
     def __init__(self, common: Mapping[str, str], warn: Callable[[str], None]) -> None:
         self._common = common

@@ -124,7 +124,7 @@ def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
 
 
 class _Watcher:
-    """Reports the progress of a batch on stderr.
+    """The reporter of a batch's progress on stderr.
 
     At a terminal it prints a line for each job that has ended, or one line that is redrawn if jobs
     print elsewhere; into a pipe it prints nothing.

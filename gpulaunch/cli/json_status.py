@@ -19,7 +19,7 @@ _MOST_DIGITS = 6  # no process has a million descriptors
 
 
 class JsonStatus:
-    """Writes the events of a launch to a descriptor; docs/batch.md describes the lines.
+    """A writer of a launch's events to a descriptor; docs/batch.md describes the lines.
 
     From here on the descriptors belong to the launcher alone: the job does not inherit them.
 

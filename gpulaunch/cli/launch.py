@@ -103,7 +103,7 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
 
 
 class _Listener:
-    """Reports the course of a launch on stderr, and to the program that started it.
+    """The reporter of a launch's course on stderr, and to the program that started it.
 
     Args:
         given: options by name.

@@ -17,7 +17,7 @@ _PAUSE_S = 0.1  # between two drawings
 
 
 class Progress:
-    """Reports the progress of several replays, one after the other.
+    """The reporter of the progress of several replays, one after the other.
 
     Args:
         line: the line to draw; None reports nothing.

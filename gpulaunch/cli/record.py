@@ -47,7 +47,7 @@ def recorder_of(
 
 
 class Recorder:
-    """Measures one launch, and writes the result; failures are reported, and the job goes on.
+    """The measurement of one launch; failures are reported, and the job goes on.
 
     Args:
         given: the launch's options by name.

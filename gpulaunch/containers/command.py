@@ -1,4 +1,4 @@
-"""Read the command line of a container engine as its own client reads it.
+"""The command line of a container engine, read as its own client reads it.
 
 The flags end at the first other word: the image. To find it, one has to know which flags take a
 value; the engine's Grammar says so. The image and all that follows it are left untouched.

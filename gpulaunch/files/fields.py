@@ -1,4 +1,4 @@
-"""Check documents that people write: TOML tables against a table of allowed keys."""
+"""Checks of documents that people write: TOML tables against a table of allowed keys."""
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Write files where the user says: whole or not at all."""
+"""Files written where the user says: whole or not at all."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Build a Topology from the document of profiles/machines/NAME.toml."""
+"""Described machines: the Topology that the document of profiles/machines/NAME.toml gives."""
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence

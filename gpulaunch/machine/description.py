@@ -1,4 +1,4 @@
-"""Write the machine file of a topology: the inverse of described_topology."""
+"""The machine file of a topology: the inverse of described_topology."""
 # pure: decides on plain values
 
 import re

@@ -1,4 +1,4 @@
-"""Find the machine that a command is about: this one, read by its driver, or a described one."""
+"""The machine that a command is about: this one, read by its driver, or a described one."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING

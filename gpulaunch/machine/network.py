@@ -1,4 +1,4 @@
-"""Convert GPUs and links to nodes and edges of a networkx graph, and back."""
+"""Conversion of GPUs and links to nodes and edges of a networkx graph, and back."""
 # pure: decides on plain values
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Read the matrix that `nvidia-smi topo -m` prints, saved or pasted from a web page.
+"""The matrix that `nvidia-smi topo -m` prints, saved or pasted from a web page.
 
 The columns are GPUs, network adapters, and up to three titles: CPU Affinity, NUMA Affinity (since
 about 2020) and GPU NUMA ID. A text may since have got spaces for tabs, or none at all in its

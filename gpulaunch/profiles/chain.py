@@ -1,4 +1,4 @@
-"""Read a profile file with all that it is based on: its base, the variants asked for, sizes."""
+"""A profile file with all that it is based on: its base, the variants asked for, sizes."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How jobs slow each other down on one socket, according to both of their profiles."""
+"""Slowdowns of jobs beside each other on one socket, according to both of their profiles."""
 
 from collections.abc import Iterator
 from contextlib import suppress

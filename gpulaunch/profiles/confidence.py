@@ -1,4 +1,4 @@
-"""How sure a conclusion is, from the surest down."""
+"""The confidence of a conclusion, from the surest level down."""
 # pure: decides on plain values
 
 from collections.abc import Iterable

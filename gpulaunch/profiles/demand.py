@@ -1,4 +1,4 @@
-"""How much of each GPU one job uses, as far as sharing depends on it."""
+"""The use of each GPU by one job, as far as sharing depends on it."""
 # pure: decides on plain values
 
 from gpulaunch.records import Record

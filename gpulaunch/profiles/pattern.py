@@ -32,7 +32,7 @@ _MOST_SHOWN = 8  # ranks of one part
 
 
 class Pattern(Record):
-    """How the ranks of a job communicate.
+    """A communication pattern of a job's ranks.
 
     Attributes:
         name: "ring" and the like, or the name of the given file or graph.

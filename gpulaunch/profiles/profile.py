@@ -1,4 +1,4 @@
-"""What is known about a job before it runs: the Profile of profiles/workloads/NAME.toml."""
+"""The facts about a job before it runs: the Profile of profiles/workloads/NAME.toml."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Mapping
@@ -208,7 +208,7 @@ class Profile(Section):
 
 
 class Variant(Section):
-    """What a variant may say: everything but the file's own name, base, variants and scaling."""
+    """A variant of a profile: everything but the file's own name, base, variants and scaling."""
 
     keys: ClassVar[Mapping[str, Key[Any]]]
 

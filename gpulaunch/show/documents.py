@@ -1,4 +1,4 @@
-"""Build the JSON documents of the command line, and plain lines from them.
+"""The JSON documents of the command line, and plain lines from them.
 
 Keys are added, never renamed.
 """

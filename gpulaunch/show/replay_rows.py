@@ -10,7 +10,7 @@ _QUARTILES = ("min", "p25", "p50", "p75", "max", "mean")
 
 
 class Rows(Record):
-    """A table.
+    """A table of words and figures.
 
     Attributes:
         columns: names of the first column, which has text, and of the others, which have figures.

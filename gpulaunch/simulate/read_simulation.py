@@ -1,4 +1,4 @@
-"""Read a file of jobs for a machine, for `gpulaunch simulate`."""
+"""A file of jobs as a machine would launch them, for `gpulaunch simulate`."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -28,7 +28,7 @@ class Best(Record):
 
 
 class Yardstick:
-    """Measures placements on one machine by one bandwidth model.
+    """A measure of placements on one machine, by one bandwidth model.
 
     Args:
         topology: the machine.

@@ -1,4 +1,4 @@
-"""Read the answers of the Docker Engine into plain values.
+"""The answers of the Docker Engine as plain values.
 
 Each function raises ValueError, KeyError, TypeError or AttributeError for any other answer: a
 program of another user may listen at the engine's socket.

@@ -1,4 +1,4 @@
-"""Find the Docker Engine's Unix socket: that of a command, and those of a user's engines."""
+"""The Docker Engine's Unix socket: that of a command, and those of a user's engines."""
 
 import json
 import os

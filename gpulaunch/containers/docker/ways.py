@@ -1,4 +1,4 @@
-"""Find the ways by which a Docker Engine can give GPUs to its containers."""
+"""The ways by which a Docker Engine can give GPUs to its containers."""
 
 import os
 

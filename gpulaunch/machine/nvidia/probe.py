@@ -1,4 +1,4 @@
-"""Read this machine through NVML: every GPU in service and its wiring.
+"""A reading of this machine through NVML: every GPU in service and its wiring.
 
 Probing eight GPUs takes noticeable time, so find_machine caches the result (topology_cache.py).
 """

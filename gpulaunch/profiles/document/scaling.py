@@ -1,4 +1,4 @@
-"""Predict a profile at a problem size that was not measured (mps-sharing-2024 IV.A, Table II)."""
+"""Prediction of profiles at sizes that were not measured (mps-sharing-2024 IV.A, Table II)."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Mapping

@@ -105,7 +105,7 @@ def _range(rule: Any) -> str:  # noqa: ANN401  see AnyRule
 
 
 class _Form(Record):
-    """How one kind of rule is described."""
+    """The description of one kind of rule: as a schema, and in words."""
 
     schema: Callable[[Any], dict[str, Any]]
     words: Callable[[Any], str]
