@@ -16,11 +16,9 @@ def write_picture(topology: str | None, path: str) -> int:
     leases = table.peek().of(machine.key).leases
     document = status_document(machine.topology, leases, machine.outside, user_name)
     users = {lease["id"]: lease["user"] for lease in document["leases"]}
-    states = {
-        gpu["index"]: GpuState(
-            gpu["state"], ", ".join(dict.fromkeys(users[lease] for lease in gpu["leases"]))
-        )
-        for gpu in document["gpus"]
-    }
+    states = {}
+    for gpu in document["gpus"]:
+        names = dict.fromkeys(users[lease] for lease in gpu["leases"])
+        states[gpu["index"]] = GpuState(gpu["state"], ", ".join(names))
     write_text(path, topology_svg(machine.topology, states))
     return 0

@@ -192,15 +192,13 @@ def _read_cards(machine: Mapping[str, Any]) -> list[Gpu]:
         "cpu_nvlinks": values(nvlink, "nvlink", "cpu_links_per_gpu", 0),
         "nvlink_gb_per_s": values(nvlink, "nvlink", "gb_per_s_per_link", 0.0),
     }
-    return [
-        Gpu(
-            index=index,
-            uuid="",
-            **(as_dict(nodes[index]) if index in nodes else {}),
-            **{name: column[index] for name, column in fields.items()},
-        )
-        for index in range(common["count"])
-    ]
+    found = []
+    for index in range(common["count"]):
+        facts = {name: column[index] for name, column in fields.items()}
+        if index in nodes:
+            facts |= as_dict(nodes[index])
+        found.append(Gpu(index=index, uuid="", **facts))
+    return found
 
 
 def _read_network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:

@@ -161,13 +161,16 @@ def _describe_numa(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
             entries.setdefault(
                 (gpu.numa_node, format_cpuset(gpu.cpuset), gpu.host_gb_per_s), []
             ).append(i)
-    return [
-        ({} if node is None else {"node": node})
-        | {"gpus": places}
-        | ({"cpuset": cpuset} if cpuset else {})
-        | ({"memory_gb_per_s": memory} if memory else {})
-        for (node, cpuset, memory), places in entries.items()
-    ]
+    tables = []
+    for (node, cpuset, memory), places in entries.items():
+        table: dict[str, Any] = {} if node is None else {"node": node}
+        table["gpus"] = places
+        if cpuset:
+            table["cpuset"] = cpuset
+        if memory:
+            table["memory_gb_per_s"] = memory
+        tables.append(table)
+    return tables
 
 
 def _describe_instances(found: Sequence[Card]) -> list[dict[str, Any]]:

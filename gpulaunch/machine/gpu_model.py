@@ -121,12 +121,12 @@ def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | 
         True
     """
     words = _words(product_name.partition(" MIG ")[0])
-    fits = [
-        (model, fit)
-        for model in models
-        if (fit := max(_fit_length(_words(text), words) for text in model.models))
-    ]
-    return max(fits, key=lambda each: each[1])[0] if fits else None
+    best, longest = None, 0
+    for model in models:
+        length = max(_fit_length(_words(text), words) for text in model.models)
+        if length > longest:
+            best, longest = model, length
+    return best
 
 
 def _words(text: str) -> list[str]:

@@ -93,12 +93,14 @@ def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire]) -> tuple[Link, 
         gpus: GPUs by ascending index.
         wire: returns the wiring of two cards by index, the lower one first.
     """
-    return tuple(
-        connect(a, b, wire(*sorted((a.card, b.card))))
-        if a.card != b.card
-        else connect(replace(a, nvswitch_links=0), b, Wire("PIX", peer_to_peer=False))
-        for a, b in combinations(gpus, 2)
-    )
+    links = []
+    for a, b in combinations(gpus, 2):
+        if a.card == b.card:
+            link = connect(replace(a, nvswitch_links=0), b, Wire("PIX", peer_to_peer=False))
+        else:
+            link = connect(a, b, wire(*sorted((a.card, b.card))))
+        links.append(link)
+    return tuple(links)
 
 
 def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:

@@ -273,13 +273,12 @@ def _read_affinity(
             or (column <= place and (column == 0) == (place == 0))
         )
 
-    readings = {
-        _interpret_affinity(
-            {titles[column]: cpus for column, cpus in zip(columns, sets, strict=True)}
-        )
-        for columns in combinations(range(len(titles)), len(values))
-        if all(fits(place, column) for (place, _), column in zip(values, columns, strict=True))
-    }
+    places = [place for place, _ in values]
+    readings = set()
+    for columns in combinations(range(len(titles)), len(values)):
+        if all(map(fits, places, columns)):
+            names = [titles[column] for column in columns]
+            readings.add(_interpret_affinity(dict(zip(names, sets, strict=True))))
     if len(readings) != 1:
         cells = _shorten(" ".join(word for _, word in values))
         raise TextError(

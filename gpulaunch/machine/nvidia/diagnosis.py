@@ -49,15 +49,15 @@ def diagnose() -> list[Finding]:
 
 def _report_compute_modes(reading: NvmlReading) -> list[Finding]:
     """Report compute modes that restrict the use of a card."""
-    return [
-        Finding(
-            "compute mode",
-            "warning" if mode == PROHIBITED else "ok",
-            f"GPU {card}: {mode}",
-            f"'nvidia-smi -i {card} -c DEFAULT' lets jobs use it" if mode == PROHIBITED else None,
-        )
-        for card, mode in reading.compute_modes.items()
-    ]
+    found = []
+    for card, mode in reading.compute_modes.items():
+        text = f"GPU {card}: {mode}"
+        if mode == PROHIBITED:
+            hint = f"'nvidia-smi -i {card} -c DEFAULT' lets jobs use it"
+            found.append(Finding("compute mode", "warning", text, hint))
+        else:
+            found.append(Finding("compute mode", "ok", text))
+    return found
 
 
 def _report_nvlinks(reading: NvmlReading) -> list[Finding]:
@@ -76,17 +76,16 @@ def _report_nvlinks(reading: NvmlReading) -> list[Finding]:
             else None
         )
         return [Finding("NVLink", "warning" if meant else "ok", "no link is up", hint)]
-    return [
-        Finding(
-            "NVLink",
-            "warning",
-            f"GPU {card}: {'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))} down",
-            f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links "
-            "that are up",
-        )
-        for card, (_, down) in linked.items()
-        if down
-    ] or [Finding("NVLink", "ok", "every link is up")]
+    found = []
+    for card, (_, down) in linked.items():
+        if down:
+            links = f"{'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))}"
+            hint = (
+                f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the "
+                "links that are up"
+            )
+            found.append(Finding("NVLink", "warning", f"GPU {card}: {links} down", hint))
+    return found or [Finding("NVLink", "ok", "every link is up")]
 
 
 def _report_unanswered(reading: NvmlReading) -> list[Finding]:

@@ -84,11 +84,9 @@ def probe() -> NvmlReading:
     )
 
     empty = tuple(index for index, part in parts.items() if part.instances == [])
-    gpus = [
-        gpu
-        for part in parts.values()
-        for gpu in ([part.gpu] if part.instances is None else part.instances)
-    ]
+    gpus = []
+    for part in parts.values():
+        gpus += [part.gpu] if part.instances is None else part.instances
     if not gpus:
         problems += [f"GPU {index} is in MIG mode and has no instance" for index in empty]
         raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), nvml.HINT)

@@ -9,13 +9,11 @@ def add_element(
     parent: ET.Element, tag: str, *, text: str | None = None, **attributes: object
 ) -> ET.Element:
     """Add an element; `stroke_width` stands for stroke-width and `class_` for class."""
-    values = {
-        name.rstrip("_").replace("_", "-"): as_number(value)
-        if isinstance(value, (int, float))
-        else str(value)
-        for name, value in attributes.items()
-        if value is not None
-    }
+    values = {}
+    for name, value in attributes.items():
+        if value is not None:
+            shown = as_number(value) if isinstance(value, (int, float)) else str(value)
+            values[name.rstrip("_").replace("_", "-")] = shown
     element = ET.SubElement(parent, tag, values)
     element.text = text
     return element

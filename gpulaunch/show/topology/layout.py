@@ -245,22 +245,18 @@ def _height_between(
     rows: Sequence[Sequence[Level]], row: int, links: Mapping[tuple[int, int], Link]
 ) -> float:
     """Return the height of the space for the NVLinks of a row and the row that faces it, if any."""
-    places = [
-        {index: place for place, index in enumerate(i for socket in one for i in socket.cards)}
-        for one in rows[row : row + 2]
-    ]
     joined = [(pair, link.kind) for pair, link in links.items() if link.nvlink_count]
-    arcs = [
-        max(
-            (
-                _arc_height(abs(at[a] - at[b]))
-                for (a, b), kind in joined
-                if kind == "nvlink" and a in at and b in at
-            ),
-            default=0,
-        )
-        for at in places
-    ]
+    places = []  # of the cards in each row
+    arcs = []  # height of the highest arc within each row
+    for sockets in rows[row : row + 2]:
+        cards_of_row = [index for socket in sockets for index in socket.cards]
+        at = {index: place for place, index in enumerate(cards_of_row)}
+        highest = 0.0
+        for (a, b), kind in joined:
+            if kind == "nvlink" and a in at and b in at:
+                highest = max(highest, _arc_height(abs(at[a] - at[b])))
+        places.append(at)
+        arcs.append(highest)
     crossing = any((a in places[0]) != (b in places[0]) for (a, b), _ in joined)
     fabric = (
         FABRIC_BAR + _FABRIC_GAP * len(places)

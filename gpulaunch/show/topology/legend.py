@@ -149,10 +149,10 @@ def _pcie_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:
         for path in MEANINGS
         if path in present
     ]
-    return [
-        _Item(text if i else f"PCIe: {text}", "" if i else PCIE, 2.0)
-        for i, text in enumerate(texts)
-    ]
+    items = [_Item(text, "", 2.0) for text in texts]
+    if items:
+        items[0] = _Item(f"PCIe: {texts[0]}", PCIE, 2.0)
+    return items
 
 
 def _network_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:

@@ -164,12 +164,13 @@ def _matrix_lines(
     ]
     for card in found:
         pairs = [(min(card.index, other.index), max(card.index, other.index)) for other in found]
-        row = [
-            pen(texts[pair].ljust(cells), shades[links[pair].bandwidth_gb_per_s])
-            if pair in links
-            else pen("X".ljust(cells), _DIM)
-            for pair in pairs
-        ]
+        row = []
+        for pair in pairs:
+            if pair in links:
+                shade = shades[links[pair].bandwidth_gb_per_s]
+                row.append(pen(texts[pair].ljust(cells), shade))
+            else:
+                row.append(pen("X".ljust(cells), _DIM))
         node = "?" if card.gpu.numa_node is None else str(card.gpu.numa_node)
         end = f"{node:<4}{gap}{_describe_card(card)}" if mixed else node
         home = f"{gap}{card.gpu.node:<4}" if several else ""
