@@ -91,9 +91,8 @@ class Watcher:
         grace_s = self._grace_s
         self._followed.end(grace_s, self._before_kill)
         end_all(lambda: {command.pid} if state_of(command) else set(), grace_s)
-        self._followed.end(
-            grace_s, self._before_kill
-        )  # containers that the command has made meanwhile
+        # The command may have made another container before it ended.
+        self._followed.end(grace_s, self._before_kill)
 
     def _act(self, word: bytes) -> None:
         if word == DISMISSED:

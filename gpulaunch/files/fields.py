@@ -150,13 +150,10 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
         FieldError: the value is wrong.
     """
     if isinstance(rule, type):
-        problem = (
-            None
-            if isinstance(value, rule)
-            else _describe_no_table(value)
-            if rule is dict
-            else _describe_mismatch(value, rule)
-        )
+        problem = None
+        if not isinstance(value, rule):
+            is_table = rule is dict
+            problem = _describe_no_table(value) if is_table else _describe_mismatch(value, rule)
     elif isinstance(rule, OneOrEach):
         for one in value if isinstance(value, list) else [value]:
             _check(one, rule.rule, where)

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
 
@@ -89,13 +89,7 @@ def parse_toml(origin: str, text: str) -> dict[str, Any]:
 
 def _replace_dates(value: Any) -> None:  # noqa: ANN401
     """Replace TOML's own dates by ISO 8601 text, wherever a key is called date."""
-    for key, one in (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    ):
+    for key, one in _items(value):
         if key == "date" and isinstance(one, date):
             value[key] = one.isoformat().replace("+00:00", "Z")
         _replace_dates(one)
@@ -105,14 +99,18 @@ def _find_large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | 
     """Return the path of the first whole number beyond TOML's 64 bits; None if there is none."""
     if isinstance(value, int):
         return path if value.bit_length() > _MOST_BITS else None
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return next((found for key, one in inner if (found := _find_large(one, (*path, key)))), None)
+    for key, one in _items(value):
+        found = _find_large(one, (*path, key))
+        if found:
+            return found
+    return None
+
+
+def _items(value: object) -> Iterable[tuple[Any, Any]]:
+    """Return the values in a table or list, with their keys or positions."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
 
 
 def _locate(path: str, text: str, problem: str) -> str:

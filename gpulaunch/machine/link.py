@@ -121,16 +121,13 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
         pcie_gb_per_s = pcie_bandwidth(
             wire.pcie_path, generation, width, peer_to_peer=wire.peer_to_peer is not False
         )
+    kind: LinkKind = "network" if apart else "pcie"
+    if count:
+        kind = "nvlink" if wire.direct_nvlinks else "nvswitch"
     return Link(
         a=a.index,
         b=b.index,
-        kind="network"
-        if apart
-        else "pcie"
-        if not count
-        else "nvlink"
-        if wire.direct_nvlinks
-        else "nvswitch",
+        kind=kind,
         nvlink_count=count,
         nvlink_version=version,
         pcie_path=wire.pcie_path,

@@ -185,16 +185,10 @@ def status_document(
         # A card may have been split into MIG instances while it was leased.
         own = {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}
         holders = [lease for lease in leases if own.intersection(lease.uuids)]
-        shared = any(lease.share for lease in holders)
-        state = (
-            "shared"
-            if shared
-            else "leased"
-            if holders
-            else "outside"
-            if gpu.uuid in used
-            else "free"
-        )
+        if holders:
+            state = "shared" if any(lease.share for lease in holders) else "leased"
+        else:
+            state = "outside" if gpu.uuid in used else "free"
         gpus.append(
             {
                 "index": gpu.index,

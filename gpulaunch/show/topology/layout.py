@@ -263,7 +263,10 @@ def _height_between(
         if any(kind == "nvswitch" for _, kind in joined)
         else 0
     )
-    return max(fabric, sum(arcs) + (PAD if len(places) == 1 else 70 if crossing else 2 * PAD))
+    beyond_arcs = 70 if crossing else 2 * PAD
+    if len(places) == 1:
+        beyond_arcs = PAD
+    return max(fabric, sum(arcs) + beyond_arcs)
 
 
 def _arc_height(places: int) -> float:

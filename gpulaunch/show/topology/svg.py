@@ -429,13 +429,11 @@ def _draw_instance(svg: ET.Element, box: Box, y: float, gpu: Gpu, state: GpuStat
         "rx": 4,
     }
     add_element(group, "rect", **frame, fill=fill, stroke=stroke, stroke_width=1.2)
-    note = (
-        printable(state.label)
-        if state and state.label
-        else printable(gpu.mig.profile)
-        if gpu.mig
-        else ""
-    )
+    note = ""
+    if state and state.label:
+        note = printable(state.label)
+    elif gpu.mig:
+        note = printable(gpu.mig.profile)
     add_text(
         group,
         box.middle,
