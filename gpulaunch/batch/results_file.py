@@ -153,7 +153,7 @@ class ResultsFile:
 
     Attributes:
         header: header of the batch; None as long as there is none.
-        results: by id, the last result written.
+        results: last result written of each job, by id.
         last_words: by their mark, the last lines of launches whose batch was killed, until they
             become results.
 

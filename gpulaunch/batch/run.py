@@ -133,7 +133,7 @@ def run(tasks: Sequence[Task], results: ResultsFile, ways: Ways, listener: Liste
     Args:
         tasks: tasks in the order of their start.
         results: results of this batch so far; more are added.
-        ways: how launches are made.
+        ways: form of the launches.
         listener: functions to call.
 
     Raises:

@@ -62,7 +62,7 @@ class Flag(Record):
     """One flag as it was given.
 
     Attributes:
-        name: with its dashes, such as --gpus or -e.
+        name: name with its dashes, such as --gpus or -e.
         value: value of the flag; None without one.
         begin: index of the flag's word.
         end: index after its last word.

@@ -177,7 +177,7 @@ class Followed:
 
         Args:
             command: the client command, which may be about to start a container.
-            overdue_s: when to end them, on the clock of time.monotonic, or None.
+            overdue_s: time at which to end them, on the clock of time.monotonic, or None.
             end: function that ends them.
         """
         while True:

@@ -50,7 +50,7 @@ class Finding(Record):
         subject: the part of the machine.
         state: "problem" keeps launches from working, or from being safe; "warning" has a smaller
             cost.
-        text: what was found.
+        text: the finding in words.
         hint: one thing to do about it; None if all is well.
     """
 

@@ -47,7 +47,7 @@ def find_machine(
     Args:
         described: name or file of a described machine, or None for this machine.
         warn: called with a text about each GPU that was left out.
-        origin: where `described` was set, if not on this command line; such a setting must not hide
+        origin: place where `described` was set, unless on this command line; it then must not hide
             real GPUs.
         ignored: programs whose use of GPUs does not count.
         use: whether to read the present use of the GPUs, too.

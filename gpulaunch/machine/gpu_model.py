@@ -51,7 +51,7 @@ class GpuModel(Record):
         power_limit_w: default limit of the board in W.
         mps_clients: most CUDA contexts of MPS on one GPU: 16 before Volta, then 48; 60 with CUDA
             13.1 and later.
-        source: where the figures come from.
+        source: origin of the figures.
         estimated: keys of the document whose values are not published.
     """
 
@@ -113,7 +113,7 @@ def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | 
     3090. If several fit equally well, the first wins.
 
     Args:
-        models: in order of preference.
+        models: models in order of preference.
         product_name: name that NVML reports; a MIG instance has the figures of its whole card.
 
     Example:

@@ -9,7 +9,7 @@ class CurvePoint(Record):
 
     Attributes:
         sm_percentage: share of the GPU's SMs, above 0, 100 at most.
-        throughput: in any unit, the same one for all points of a curve; above 0.
+        throughput: throughput in any unit that is the same for all points of a curve; above 0.
     """
 
     sm_percentage: float

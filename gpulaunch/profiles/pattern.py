@@ -237,7 +237,7 @@ def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Patte
     Args:
         graph: the graph; it is not changed.
         name: name of the pattern.
-        origin: what error messages begin with instead of the name, such as a path.
+        origin: beginning of error messages, such as a path; by default the name.
 
     Raises:
         UsageError: the graph is no pattern (see given_pattern), or a node is no rank.

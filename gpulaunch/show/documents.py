@@ -175,9 +175,9 @@ def status_document(
         outside: GPUs in use; a lease explains the use of those under it.
         user_name: returns the login name of a user id.
         tickets: live tickets, in the order of the queue.
-        left_over: by lease id, pids that still hold a lease whose launcher and job have ended.
+        left_over: pids that still hold a lease whose launcher and job have ended, by lease id.
         stopped: ids of tickets whose launcher is stopped, so that others pass it.
-        standings: by lease id, the known state of a lease's containers.
+        standings: known states of the leases' containers, by lease id.
     """
     used = {use.uuid: use.who for use in outside}
     gpus = []

@@ -134,11 +134,11 @@ class Simulator:
 
         Args:
             trace: the jobs.
-            policy: which GPUs a job gets; docs/placement.md lists the policies.
+            policy: policy that chooses GPUs; docs/placement.md lists the policies.
             machines: number of machines, all like this one.
             backfill_limit_s: how long smaller jobs may pass one that cannot start; 0: first in,
                 first out.
-            time_models: what makes jobs take longer than they say: any of "bandwidth",
+            time_models: models that make jobs take longer than they say: any of "bandwidth",
                 "interference" and "sharing".
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
             measure_by: "cut" or "mapa", by which bandwidths are reported and jobs slowed down.
@@ -180,8 +180,9 @@ class Simulator:
         """Choose GPUs for one job.
 
         Args:
-            job: as in a trace, such as `{"gpus": 3, "pattern": "ring"}`; no duration is needed.
-            policy: which GPUs it gets; docs/placement.md lists the policies.
+            job: a job as in a trace, such as `{"gpus": 3, "pattern": "ring"}`, even without
+                duration.
+            policy: policy that chooses GPUs; docs/placement.md lists the policies.
             busy: indices of GPUs that others have.
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
 
@@ -218,7 +219,7 @@ class Simulator:
 
         Args:
             gpus: indices of the GPUs, in rank order.
-            pattern: how their ranks communicate: a name such as "all-to-all", or a file
+            pattern: communication pattern of their ranks: a name such as "all-to-all", or a file
                 (docs/patterns.md).
             bandwidth_model: "cut" or "mapa".
 

@@ -25,10 +25,10 @@ class NvmlReading(Record):
     Attributes:
         topology: the GPUs in service and their links.
         problems: one line for each GPU that was left out.
-        unanswered: calls that told nothing.
-        nvlinks: by index of the card, the numbers of its NVLinks that are up, and of those that are
-            down.
-        compute_modes: by index of the card, its compute mode if it is not the default.
+        unanswered: calls without an answer.
+        nvlinks: numbers of the NVLinks that are up, and of those that are down, by index of the
+            card.
+        compute_modes: compute modes other than the default, by index of the card.
         empty: indices of the cards in MIG mode without any instance, so that no part of them can be
             used.
     """
