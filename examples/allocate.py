@@ -6,7 +6,6 @@ import gpulaunch
 
 with gpulaunch.allocate(gpus=2, topology="dgx1-v100", wait=True) as lease:
     lease.apply()  # before anything starts CUDA
-    print(
-        f"lease {lease.id}: CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}, chosen by {lease.reason}"
-    )
+    visible = os.environ["CUDA_VISIBLE_DEVICES"]
+    print(f"lease {lease.id}: CUDA_VISIBLE_DEVICES={visible}, chosen by {lease.reason}")
 print("free again")

@@ -1,4 +1,4 @@
-"""Stands in for a training script: says which GPUs it was given, and by which lease."""
+"""A stand-in for a training script that prints its GPUs and its lease."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Eq. 2 of mapa-sc21, the effective bandwidth of a ring by the kinds of its links."""
+"""Eq. 2 of mapa-sc21: the effective bandwidth of a ring by the kinds of its links."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +15,7 @@ THETA = (
 
 
 class Ring(NamedTuple):
-    """Links of a ring.
+    """The links of a ring.
 
     Attributes:
         aggregate_bandwidth: sum of their bandwidths, GB/s.
@@ -50,10 +50,10 @@ def equation_2(x: int, y: int, z: int) -> float:
 
 @cache
 def best_ring(machine: str, gpus: frozenset[int]) -> Ring:
-    """Return the ring through two GPUs or more whose sum of bandwidths is largest.
+    """Return the ring through two GPUs or more with the largest sum of bandwidths.
 
-    Of equals, the one with the most double NVLinks, then with the most single ones. Two GPUs have
-    one link.
+    Among equals it is the one with the most double NVLinks, then with the most single ones. Two
+    GPUs have one link.
     """
     links = {frozenset((link.a, link.b)): link for link in simulator(machine).topology.links}
     first, *others = sorted(gpus)
@@ -71,7 +71,8 @@ def best_ring(machine: str, gpus: frozenset[int]) -> Ring:
 def as_coded(machine: str, gpus: Sequence[int]) -> float:
     """Return Eq. 2 of GPUs' best ring, GB/s; the one link of two GPUs counts twice.
 
-    The published code of mapa-sc21 does that, and gives a single GPU the value without links.
+    This follows the published code of mapa-sc21, which also gives a single GPU the value without
+    links.
     """
     if len(gpus) == 1:
         return equation_2(0, 0, 0)

@@ -38,7 +38,7 @@ PUBLISHED = {
 }
 """Eq. 2 of sensitive jobs in the published simulator, over three sets of 100 jobs, GB/s.
 
-Least, quartiles and largest, by machine and policy.
+The values are least, quartiles and largest, by machine and policy.
 """
 
 _CODE_DIFFERS = (
@@ -60,7 +60,7 @@ def _paper() -> dict[str, Any]:
 
 
 def job_set(name: str) -> list[dict[str, Any]]:
-    """Return one of the six sets of mapa-sc21.toml: jobs that are all there at once."""
+    """Return one of the six sets of mapa-sc21.toml, whose jobs all arrive at once."""
     jobs = []
     for word in _paper()["sets"][name].split():
         network = _paper()["networks"][word[1]]
@@ -84,10 +84,10 @@ def random_set(seed: int) -> list[dict[str, Any]]:
 
 @cache
 def _trace(machine: str, jobs: str | int) -> gpulaunch.Trace:
-    """Read the jobs of a set, by its name, or of a random one, by its seed."""
+    """Read the jobs of a named set, or of a random one by its seed."""
     found = random_set(jobs) if isinstance(jobs, int) else job_set(jobs)
     for job in found:
-        # a single GPU has no links: there is nothing that the job could be sensitive to
+        # A single GPU has no links that the job could be sensitive to.
         job["bandwidth_sensitive"] = job["bandwidth_sensitive"] and job["gpus"] > 1
     return simulator(machine).read_trace({"job": found})
 
@@ -130,7 +130,7 @@ def _spread(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def figure_4() -> Reproduction:
-    """Figure 4: how much aggregate bandwidth jobs of three GPUs lose under baseline."""
+    """Reproduce Figure 4: aggregate bandwidth that jobs of three GPUs lose under baseline."""
     lost = sorted(
         1 - one.quality
         for replay in _replays("dgx1-v100", "baseline", _sets(100))
@@ -180,7 +180,7 @@ def _set_rows(machine: str) -> list[Comparison]:
 
 
 def _quirk_free() -> Comparison:
-    """The table of 40 random sets without the published simulator's quirks."""
+    """Compare 40 random sets with the published rules without the simulator's quirks."""
     rows = []
     theirs = {
         "greedy": (55.9, None, 28.0),
@@ -211,7 +211,7 @@ def _quirk_free() -> Comparison:
 
 
 def figure_13() -> Reproduction:
-    """Figure 13: effective bandwidth by policy on the DGX-1 V100."""
+    """Reproduce Figure 13: effective bandwidth by policy on the DGX-1 V100."""
     said = []
     for policy, quantile, value in (
         ("greedy", "25 %", 12.33),
@@ -241,7 +241,7 @@ def figure_13() -> Reproduction:
 
 
 def figure_18() -> Reproduction:
-    """Figure 18: the same on two machines of 16 GPUs."""
+    """Reproduce Figure 18: effective bandwidth by policy on two machines of 16 GPUs."""
     return Reproduction(
         "mapa-fig18",
         "mapa-sc21 Figure 18: effective bandwidth of sensitive jobs on 16 GPUs",
@@ -258,7 +258,7 @@ def figure_18() -> Reproduction:
 
 
 def table_3() -> Reproduction:
-    """Table 3: execution times and throughput against baseline."""
+    """Reproduce Table 3: execution times and throughput against baseline."""
     paper = {
         "topo_aware": (1.002, 1.029, 1.385, 1.014, 1.075, 1.07),
         "greedy": (0.997, 1.059, 1.519, 1.048, 1.319, 1.08),

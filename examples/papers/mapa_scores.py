@@ -1,4 +1,4 @@
-"""What mapa-sc21 says of its scores and of their cost: figures that need no replay of jobs."""
+"""Figures of mapa-sc21 about its scores and their cost, which need no replay of jobs."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -19,7 +19,7 @@ def _cut(gpus: Sequence[int]) -> float:
 
 
 def figure_11() -> Reproduction:
-    """Figure 11: aggregate bandwidth does not tell how fast a set is."""
+    """Reproduce Figure 11: aggregate bandwidth does not tell how fast a set is."""
     sets = [gpus for count in (2, 3, 4, 5) for gpus in combinations(range(8), count)]
     effective = [as_coded(DGX1, gpus) for gpus in sets]
     narrowest = [_cut(gpus) for gpus in sets]
@@ -69,13 +69,13 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _share_reversed(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the share of pairs of sets of which two measures say the opposite."""
+    """Return the share of pairs of sets that two measures order in opposite ways."""
     pairs = list(combinations(zip(one, other, strict=True), 2))
     return sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for a, b in pairs) / len(pairs)
 
 
 def figure_12() -> Reproduction:
-    """Figure 12: how far Eq. 2 is off."""
+    """Reproduce Figure 12: the error of Eq. 2."""
     reference = {2: 1.5, 3: 7.0, 4: 8.6, 5: 8.3}
     rows = []
     for count, theirs in reference.items():
@@ -120,7 +120,7 @@ def figure_12() -> Reproduction:
 
 
 def figure_16() -> Reproduction:
-    """Figure 16: run time over effective bandwidth, as the time model has it."""
+    """Reproduce Figure 16: run time over effective bandwidth in the time model."""
     rows = (
         Row(
             "VGG-16, two GPUs: PCIe against double NVLink",
@@ -148,7 +148,7 @@ def figure_16() -> Reproduction:
 
 
 def _slowdown(gpus: list[int], *, sensitive: bool = True) -> float:
-    """Return how many times as long as on the best GPUs a job takes on these."""
+    """Return a job's run time on these GPUs, divided by that on the best GPUs."""
     job = {
         "gpus": len(gpus),
         "only": gpus,
@@ -161,7 +161,7 @@ def _slowdown(gpus: list[int], *, sensitive: bool = True) -> float:
 
 
 def figure_19() -> Reproduction:
-    """Figure 19: what a decision costs on an idle machine."""
+    """Reproduce Figure 19: the cost of a decision on an idle machine."""
     published = {
         ("dgx1-v100", 3): 2.0,
         ("dgx1-v100", 4): 9.0,

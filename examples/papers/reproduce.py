@@ -1,7 +1,7 @@
-"""Repeat figures of the two scheduling papers with gpulaunch's simulator.
+"""Figures of the two scheduling papers, repeated with gpulaunch's simulator.
 
-python examples/papers/reproduce.py mapa-fig13            a figure as Markdown
-python examples/papers/reproduce.py mapa-fig13 --json     the same as JSON
+python examples/papers/reproduce.py mapa-fig13            print a figure as Markdown
+python examples/papers/reproduce.py mapa-fig13 --json     print it as JSON
 python examples/papers/reproduce.py --all > docs/reproductions.md
 """
 
@@ -27,7 +27,7 @@ FIGURES: dict[str, Callable[[], Reproduction]] = {
     "topo-fig10": topo_aware.figure_10,
     "topo-fig11": topo_aware.figure_11,
 }
-"""Name on the command line -> what computes it."""
+"""Name on the command line -> function that computes the figure."""
 
 INTRODUCTION = """\
 # The papers' figures, and ours

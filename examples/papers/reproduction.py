@@ -1,22 +1,22 @@
-"""One figure or table of a paper beside what the simulator gets, and how it is printed."""
+"""A figure or table of a paper beside the simulator's results, and its printed form."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 
 def label(policy: str) -> str:
-    """Return the name of a policy as the command line has it."""
+    """Return the name of a policy as on the command line."""
     return policy.replace("_", "-")
 
 
 class Row(NamedTuple):
-    """One number.
+    """One number beside that of a paper.
 
     Attributes:
-        what: it is.
-        theirs: None where the paper, or its code, says none.
-        ours: None where there is none.
-        note: what to know about this one.
+        what: meaning of the number.
+        theirs: the paper's number, or its code's; None if there is none.
+        ours: gpulaunch's number; None if there is none.
+        note: remark about this number.
     """
 
     what: str
@@ -26,16 +26,16 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by theirs."""
+        """Ours divided by theirs; None if either is missing."""
         return self.ours / self.theirs if self.theirs and self.ours is not None else None
 
 
 class Comparison(NamedTuple):
-    """Numbers of one kind.
+    """The numbers of one kind.
 
     Attributes:
-        title: what they are, with their unit.
-        theirs: who says the numbers beside ours: "paper", or "published code".
+        title: meaning of the numbers, with their unit.
+        theirs: source of the other numbers: "paper", or "published code".
         rows: the numbers.
     """
 
@@ -45,13 +45,13 @@ class Comparison(NamedTuple):
 
 
 class Reproduction(NamedTuple):
-    """A figure or table.
+    """The reproduction of a figure or table.
 
     Attributes:
-        name: on the command line.
-        title: what it shows, and where it stands.
+        name: name on the command line.
+        title: subject, and place in the paper.
         parts: the numbers.
-        differs: what differs from the original, and why.
+        differs: differences from the original, and the reasons.
     """
 
     name: str
@@ -86,13 +86,13 @@ def markdown(reproductions: Iterable[Reproduction]) -> str:
             lines += [f"| {part.title} | {part.theirs} | ours | ratio | |", "|---|---|---|---|---|"]
             for row in part.rows:
                 ratio = "-" if row.ratio is None else f"{row.ratio:.3f}"
-                figures = f"{_figure(row.theirs)} | {_figure(row.ours)} | {ratio}"
+                figures = f"{_format_figure(row.theirs)} | {_format_figure(row.ours)} | {ratio}"
                 lines.append(f"| {row.what} | {figures} | {row.note} |")
             lines.append("")
         lines += [*(f"- {text}" for text in one.differs), ""]
     return "\n".join(lines)
 
 
-def _figure(value: float | None) -> str:
-    """Return a number in four digits, whole from 1,000 on."""
+def _format_figure(value: float | None) -> str:
+    """Format a number with four digits, or whole from 1,000 on."""
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"

@@ -21,7 +21,7 @@ PROFILES = {
 """Measured profiles. The first file is shipped with gpulaunch, whose generator draws from it."""
 
 TICK_S = 1.1
-"""Period of the published simulator."""
+"""Period of the published simulator, in seconds."""
 
 _MACHINE = "power8-minsky"
 _TIMES = ("bandwidth", "interference")
@@ -61,7 +61,7 @@ def job_set(name: str, paper: str = "topo-aware-sc17") -> gpulaunch.Trace:
 
 
 def generated(seed: int, count: int) -> gpulaunch.Trace:
-    """Read jobs of the published generator's distributions."""
+    """Read jobs drawn from the published generator's distributions."""
     return _trace(
         gpulaunch.generate_trace("poisson", seed, count)["job"], _profiles("topo-aware-sc17")
     )
@@ -69,7 +69,7 @@ def generated(seed: int, count: int) -> gpulaunch.Trace:
 
 def _trace(jobs: list[dict[str, Any]], profiles: dict[str, dict[str, Any]]) -> gpulaunch.Trace:
     for job in jobs:
-        # where nobody measured a job with its GPUs on two sockets, that costs it nothing
+        # If a job was not measured with its GPUs on two sockets, that costs it nothing.
         measured = profiles[job["profile"]]["communication"].get("split_slowdown_percentage", 0.0)
         job["split_slowdown_percentage"] = measured
     return simulator(_MACHINE).read_trace({"profile": profiles, "job": jobs})
@@ -80,8 +80,8 @@ def replayed(
 ) -> gpulaunch.Replay:
     """Replay jobs as the published simulator does.
 
-    A job stays as slow as the worst company that it has had makes it. Each replay has a simulator
-    of its own: the time that it takes must not depend on what was decided before.
+    A job stays as slow as its worst neighbours made it. Each replay has a simulator of its own: its
+    time must not depend on earlier decisions.
     """
     return gpulaunch.Simulator(_MACHINE).replay(
         trace, policy, machines=machines, time_models=_TIMES, lasting=True, tick_s=tick_s
@@ -96,7 +96,7 @@ def _last_end(replay: gpulaunch.Replay) -> float:
 
 
 def figure_8() -> Reproduction:
-    """Figure 8: six jobs on one Minsky."""
+    """Reproduce Figure 8: six jobs on one Minsky."""
     paper = {"best_fit": 461.7, "fcfs": 456.2, "topo_aware": 454.2, "topo_aware_p": 356.9}
     mended: dict[str, dict[str, float | None]] = {
         "topo-aware-sc17": {
@@ -152,7 +152,7 @@ def figure_8() -> Reproduction:
         )
     ]
     parts.append(Comparison("speed-up", "paper, on hardware", tuple(gains)))
-    parts.append(_timeline())
+    parts.append(_compare_timeline())
     exact = [
         Row(label(policy), None, _last_end(replayed(job_set("six-jobs"), policy)))
         for policy in _POLICIES
@@ -184,8 +184,8 @@ def figure_8() -> Reproduction:
     )
 
 
-def _timeline() -> Comparison:
-    """When each job starts and ends under topo-aware-p."""
+def _compare_timeline() -> Comparison:
+    """Compare start and end of each job under topo-aware-p."""
     known = (
         (1.1, 70.4),
         (16.5, 126.5),
@@ -211,7 +211,7 @@ def _timeline() -> Comparison:
 
 
 def figure_10() -> Reproduction:
-    """Figure 10: 100 jobs on 5 machines."""
+    """Reproduce Figure 10: 100 jobs on 5 machines."""
     known = {
         "best_fit": (1458.6, 48.2, 7.2, 31),
         "fcfs": (1425.6, 99.5, 6.3, 28),
@@ -269,14 +269,14 @@ def figure_10() -> Reproduction:
 
 
 def split_pairs(replay: gpulaunch.Replay) -> int:
-    """Return how many jobs of two GPUs have them on two sockets."""
+    """Return the number of two-GPU jobs whose GPUs are on two sockets."""
     node = {gpu.index: gpu.numa_node for gpu in simulator(_MACHINE).topology.gpus}
     pairs = [job.gpus for job in replay.jobs if len(job.gpus) == 2]
     return sum(node[one] != node[other] for one, other in pairs)
 
 
 def figure_11() -> Reproduction:
-    """Figure 11: 10,000 jobs on 1,000 machines."""
+    """Reproduce Figure 11: 10,000 jobs on 1,000 machines."""
     count = 10_000
     jobs = generated(seed=1, count=count)
     costs = {"best_fit": 0.44, "fcfs": 0.45, "topo_aware": 3.0, "topo_aware_p": 3.0}

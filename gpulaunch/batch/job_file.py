@@ -39,7 +39,7 @@ SETTINGS_OF_A_JOB = (
     "objective",
     "time_limit",
 )
-"""What a job may say of what a launch may say: the same names, the same values."""
+"""Settings of a launch that are also allowed for a job, with the same names and values."""
 
 _FILE: FieldTable = {"job": list, "profile": dict}
 _JOB: FieldTable = {
@@ -58,12 +58,12 @@ _COLUMN_OF = {"arrival_s": "arrival", "duration_s": "time"}
 
 
 class Entry(Record):
-    """One job, as the file says it.
+    """One job, as the file describes it.
 
     Attributes:
-        own: what only a job has: the keys of _JOB.
-        settings: what a launch has, too, as texts.
-        where: path and line.
+        own: values that only a job has: the keys of _JOB.
+        settings: settings of its launch, as texts.
+        where: place in the file.
     """
 
     own: Mapping[str, Any]
@@ -72,20 +72,20 @@ class Entry(Record):
 
     @property
     def name(self) -> str:
-        """The job's name."""
+        """Name of the job."""
         command = self.own.get("command") or ("job",)
         return str(self.own.get("name") or self.settings.get("profile") or command[0])
 
 
 class Where(Record):
-    """Place of a job in its file, for messages.
+    """The place of a job in its file, for messages.
 
     Attributes:
-        path: of the file.
-        line: number; None where the document finds it.
-        document: of TOML.
-        number: of the job there.
-        columns: it is a line of MAPA's columns.
+        path: path of the file.
+        line: number of the line; None for TOML, where the document finds it.
+        document: the TOML document; None for other formats.
+        number: number of the job in the file.
+        columns: whether the file has MAPA's columns.
     """
 
     path: str
@@ -95,7 +95,7 @@ class Where(Record):
     columns: bool = False
 
     def error(self, key: str | None, message: str, hint: str | None = None) -> UsageError:
-        """Return an error about one key of the job, or about all of it."""
+        """Return an error about one key of the job, or about the whole job."""
         if self.document:
             where: Path = ("job", self.number, key) if key else ("job", self.number)
             if not self.document.text:  # a program gave the jobs: there is no line to name
@@ -107,12 +107,12 @@ class Where(Record):
 
 
 class JobFile(Record):
-    """A file of jobs, read.
+    """A file of jobs, as it was read.
 
     Attributes:
-        entries: in order.
-        profiles: that it brings along, by name.
-        tables: of these profiles, as they stand in the file.
+        entries: jobs in order.
+        profiles: profiles in the file, by name.
+        tables: tables of these profiles, as they are in the file.
     """
 
     entries: tuple[Entry, ...]
@@ -124,47 +124,48 @@ def load_jobs(path: str) -> JobFile:
     """Read a file of jobs; docs/simulate.md explains the keys.
 
     Raises:
-        UsageError: it cannot be read, or is wrong: with path and line.
+        UsageError: the file cannot be read, or is wrong; with path and line.
     """
     text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if first.startswith("{"):
-        found = JobFile(tuple(_json_lines(path, text)), {}, {})
+        found = JobFile(tuple(_read_json_lines(path, text)), {}, {})
     elif first[:1].isdigit() or first.startswith(f"{_COLUMNS[0]},"):
-        found = JobFile(tuple(_columns(path, text)), {}, {})
+        found = JobFile(tuple(_read_columns(path, text)), {}, {})
     else:
-        found = _toml(parse_document(path, text))
-    return _checked_for_jobs(path, found)
+        found = _read_toml(parse_document(path, text))
+    return _refuse_empty(path, found)
 
 
 def read_jobs(data: Mapping[str, Any]) -> JobFile:
     """Read jobs that a program gives instead of a file.
 
     Args:
-        data: what the file would say in TOML, as tomllib reads it.
+        data: the content of such a file in TOML, as tomllib reads it.
 
     Raises:
-        UsageError: it is wrong; the message has the number of the job.
+        UsageError: the data are wrong; the message has the number of the job.
     """
-    return _checked_for_jobs("trace", _toml(Document("trace", "", dict(data))))
+    return _refuse_empty("trace", _read_toml(Document("trace", "", dict(data))))
 
 
-def _checked_for_jobs(origin: str, found: JobFile) -> JobFile:
+def _refuse_empty(origin: str, found: JobFile) -> JobFile:
     if not found.entries:
         raise UsageError(f"{origin}: there is no job in it", "docs/simulate.md has an example")
     return found
 
 
-def _toml(document: Document) -> JobFile:
+def _read_toml(document: Document) -> JobFile:
     try:
         top = checked(document.data, _FILE)
         profiles = {
-            name: _profile(document, name, table) for name, table in top.get("profile", {}).items()
+            name: _read_profile(document, name, table)
+            for name, table in top.get("profile", {}).items()
         }
     except FieldError as problem:
         raise document.error(problem) from None
     entries = tuple(
-        _entry(job, Where(document.path, None, document, n))
+        _read_entry(job, Where(document.path, None, document, n))
         for n, job in enumerate(top.get("job", []))
     )
     tables = {
@@ -173,7 +174,7 @@ def _toml(document: Document) -> JobFile:
     return JobFile(entries, profiles, tables)
 
 
-def _profile(document: Document, name: str, table: object) -> Profile:
+def _read_profile(document: Document, name: str, table: object) -> Profile:
     if not isinstance(table, Mapping):
         raise FieldError(("profile", name), f"{name}: {table!r} is not a table")
     return profile_within(
@@ -181,28 +182,30 @@ def _profile(document: Document, name: str, table: object) -> Profile:
     )
 
 
-def _json_lines(path: str, text: str) -> list[Entry]:
+def _read_json_lines(path: str, text: str) -> list[Entry]:
     entries: list[Entry] = []
-    for number, line in enumerate(text.split("\n"), 1):  # and not where else Unicode ends a line
+    for number, line in enumerate(
+        text.split("\n"), 1
+    ):  # only \n ends a line, not Unicode's other line ends
         if line.strip():
             where = Where(path, number, None, len(entries))
             try:
-                job = json.loads(line, object_pairs_hook=_once)
+                job = json.loads(line, object_pairs_hook=_refuse_duplicates)
             except (ValueError, RecursionError) as problem:
                 raise where.error(None, f"no JSON: {problem}") from None
-            entries.append(_entry(job, where))
+            entries.append(_read_entry(job, where))
     return entries
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key stands there twice")
     return found
 
 
-def _columns(path: str, text: str) -> list[Entry]:
-    """Read gpus,pattern,arrival,time,sensitive,name: times in cycles, taken for seconds."""
+def _read_columns(path: str, text: str) -> list[Entry]:
+    """Read gpus,pattern,arrival,time,sensitive,name; times in cycles are taken for seconds."""
     entries: list[Entry] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or (number == 1 and line.startswith(f"{_COLUMNS[0]},")):
@@ -218,17 +221,17 @@ def _columns(path: str, text: str) -> list[Entry]:
             raise where.error(None, f"sensitive: {quoted(row['sensitive'])} is neither 0 nor 1")
         job = {
             "name": row["name"].removesuffix(".sh"),
-            "gpus": _number(where, row, "gpus", int),
+            "gpus": _read_number(where, row, "gpus", int),
             "pattern": row["pattern"],
-            "arrival_s": _number(where, row, "arrival", float),
-            "duration_s": _number(where, row, "time", float),
+            "arrival_s": _read_number(where, row, "arrival", float),
+            "duration_s": _read_number(where, row, "time", float),
             "bandwidth_sensitive": row["sensitive"] == "1",
         }
-        entries.append(_entry(job, where))
+        entries.append(_read_entry(job, where))
     return entries
 
 
-def _number(where: Where, row: Mapping[str, str], column: str, kind: type) -> Any:  # noqa: ANN401
+def _read_number(where: Where, row: Mapping[str, str], column: str, kind: type) -> Any:  # noqa: ANN401
     try:
         return kind(row[column])
     except ValueError:
@@ -236,8 +239,8 @@ def _number(where: Where, row: Mapping[str, str], column: str, kind: type) -> An
         raise where.error(None, f"{column}: {quoted(row[column])} is not {wanted}") from None
 
 
-def _entry(job: object, where: Where) -> Entry:
-    """One job, with every value looked at by itself."""
+def _read_entry(job: object, where: Where) -> Entry:
+    """Read one job, and check every value by itself."""
     if not isinstance(job, Mapping):
         raise where.error(None, f"{job!r} is not a table of keys and values")
     own = {key: value for key, value in job.items() if key in _JOB}
@@ -257,7 +260,7 @@ def _entry(job: object, where: Where) -> Entry:
         if key not in SETTINGS_OF_A_JOB:
             known = ", ".join((*_JOB, *SETTINGS_OF_A_JOB))
             raise where.error(key, f"unknown key {quoted(key)}: known here are {known}")
-        settings[key] = _text(value)
+        settings[key] = _as_text(value)
         try:
             SETTINGS[key](settings[key])
         except UsageError as problem:
@@ -265,8 +268,8 @@ def _entry(job: object, where: Where) -> Entry:
     return Entry(own, settings, where)
 
 
-def _text(value: object) -> str:
-    """Return a value as it would stand on a command line."""
+def _as_text(value: object) -> str:
+    """Return a value as it would be written on a command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,8 +1,7 @@
-"""Results of a batch: a file of JSON lines, one for each job that has ended, never changed.
+"""Results of a batch: a file of JSON lines, one for each ended job, never changed.
 
 The first line names the batch. A line is written by one call, and taken back if it does not fit on
-the disk, so that those before it stay as they are whatever happens; a torn line is passed over
-when the file is read.
+the disk, so that the lines before it stay intact; a torn line is skipped when the file is read.
 """
 
 import errno
@@ -53,20 +52,20 @@ _DIGITS = 3  # of seconds
 
 
 class Result(Record):
-    """The end of a job.
+    """The result of a job.
 
     Attributes:
-        id: its place in the file of jobs, from 0.
-        name: of the job.
-        digest: of what was run; another job at this place has another one.
-        exit_status: of the launch.
-        gpus: indices, in rank order; empty if it never started.
-        uuids: of the same GPUs.
-        lease: id; None if it never started.
-        interrupted: the batch has ended it.
-        submitted_s: when its time had come, from the beginning of the batch.
-        started_s: when it had its GPUs; None if it never started.
-        ended_s: when its launch had ended.
+        id: place of the job in the file of jobs, from 0.
+        name: name of the job.
+        digest: digest of what was run; a changed job at this place has another one.
+        exit_status: exit status of the launch.
+        gpus: indices of its GPUs, in rank order; empty if it never started.
+        uuids: UUIDs of its GPUs, in rank order.
+        lease: id of the lease; None if it never started.
+        interrupted: whether the batch has ended it.
+        submitted_s: its arrival, in seconds from the beginning of the batch.
+        started_s: when it got its GPUs, on the same clock; None if it never started.
+        ended_s: when its launch ended, on the same clock.
     """
 
     id: int
@@ -83,17 +82,17 @@ class Result(Record):
 
     @property
     def is_final(self) -> bool:
-        """Whether the job has run to its own end."""
+        """True if the job has run to its own end."""
         return self.started_s is not None and not self.interrupted
 
 
 class Header(Record):
-    """Which batch it is.
+    """The first line of a file of results.
 
     Attributes:
-        batch: its id.
-        file: path of the jobs.
-        began_s: seconds since 1970.
+        batch: id of the batch.
+        file: path of the file of jobs.
+        began_s: beginning of the batch, in seconds since 1970.
     """
 
     batch: str
@@ -102,16 +101,16 @@ class Header(Record):
 
 
 def seconds_of(text: str) -> float:
-    """Seconds since 1970.
+    """Return a time in ISO 8601 as seconds since 1970.
 
     Raises:
-        ValueError: it is no time.
+        ValueError: the text is no time.
     """
     return datetime.fromisoformat(text).timestamp()
 
 
 def result_document(result: Result, began_s: float) -> dict[str, Any]:
-    """One result, as it is written and printed."""
+    """Return the document of a result, as it is written and printed."""
     document: dict[str, Any] = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in as_dict(result).items()
@@ -126,11 +125,11 @@ def result_document(result: Result, began_s: float) -> dict[str, Any]:
     return document | {"wait_s": waited}
 
 
-def _result_of(document: Mapping[str, Any]) -> Result:
-    """Read what result_document made.
+def _read_result(document: Mapping[str, Any]) -> Result:
+    """Read a document from result_document.
 
     Raises:
-        FieldError: this is no such document.
+        FieldError: the document has another form.
     """
     known = {key: value for key, value in document.items() if value is not None}
     checked(known, {**_RESULT, **_IF_STARTED}, required=tuple(_RESULT))
@@ -138,7 +137,7 @@ def _result_of(document: Mapping[str, Any]) -> Result:
     return Result(**fields | {"gpus": tuple(known["gpus"]), "uuids": tuple(known["uuids"])})
 
 
-def _table(line: bytes) -> dict[str, Any]:
+def _read_table(line: bytes) -> dict[str, Any]:
     document = json.loads(line)
     if not isinstance(document, dict):
         raise FieldError((), f"{document!r} is not a table")
@@ -146,22 +145,22 @@ def _table(line: bytes) -> dict[str, Any]:
 
 
 class ResultsFile:
-    """The results of one batch, held: no other batch can write them meanwhile.
+    """The results of one batch, locked against other batches.
 
     Args:
-        path: where.
-        warn: where to say what is odd but no failure.
+        path: path of the file.
+        warn: called with the text of a warning.
 
     Attributes:
-        header: of the batch; None as long as there is none.
-        results: by id, the last that was written.
-        last_words: of launches whose batch was killed, by their mark, as long as they are no
-            results.
+        header: header of the batch; None as long as there is none.
+        results: last result written of each job, by id.
+        last_words: by their mark, the last lines of launches whose batch was killed, until they
+            become results.
 
     Raises:
-        FailedError: it cannot be written.
-        UsageError: there is something else in it.
-        WouldWaitError: another batch holds it.
+        FailedError: the file cannot be written.
+        UsageError: the file has other content.
+        WouldWaitError: another batch has locked it.
     """
 
     def __init__(self, path: str, warn: Callable[[str], None]) -> None:
@@ -177,7 +176,7 @@ class ResultsFile:
                 os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
             )
         except OSError as problem:
-            raise self._failed(problem) from None
+            raise self._write_error(problem) from None
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             raise UsageError(f"{path}: is no regular file")
         try:
@@ -185,7 +184,7 @@ class ResultsFile:
         except BlockingIOError:
             raise WouldWaitError(f"{path}: another batch is writing its results there") from None
         except OSError as problem:
-            raise self._failed(problem) from None
+            raise self._write_error(problem) from None
         self.read()
         if self.header is None and self._read_to:
             raise UsageError(f"{path}: there is something else in it than the results of a batch")
@@ -194,39 +193,39 @@ class ResultsFile:
         """Write the first line.
 
         Raises:
-            FailedError: it cannot be written; the file is gone again.
+            FailedError: the line cannot be written; the file is removed again.
         """
         document = {"batch": header.batch, "file": header.file, "began_at": iso(header.began_s)}
         try:
             self._append(document)
         except OSError as problem:
             os.unlink(self.path)
-            raise self._failed(problem) from None
+            raise self._write_error(problem) from None
         self.header = header
 
     def add(self, result: Result) -> None:
         """Write the result of a job.
 
         Raises:
-            FailedError: it cannot be written; the file is as it was.
+            FailedError: the result cannot be written; the file is unchanged.
         """
         try:
             self._append(result_document(result, self.header.began_s if self.header else 0.0))
         except OSError as problem:
-            raise self._failed(problem) from None
+            raise self._write_error(problem) from None
         self._keep(result)
 
     def mark(self, job_id: int, digest: str) -> str:
-        """Return the GPULAUNCH_BATCH of a job, by which it is found after a crash of the batch."""
+        """Return a job's GPULAUNCH_BATCH, by which it is found if the batch crashes."""
         return f"{self.header.batch if self.header else ''}.{job_id}.{digest}"
 
     def last_words_of(self, mark: str, name: str, submitted_s: float) -> Result | None:
-        """Return the result of a job whose batch was killed, as its launch has written it, or None.
+        """Return the result that a job's launch wrote after its batch was killed, or None.
 
         Args:
-            mark: of the job.
-            name: of the job.
-            submitted_s: when its time had come, from the beginning of the batch.
+            mark: mark of the job.
+            name: name of the job.
+            submitted_s: its arrival, in seconds from the beginning of the batch.
         """
         said = self.last_words.get(mark)
         if said is None or self.header is None:
@@ -251,18 +250,17 @@ class ResultsFile:
         self.last_words.pop(self.mark(result.id, result.digest), None)
 
     def opened_apart(self) -> int:
-        """Return a descriptor to append by that does not lock the file, for launches."""
+        """Return a descriptor for launches to append by, which does not lock the file."""
         return out_of_the_way(os.open(self.path, os.O_WRONLY | os.O_APPEND))
 
     def _append(self, document: Mapping[str, Any]) -> None:
         line = json.dumps(document).encode() + b"\n"
         status = os.fstat(self._fd)
         size = status.st_size
-        if not status.st_nlink:  # nobody would ever read it
+        if not status.st_nlink:  # the file was removed, so the line could never be read
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-        if (
-            size and os.pread(self._fd, 1, size - 1) != b"\n"
-        ):  # a line was torn: it is not to tear this one
+        # A torn line must not tear this one, too.
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
             line = b"\n" + line
         written = 0
         try:
@@ -276,25 +274,25 @@ class ResultsFile:
             raise
 
     def read(self) -> None:
-        """Read what was written since this was last read."""
-        with open(f"/proc/self/fd/{self._fd}", "rb") as file:  # whatever has become of its name
+        """Read the lines since the last call."""
+        with open(f"/proc/self/fd/{self._fd}", "rb") as file:  # even if it was renamed
             file.seek(self._read_to)
             for line in file:
                 self._read_to += len(line)
                 self._line += 1
                 if line.strip():
-                    self._take(line)
+                    self._take_line(line)
 
-    def _take(self, line: bytes) -> None:
+    def _take_line(self, line: bytes) -> None:
         try:
-            document = _table(line)
+            document = _read_table(line)
             if self.header is None:
                 checked(document, _HEADER, required=tuple(_HEADER))
                 self.header = Header(
                     document["batch"], document["file"], seconds_of(document["began_at"])
                 )
             elif "event" not in document:
-                self._keep(_result_of(document))
+                self._keep(_read_result(document))
             elif document["event"] == "ended":
                 checked(document, _LAST_WORDS, required=tuple(_LAST_WORDS))
                 seconds_of(document["started_at"]), seconds_of(document["ended_at"])
@@ -305,5 +303,5 @@ class ResultsFile:
                     f"{self.path}:{self._line}: passed over: this line is torn, or not a batch's"
                 )
 
-    def _failed(self, problem: OSError) -> FailedError:
+    def _write_error(self, problem: OSError) -> FailedError:
         return FailedError(f"{self.path}: {os.strerror(problem.errno or 0).lower()}")

@@ -1,8 +1,8 @@
-"""Remains of an earlier run of a batch: results, last words of launches, jobs that still run.
+"""The remains of an earlier run of a batch: results, last words of launches, running jobs.
 
-A batch may be killed, and its launches live on: each is marked by a variable in its environment,
+A batch may be killed while its launches live on. Each is marked by a variable in its environment,
 and writes into the results how its job has ended if the batch cannot. So no job is run twice, and
-none at the same time as itself.
+none beside itself.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,11 +18,11 @@ from gpulaunch.records import Record, replace
 
 
 class Left(Record):
-    """State of the jobs of a batch.
+    """The state of the jobs of a batch.
 
     Attributes:
-        done: by id, those that have ended.
-        running: by id, the leases of those that run.
+        done: results of ended jobs, by id.
+        running: leases of running jobs, by id.
     """
 
     done: dict[int, Result]
@@ -35,18 +35,18 @@ def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s
     Last words become results, and a launch that waits for GPUs is ended.
 
     Args:
-        tasks: of the batch, as the file of jobs says now.
-        results: of the batch.
-        table: where its leases stand.
+        tasks: tasks of the batch, from the present file of jobs.
+        results: results of the batch.
+        table: table with its leases.
         grace_s: seconds between TERM and KILL.
 
     Raises:
-        WouldWaitError: a job still runs that has changed in the file since.
+        WouldWaitError: a running job has since changed in the file.
         FailedError: the results cannot be written.
     """
     by_id = {task.id: task for task in tasks}
     running: dict[int, Lease] = {}
-    for number, (lease, digest, pids) in _living(results, table).items():
+    for number, (lease, digest, pids) in _find_living(results, table).items():
         task = by_id.get(number)
         if task is None or task.digest != digest:
             message = (
@@ -66,16 +66,16 @@ def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s
         end_all(processes_of(mark, results), grace_s)
         results.read()
         words = results.last_words_of(mark, task.name, task.arrival_s)
-        if words:  # it has got its GPUs in the very moment
+        if words:  # it got its GPUs at this very moment
             results.add(replace(words, interrupted=True))
     for task in by_id.values():
         words = results.last_words_of(results.mark(task.id, task.digest), task.name, task.arrival_s)
         if words:
             results.add(words)
-    return Left(_done(by_id, results), running)
+    return Left(_find_done(by_id, results), running)
 
 
-def _done(by_id: Mapping[int, Task], results: ResultsFile) -> dict[int, Result]:
+def _find_done(by_id: Mapping[int, Task], results: ResultsFile) -> dict[int, Result]:
     return {
         number: result
         for number, result in results.results.items()
@@ -83,8 +83,10 @@ def _done(by_id: Mapping[int, Task], results: ResultsFile) -> dict[int, Result]:
     }
 
 
-def _living(results: ResultsFile, table: Table) -> dict[int, tuple[Lease | None, str, set[int]]]:
-    """Jobs that have processes and no result, by id: lease, digest, pids."""
+def _find_living(
+    results: ResultsFile, table: Table
+) -> dict[int, tuple[Lease | None, str, set[int]]]:
+    """Return the jobs that have processes and no result, by id: lease, digest, pids."""
     begin = results.mark(0, "").partition(".")[0] + "."
     leases = table.own_leases()
     living: dict[int, tuple[Lease | None, str, set[int]]] = {}
@@ -94,20 +96,20 @@ def _living(results: ResultsFile, table: Table) -> dict[int, tuple[Lease | None,
             continue
         result = results.results.get(int(number))
         if result and result.digest == digest and result.is_final:
-            continue  # it has ended, and left something behind
+            continue  # it has ended, and left processes behind
         lease = next((one for one in leases if {one.launcher.pid, one.job.pid} & pids), None)
         living[int(number)] = lease, digest, pids
     return living
 
 
 def processes_of(mark: str, results: ResultsFile) -> Callable[[], set[int]]:
-    """Return a function that finds the pids of a job's launch and of all that descends from it.
+    """Return a function that finds the pids of a job's launch and all its descendants.
 
-    It finds none once the launch has said its last words.
+    It finds none once the launch has written its last words.
 
     Args:
-        mark: of the job.
-        results: where it says them.
+        mark: mark of the job.
+        results: results in which the last words are written.
     """
 
     def find() -> set[int]:

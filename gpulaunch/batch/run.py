@@ -1,8 +1,8 @@
-"""A batch: jobs launched one after the other, each by an ordinary launch, until all have ended.
+"""A batch at work: its jobs are launched one after the other, until all have ended.
 
-No second scheduler: the launches wait in the queue and take GPUs as any others do. What is decided
-here is only when the next one begins: as soon as the last has its GPUs. So at most one job of a
-batch stands in the queue, and the order of starts is that of the file.
+This is no second scheduler: the launches wait in the queue and take GPUs like any others. It only
+decides when the next one begins: as soon as the last one has its GPUs. So at most one job of a
+batch is in the queue, and jobs start in the order of the file.
 """
 
 import os
@@ -28,14 +28,14 @@ from gpulaunch.typing import Any
 
 
 class Counts(Record):
-    """Progress of a batch.
+    """The progress of a batch.
 
     Attributes:
-        jobs: how many there are.
-        done: how many have ended.
-        failed: how many of these with another exit status than 0.
-        running: how many have their GPUs.
-        queued: name of the job that waits for its own, and why it waits; None if none does.
+        jobs: number of jobs.
+        done: number of ended jobs.
+        failed: number of ended jobs with another exit status than 0.
+        running: number of jobs that have their GPUs.
+        queued: name of the job that waits for its GPUs, and its reason; None if none waits.
     """
 
     jobs: int
@@ -46,12 +46,12 @@ class Counts(Record):
 
 
 class Listener(Record):
-    """Functions that a batch calls on its way; none may raise.
+    """Functions that a batch calls as it goes; none may raise.
 
     Attributes:
-        say: given a kind of message ("info", "warning", "error"), and the message.
-        ended: given the result of a job, and how far the batch has come.
-        changed: given how far the batch has come.
+        say: called with a kind of message ("info", "warning", "error"), and the message.
+        ended: called with the result of a job, and the progress of the batch.
+        changed: called with the progress of the batch.
     """
 
     say: Callable[[str, str], None]
@@ -60,12 +60,12 @@ class Listener(Record):
 
 
 class Outcome(Record):
-    """Result of a batch.
+    """The outcome of a batch.
 
     Attributes:
-        results: of jobs that have ended, by id, those of earlier runs of the batch included.
+        results: results of ended jobs, by id, including those of earlier runs of the batch.
         signal: number of the last signal that was to end it; None if there was none.
-        problem: why results could not be written, or None.
+        problem: reason why results could not be written, or None.
     """
 
     results: dict[int, Result]
@@ -74,14 +74,13 @@ class Outcome(Record):
 
 
 class Ways(Record):
-    """How launches are made.
+    """The form of the launches of a batch.
 
     Attributes:
-        words: returns options, and variables, that say what settings say; the settings include the
-            name of the job.
+        words: returns settings, with the name of the job, as options and variables.
         common: settings of all launches.
-        logs: directory of what each job prints; None for where the batch prints.
-        apart: what they print to stdout goes to stderr, since stdout is not theirs.
+        logs: directory for the output of jobs; None for the batch's own output.
+        apart: whether their stdout goes to stderr, since stdout is not theirs.
         grace_s: seconds between TERM and KILL.
     """
 
@@ -106,18 +105,18 @@ class _Begun:
 
 
 def begin(path: str, file: str, warn: Callable[[str], None], *, resume: bool) -> ResultsFile:
-    """Open the results of a batch, new or to be gone on with.
+    """Open the results of a batch, new or to be resumed.
 
     Args:
-        path: of the results.
-        file: of the jobs.
-        warn: where to say what is odd but no failure.
-        resume: there may be some.
+        path: path of the results.
+        file: path of the jobs.
+        warn: called with the text of a warning.
+        resume: whether there may be results already.
 
     Raises:
-        UsageError: there are some, and there may not be.
-        WouldWaitError: the batch runs.
-        FailedError: they cannot be written.
+        UsageError: there are results, and resume is not set.
+        WouldWaitError: the batch is running.
+        FailedError: the results cannot be written.
     """
     results = ResultsFile(path, warn)
     if results.header is None:
@@ -132,14 +131,14 @@ def run(tasks: Sequence[Task], results: ResultsFile, ways: Ways, listener: Liste
     """Run all jobs that have no result yet.
 
     Args:
-        tasks: in the order in which they are to start.
-        results: of this batch so far; more are added.
-        ways: how launches are made.
-        listener: who is told what.
+        tasks: tasks in the order of their start.
+        results: results of this batch so far; more are added.
+        ways: form of the launches.
+        listener: functions to call.
 
     Raises:
-        WouldWaitError: a job still runs that is another now.
-        FailedError: jobs of a batch that was killed cannot be taken over.
+        WouldWaitError: a running job has since changed in the file.
+        FailedError: running jobs of a killed batch cannot be taken over.
     """
     guarded = os.environ.get("CI", "").lower() in ("1", "true")
     with Launches(guarded=guarded) as launches:
@@ -155,9 +154,14 @@ class _Batch:
         ways: Ways,
         listener: Listener,
     ) -> None:
-        assert results.header is not None  # noqa: S101  begin() has seen to that
-        self._jobs = len(tasks)
-        self._results, self._launches, self._ways, self._ears = results, launches, ways, listener
+        assert results.header is not None  # noqa: S101  begin() has written one
+        self._count_jobs = len(tasks)
+        self._results, self._launches, self._ways, self._listener = (
+            results,
+            launches,
+            ways,
+            listener,
+        )
         self._began = time.monotonic() - max(0.0, time.time() - results.header.began_s)
         self._table = open_table(described=True, warn=lambda text: listener.say("warning", text))
         self._otherwise = results.opened_apart()
@@ -184,9 +188,11 @@ class _Batch:
         """Wait for a job that an earlier run of the batch has started."""
         begun = self._begun[task.id] = _Begun(task)
         begun.lease, begun.uuids, begun.started_s = lease.id, lease.uuids, 0.0
-        self._ears.say("info", f"{_called(task)} still runs, under lease {lease.id}: taken over")
+        self._listener.say(
+            "info", f"{_describe_task(task)} still runs, under lease {lease.id}: taken over"
+        )
         if not self._launches.adopt(task.id, processes_of(self._mark(task), self._results)):
-            self._take(Over(task.id, None))  # it has ended since we looked
+            self._dispatch(Over(task.id, None))  # it has ended since look_back
 
     def _mark(self, task: Task) -> str:
         return self._results.mark(task.id, task.digest)
@@ -196,11 +202,11 @@ class _Batch:
         try:
             while True:
                 self._begin_next()
-                self._ears.changed(self._counts())
+                self._listener.changed(self._counts())
                 if self._gives_up or not (self._begun or (self._pending and not self._stops)):
                     break
-                for event in self._launches.wait(self._patience_s()):
-                    self._take(event)
+                for event in self._launches.wait(self._longest_wait_s()):
+                    self._dispatch(event)
                 if self._kill_at is not None and self._clock() >= self._kill_at:
                     self._kill()
         finally:
@@ -214,15 +220,17 @@ class _Batch:
         return self._signal is not None or self._problem is not None
 
     def _clock(self) -> float:
-        """Seconds since the batch began, which was before it was resumed."""
+        """Return the seconds since the batch began, which was before it was resumed."""
         return time.monotonic() - self._began
 
     def _counts(self) -> Counts:
         failed = sum(result.exit_status != 0 for result in self._done.values())
         queued = (self._queued.task.name, self._queued.why_waiting) if self._queued else None
-        return Counts(self._jobs, len(self._done), failed, len(self._begun) - bool(queued), queued)
+        return Counts(
+            self._count_jobs, len(self._done), failed, len(self._begun) - bool(queued), queued
+        )
 
-    def _patience_s(self) -> float | None:
+    def _longest_wait_s(self) -> float | None:
         times = [self._kill_at] if self._kill_at is not None else []
         if self._pending and self._queued is None and not self._stops:
             times.append(self._pending[0].arrival_s)
@@ -244,22 +252,23 @@ class _Batch:
         variables = {**variables, BATCH_VARIABLE: self._mark(task)}
         begun = _Begun(task)
         try:
-            with self._output(task) as output:
+            with self._open_output(task) as output:
                 self._launches.start(
                     task.id, [*words, "--", *task.command], variables, self._otherwise, output
                 )
         except OSError as problem:  # no room for a process, or for its log
             reason = os.strerror(problem.errno or 0).lower()
-            self._ears.say(
-                "error", f"{_called(task)}: {problem.filename or 'cannot be launched'}: {reason}"
+            self._listener.say(
+                "error",
+                f"{_describe_task(task)}: {problem.filename or 'cannot be launched'}: {reason}",
             )
-            self._ended(begun, FAILED)
+            self._add_result(begun, FAILED)
             return
         self._begun[task.id] = self._queued = begun
 
     @contextmanager
-    def _output(self, task: Task) -> Iterator[tuple[int | None, int | None]]:
-        """Stdout and stderr of a job's launch."""
+    def _open_output(self, task: Task) -> Iterator[tuple[int | None, int | None]]:
+        """Open stdout and stderr of a job's launch."""
         if self._ways.logs is None:
             yield (2 if self._ways.apart else None), None
             return
@@ -272,15 +281,15 @@ class _Batch:
         finally:
             os.close(log)
 
-    def _take(self, event: Event) -> None:
+    def _dispatch(self, event: Event) -> None:
         if isinstance(event, Signalled):
             self._interrupt(event.number)
         elif isinstance(event, Told):
-            self._hear(self._begun[event.key], event.document)
+            self._take_event(self._begun[event.key], event.document)
         else:
-            self._see_off(self._begun.pop(event.key), event)
+            self._take_end(self._begun.pop(event.key), event)
 
-    def _hear(self, begun: _Begun, said: Mapping[str, Any]) -> None:
+    def _take_event(self, begun: _Begun, said: Mapping[str, Any]) -> None:
         if said["event"] == "waiting":
             begun.why_waiting = said["reason"]
         elif said["event"] == "started":
@@ -288,14 +297,14 @@ class _Batch:
             begun.gpus, begun.uuids = tuple(said["gpus"]), tuple(said["uuids"])
             self._queued = None
 
-    def _see_off(self, begun: _Begun, over: Over) -> None:
+    def _take_end(self, begun: _Begun, over: Over) -> None:
         if begun is self._queued:
             self._queued = None
         if over.exit_status is not None:
             if begun.started_s is not None or not begun.told_to_end:
-                self._ended(begun, over.exit_status)
+                self._add_result(begun, over.exit_status)
             else:
-                insort(self._pending, begun.task, key=_order)
+                insort(self._pending, begun.task, key=_start_order)
             return
         self._results.read()
         words = self._results.last_words_of(
@@ -303,10 +312,10 @@ class _Batch:
         )
         if words:
             self._keep(replace(words, interrupted=begun.told_to_end))
-        else:  # its launcher was killed, so nobody knows how it ended
-            insort(self._pending, begun.task, key=_order)
+        else:  # its launcher was killed, so its exit status is unknown
+            insort(self._pending, begun.task, key=_start_order)
 
-    def _ended(self, begun: _Begun, exit_status: int) -> None:
+    def _add_result(self, begun: _Begun, exit_status: int) -> None:
         task = begun.task
         self._keep(
             Result(
@@ -325,14 +334,14 @@ class _Batch:
         )
 
     def _keep(self, result: Result) -> None:
-        """Write a result down.
+        """Write a result.
 
-        Where that cannot be, no more jobs are started: who resumes would run them twice.
+        If that fails, no more jobs are started: a resumed batch would run them twice.
         """
         self._done[result.id] = result
         self._unwritten.append(result)
         self._write_what_is_left()
-        self._ears.ended(result, self._counts())
+        self._listener.ended(result, self._counts())
 
     def _write_what_is_left(self) -> None:
         try:
@@ -341,7 +350,7 @@ class _Batch:
                 del self._unwritten[0]
         except FailedError as problem:
             if self._problem is None:
-                self._ears.say("error", f"{problem.message}: no more jobs are started")
+                self._listener.say("error", f"{problem.message}: no more jobs are started")
                 self._end(self._queued)
             self._problem = problem
 
@@ -360,8 +369,9 @@ class _Batch:
                     if running == 1
                     else f"{running} jobs go on to their ends"
                 )
-                self._ears.say(
-                    "info", f"no more jobs are started, {rest}; Ctrl-C again ends {_them(running)}"
+                self._listener.say(
+                    "info",
+                    f"no more jobs are started, {rest}; Ctrl-C again ends {_it_or_them(running)}",
                 )
         else:
             self._is_ending = True
@@ -370,16 +380,16 @@ class _Batch:
                 self._end(begun)
             if self._begun:
                 grace = format_duration(self._ways.grace_s)
-                self._ears.say(
-                    "info", f"ending {_jobs(len(self._begun))}: TERM now, KILL after {grace}"
+                self._listener.say(
+                    "info", f"ending {_count_jobs(len(self._begun))}: TERM now, KILL after {grace}"
                 )
 
     def _end(self, begun: _Begun | None) -> None:
-        """Send TERM to a launch: it leaves the queue by it, or passes it on to its job."""
+        """Send TERM to a launch, which leaves the queue, or passes it on to its job."""
         if begun:
             begun.told_to_end = True
             self._launches.signal(begun.task.id, SIGTERM)
-            self._launches.signal(begun.task.id, SIGCONT)  # a stopped one would not hear it
+            self._launches.signal(begun.task.id, SIGCONT)  # a stopped one would not receive TERM
 
     def _kill(self) -> None:
         """Send KILL to the jobs that TERM has not ended; their launchers end left-overs."""
@@ -394,20 +404,20 @@ class _Batch:
             except UsageError:  # it has ended meanwhile
                 pass
             except GpulaunchError as problem:
-                self._ears.say("error", f"{_called(begun.task)}: {problem.message}")
+                self._listener.say("error", f"{_describe_task(begun.task)}: {problem.message}")
 
 
-def _order(task: Task) -> tuple[float, int]:
+def _start_order(task: Task) -> tuple[float, int]:
     return task.arrival_s, task.id
 
 
-def _called(task: Task) -> str:
+def _describe_task(task: Task) -> str:
     return f"job {task.id} ({task.name})"
 
 
-def _them(count: int) -> str:
+def _it_or_them(count: int) -> str:
     return "it" if count == 1 else "them"
 
 
-def _jobs(count: int) -> str:
+def _count_jobs(count: int) -> str:
     return "1 job" if count == 1 else f"{count} jobs"

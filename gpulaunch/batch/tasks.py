@@ -20,16 +20,16 @@ _DIGEST_CHARACTERS = 12
 
 
 class Task(Record):
-    """One job that is to be launched.
+    """One job to be launched.
 
     Attributes:
-        id: its place in the file, from 0.
-        name: what it is called, not necessarily unique.
-        label: what status is to call it, if the file says so.
-        digest: of what is run; the times that the file gives do not count.
-        arrival_s: it is not launched before, from the beginning of the batch.
-        settings: of its launch, as texts.
-        command: argv.
+        id: place of the job in the file, from 0.
+        name: name of the job, not necessarily unique.
+        label: name for `gpulaunch status`, if the file gives one.
+        digest: digest of what is run; the times in the file do not count.
+        arrival_s: earliest launch, in seconds from the beginning of the batch.
+        settings: settings of its launch, as texts.
+        command: argv of the job.
     """
 
     id: int
@@ -44,29 +44,31 @@ class Task(Record):
 def read_tasks(
     file: JobFile, common: Mapping[str, str], warn: Callable[[str], None], *, at_once: bool = False
 ) -> list[Task]:
-    """Return the jobs of a file in the order of their start: by arrival, then as they stand there.
+    """Return the jobs of a file in the order of their start: by arrival, then by place in the file.
 
-    Each is read as its launch will read it, and decided about on the idle machine, so that no
-    mistake shows only after hours.
+    Each is read as its launch will read it, and decided on for the idle machine, so that no mistake
+    shows only after hours.
 
     Args:
         file: the jobs.
         common: settings of all launches.
-        warn: where to say what is odd but no failure, each only once.
-        at_once: all of them come at the beginning.
+        warn: called with the text of a warning, once for each text.
+        at_once: whether all jobs arrive at the beginning.
 
     Raises:
-        UsageError: a job has no command, or can never run: with path and line.
+        UsageError: a job has no command, or can never run; with path and line.
         FailedError: the machine cannot be read.
     """
-    tasks = [_task(number, entry, at_once=at_once) for number, entry in enumerate(file.entries)]
+    tasks = [
+        _make_task(number, entry, at_once=at_once) for number, entry in enumerate(file.entries)
+    ]
     check = _Check(common, warn)
     for task, entry in zip(tasks, file.entries, strict=True):
         check(task, entry)
     return sorted(tasks, key=lambda task: (task.arrival_s, task.id))
 
 
-def _task(number: int, entry: Entry, *, at_once: bool) -> Task:
+def _make_task(number: int, entry: Entry, *, at_once: bool) -> Task:
     if "command" not in entry.own:
         raise entry.where.error(
             None,
@@ -75,14 +77,14 @@ def _task(number: int, entry: Entry, *, at_once: bool) -> Task:
         )
     command = tuple(entry.own["command"])
     for word in command:
-        problem = _problem(word)
+        problem = _find_problem(word)
         if problem:
             raise entry.where.error("command", f"command: {quoted(word)} {problem}")
     if which(command[0]) is None:
         raise entry.where.error(
             "command", f"command: {quoted(command[0])} is not found, or cannot be executed"
         )
-    settings = {key: _plain(key, text) for key, text in entry.settings.items()}
+    settings = {key: _normalise(key, text) for key, text in entry.settings.items()}
     label = entry.own.get("name") or None
     what = json.dumps([label, command, sorted(settings.items())])
     return Task(
@@ -96,7 +98,7 @@ def _task(number: int, entry: Entry, *, at_once: bool) -> Task:
     )
 
 
-def _problem(word: str) -> str | None:
+def _find_problem(word: str) -> str | None:
     if "\0" in word:
         return "has a NUL in it, which no program can be given"
     with suppress(UnicodeEncodeError):
@@ -105,14 +107,14 @@ def _problem(word: str) -> str | None:
     return "is no text that a program can be given"
 
 
-def _plain(key: str, text: str) -> str:
-    """Switches as "true" or "false", however they are written."""
+def _normalise(key: str, text: str) -> str:
+    """Return a switch as "true" or "false", however it is written, and any other text unchanged."""
     value: Any = SETTINGS[key](text)
     return ("true" if value else "false") if isinstance(value, bool) else text
 
 
 class _Check:
-    """Looks at jobs; of those that say the same, at the first."""
+    """A check of jobs that skips those identical to an earlier one."""
 
     def __init__(self, common: Mapping[str, str], warn: Callable[[str], None]) -> None:
         self._common = common

@@ -1,1 +1,1 @@
-"""argv -> call -> print: one file a command."""
+"""The command line: one file for each command."""

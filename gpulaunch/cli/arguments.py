@@ -1,4 +1,4 @@
-"""argparse as our commands use it: no abbreviations, and errors are ours."""
+"""argparse for our commands: no abbreviations, and errors are UsageError."""
 
 import argparse
 from argparse import ArgumentTypeError, Namespace
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found wrong.
+        """Raise the mistake that argparse has found.
 
         Raises:
             UsageError: always.

@@ -35,9 +35,8 @@ _SOME_FAILED = 1
 def main(arguments: Sequence[str]) -> int:
     """Run the jobs of a file until all have ended."""
     options = _parser().parse_args(arguments)
-    signal.signal(
-        signal.SIGPIPE, signal.SIG_IGN
-    )  # jobs run: a message that nobody reads is no reason to end
+    # Jobs run on even if no process reads the messages about them.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     file = load_jobs(options.file)
     for name in file.tables:
         if os.sep in name:
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     common = {key: getattr(options, key) for key in ("topology", "policy") if getattr(options, key)}
     path = options.results or f"{os.path.basename(options.file)}.results.jsonl"
     with profiles_at_hand(file.tables):
-        shown_machine(options.topology, warn)  # what is wrong with that is wrong with all jobs
+        shown_machine(options.topology, warn)  # a mistake in the machine is one in all jobs
         tasks = read_tasks(file, common, warn, at_once=options.at_once)
         if options.logs:
             _make_directory(options.logs)
@@ -126,14 +125,14 @@ def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
 
 
 class _Watcher:
-    """Reports the progress of a batch on stderr.
+    """The reporter of a batch's progress on stderr.
 
-    At a terminal it prints a line for each job that has ended, or one line that is drawn over where
-    jobs print elsewhere; in a pipe it prints nothing.
+    At a terminal it prints a line for each job that has ended, or one line that is redrawn if jobs
+    print elsewhere; into a pipe it prints nothing.
 
     Args:
-        quiet: errors only.
-        shared: jobs print to the same terminal.
+        quiet: whether to print errors only.
+        shared: whether jobs print to the same terminal.
     """
 
     def __init__(self, *, quiet: bool, shared: bool) -> None:
@@ -147,7 +146,7 @@ class _Watcher:
             self._line = line if line.possible else None
 
     def say(self, kind: str, text: str) -> None:
-        """One message."""
+        """Print one message."""
         self.clear()
         if kind == "error" or not self._quiet:
             say(kind, text)
@@ -155,13 +154,11 @@ class _Watcher:
     def ended(self, result: Result, counts: Counts) -> None:
         """Report that a job has ended."""
         if self._tells and (result.exit_status or self._line is None):
-            self.say(
-                "info",
-                f"{counts.done} of {counts.jobs}: job {result.id} ({result.name}) {_how(result)}",
-            )
+            job = f"job {result.id} ({result.name})"
+            self.say("info", f"{counts.done} of {counts.jobs}: {job} {_describe_end(result)}")
 
     def changed(self, counts: Counts) -> None:
-        """Draw how far the batch has come."""
+        """Draw the progress of the batch."""
         if self._line is None:
             return
         parts = [f"{counts.done} of {counts.jobs} done", f"{counts.running} running"]
@@ -174,13 +171,13 @@ class _Watcher:
             self._line.draw(counts.done / counts.jobs, ", ".join(parts))
 
     def clear(self) -> None:
-        """Take away what is drawn."""
+        """Clear the line that is drawn."""
         if self._line:
             with suppress(OSError):
                 self._line.clear()
 
 
-def _how(result: Result) -> str:
+def _describe_end(result: Result) -> str:
     if result.started_s is None or result.ended_s is None:
         return f"was not started: {result.exit_status}"
     gpus = ",".join(map(str, result.gpus))
@@ -192,13 +189,13 @@ def _how(result: Result) -> str:
 def _finish(
     options: Namespace, tasks: Sequence[Task], results: ResultsFile, outcome: Outcome
 ) -> int:
-    """Say how it went, on stderr in a line, and on stdout as a document."""
+    """Report the outcome, on stderr in a line, and on stdout as a document."""
     ended = [outcome.results[task.id] for task in tasks if task.id in outcome.results]
     if not options.quiet:
-        say("info", _summary(len(tasks), ended, results.path))
+        say("info", _summarise(len(tasks), ended, results.path))
     if options.json:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        print_json(_document(tasks, results, outcome))
+        print_json(_batch_document(tasks, results, outcome))
         sys.stdout.flush()
     if outcome.problem:
         raise FailedError(
@@ -211,7 +208,7 @@ def _finish(
     return _SOME_FAILED if any(result.exit_status for result in ended) else 0
 
 
-def _summary(jobs: int, ended: Sequence[Result], path: str) -> str:
+def _summarise(jobs: int, ended: Sequence[Result], path: str) -> str:
     failed = [result for result in ended if result.exit_status and not result.interrupted]
     cut_short = sum(result.interrupted for result in ended)
     left = jobs - len(ended)
@@ -231,8 +228,10 @@ def _summary(jobs: int, ended: Sequence[Result], path: str) -> str:
     return f"{', '.join(parts)}; results in {path}{again}"
 
 
-def _document(tasks: Sequence[Task], results: ResultsFile, outcome: Outcome) -> dict[str, object]:
-    assert results.header is not None  # noqa: S101  a batch that has run has one
+def _batch_document(
+    tasks: Sequence[Task], results: ResultsFile, outcome: Outcome
+) -> dict[str, object]:
+    assert results.header is not None  # noqa: S101  a batch that has run has a header
     header = results.header
     jobs = []
     for task in tasks:

@@ -1,4 +1,4 @@
-"""The table of commands: a row says what `gpulaunch WORD` is called, loads and does.
+"""The table of commands: a row gives a command's name, help and module.
 
 Help, usage and dispatch come from here, and nothing else lists the commands. To add one, write
 gpulaunch/cli/WORD.py with `main(arguments)`, which returns the exit status, and add its row.
@@ -11,12 +11,12 @@ class Command(Record):
     """One command.
 
     Attributes:
-        word: what is typed after `gpulaunch`.
-        arguments: what follows it, for the help; empty if that is only options.
-        summary: what it does, in at most 60 characters.
-        runs_a_command: takes a command of the user after `--`; its main gets that, or None, as a
-            second argument.
-        module: that has main; gpulaunch.cli.WORD if empty.
+        word: the word after `gpulaunch`.
+        arguments: the command's arguments in the help; "" if it has only options.
+        summary: description in at most 60 characters.
+        runs_a_command: whether it takes a command of the user after `--`; its main gets that, or
+            None, as a second argument.
+        module: the module with main; gpulaunch.cli.WORD if empty.
     """
 
     word: str

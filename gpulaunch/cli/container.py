@@ -1,4 +1,4 @@
-"""`gpulaunch [OPTIONS] docker ...`: a container with GPUs of its own, or the command as it is."""
+"""`gpulaunch [OPTIONS] docker ...`: a container with GPUs of its own, or a command passed on."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ def main(given: Mapping[str, Given], engine: "ContainerEngine", argv: Sequence[s
 
     Args:
         given: gpulaunch's options, by name.
-        engine: whose client is called.
+        engine: the engine whose client is called.
         argv: the client's command line.
     """
     command = read_command(argv, engine.grammar)
@@ -29,7 +29,7 @@ def main(given: Mapping[str, Given], engine: "ContainerEngine", argv: Sequence[s
 def _launch(
     given: Mapping[str, Given], engine: "ContainerEngine", command: ContainerCommand
 ) -> int:
-    # late: what is passed on to the engine's client needs nothing of a launch
+    # late: a command that is passed on needs nothing of a launch
     from gpulaunch.cli.launch import carry_out, tell_of
     from gpulaunch.launch.launch import Launch
     from gpulaunch.launch.read_container import read_container_launch
@@ -47,7 +47,7 @@ def _pass_on(
     argv: Sequence[str],
     hidden: Sequence[str] = (),
 ) -> int:
-    """Become the engine's client, which takes no GPUs."""
+    """Become the engine's client, for a command that takes no GPUs."""
     if given.keys() & {"dry_run", "explain"}:
         shown = printable(" ".join(command.argv[:3]))
         raise UsageError(f"'{shown}' takes no GPUs here, so there is nothing to decide")

@@ -1,4 +1,4 @@
-"""`gpulaunch doctor`: what works here, and what does not."""
+"""`gpulaunch doctor`: report what works here, and what does not."""
 
 import sys
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from gpulaunch.records import as_dict
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the findings; the exit status tells whether one is a problem."""
+    """Print the findings; the exit status is 1 if one is a problem."""
     parser = Parser(
         "gpulaunch doctor", "Look at what launches stand on: GPUs, allocation table, Docker Engine."
     )

@@ -16,7 +16,7 @@ from gpulaunch.machine.find import Machine
 
 
 def main(arguments: Sequence[str]) -> int:
-    """End leases, and say which GPUs are free again."""
+    """End leases, and print which GPUs are free again."""
     parser = Parser(
         "gpulaunch free",
         "End leases, or places in the queue: TERM to the job, KILL after the grace.",
@@ -25,9 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     options = parser.parse_args(arguments)
     machine = None if options.topology is None else shown_machine(options.topology, warn)
-    table = open_table(
-        described=True, warn=warn
-    )  # ids are unique, whichever machine they are about: no GPU is asked
+    # Ids are unique across machines, so no GPU is asked.
+    table = open_table(described=True, warn=warn)
     grace_s = read_grace(Settings({}, os.environ))
     status = 0
     for lease_id in dict.fromkeys(options.id):
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
             status = max(status, problem.exit_status)
             continue
         if isinstance(record, Lease):
-            print(f"ended lease {record.id}: {_gpus(record, machine)}")
+            print(f"ended lease {record.id}: {_format_gpus(record, machine)}")
         elif record:
             print(f"{lease_id} has left the queue")
         else:
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     return status
 
 
-def _gpus(lease: Lease, machine: Machine | None) -> str:
+def _format_gpus(lease: Lease, machine: Machine | None) -> str:
     if machine is None:
         return ", ".join(lease.uuids)
     index_of = {gpu.uuid: gpu.index for gpu in machine.topology.gpus}

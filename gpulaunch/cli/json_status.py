@@ -19,20 +19,20 @@ _MOST_DIGITS = 6  # no process has a million descriptors
 
 
 class JsonStatus:
-    """Writes the events of a launch to a descriptor; docs/batch.md has the lines.
+    """A writer of a launch's events to a descriptor; docs/batch.md describes the lines.
 
-    The descriptors are the launcher's alone from here on: the job does not inherit them.
+    From here on the descriptors belong to the launcher alone: the job does not inherit them.
 
     Args:
-        text: numbers of descriptors, between commas. A line goes to the first one that takes it: to
-            a pipe whose reader is gone it does not go.
+        text: numbers of descriptors, separated by commas. A line goes to the first one that accepts
+            it: a pipe without a reader does not.
 
     Raises:
-        UsageError: one of them is no open descriptor to write to, or is the job's own.
+        UsageError: one of them is not open for writing, or is the job's own.
     """
 
     def __init__(self, text: str) -> None:
-        self._fds = [_taken(word) for word in text.split(",")]
+        self._fds = [_take_descriptor(word) for word in text.split(",")]
         self._started: dict[str, Any] = {}
 
     def waiting(self, reason: str) -> None:
@@ -40,7 +40,7 @@ class JsonStatus:
         self._write({"event": "waiting", "reason": reason})
 
     def started(self, acquired: Acquired[Keeper]) -> None:
-        """Write that the GPUs are the job's, and that it is about to run."""
+        """Write that the job has its GPUs, and is about to run."""
         lease = acquired.lease
         self._started = {
             "lease": lease.id,
@@ -66,7 +66,7 @@ class JsonStatus:
             )
 
     def _write(self, document: dict[str, Any]) -> None:
-        """Write one line; one that nobody can read is lost, and the launch goes on."""
+        """Write one line; if no descriptor accepts it, it is lost, and the launch goes on."""
         for fd in self._fds:
             line = json.dumps(document).encode() + b"\n"
             with suppress(OSError):
@@ -75,7 +75,7 @@ class JsonStatus:
                 return
 
 
-def _taken(word: str) -> int:
+def _take_descriptor(word: str) -> int:
     if not (word.isascii() and word.isdecimal()) or len(word) > _MOST_DIGITS:
         raise UsageError(f"{_OPTION}: {quoted(word)} is no number of a descriptor")
     fd = int(word)

@@ -1,4 +1,4 @@
-"""`gpulaunch [OPTIONS] -- COMMAND [ARG...]`: the main job."""
+"""`gpulaunch [OPTIONS] -- COMMAND [ARG...]`: launch a job."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.process.system import user_name
 from gpulaunch.typing import TYPE_CHECKING, TextIO
 
-if TYPE_CHECKING:  # what few launches need, the others do not load
+if TYPE_CHECKING:  # few launches need these
     from gpulaunch.cli.json_status import JsonStatus
     from gpulaunch.cli.record import Recorder
     from gpulaunch.decide.explain import Explanation
@@ -37,10 +37,10 @@ _EXPLAINED = 5
 
 
 def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
-    """Run a command on GPUs, or say what would be decided.
+    """Run a command on GPUs, or print the decision.
 
     Args:
-        given: the options, by name.
+        given: options by name.
         command: argv of the job.
     """
     if os.path.basename(command[0]) == "sudo":
@@ -52,7 +52,7 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
 
 
 def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
-    """Say that sudo stands between this launch and an engine, which does not hear of its GPUs."""
+    """Warn of sudo between this launch and an engine, which would not learn of the GPUs."""
     for word, following in pairwise(command[1:]):
         program = os.path.basename(word)
         if program in ENGINES and following in ("run", "create", "container"):
@@ -64,16 +64,16 @@ def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
 
 
 def tell_of(given: Mapping[str, Given]) -> Callable[[str], None]:
-    """Return the function that says what is odd but no failure."""
-    return _silent if "quiet" in given else warn_on_stderr
+    """Return the function that prints warnings."""
+    return _ignore if "quiet" in given else warn_on_stderr
 
 
 def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
-    """Do what has been read: run the command, or say what would be decided.
+    """Carry out a launch that has been read: run the command, or print the decision.
 
     Args:
-        given: the options, by name.
-        launch: the command, and what it needs to know.
+        given: options by name.
+        launch: the launch.
     """
     if "json" in given and "dry_run" not in given:
         raise UsageError(
@@ -85,7 +85,9 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         raise UsageError("--record-to and --dry-run: nothing runs, so nothing is measured")
     if "dry_run" in given:
         decision, situation = preview(launch, tell)
-        return _dry_run(launch, decision, situation, explained=explained, as_json="json" in given)
+        return _print_decision(
+            launch, decision, situation, explained=explained, as_json="json" in given
+        )
 
     listener = _Listener(given, launch)
     try:
@@ -96,16 +98,16 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
     if isinstance(outcome, Ended):
         listener.ended(exit_status(outcome.status))
         return exit_like(outcome.status)
-    _explain_why_not(launch, given)
-    return _not_now(outcome, given)
+    _explain_refusal(launch, given)
+    return _raise_refusal(outcome, given)
 
 
 class _Listener:
-    """Tells stderr, and the program that started the launch, what becomes of it.
+    """The reporter of a launch's course on stderr, and to the program that started it.
 
     Args:
-        given: the options, by name.
-        launch: which.
+        given: options by name.
+        launch: the launch.
     """
 
     def __init__(self, given: Mapping[str, Given], launch: Launch) -> None:
@@ -122,15 +124,15 @@ class _Listener:
             self._recorder = record.recorder_of(given, launch, tell_of(given))
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
-        """Tell that the launch joins the queue."""
+        """Report that the launch joins the queue."""
         if self._status:
             self._status.waiting(reason)
         elif "quiet" not in self._given:
             _say_who_has_what(self._launch, reason, seen)
-        _explain_why_not(self._launch, self._given)
+        _explain_refusal(self._launch, self._given)
 
     def granted(self, acquired: Acquired[Keeper]) -> None:
-        """Tell that the launch has its GPUs."""
+        """Report that the launch has its GPUs."""
         if "explain" in self._given:
             _explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if "verbose" in self._given:
@@ -141,12 +143,12 @@ class _Listener:
             self._recorder.begin(acquired)
 
     def over(self, status: int) -> None:
-        """Note the end of the job, whose GPUs are still leased."""
+        """Record the end of the job, whose GPUs are still leased."""
         if self._recorder:
             self._recorder.end(status)
 
     def ended(self, exit_status: int) -> None:
-        """Tell that the launch has ended, and that its GPUs are free."""
+        """Report that the launch has ended, and that its GPUs are free."""
         if self._recorder:
             self._recorder.write()
         if self._status:
@@ -182,7 +184,7 @@ def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
         say("info", line)
 
 
-def _not_now(outcome: Decision, given: Mapping[str, Given]) -> int:
+def _raise_refusal(outcome: Decision, given: Mapping[str, Given]) -> int:
     if isinstance(outcome, Wait):
         where = f" --topology {given['topology'].text}" if "topology" in given else ""
         raise WouldWaitError(
@@ -191,32 +193,32 @@ def _not_now(outcome: Decision, given: Mapping[str, Given]) -> int:
     raise UsageError(outcome.reason)
 
 
-def _silent(text: str) -> None:
-    """Say nothing."""
+def _ignore(text: str) -> None:
+    """Drop a warning."""
 
 
-def _dry_run(
+def _print_decision(
     launch: Launch, decision: Decision, situation: Situation, *, explained: bool, as_json: bool
 ) -> int:
     from gpulaunch.show.decision import decision_document, decision_lines, explanation_document
 
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
-    share = _share(launch, decision, situation)
-    environment, argv = _what_would_run(launch, gpus, share)
+    share = _preview_share(launch, decision, situation)
+    environment, argv = _preview_job(launch, gpus, share)
     document = decision_document(launch.request, decision, gpus, environment, argv, share)
     if as_json:
         if explained:
-            document |= explanation_document(_explanation(launch, decision, situation))
+            document |= explanation_document(_make_explanation(launch, decision, situation))
         print_json(document)
     else:
         print("\n".join(decision_lines(document)))
         if explained:
-            _explain(launch, decision, situation, sys.stdout)
+            _print_explanation(launch, decision, situation, sys.stdout)
     return _EXIT_STATUS[document["decision"]]
 
 
-def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share | None":
-    """Return the share that the lease would have, without the directory of its MPS daemon."""
+def _preview_share(launch: Launch, decision: Decision, situation: Situation) -> "Share | None":
+    """Return the share in the lease, without the directory of its MPS daemon; None without one."""
     if not isinstance(decision, Grant):
         return None
     if decision.share_option is None:
@@ -226,7 +228,7 @@ def _share(launch: Launch, decision: Decision, situation: Situation) -> "Share |
     return share_of(launch.request, decision.share_option)
 
 
-def _what_would_run(
+def _preview_job(
     launch: Launch, gpus: list[Gpu], share: "Share | None"
 ) -> tuple[dict[str, str], Sequence[str]]:
     """Return the job's variables and argv; a container's variables are in its command line."""
@@ -246,27 +248,31 @@ def _what_would_run(
     return environment, launch.command
 
 
-def _explanation(launch: Launch, decision: Decision, situation: Situation) -> "Explanation":
+def _make_explanation(launch: Launch, decision: Decision, situation: Situation) -> "Explanation":
     from gpulaunch.decide.explain import explain
 
     return explain(launch.request, situation, decision, _EXPLAINED, user_name)
 
 
-def _explain_why_not(launch: Launch, given: Mapping[str, Given]) -> None:
+def _explain_refusal(launch: Launch, given: Mapping[str, Given]) -> None:
     if "explain" in given:
-        _explain_on_stderr(launch, *preview(launch, _silent))
+        _explain_on_stderr(launch, *preview(launch, _ignore))
 
 
 def _explain_on_stderr(launch: Launch, decision: Decision, situation: Situation) -> None:
-    with suppress(OSError, SystemExit):  # rich exits on a broken pipe; no stderr stops a job
-        _explain(launch, decision, situation, sys.stderr)
+    with suppress(
+        OSError, SystemExit
+    ):  # rich exits on a broken pipe, and a lost stderr must not stop a job
+        _print_explanation(launch, decision, situation, sys.stderr)
 
 
-def _explain(launch: Launch, decision: Decision, situation: Situation, stream: TextIO) -> None:
+def _print_explanation(
+    launch: Launch, decision: Decision, situation: Situation, stream: TextIO
+) -> None:
     from gpulaunch.show.decision_table import explanation_table
     from gpulaunch.show.terminal import draw
 
     draw(
-        explanation_table(launch.request, decision, _explanation(launch, decision, situation)),
+        explanation_table(launch.request, decision, _make_explanation(launch, decision, situation)),
         stream,
     )

@@ -1,4 +1,4 @@
-"""Grammar: options, then `--` and a command, or one word out of our commands, docker and podman."""
+"""The grammar: options, then `--` and a command, or one word out of our commands and engines."""
 
 import gc
 import importlib
@@ -15,7 +15,7 @@ from gpulaunch.launch.given import Given
 
 
 def main() -> None:
-    """Entry point of the script: run the command line and exit with its status."""
+    """Run the command line and exit with its status: the entry point of the script."""
     try:
         status = run(sys.argv[1:])
         if sys.stdout is not None:
@@ -23,7 +23,7 @@ def main() -> None:
     except GpulaunchError as problem:
         report(problem)
         status = problem.exit_status
-    # No room for a process, no descriptors left: the system's trouble, not a bug of ours.
+    # No room for a process, or no descriptors left: a fault of the system, not of ours.
     except OSError as problem:
         subject = f"{problem.filename}: " if problem.filename else ""
         report(FailedError(subject + os.strerror(problem.errno or 0).lower()))
@@ -31,26 +31,26 @@ def main() -> None:
     except MemoryError:
         report(FailedError("out of memory"))
         status = FailedError.exit_status
-    # a bug of ours: its traceback, and no status that could be the job's
+    # A fault of ours: print its traceback, and exit with a status that cannot be the job's.
     except Exception:  # noqa: BLE001
         from traceback import print_exc
 
         print_exc()
         status = FailedError.exit_status
-    os._exit(status)  # nothing is left to tidy up, and the interpreter would take its time over it
+    os._exit(status)  # nothing is left to tidy up, and the interpreter would take its time
 
 
 def run(argv: Sequence[str]) -> int:
     """Run one command line.
 
     Args:
-        argv: without the program's name.
+        argv: arguments without the program's name.
 
     Returns:
         The exit status.
 
     Raises:
-        GpulaunchError: what cannot be done, and the exit status that goes with it.
+        GpulaunchError: the request failed; the error has the exit status.
     """
     divider = argv.index("--") if "--" in argv else len(argv)
     before, command = argv[:divider], argv[divider + 1 :]
@@ -83,7 +83,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None) -> int:
-    """Run one of our commands; the arguments around its word are its own."""
+    """Run one of our commands; the arguments around its word belong to it."""
     word = before[at]
     command = COMMANDS.get(word)
     if command is None:
@@ -100,7 +100,7 @@ def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None
     if user_command is not None:
         raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
     prepare_stdout()
-    gc.enable()  # unlike a launch, these compute
+    gc.enable()  # unlike a launch, these commands compute
     try:
         return int(importlib.import_module(module).main(arguments))
     except SystemExit as end:  # argparse has printed its help

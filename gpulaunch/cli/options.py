@@ -1,8 +1,8 @@
-"""The options of a launch, and how a command line is read.
+"""The options of a launch, and the reading of a command line.
 
 argparse cannot stop at the first word that is no option, and costs 6 ms of every launch, a quarter
-of the whole. So a launch's options are read here, by one table that argparse then only prints
-(--help). All other commands use argparse. docs/decisions/start-up.md has the measurements.
+of the whole. So a launch's options are read here, from a table that argparse uses only to print
+--help. All other commands use argparse. docs/decisions/start-up.md has the measurements.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ class Option(Record):
     """One option of a launch.
 
     Attributes:
-        flags: its spellings, short one first.
-        name: what it sets; several options may set the same.
-        metavar: what the help calls its value; None if it takes none.
-        help: for --help; it may hold the words of _policy_words() in braces.
-        sets: the value that it stands for if it takes none.
-        repeats: it may stand several times, and every value counts; of any other the last one does.
+        flags: spellings, the short one first.
+        name: name of the setting; several options may have the same.
+        metavar: name of its value in the help; None if it takes none.
+        help: text for --help; it may contain the words of _policy_words() in braces.
+        sets: value that it stands for if it takes none.
+        repeats: whether every value counts if it is given several times; otherwise only the last.
     """
 
     flags: tuple[str, ...]
@@ -222,8 +222,8 @@ class Line(Record):
     """A command line, read up to its first word.
 
     Attributes:
-        given: by name; the last one wins, unless the option repeats.
-        word_at: index of the first argument that is no option and no option's value; None if there
+        given: values by option name; the last one wins, unless the option repeats.
+        word_at: index of the first argument that is neither an option nor its value; None if there
             is none.
     """
 
@@ -249,7 +249,7 @@ def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> 
             name, equals, value = argument.partition("=")
             pairs: list[tuple[str, str | None]] = [(name, value if equals else None)]
         else:
-            pairs = _letters(argument, by_flag)
+            pairs = _split_letters(argument, by_flag)
         for flag, attached in pairs:
             option = by_flag.get(flag)
             if option is None:
@@ -267,7 +267,7 @@ def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> 
     return Line(given, None)
 
 
-def _letters(argument: str, by_flag: dict[str, Option]) -> list[tuple[str, str | None]]:
+def _split_letters(argument: str, by_flag: dict[str, Option]) -> list[tuple[str, str | None]]:
     """Split short options in one argument; the first with a value takes the rest of it."""
     pairs: list[tuple[str, str | None]] = []
     for i, letter in enumerate(argument[1:], 2):
@@ -303,7 +303,7 @@ def print_help() -> None:
 
 
 def _policy_words() -> dict[str, str]:
-    """Return what {policies} and {waiting_policies} stand for in the help of options."""
+    """Return the texts for {policies} and {waiting_policies} in the help of options."""
     from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 
     others = [name for name in POLICIES if name != DEFAULT_POLICY]
@@ -316,7 +316,7 @@ def _policy_words() -> dict[str, str]:
 
 
 def _command_lines() -> str:
-    """Return one line for each command: its word, its arguments and what it does."""
+    """Return one line for each command: its word, its arguments and its summary."""
     from textwrap import wrap
 
     rows = [(f"{row.word} {row.arguments}".rstrip(), row.summary) for row in COMMANDS.values()]

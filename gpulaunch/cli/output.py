@@ -1,4 +1,4 @@
-"""Output for people: stderr, one line each; stdout belongs to the job."""
+"""Output for people: one line each on stderr, since stdout belongs to the job."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from gpulaunch.typing import Any
 
 
 def say(kind: str, text: str) -> None:
-    """Write one line to stderr; one that nobody can read is lost, and the launch goes on."""
+    """Write one line to stderr; if that fails, the line is lost, and the launch goes on."""
     with suppress(OSError):
         os.write(2, os.fsencode(f"gpulaunch: {kind}: {printable(text)}\n"))
 
 
 def warn(text: str) -> None:
-    """Say what is odd but no failure."""
+    """Print a warning."""
     say("warning", text)
 
 
 def report(problem: GpulaunchError) -> None:
-    """Say what went wrong, and the hint if there is one."""
+    """Print an error, and its hint if there is one."""
     say("error", problem.message)
     if problem.hint:
         say("hint", problem.hint)

@@ -1,4 +1,4 @@
-"""`gpulaunch plan`: which jobs of a queue to run together, from what is known of each alone."""
+"""`gpulaunch plan`: predict which jobs of a queue to run together."""
 
 import sys
 from collections.abc import Sequence

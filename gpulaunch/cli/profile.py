@@ -1,4 +1,4 @@
-"""`gpulaunch profile`: measure a job, or read what it is made of, for its profile."""
+"""`gpulaunch profile`: measure a job, or read its source or logs, for its profile."""
 
 import os
 import re
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     """Measure a job, or read its source, a log or a profiler's file.
 
     Args:
-        arguments: before the --.
+        arguments: arguments before the --.
         command: argv of the job; None if there is no --.
     """
     launches = (option for option in OPTIONS if option.name not in _NOT_HERE)
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         raise UsageError(
             f"unknown word {quoted(arguments[at])}", "write -- before the job's command"
         )
-    mode = _mode(given)
+    mode = _find_mode(given)
     if mode in _READING:
         if command is not None:
             raise UsageError(f"{given[mode].option} runs no command, but -- is given")
@@ -130,8 +130,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     return _run(mode, given, command)
 
 
-def _mode(given: Mapping[str, Given]) -> str:
-    """Return what is to be found out; "use" if nothing else is asked for."""
+def _find_mode(given: Mapping[str, Given]) -> str:
+    """Return the mode that is asked for; "use" if none is."""
     modes = [name for name in _MODES if name in given]
     if len(modes) > 1:
         shown = " and ".join(given[name].option for name in modes)
@@ -142,13 +142,13 @@ def _mode(given: Mapping[str, Given]) -> str:
 
 
 def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
-    """Measure a job, and write what came of it."""
+    """Measure a job, and write the result."""
     if "json" in given:
         raise UsageError(
             "--json: stdout belongs to the job", "see 'gpulaunch profiles show FILE --json'"
         )
     wanted = target(given)
-    part, warn, tell = _part(given), tell_of(given), _tell(given)
+    part, warn, tell = _read_slice(given), tell_of(given), _printer_of(given)
     if _is_on(given, "share") and mode != "pair":
         raise UsageError(
             f"{given['share'].option}: a GPU's counters are those of all jobs on it",
@@ -160,7 +160,7 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
     job = Job(
         tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ))
     )
-    outcome = _measure(mode, given, job)
+    outcome = _measure_by_mode(mode, given, job)
     for line in outcome.lines:
         tell(line)
     for line in keep(wanted.path, wanted.name, outcome, job.command):
@@ -196,7 +196,7 @@ def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
 def target(given: Mapping[str, Given]) -> profile_reading.Target:
     """Return where the profile goes: -o FILE, else the user's own of --name.
 
-    Raises:
+    UsageError: neither option is given.
         UsageError: neither is given.
     """
     if "output" not in given and "name" not in given:
@@ -214,29 +214,39 @@ def target(given: Mapping[str, Given]) -> profile_reading.Target:
     return profile_reading.Target(path, name)
 
 
-def _measure(mode: str, given: Mapping[str, Given], job: Job) -> Outcome:
-    warn, tell = tell_of(given), _tell(given)
+def _measure_by_mode(mode: str, given: Mapping[str, Given], job: Job) -> Outcome:
+    warn, tell = tell_of(given), _printer_of(given)
     if mode == "use":
-        return measure_use(job, _count(given, 1), tell)
+        return measure_use(job, _read_runs(given, 1), tell)
     if mode == "sensitivity":
         from gpulaunch.measure.sensitivity import measure_sensitivity
 
-        return measure_sensitivity(job, _read(given, job), _count(given, 1), warn, tell)
+        return measure_sensitivity(
+            job, _read_exclusive_launch(given, job), _read_runs(given, 1), warn, tell
+        )
     if mode == "sweep":
         from gpulaunch.measure.sweep import measure_sweep
 
-        return measure_sweep(job, _read(given, job), _shares(given), warn, tell)
+        return measure_sweep(
+            job, _read_exclusive_launch(given, job), _read_shares(given), warn, tell
+        )
     from gpulaunch.measure.pair import RUNS, find_others, measure_pair
 
     others = find_others(given["pair"].text)
     shares = _is_on(given, "share")
     return measure_pair(
-        job, _read(given, job), others, _count(given, RUNS), warn, tell, shares=shares
+        job,
+        _read_exclusive_launch(given, job),
+        others,
+        _read_runs(given, RUNS),
+        warn,
+        tell,
+        shares=shares,
     )
 
 
-def _read(given: Mapping[str, Given], job: Job) -> Launch:
-    """Return the job's launch on GPUs of its own, to know which it would get."""
+def _read_exclusive_launch(given: Mapping[str, Given], job: Job) -> Launch:
+    """Read the job's launch on GPUs of its own, to know which it would get."""
     given = {**given, "share": Given("--exclusive", "false")}
     name, warn = given["name"].text if "name" in given else None, tell_of(given)
     if not runs_containers(os.path.basename(job.command[0])):
@@ -255,8 +265,8 @@ def _read(given: Mapping[str, Given], job: Job) -> Launch:
     return found
 
 
-def _shares(given: Mapping[str, Given]) -> list[int]:
-    """Ascending, each once."""
+def _read_shares(given: Mapping[str, Given]) -> list[int]:
+    """Return the shares of --sweep, ascending, without duplicates."""
     text = given["sweep"].text
     words = [word.strip().removesuffix("%") for word in text.split(",")]
     if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 100 for word in words):
@@ -269,12 +279,12 @@ def _shares(given: Mapping[str, Given]) -> list[int]:
     return shares
 
 
-def _tell(given: Mapping[str, Given]) -> Callable[[str], None]:
-    """Return the function that says how far measuring has come, and what came of it."""
+def _printer_of(given: Mapping[str, Given]) -> Callable[[str], None]:
+    """Return the function that prints progress and results of measuring."""
     return tell_of(given) if "quiet" in given else partial(say, "info")
 
 
-def _count(given: Mapping[str, Given], usual: int) -> int:
+def _read_runs(given: Mapping[str, Given], usual: int) -> int:
     if "runs" not in given:
         return usual
     text = given["runs"].text
@@ -283,7 +293,7 @@ def _count(given: Mapping[str, Given], usual: int) -> int:
     return int(text)
 
 
-def _part(given: Mapping[str, Given]) -> Slice | None:
+def _read_slice(given: Mapping[str, Given]) -> Slice | None:
     if "iterations_from" not in given:
         if "slice" in given:
             raise UsageError(
@@ -303,10 +313,10 @@ def _part(given: Mapping[str, Given]) -> Slice | None:
             f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the "
             "number"
         )
-    return Slice(progress, _duration(given["slice"]) if "slice" in given else SLICE_S)
+    return Slice(progress, _read_duration(given["slice"]) if "slice" in given else SLICE_S)
 
 
-def _duration(value: Given) -> float:
+def _read_duration(value: Given) -> float:
     from gpulaunch.files.duration import parse_duration
 
     try:

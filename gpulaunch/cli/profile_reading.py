@@ -21,8 +21,8 @@ class Target(Record):
     """The profile that is written.
 
     Attributes:
-        path: of its file.
-        name: that it has if it is new.
+        path: path of its file.
+        name: name of a new profile.
     """
 
     path: str
@@ -30,13 +30,13 @@ class Target(Record):
 
 
 class Read(Record):
-    """Findings from a file.
+    """The findings from a file.
 
     Attributes:
-        document: for --json.
-        lines: for people.
-        sections: of the profile.
-        warnings: one line each.
+        document: document for --json.
+        lines: lines for people.
+        sections: sections of the profile.
+        warnings: warnings of one line each.
     """
 
     document: Mapping[str, Any]
@@ -46,12 +46,12 @@ class Read(Record):
 
 
 def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
-    """Read, print, and write what belongs into a profile.
+    """Read a file, print the findings, and write those that belong into a profile.
 
     Args:
         mode: "scan", "scan_nccl_log" or "import_ncu".
-        given: the options.
-        target: the profile that is to be written; None for none.
+        given: options by name.
+        target: profile to write; None for none.
     """
     prepare_stdout()
     if target:
@@ -82,7 +82,7 @@ def _scan(path: str) -> Read:
     return Read(
         document,
         scan_lines(document),
-        _communication(document, f"source scan of {path}"),
+        _communication_section(document, f"source scan of {path}"),
         scan.warnings,
     )
 
@@ -97,7 +97,7 @@ def _scan_nccl_log(path: str) -> Read:
     log = read_nccl_log(log_lines(path))
     found = communication(log, name)
     document = nccl_document(log, found, name)
-    sections = _communication(document, f"NCCL log {name}")
+    sections = _communication_section(document, f"NCCL log {name}")
     sections["communication"]["message_bytes"] = rounded(found.message_bytes)
     if found.edges and is_whole(found.edges, found.ranks):
         sections["communication"]["edges"] = [list(edge) for edge in found.edges]
@@ -125,7 +125,7 @@ def _import_ncu(path: str) -> Read:
     )
 
 
-def _communication(document: Mapping[str, Any], source: str) -> Sections:
+def _communication_section(document: Mapping[str, Any], source: str) -> Sections:
     section: Sections = {"confidence": document["confidence"], "source": source}
     if document["pattern"] in PATTERNS:
         section["pattern"] = document["pattern"]

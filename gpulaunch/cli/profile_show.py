@@ -10,12 +10,12 @@ def show_profile(profile: Profile, path: str, svg: str | None) -> None:
     """Show everything that a profile says.
 
     Args:
-        profile: any.
-        path: of its file.
-        svg: file for a picture ("-": stdout); None shows it on the terminal.
+        profile: any profile.
+        path: path of its file.
+        svg: file for a picture ("-" for stdout); None shows it on the terminal.
 
     Raises:
-        FailedError: there is no matplotlib for the picture, or the file cannot be written.
+        FailedError: matplotlib is missing for the picture, or the file cannot be written.
     """
     from gpulaunch.show.profile.view import view_of
 

@@ -1,4 +1,4 @@
-"""`gpulaunch profiles`: what is known about jobs before they run."""
+"""`gpulaunch profiles`: list, show and check profiles."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -81,14 +81,14 @@ def _schema(profiles: Sequence[str]) -> int:
 
 
 def _check(names: Sequence[str], *, as_json: bool) -> int:
-    """Check every file to its end, with all variants; one that is wrong hides no other."""
+    """Check every file to its end, with all variants; a wrong file does not hide the others."""
     good = []
     for name in names:
         try:
             document = read_document(find_profile(name))
             mistakes = [document.error(mistake) for mistake in profile_mistakes(document.data)]
             if not mistakes:
-                good.append((document.path, _checked(name, document)))
+                good.append((document.path, _load_checked(name, document)))
         except UsageError as problem:
             mistakes = [problem]
         for mistake in mistakes:
@@ -102,28 +102,30 @@ def _check(names: Sequence[str], *, as_json: bool) -> int:
     return 0 if len(good) == len(names) else UsageError.exit_status
 
 
-def _checked(name: str, document: Document) -> Profile:
-    """Return a profile after checking all its variants and sizes; warn of what is odd about it."""
+def _load_checked(name: str, document: Document) -> Profile:
+    """Return a profile after checking all its variants and sizes; warn of suspicious values."""
     profile = load_profile(name, document)
     asked = read_reference(name)
     for variant in variants_of(profile):
         key = variant.partition("=")[0]
         others = [one for one in asked.variants if one.partition("=")[0] != key]
         load_profile(str(replace(asked, variants=(*others, variant))), document)
-    for place, what in (*_name_and_date(profile, document), *suspicions(profile)):
+    for place, what in (*_suspect_name_and_date(profile, document), *suspicions(profile)):
         warn(document.located(place, what))
     return profile
 
 
-def _name_and_date(profile: Profile, document: Document) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield what is odd about name and dates, with its place."""
+def _suspect_name_and_date(
+    profile: Profile, document: Document
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield suspicious names and dates, with their places."""
     own, file = document.data["name"], name_in_reach(document.path)
     if file not in (None, own):
         yield (
             ("name",),
             (
-                f"name: {quoted(own)} is in {quoted(f'{file}.toml')}, so {quoted(file)} is what asks "
-                "for it"
+                f"name: {quoted(own)} is in {quoted(f'{file}.toml')}, "
+                f"so {quoted(file)} is what asks for it"
             ),
         )
     date = profile.resources.date
@@ -135,7 +137,7 @@ def _name_and_date(profile: Profile, document: Document) -> Iterator[tuple[tuple
 
 
 def _is_date(text: str) -> bool:
-    """Return whether a text is a date or time of ISO 8601; a year, or a month, will do."""
+    """Return whether a text is a date or time of ISO 8601; a year, or a year and month, will do."""
     for rest in ("", "-01", "-01-01"):
         with suppress(ValueError):
             datetime.fromisoformat(text + rest)
@@ -148,7 +150,7 @@ def _list(*, as_json: bool) -> int:
     for name in profile_names():
         try:
             profiles.append((find_profile(name), load_profile(name).but(name=name)))
-        except UsageError as problem:  # one broken file hides no other
+        except UsageError as problem:  # a broken file does not hide the others
             warn(problem.message)
     if as_json:
         print_json([profile_document(profile, path) for path, profile in profiles])

@@ -12,17 +12,17 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulaunch.show.terminal import ProgressLine
 
-_QUIET_S = 1.0  # what takes no longer is over before anybody has read about it
+_QUIET_S = 1.0  # a shorter run is over before it could be read
 _PAUSE_S = 0.1  # between two drawings
 
 
 class Progress:
-    """Tells of several replays, one after the other.
+    """The reporter of the progress of several replays, one after the other.
 
     Args:
-        line: where; None tells nobody.
-        runs: how many replays there will be.
-        jobs: of each.
+        line: the line to draw; None reports nothing.
+        runs: number of replays.
+        jobs: number of jobs in each.
     """
 
     def __init__(self, line: "ProgressLine | None", runs: int, jobs: int) -> None:
@@ -35,7 +35,7 @@ class Progress:
         """Return the function that watches the next replay.
 
         Args:
-            name: of the replay.
+            name: name of the replay.
         """
         before, began_s = self._begun * self._jobs, monotonic()
         self._begun += 1
@@ -58,10 +58,10 @@ class Progress:
             self._line.draw(done / jobs, ", ".join(parts))
 
     def note(self, text: str) -> None:
-        """Say what comes after all replays, if these took long.
+        """Draw what follows all replays, if these took long.
 
         Args:
-            text: what.
+            text: the text.
         """
         if self._line and monotonic() >= self._next_s - _PAUSE_S:
             self._line.draw(1.0, text)
@@ -69,11 +69,11 @@ class Progress:
 
 @contextmanager
 def telling(runs: int, jobs: int) -> Iterator[Progress]:
-    """Progress on stderr, if that is a terminal; its line is gone at the end, whatever that is.
+    """Report progress on stderr, if that is a terminal; its line is cleared at the end in any case.
 
     Args:
-        runs: how many replays there will be.
-        jobs: of each.
+        runs: number of replays.
+        jobs: number of jobs in each.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield Progress(None, runs, jobs)

@@ -1,4 +1,4 @@
-"""`--record` and `--record-to`: what a launch in passing tells of its job."""
+"""`--record` and `--record-to`: measure an ordinary launch."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 def recorder_of(
     given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]
 ) -> "Recorder | None":
-    """Return what measures a launch; None if it is not to be measured.
+    """Return the recorder of a launch; None if it is not to be measured.
 
-    Also None if only a setting for all launches asks for it and it cannot be measured.
+    It is also None if only a setting for all launches asks for it and the launch cannot be
+    measured.
 
     Args:
-        given: the launch's options.
-        launch: to be measured.
-        warn: where to say what is odd but no failure.
+        given: the launch's options by name.
+        launch: the launch.
+        warn: called with the text of a warning.
 
     Raises:
-        UsageError: nothing can be measured of it, though the command line asks.
-        FailedError: nothing could be written, though the command line asks.
+        UsageError: the launch cannot be measured, though the command line asks for it.
+        FailedError: the result could not be written, though the command line asks for it.
     """
     if not launch.recorded_in and "record_to" not in given:
         return None
@@ -46,16 +47,16 @@ def recorder_of(
 
 
 class Recorder:
-    """Measures one launch, and writes what came of it. What fails is said, and the job goes on.
+    """The measurement of one launch; failures are reported, and the job goes on.
 
     Args:
-        given: the launch's options.
-        launch: which.
-        warn: where to say what is odd but no failure.
+        given: the launch's options by name.
+        launch: the launch.
+        warn: called with the text of a warning.
 
     Raises:
-        UsageError: nothing can be measured of it.
-        FailedError: nothing could be written.
+        UsageError: the launch cannot be measured.
+        FailedError: the result could not be written.
     """
 
     def __init__(
@@ -73,26 +74,26 @@ class Recorder:
             check_own(launch.recorded_in)
 
     def begin(self, acquired: Acquired[Keeper]) -> None:
-        """Begin to measure: the job has its GPUs, and is about to start."""
+        """Begin to measure, as the job has its GPUs and is about to start."""
         try:
             if self._recording:
                 self._recording.begin(acquired)
-        except Exception as problem:  # noqa: BLE001  whatever it is, the job starts
+        except Exception as problem:  # noqa: BLE001  whatever fails here, the job starts
             self._warn(f"nothing can be measured: {problem!r}")
             self._recording = None
 
     def end(self, status: int) -> None:
-        """End measuring: the job has just ended.
+        """End measuring, as the job has just ended.
 
         Its GPUs are still leased, so nothing is written yet.
         """
         try:
             self._run = self._recording.end(status) if self._recording else None
-        except Exception as problem:  # noqa: BLE001  whatever it is, the GPUs are freed
+        except Exception as problem:  # noqa: BLE001  whatever fails here, the GPUs are freed
             self._warn(f"what was measured is lost: {problem!r}")
 
     def write(self) -> None:
-        """Write what was measured, now that the GPUs are free."""
+        """Write the measurements, now that the GPUs are free."""
         if self._run is None:
             return
         try:
@@ -103,6 +104,6 @@ class Recorder:
                     self._warn(line)
         except GpulaunchError as problem:
             self._warn(f"what was measured is lost: {problem.message}")
-        # whatever it is, the job's own end is what counts
+        # Whatever fails here, the job's own exit status counts.
         except Exception as problem:  # noqa: BLE001
             self._warn(f"what was measured is lost: {problem!r}")

@@ -1,4 +1,4 @@
-"""`gpulaunch simulate --report DIR`: what came of replays, as a page and its pictures."""
+"""`gpulaunch simulate --report DIR`: write a page about replays, with its pictures."""
 
 import os
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from gpulaunch.simulate.measures import Replay
 
 
 def prepare_report(directory: str) -> None:
-    """Make the directory of a report; check before a long run that it can be drawn and written.
+    """Make the directory of a report, and check before a long run that it can be drawn and written.
 
     Raises:
         FailedError: It cannot.

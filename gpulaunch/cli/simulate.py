@@ -28,7 +28,7 @@ _MOST_JOBS = 200_000
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replay what the command line says."""
+    """Replay jobs as the command line says."""
     options = _parser().parse_args(arguments)
     _check_together(options)
     if options.generate:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.jobs is None:
         raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
-    replays, page = _replays(options, shown_machine(options.topology, warn))
+    replays, page = _run_replays(options, shown_machine(options.topology, warn))
     document = replays_document(replays)
     if options.json:
         print_json(document)
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check_together(options: Namespace) -> None:
-    """Refuse what would have no effect beside something else."""
+    """Refuse options that would have no effect beside others."""
     for other in ("jobs", "report", "json"):
         if options.generate and getattr(options, other):
             raise UsageError(f"--{other} has no effect with --generate")
@@ -75,7 +75,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--policy",
         metavar="P,...",
-        type=_read(SETTINGS["policy"], each=True),
+        type=_option_parser(SETTINGS["policy"], each=True),
         default=[DEFAULT_POLICY],
         help=f"one run for each (default: {DEFAULT_POLICY})",
     )
@@ -85,16 +85,20 @@ def _parser() -> Parser:
     parser.add_argument(
         "--backfill-limit",
         metavar="TIME",
-        type=_read(SETTINGS["backfill_limit"]),
+        type=_option_parser(SETTINGS["backfill_limit"]),
         help="let nobody pass who waits longer",
     )
     parser.add_argument(
-        "--machines", metavar="N", type=_count(_MOST_MACHINES), default=1, help="so many alike"
+        "--machines",
+        metavar="N",
+        type=_number_parser(_MOST_MACHINES),
+        default=1,
+        help="so many alike",
     )
     parser.add_argument(
         "--time-model",
         metavar="M,...",
-        type=_read(one_of(MODELS, "time model"), each=True),
+        type=_option_parser(one_of(MODELS, "time model"), each=True),
         default=["bandwidth"],
         help="what makes jobs slower: fixed (nothing), bandwidth (default), interference, sharing",
     )
@@ -118,7 +122,11 @@ def _parser() -> Parser:
         "--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead"
     )
     parser.add_argument(
-        "--count", metavar="N", type=_count(_MOST_JOBS), default=300, help="how many of them"
+        "--count",
+        metavar="N",
+        type=_number_parser(_MOST_JOBS),
+        default=300,
+        help="how many of them",
     )
     parser.add_argument(
         "--seed", metavar="N", type=int, help="of these; told in the results otherwise"
@@ -140,12 +148,12 @@ def _bandwidth_model_help() -> str:
     return f"what policies go by ({'; '.join(defaults)})"
 
 
-def _read(parse: Callable[[str], Any], *, each: bool = False) -> Callable[[str], Any]:
-    """Return a parser of an option's text, as a setting is read.
+def _option_parser(parse: Callable[[str], Any], *, each: bool = False) -> Callable[[str], Any]:
+    """Return a parser of an option's text that reads it like a setting.
 
     Args:
-        parse: of one value.
-        each: the text is a list of values, none twice.
+        parse: parses one value.
+        each: whether the text is a list of values, which is freed of duplicates.
     """
 
     def read(text: str) -> Any:  # noqa: ANN401
@@ -159,7 +167,7 @@ def _read(parse: Callable[[str], Any], *, each: bool = False) -> Callable[[str],
     return read
 
 
-def _count(most: int) -> Callable[[str], int]:
+def _number_parser(most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
             raise ArgumentTypeError(f"{quoted(text)} is no whole number from 1 to {most}")
@@ -168,8 +176,8 @@ def _count(most: int) -> Callable[[str], int]:
     return parse
 
 
-def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | None]:
-    """All runs, and the page of their report if one is wanted."""
+def _run_replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | None]:
+    """Return all runs, and the path of their report if one is wanted."""
     trace = read_trace(options.jobs, machine, warn)
     jobs = trace.jobs
     if options.at_once:
@@ -179,7 +187,7 @@ def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | 
     with telling(len(options.policy), len(jobs)) as progress:
         replays = []
         for policy in options.policy:
-            rules = _rules(options, policy)
+            rules = _make_rules(options, policy)
             try:
                 stays = simulate(
                     machine.topology, jobs, rules, progress.watch(policy.replace("_", "-"))
@@ -193,16 +201,16 @@ def _replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | 
         return replays, write_report(options.report, replays)
 
 
-def _backfill_limit(options: Namespace) -> float:
+def _read_backfill_limit(options: Namespace) -> float:
     return BACKFILL_LIMIT_S if options.backfill_limit is None else float(options.backfill_limit)
 
 
-def _rules(options: Namespace, policy: str) -> Rules:
+def _make_rules(options: Namespace, policy: str) -> Rules:
     return Rules(
         policy=policy,
         model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
         machines=options.machines,
-        passable_s=_backfill_limit(options) if options.queue == "backfill" else 0.0,
+        passable_s=_read_backfill_limit(options) if options.queue == "backfill" else 0.0,
         time_models=tuple(name for name in options.time_model if name != "fixed"),
         yardstick=options.measure_by,
     )

@@ -1,4 +1,4 @@
-"""`gpulaunch status`: who has what, since when, doing what."""
+"""`gpulaunch status`: print who has which GPUs, since when, doing what."""
 
 import sys
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.show.status import status_document
 
 
-def _standings(seen: Snapshot) -> dict[str, Standing]:
-    """Return container states by lease, without permission errors of leases with processes."""
+def _find_standings(seen: Snapshot) -> dict[str, Standing]:
+    """Return container states by lease, without permission errors for leases held by processes."""
     leases = [lease for lease in seen.leases if lease.engine is not None]
     if not leases:
         return {}
@@ -37,10 +37,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     shown = read_shown(options.topology, warn)
     machine, table = shown.machine, shown.table
-    table.peek()  # asks about containers, for which there is no time under the lock
+    table.peek()  # reads containers' states, which takes too long under the lock
     with table.locked() as locked:
         seen = locked.read().of(machine.key)
-    standings = _standings(seen)
+    standings = _find_standings(seen)
     left_over = left_over_holders(table, seen.leases)
     stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
     document = status_document(

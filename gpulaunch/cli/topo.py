@@ -1,4 +1,4 @@
-"""`gpulaunch topo`: the GPUs and how they are linked, as text, picture or file; and measured."""
+"""`gpulaunch topo`: print, draw, export or measure the GPUs and their links."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         "--every-pair", action="store_true", help="with --measure: all pairs, not one of each kind"
     )
     options = parser.parse_args(arguments)
-    _check(options.__dict__)
+    _check_options(options.__dict__)
     if options.measure:
         from gpulaunch.cli.topo_measure import measure_and_print
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         from gpulaunch.cli.topo_picture import write_picture
 
         return write_picture(options.topology, options.svg)
-    topology = _machine(options.topology, options.text, options.output)
+    topology = _find_machine(options.topology, options.text, options.output)
     if options.svg is not None:
         from gpulaunch.show.topology.svg import topology_svg
 
@@ -68,12 +68,12 @@ def main(arguments: Sequence[str]) -> int:
     elif options.output or options.text:
         _write_machine(topology, options.output)
     else:
-        _print(topology)
+        _print_topology(topology)
     return 0
 
 
-def _check(given: dict[str, object]) -> None:
-    """At most one form of output, and one machine.
+def _check_options(given: dict[str, object]) -> None:
+    """Check that at most one form of output and one machine are given.
 
     Raises:
         UsageError: there are several.
@@ -100,7 +100,7 @@ def _check(given: dict[str, object]) -> None:
         raise UsageError("--every-pair goes with --measure")
 
 
-def _machine(name: str | None, text: str | None, output: str | None) -> Topology:
+def _find_machine(name: str | None, text: str | None, output: str | None) -> Topology:
     if text is None:
         return shown_machine(name, warn).topology
     if text != "-":
@@ -114,7 +114,7 @@ def _write_machine(topology: Topology, path: str | None) -> None:
     write_text(path or "-", document_text(machine_document(topology)))
 
 
-def _print(topology: Topology) -> None:
+def _print_topology(topology: Topology) -> None:
     from gpulaunch.show.topology.text import topology_lines
 
     on_terminal = sys.stdout is not None and sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""`gpulaunch topo --measure`: what the links carry, measured, kept, and held against the models."""
+"""`gpulaunch topo --measure`: measure the links, keep the figures, compare them with the models."""
 
 import os
 import signal
@@ -18,9 +18,9 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
     """Measure this machine, write its machine file, and print every figure beside the models.
 
     Args:
-        path: of the file; None for this user's own file of this machine.
-        as_json: print a document instead of a table.
-        every_pair: measure all pairs.
+        path: path of the file; None for this user's own file of this machine.
+        as_json: whether to print a document instead of a table.
+        every_pair: whether to measure all pairs.
     """
     file = path or own_machine_file(os.uname().nodename)
     if path is None:
@@ -33,12 +33,11 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
         )
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+            signal.signal(number, _raise_interrupted)
     try:
         result = measure(warn, _tell, every_pair=every_pair)
-    except (
-        _Interrupted
-    ) as interruption:  # the benchmark is ended, the lease released, and nothing written
+    # By now the benchmark is ended, the lease released, and nothing is written.
+    except _Interrupted as interruption:
         signal.signal(interruption.number, signal.SIG_DFL)
         os.kill(os.getpid(), interruption.number)
         raise
@@ -61,14 +60,14 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class _Interrupted(BaseException):
-    """A signal wants an end."""
+    """A signal asks for an end."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
-def _interrupt(number: int, _frame: object) -> None:
-    for other in _ENDING:  # one is enough, and must not be disturbed
+def _raise_interrupted(number: int, _frame: object) -> None:
+    for other in _ENDING:  # one is enough, and its handling must not be disturbed
         signal.signal(other, signal.SIG_IGN)
     raise _Interrupted(number)
 

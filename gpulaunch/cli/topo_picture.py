@@ -1,4 +1,4 @@
-"""`gpulaunch topo --svg FILE`: a picture of a machine, and of who has its GPUs."""
+"""`gpulaunch topo --svg FILE`: draw a machine, and the users of its GPUs."""
 
 from gpulaunch.cli.output import warn
 from gpulaunch.files.write import write_text
@@ -10,17 +10,15 @@ from gpulaunch.show.topology.svg import topology_svg
 
 
 def write_picture(topology: str | None, path: str) -> int:
-    """Draw the machine as it is now."""
+    """Draw the machine in its present state."""
     shown = read_shown(topology, warn)
     machine, table = shown.machine, shown.table
     leases = table.peek().of(machine.key).leases
     document = status_document(machine.topology, leases, machine.outside, user_name)
     users = {lease["id"]: lease["user"] for lease in document["leases"]}
-    states = {
-        gpu["index"]: GpuState(
-            gpu["state"], ", ".join(dict.fromkeys(users[lease] for lease in gpu["leases"]))
-        )
-        for gpu in document["gpus"]
-    }
+    states = {}
+    for gpu in document["gpus"]:
+        names = dict.fromkeys(users[lease] for lease in gpu["leases"])
+        states[gpu["index"]] = GpuState(gpu["state"], ", ".join(names))
     write_text(path, topology_svg(machine.topology, states))
     return 0

@@ -1,7 +1,7 @@
-"""Read the command line of a container engine as its own client reads it.
+"""The command line of a container engine, read as its own client reads it.
 
-The flags end at the first word that is none: the image. To find it, one has to know which flags
-take a value, which the engine's Grammar tells. The image and all that follows it stay untouched.
+The flags end at the first other word: the image. To find it, one has to know which flags take a
+value; the engine's Grammar says so. The image and all that follows it are left untouched.
 """
 # pure: decides on plain values
 
@@ -16,8 +16,8 @@ class FlagTable(Record):
     """The flags of one command.
 
     Attributes:
-        switches: those that take a value only as --flag=value.
-        valued: those that always take one, joined or as the next word.
+        switches: flags that take a value only as --flag=value.
+        valued: flags that always take one, joined or as the next word.
     """
 
     switches: frozenset[str]
@@ -25,7 +25,7 @@ class FlagTable(Record):
 
     @classmethod
     def of(cls, switches: str, valued: str) -> "FlagTable":
-        """Make a table of words with blanks between them."""
+        """Make a table from words separated by blanks."""
         return cls(frozenset(switches.split()), frozenset(valued.split()))
 
 
@@ -33,15 +33,15 @@ class Grammar(Record):
     """The command line of an engine's client, as data.
 
     Its subcommands are docker's: run and create make containers, start and restart start them
-    again, and each may stand after the word container.
+    again, and each may follow the word container.
 
     Attributes:
-        program: its first word.
-        global_flags: before the subcommand.
-        run_flags: of run and create together.
-        start_flags: of start and restart together.
-        container_flags: between the word container and its subcommand.
-        compose_flags: between the word compose and its subcommand.
+        program: name of the client.
+        global_flags: flags before the subcommand.
+        run_flags: flags of run and create together.
+        start_flags: flags of start and restart together.
+        container_flags: flags between the word container and its subcommand.
+        compose_flags: flags between the word compose and its subcommand.
     """
 
     program: str
@@ -62,9 +62,9 @@ class Flag(Record):
     """One flag as it was given.
 
     Attributes:
-        name: with its dashes, such as --gpus or -e.
-        value: None if there is none.
-        begin: index of its word.
+        name: name with its dashes, such as --gpus or -e.
+        value: value of the flag; None without one.
+        begin: index of the flag's word.
         end: index after its last word.
     """
 
@@ -75,7 +75,7 @@ class Flag(Record):
 
     @property
     def is_on(self) -> bool:
-        """Whether a switch is set; Go's strconv.ParseBool reads its value."""
+        """True if a switch is set; its value is read as by Go's strconv.ParseBool."""
         return self.value is None or self.value in _YES
 
 
@@ -83,14 +83,14 @@ class ContainerCommand(Record):
     """A command line of an engine's client.
 
     Attributes:
-        program: the client, such as docker.
-        argv: all of it.
-        global_flags: before the subcommand.
-        subcommand: such as ("run",) or ("container", "run"); one word for those that neither make
-            nor start containers.
-        flags: of the subcommand, if it is one that makes or starts containers.
-        flags_end: index after the last of them; before the -- that may end them.
-        operands: what follows: image, command and arguments, or containers.
+        program: name of the client, such as docker.
+        argv: the whole command line.
+        global_flags: flags before the subcommand.
+        subcommand: words such as ("run",) or ("container", "run"); one word for those that neither
+            make nor start containers.
+        flags: flags of the subcommand, if it makes or starts containers.
+        flags_end: index after the last flag, and before the -- that may end them.
+        operands: words after the flags: image, command and arguments, or containers.
     """
 
     program: str
@@ -103,32 +103,32 @@ class ContainerCommand(Record):
 
     @property
     def title(self) -> str:
-        """Program and subcommand, for messages."""
+        """The program and subcommand, for messages."""
         return " ".join((self.program, *self.subcommand))
 
     @property
     def launches(self) -> bool:
-        """Whether it makes a container that can run; else the client only prints something."""
+        """True if it makes a container that can run; otherwise the client only prints something."""
         return self.subcommand in _LAUNCHING and bool(self.operands) and not self.says("--help")
 
     @property
     def makes_only(self) -> bool:
-        """Whether it makes a container without starting it."""
+        """True if it makes a container without starting it."""
         return self.subcommand[-1:] == ("create",)
 
     @property
     def starts(self) -> bool:
-        """Whether it starts containers that exist already."""
+        """True if it starts containers that exist already."""
         return (
             self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")
         )
 
     def says(self, *names: str) -> bool:
-        """Whether a switch is on; the last one counts."""
+        """Return whether a switch is on; the last one counts."""
         return next((flag.is_on for flag in reversed(self.flags) if flag.name in names), False)
 
     def values(self, *names: str) -> list[str]:
-        """Return the values of a flag, in their order."""
+        """Return the values of a flag, in order."""
         return [flag.value for flag in self.flags if flag.name in names and flag.value is not None]
 
     def global_value(self, *names: str) -> str | None:
@@ -152,16 +152,16 @@ class ContainerCommand(Record):
 def read_command(argv: Sequence[str], grammar: Grammar) -> ContainerCommand:
     """Read the command line of an engine's client.
 
-    What the client itself would refuse, such as a value that is missing, is left for it to refuse.
+    Mistakes that the client itself refuses, such as a missing value, are left to it.
 
     Args:
-        argv: from the client's name on. An alias, such as nvidia-docker, becomes the client's own
-            name: what it would add to the command line is added here.
-        grammar: the client's.
+        argv: the words from the client's name on. An alias, such as nvidia-docker, is replaced by
+            the client's own name: what it would add to the command line is added here.
+        grammar: the client's grammar.
 
     Raises:
-        UsageError: a flag is unknown, so that nobody can tell where the image is; or compose is to
-            start containers.
+        UsageError: a flag is unknown, so that the image cannot be found; or compose is to start
+            containers.
     """
     program = grammar.program
     argv = tuple(argv) if basename(argv[0]) == program else (program, *argv[1:])
@@ -189,7 +189,7 @@ def read_command(argv: Sequence[str], grammar: Grammar) -> ContainerCommand:
 def _read_flags(
     argv: tuple[str, ...], begin: int, table: FlagTable, command: str
 ) -> tuple[tuple[Flag, ...], int, tuple[str, ...]]:
-    """Return the flags up to the first word that is none, the index after them, and the rest."""
+    """Return the flags up to the first other word, the index after them, and the rest."""
     flags: list[Flag] = []
     at = begin
     while at < len(argv):
@@ -207,7 +207,7 @@ def _read_flags(
 def _read_mixed(
     argv: tuple[str, ...], begin: int, table: FlagTable, command: str
 ) -> tuple[tuple[Flag, ...], int, tuple[str, ...]]:
-    """Read as _read_flags does, where flags may also stand among and after the operands."""
+    """Read flags as _read_flags does, but also among and after the operands."""
     flags: list[Flag] = []
     operands: list[str] = []
     rest = argv
@@ -224,18 +224,17 @@ def _read_mixed(
 
 
 def _read_word(argv: tuple[str, ...], at: int, table: FlagTable, command: str) -> list[Flag]:
-    """Return the flags in one word, such as -itv, the last perhaps with the next word as value."""
+    """Return the flags in one word, such as -itv; the last one may take the next word as value."""
     word = argv[at]
     if not word.startswith("--"):
         return _read_letters(argv, at, table, command)
     name, equals, value = word.partition("=")
-    if (
-        equals
-    ):  # also of an unknown flag: there is no doubt where its value is, and its client judges
+    # Also for an unknown flag: its value is certain, and the client judges the flag.
+    if equals:
         return [Flag(name, value, at, at + 1)]
     if name in table.switches:
         return [Flag(name, None, at, at + 1)]
-    return [_with_next(argv, at, name, table, command)]
+    return [_take_next_word(argv, at, name, table, command)]
 
 
 def _read_letters(argv: tuple[str, ...], at: int, table: FlagTable, command: str) -> list[Flag]:
@@ -247,18 +246,22 @@ def _read_letters(argv: tuple[str, ...], at: int, table: FlagTable, command: str
             return [*flags, Flag(name, rest[1:], at, at + 1)]
         if name not in table.switches:
             joined = Flag(name, rest, at, at + 1) if rest and name in table.valued else None
-            return [*flags, joined or _with_next(argv, at, name, table, command)]
+            return [*flags, joined or _take_next_word(argv, at, name, table, command)]
         flags.append(Flag(name, None, at, at + 1))
     return flags
 
 
-def _with_next(argv: tuple[str, ...], at: int, name: str, table: FlagTable, command: str) -> Flag:
+def _take_next_word(
+    argv: tuple[str, ...], at: int, name: str, table: FlagTable, command: str
+) -> Flag:
     if name not in table.valued:
-        raise UsageError(f"{command}: unknown flag {printable(name)}", _hint(name, table, command))
+        raise UsageError(
+            f"{command}: unknown flag {printable(name)}", _suggest_flag(name, table, command)
+        )
     return Flag(name, argv[at + 1] if at + 1 < len(argv) else None, at, min(at + 2, len(argv)))
 
 
-def _hint(name: str, table: FlagTable, command: str) -> str | None:
+def _suggest_flag(name: str, table: FlagTable, command: str) -> str | None:
     from difflib import get_close_matches  # late: for mistakes only
 
     if not name.startswith("--"):

@@ -12,26 +12,29 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
 from gpulaunch.typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what few launches need, the others do not load
+if TYPE_CHECKING:  # few launches need these
     from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient
     from gpulaunch.leases.share import Share
 
 HOST_VARIABLES = tuple(entry.visible_variable for entry in DRIVERS.values())
-"""Hidden from the engine's client: by -e CUDA_VISIBLE_DEVICES it would carry the host's GPU numbers
-into the container, where GPUs are counted anew."""
+"""Variables to hide from the engine's client.
+
+By -e CUDA_VISIBLE_DEVICES it would carry the host's GPU numbers into the container, where GPUs are
+counted anew.
+"""
 
 
 class ContainerLaunch(Record):
-    """What a launch through a container engine knows besides.
+    """The additional facts of a launch through a container engine.
 
     Attributes:
-        engine: what kind it is.
-        client: asks the one that the command talks to.
-        command: the client's command line, read.
-        asked: what its flags say about GPUs, or None.
-        way: by which GPUs get in: one of WAYS, or NO_WAY.
+        engine: the kind of engine.
+        client: client of the engine that the command talks to.
+        command: the client's command line.
+        asked: request for GPUs in its flags, or None.
+        way: way by which GPUs get in: one of WAYS, or NO_WAY.
         engine_id: the engine's own id.
-        container_id: of the container, if it exists already and is to be started again.
+        container_id: id of the container if it exists already and is to be started again.
         driver: name of the GPUs' driver in the registry.
     """
 
@@ -46,16 +49,16 @@ class ContainerLaunch(Record):
 
     @property
     def leaves_out_gpus(self) -> bool:
-        """Whether the container gets none of the GPUs that are held for it."""
+        """True if the container gets none of the GPUs that are held for it."""
         return self.way == NO_WAY and self.container_id is None
 
 
 class PlainCommand(Record):
-    """A command line that is run without a lease: it needs no GPU, or its containers have a lease.
+    """A command line that runs without a lease: without GPUs, or for containers with a lease.
 
     Attributes:
-        argv: what is run.
-        hidden: variables that it is not to see.
+        argv: the command line to run.
+        hidden: variables to hide from it.
     """
 
     argv: tuple[str, ...]
@@ -68,13 +71,13 @@ def started_command(
     lease_id: str | None,
     share: "Share | None" = None,
 ) -> tuple[str, ...]:
-    """Return what is run: the command line, with GPUs unless the container was made with them.
+    """Return the command line to run, with GPUs unless the container was made with them.
 
     Args:
         container: the launch.
-        gpus: in rank order; none for a container that is to see none.
-        lease_id: None as long as there is no lease.
-        share: its part of the GPUs, if it shares them.
+        gpus: GPUs in rank order; empty for a container without GPUs.
+        lease_id: id of the lease; None as long as there is none.
+        share: its share of the GPUs, if it shares them.
     """
     if container.command.starts:
         return container.command.argv
@@ -101,26 +104,26 @@ def with_gpus(
     share: "Share | None" = None,
     driver: str = DEFAULT_DRIVER,
 ) -> tuple[str, ...]:
-    """Return a command line with exactly these GPUs, and labels that tell others whose they are.
+    """Return a command line with exactly these GPUs, and labels that identify its lease.
 
-    All else stays as and where it was. What is added comes after the user's flags, since of two
-    assignments to one variable or label the last one counts.
+    Everything else stays unchanged and in place. The additions come after the user's flags, since
+    of two assignments to one variable or label the last one counts.
 
     Args:
-        engine: whose client it is for.
-        command: run or create.
-        gpus: in rank order; none for a container that is to see no GPU.
+        engine: the engine of the client.
+        command: a run or create command.
+        gpus: GPUs in rank order; empty for a container without GPUs.
         way: one of WAYS, or NO_WAY.
-        lease_id: None as long as there is no lease.
-        asked: what the client's flags said.
-        share: its part of the GPUs, if it shares them.
+        lease_id: id of the lease; None as long as there is none.
+        asked: request for GPUs in the client's flags.
+        share: its share of the GPUs, if it shares them.
         driver: name of the GPUs' driver in the registry.
     """
     entry = DRIVERS[driver]
     uuids = [gpu.uuid for gpu in gpus]
     added = engine.flags_for(command, gpus, way, asked, driver)
     names = uuids if share else _numbers_inside(gpus)  # MPS numbers its GPUs in its own way
-    if names and not _sets(command, entry.visible_variable):
+    if names and not _sets_variable(command, entry.visible_variable):
         for name, value in {**entry.constants, entry.visible_variable: ",".join(names)}.items():
             added += ["-e", f"{name}={value}"]
     if gpus:
@@ -140,7 +143,7 @@ def with_gpus(
 
 
 def _numbers_inside(gpus: Sequence[Gpu]) -> list[str]:
-    """Return the GPUs' numbers in a container, in rank order; none if they ascend.
+    """Return the GPUs' numbers in a container, in rank order; [] if they ascend.
 
     A container counts its GPUs anew, by PCI address.
     """
@@ -149,5 +152,5 @@ def _numbers_inside(gpus: Sequence[Gpu]) -> list[str]:
     return [] if numbers == sorted(numbers) else list(map(str, numbers))
 
 
-def _sets(command: ContainerCommand, variable: str) -> bool:
+def _sets_variable(command: ContainerCommand, variable: str) -> bool:
     return any(value.startswith(f"{variable}=") for value in command.values("-e", "--env"))

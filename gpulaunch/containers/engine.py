@@ -1,7 +1,7 @@
-"""The seam to what runs containers: the protocol that Docker is behind, and others can be.
+"""The interface to container engines: the protocols that Docker implements, and others can.
 
-A new engine is a module with what ContainerEngine asks for, a table of its client's flags, and a
-row in engines.py.
+A new engine is a module that implements ContainerEngine, a table of its client's flags, and a row
+in engines.py.
 """
 # pure: decides on plain values
 
@@ -17,7 +17,7 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Protocol
 
 ANSWER_S = 10.0
-"""What an engine gets to answer in."""
+"""Seconds that an engine has for an answer."""
 
 
 class NoAnswerError(FailedError):
@@ -25,18 +25,18 @@ class NoAnswerError(FailedError):
 
 
 class ForbiddenError(NoAnswerError):
-    """This user may not ask the engine."""
+    """This user is not allowed to ask the engine."""
 
 
 class Info(Record):
-    """What an engine says of itself.
+    """An engine's description of itself.
 
     Attributes:
-        id: its own, kept with its data.
-        version: of the engine.
-        runtimes: names of all.
-        cdi_directories: where it looks for CDI specifications.
-        cdi_devices: names that it has found there; None from engines that do not tell.
+        id: the engine's own id, kept with its data.
+        version: version of the engine.
+        runtimes: names of its runtimes.
+        cdi_directories: directories in which it looks for CDI specifications.
+        cdi_devices: device names that it has found there; None if the engine does not list them.
         security: names of its security options, such as userns or rootless.
     """
 
@@ -49,14 +49,14 @@ class Info(Record):
 
 
 class Asked(Record):
-    """What the flags of an engine's client say about GPUs.
+    """The request for GPUs in the flags of an engine's client.
 
     Attributes:
-        text: what says it, with its value, such as "--gpus 2" or "NV_GPU=0,1".
-        number: of GPUs, or "all", or None if devices are named.
-        devices: the GPUs named, by index or UUID; empty for none.
-        nothing: no GPU is wanted.
-        fields: what else --gpus says: driver, capabilities, options.
+        text: flag or variable with its value, such as "--gpus 2" or "NV_GPU=0,1".
+        number: number of GPUs, or "all", or None if devices are named.
+        devices: the GPUs named, by index or UUID; () if a number is given.
+        nothing: whether no GPU is wanted.
+        fields: other fields of --gpus: driver, capabilities, options.
     """
 
     text: str
@@ -67,102 +67,105 @@ class Asked(Record):
 
     @property
     def flag(self) -> str:
-        """What says it, without the value."""
+        """The flag or variable without its value."""
         return self.text.replace("=", " ").partition(" ")[0]
 
 
 class Events(Protocol):
-    """A stream of what happens to containers."""
+    """A stream of the events of containers."""
 
     def fileno(self) -> int:
         """Return a descriptor to poll: it is readable when there is something new."""
 
     def actions(self, wait_s: float) -> list[str] | None:
-        """Return what has happened since this was last asked; None once the stream has ended.
+        """Return the actions since the last call; None once the stream has ended.
 
         Args:
-            wait_s: the longest wait if there is nothing yet.
+            wait_s: longest wait in seconds if there is nothing yet.
 
         Returns:
-            Words of docker's, of which create, start, kill, stop, die and destroy count.
+            Docker's words, of which create, start, kill, stop, die and destroy count.
 
         Raises:
-            NoAnswerError: the engine tells of no events.
+            NoAnswerError: the engine sends no events.
         """
 
     def all(self) -> list[str]:
-        """Return every action up to the stream's end.
+        """Return every action up to the end of the stream.
 
         Raises:
-            NoAnswerError: it does not end.
+            NoAnswerError: the stream does not end.
         """
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the stream."""
 
 
 class EngineClient(Protocol):
-    """One engine of this machine, which can be asked.
+    """A client of one engine of this machine.
 
-    Nothing but the errors named here comes of asking, whatever it answers: it may be another user's
-    program. Each method raises NoAnswerError where the engine does not answer, and FailedError
-    where it fails.
+    Whatever the engine answers, only the errors named here are raised: the answer may come from
+    another user's program. Each method raises NoAnswerError if the engine does not answer, and
+    FailedError if it fails.
     """
 
     @property
     def title(self) -> str:
-        """What kind of engine it is, for messages."""
+        """Kind of engine, for messages."""
 
     @property
     def address(self) -> str:
-        """Where it answers, for messages."""
+        """Address of the engine, for messages."""
 
     def exists(self) -> bool:
-        """Whether there is something at its address."""
+        """Return whether there is something at the address."""
 
     def within(self, seconds: float) -> "EngineClient":
-        """Return a client of the same engine whose answers altogether may take so long."""
+        """Return a client of the same engine with a limit for all its answers together."""
 
     def info(self) -> Info:
-        """Return what it says of itself."""
+        """Return the engine's description of itself."""
 
     def info_later(self) -> Callable[[], Info]:
-        """Ask what it says of itself, and return what reads the answer: it may take some time."""
+        """Send the question for info(), and return a function that reads the answer.
+
+        The engine may take some time to answer, which the caller can use.
+        """
 
     def image_labels(self, image: str) -> dict[str, str]:
-        """Return the labels of an image; none if it is not here."""
+        """Return the labels of an image; {} if it is not here."""
 
     def image_user(self, image: str) -> str | None:
-        """Return the user that containers of an image run as, empty for root; None if unknown."""
+        """Return the user of an image's containers, "" for root; None if unknown."""
 
     def container(self, name: str) -> Container | None:
-        """Return a container by name or id; labels that it has from its image do not count."""
+        """Return a container by name or id; labels from its image are left out."""
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """Return the containers that a lease is for, whatever became of them.
+        """Return the containers of a lease, in whatever state they are.
 
         Args:
-            lease_id: that they were made under.
-            container_id: of the one container that was there before the lease, or None.
+            lease_id: id of the lease that they were made under.
+            container_id: id of the one container that is older than the lease, or None.
         """
 
     def launched(self) -> list[Container]:
-        """Return all containers that were made under a lease, whoever's it was."""
+        """Return all containers that were made under a lease of any user."""
 
     def events(
         self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
     ) -> Events:
-        """Listen to what happens to the containers of a lease.
+        """Open a stream of the events of a lease's containers.
 
         Args:
-            lease_id: that they were made under.
-            container_id: of the one container that was there before the lease, or None.
-            since_s: from then on; seconds since 1970.
-            until_s: up to then; None for no end.
+            lease_id: id of the lease that they were made under.
+            container_id: id of the one container that is older than the lease, or None.
+            since_s: time of the first event wanted, in seconds since 1970.
+            until_s: time of the last event wanted, in seconds since 1970; None for no end.
         """
 
     def pids(self, container: Container) -> set[int]:
-        """Return the pids of what runs in a container, as its host counts them."""
+        """Return the pids of the processes in a container, as the host counts them."""
 
     def end(
         self,
@@ -170,52 +173,54 @@ class EngineClient(Protocol):
         grace_s: float,
         before_kill: Callable[[set[int]], object] | None = None,
     ) -> None:
-        """Stop a container, TERM and after the grace KILL, so that it does not come back by itself.
+        """Stop a container with TERM, and after the grace with KILL, so that it does not come back.
 
-        One that has never run is removed. If it is started in this very moment, it is stopped.
+        A container that has never run is removed; if it is being started at this moment, it is
+        stopped.
 
         Args:
-            container: which.
-            grace_s: time for it to end by itself.
+            container: the container.
+            grace_s: seconds for it to end by itself.
             before_kill: called once with the processes that outlive the grace.
 
         Raises:
-            FailedError: the engine does not do it.
+            FailedError: the engine refuses.
         """
 
 
 class ContainerEngine(Protocol):
-    """A program that runs containers: its command line, its way to GPUs, and where it answers.
+    """A program that runs containers: its command line, its ways for GPUs, and its address.
 
-    Its client has docker's flags for what is not about GPUs: -e and --label, by which a container
-    is told and marked, and --mount, --ipc, --user and --restart, which decide whether it can share.
+    Its client has docker's flags for everything but GPUs: -e and --label, which set variables and
+    mark containers, and --mount, --ipc, --user and --restart, which decide whether a container can
+    share.
     """
 
     @property
     def title(self) -> str:
-        """What messages call it, such as Docker Engine."""
+        """Name of the engine in messages, such as Docker Engine."""
 
     @property
     def grammar(self) -> Grammar:
-        """Its client's command line, as data."""
+        """Command line of its client, as data."""
 
     @property
     def address_variable(self) -> str:
-        """Environment variable that tells its client where the engine answers."""
+        """Environment variable that gives its client the engine's address."""
 
     def asked_gpus(self, command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
-        """Return what the flags of run or create ask of GPUs; None if they say nothing.
+        """Return the GPUs that the flags of run or create ask for; None if they say nothing.
 
         Args:
-            command: the client's.
-            environment: of this process.
+            command: the client's command line.
+            environment: environment of this process.
 
         Raises:
-            UsageError: they contradict each other, or the client would not understand them.
+            UsageError: the flags contradict each other, or the client would not understand them.
         """
 
     def is_gpu_flag(self, flag: Flag) -> bool:
-        """Whether a flag gives GPUs to a container, so that a launch takes it out."""
+        """Return whether a flag gives GPUs to a container, so that a launch removes it."""
 
     def flags_for(
         self,
@@ -225,41 +230,42 @@ class ContainerEngine(Protocol):
         asked: Asked | None,
         driver: str,
     ) -> list[str]:
-        """Return the flags that let a container see these GPUs and no others.
+        """Return the flags with which a container sees these GPUs and no others.
 
         Args:
-            command: run or create.
-            gpus: in rank order; none for a container that is to see no GPU.
+            command: a run or create command.
+            gpus: GPUs in rank order; empty for a container without GPUs.
             way: one of WAYS, or NO_WAY.
-            asked: what the client's flags said.
+            asked: request for GPUs in the client's flags.
             driver: name of the GPUs' driver in the registry.
         """
 
     def allowed_ways(self, command: ContainerCommand) -> set[str]:
-        """Return those of WAYS that a command leaves open."""
+        """Return the members of WAYS that a command leaves open."""
 
     def offer_of(self, info: Info, topology: Topology) -> Offer:
         """Return the ways by which an engine can give GPUs to its containers.
 
         Args:
-            info: what the engine says of itself.
+            info: the engine's description of itself.
             topology: the machine.
         """
 
     def client_of(self, command: ContainerCommand, environment: Mapping[str, str]) -> EngineClient:
-        """Return a client of the engine that a command would talk to; it is not asked yet.
+        """Return a client of the engine that a command would talk to, without a request.
 
         Args:
-            command: with the flags before the subcommand.
-            environment: of this process.
+            command: a command line with the flags before the subcommand.
+            environment: environment of this process.
 
         Raises:
             UsageError: the engine is not on this machine.
-            FailedError: nobody can tell where it is.
+            FailedError: the address cannot be found out.
         """
 
     def known_clients(self, user_id: int) -> list[EngineClient]:
         """Return clients of the engines that may have a user's containers.
 
-        Never of one named in a record: a client that asks it sends its own requests there.
+        An engine that is named in a record is never asked: requests in this user's name would go
+        there.
         """

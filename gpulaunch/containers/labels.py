@@ -1,4 +1,4 @@
-"""The labels by which gpulaunch knows containers and images again, whatever engine has them."""
+"""The labels that identify gpulaunch's containers and images, in any engine."""
 # pure: decides on plain values
 
 LEASE_LABEL = "io.gpulaunch.lease"

@@ -1,4 +1,4 @@
-"""When a container holds its GPUs."""
+"""The state of containers, which decides whether they hold their GPUs."""
 # pure: decides on plain values
 
 from gpulaunch.records import Record
@@ -9,15 +9,15 @@ class Container(Record):
 
     Attributes:
         id: 64 hexadecimal digits.
-        name: without the slash.
+        name: name without the leading slash.
         state: created, running, paused, restarting, removing, exited or dead.
-        has_failed: it was to start, and could not.
-        restarts: its policy may start it again by itself.
-        image_id: of the image that it was made of.
-        lease_id: that it was made under, or None.
-        uuids: GPUs that it was made with.
-        created_at: when it was made, in a form that sorts.
-        shares: it was made to share its GPUs.
+        has_failed: whether it was to start, and could not.
+        restarts: whether its policy may start it again by itself.
+        image_id: id of its image.
+        lease_id: id of the lease that it was made under, or None.
+        uuids: UUIDs of the GPUs that it was made with.
+        created_at: time of its creation, in a form that sorts.
+        shares: whether it was made to share its GPUs.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Container(Record):
 
     @property
     def holds(self) -> bool:
-        """Whether its GPUs are taken.
+        """True if its GPUs are taken.
 
         They are while it runs, is about to be started, or may come back until it is removed.
         """
@@ -45,13 +45,13 @@ class Container(Record):
 
 
 class Standing(Record):
-    """What is known of a lease's containers.
+    """The known state of a lease's containers.
 
     Attributes:
-        holds: they, or an engine that cannot be asked, keep the lease.
-        containers: as their engine describes them.
-        problem: why it cannot be told, or None.
-        forbidden: that is because this user may not ask.
+        holds: whether the containers, or an engine that cannot be asked, keep the lease.
+        containers: the containers as their engine describes them.
+        problem: reason why the state is unknown, or None.
+        forbidden: whether the reason is that this user is not allowed to ask.
     """
 
     holds: bool

@@ -1,4 +1,4 @@
-"""What makes a container that shares its GPUs a client of CUDA MPS, and what prevents it."""
+"""The flags that make a container a client of CUDA MPS, and the obstacles to it."""
 # pure: decides on plain values
 
 from collections.abc import Collection
@@ -11,7 +11,7 @@ from gpulaunch.leases.share import Share
 from gpulaunch.records import Record
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  no file of ours is made there
-"""Where an MPS daemon and its clients meet besides the pipe directory; both must see the same."""
+"""Directory that an MPS daemon and its clients must share, besides the pipe directory."""
 
 _SET_BY_US = frozenset(
     {
@@ -21,17 +21,17 @@ _SET_BY_US = frozenset(
     }
 )
 _ROOT = frozenset({"", "root"})
-_NO = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv.ParseBool
+_NO = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # false for Go's strconv.ParseBool
 
 
 class SharingConditions(Record):
-    """What a container's command does not say, and decides whether MPS would serve it.
+    """Facts outside a container's command that decide whether MPS would serve it.
 
     Attributes:
-        engine: what messages call the engine.
-        user_id: of who launches, whom the MPS daemon serves.
-        group_id: of who launches.
-        image_user: USER of the image, empty for root; None if nobody can tell, since it is not here
+        engine: name of the engine in messages.
+        user_id: user id of the launching user, whom the MPS daemon serves.
+        group_id: group id of the launching user.
+        image_user: USER of the image, "" for root; None if unknown, since the image is not here
             yet.
         security: the engine's security options, such as "userns" or "rootless".
     """
@@ -44,13 +44,13 @@ class SharingConditions(Record):
 
 
 class _Mount(Record):
-    """Something that a flag mounts in the container.
+    """A mount that a flag makes in the container.
 
     Attributes:
-        flag: name and value, for messages.
-        target: where.
-        source: of what is the host's, its path; None for anything else.
-        writable: the container may write there.
+        flag: name and value of the flag, for messages.
+        target: path in the container.
+        source: path on the host; None for anything that is not the host's.
+        writable: whether the container may write there.
     """
 
     flag: str
@@ -60,39 +60,40 @@ class _Mount(Record):
 
     @property
     def is_hosts(self) -> bool:
-        """Whether the container sees there what the host has under the same name."""
+        """True if a directory of the host is mounted writable under its own path."""
         return self.source == self.target and self.writable
 
 
 def mps_flags(command: ContainerCommand, share: Share) -> list[str]:
-    """Return the flags that make a container a client of its MPS daemon, and bound it.
+    """Return the flags that make a container a client of its MPS daemon, with its limits.
 
-    Directories come by --mount, since -v would make a directory that is not there, of which no daemon hears.
+    Directories are mounted by --mount, since -v would create a missing directory, in which no
+    daemon listens.
 
     Args:
-        command: run, which check_sharing has let pass.
-        share: the container's part.
+        command: a run command that check_sharing has accepted.
+        share: the container's share.
     """
     flags = [
         word for name, value in mps_environment(share).items() for word in ("-e", f"{name}={value}")
     ]
     if share.pipe_directory is None:
         return flags
-    flags += _bind(share.pipe_directory)
-    has_hosts = _last(command, "--ipc") == "host" or _on_shared_memory(command)
-    return flags if has_hosts else flags + _bind(SHARED_MEMORY)
+    flags += _mount_flags(share.pipe_directory)
+    has_hosts = _last_value(command, "--ipc") == "host" or _shared_memory_mounts(command)
+    return flags if has_hosts else flags + _mount_flags(SHARED_MEMORY)
 
 
 def check_sharing(command: ContainerCommand, around: SharingConditions) -> None:
-    """Check that a container can be a client of its user's MPS daemon, as far as can be told now.
+    """Check that a container can be a client of its user's MPS daemon, as far as is known now.
 
     Args:
-        command: the engine's client's.
-        around: what decides besides.
+        command: command line of the engine's client.
+        around: facts outside the command.
 
     Raises:
-        UsageError: it cannot be; the message names the flag, the image or the engine's setting that
-            is in the way.
+        UsageError: it cannot be a client; the message names the flag, the image or the engine's
+            setting that prevents it.
     """
     if command.subcommand[-1] != "run":
         raise UsageError(
@@ -103,7 +104,7 @@ def check_sharing(command: ContainerCommand, around: SharingConditions) -> None:
     _check_user(command, around)
     _check_shared_memory(command)
     _check_variables(command)
-    policy = _last(command, "--restart")
+    policy = _last_value(command, "--restart")
     if policy not in ("", "no"):
         reason = (
             "a container that shares GPUs cannot come back by itself, since its MPS daemon goes "
@@ -113,12 +114,12 @@ def check_sharing(command: ContainerCommand, around: SharingConditions) -> None:
 
 
 def _check_engine(command: ContainerCommand, around: SharingConditions) -> None:
-    """Refuse an engine that maps users to others: an MPS daemon knows its clients by their uid."""
+    """Refuse an engine that maps users to others: an MPS daemon knows its clients by uid."""
     if "rootless" in around.security:
         raise UsageError(
             f"the {around.engine} is rootless, so its containers cannot share GPUs through MPS"
         )
-    if "userns" in around.security and _last(command, "--userns") != "host":
+    if "userns" in around.security and _last_value(command, "--userns") != "host":
         reason = "so its containers cannot share GPUs through MPS"
         raise UsageError(
             f"the {around.engine} maps the users of containers to others, {reason}",
@@ -127,8 +128,8 @@ def _check_engine(command: ContainerCommand, around: SharingConditions) -> None:
 
 
 def _check_user(command: ContainerCommand, around: SharingConditions) -> None:
-    """Refuse another user: MPS serves one at a time, and the clients of others wait until then."""
-    said = _last(command, "-u", "--user")
+    """Refuse another user: MPS serves one user at a time, and other clients wait until then."""
+    said = _last_value(command, "-u", "--user")
     user = said or around.image_user
     origin = f"-u {printable(said)}" if said else f"image {printable(command.operands[0])}"
     need = f"a container that shares GPUs has to run as who launches it, uid {around.user_id}"
@@ -152,10 +153,10 @@ def _check_shared_memory(command: ContainerCommand) -> None:
         f"a container that shares GPUs has the host's {SHARED_MEMORY}, where it meets its MPS "
         "daemon"
     )
-    ipc = _last(command, "--ipc")
+    ipc = _last_value(command, "--ipc")
     if ipc not in ("", "host"):
         raise UsageError(f"--ipc {printable(ipc)}: {need}")
-    for mount in _on_shared_memory(command):
+    for mount in _shared_memory_mounts(command):
         if not mount.is_hosts:
             raise UsageError(f"{printable(mount.flag)}: {need}")
 
@@ -170,14 +171,19 @@ def _check_variables(command: ContainerCommand) -> None:
             )
 
 
-def _last(command: ContainerCommand, *names: str) -> str:
-    """Return the value of a flag that counts; empty, which means the same, if there is none."""
+def _last_value(command: ContainerCommand, *names: str) -> str:
+    """Return the last value of a flag, which counts; "" if there is none, which means the same."""
     return next(reversed(command.values(*names)), "")
 
 
-def _on_shared_memory(command: ContainerCommand) -> list[_Mount]:
-    """What the command itself mounts there."""
-    read = {"-v": _volume, "--volume": _volume, "--mount": _mount, "--tmpfs": _tmpfs}
+def _shared_memory_mounts(command: ContainerCommand) -> list[_Mount]:
+    """Return the mounts on SHARED_MEMORY in the command itself."""
+    read = {
+        "-v": _read_volume,
+        "--volume": _read_volume,
+        "--mount": _read_mount,
+        "--tmpfs": _read_tmpfs,
+    }
     mounts = [
         read[flag.name](f"{flag.name} {flag.value}", flag.value or "")
         for flag in command.flags
@@ -186,8 +192,8 @@ def _on_shared_memory(command: ContainerCommand) -> list[_Mount]:
     return [mount for mount in mounts if mount.target == SHARED_MEMORY]
 
 
-def _volume(flag: str, value: str) -> _Mount:
-    """SOURCE:TARGET[:OPTIONS], or the target alone."""
+def _read_volume(flag: str, value: str) -> _Mount:
+    """Read SOURCE:TARGET[:OPTIONS], or a target alone."""
     source, _, rest = value.partition(":")
     target, _, options = rest.partition(":")
     if not rest:
@@ -195,8 +201,8 @@ def _volume(flag: str, value: str) -> _Mount:
     return _Mount(flag, normpath(target), normpath(source), "ro" not in options.split(","))
 
 
-def _mount(flag: str, value: str) -> _Mount:
-    """Fields KEY=VALUE, some of them with several names."""
+def _read_mount(flag: str, value: str) -> _Mount:
+    """Read fields KEY=VALUE, some of which have several names."""
     fields = dict(field.strip('"').partition("=")[::2] for field in value.split(","))
     target = fields.get("target") or fields.get("destination") or fields.get("dst") or ""
     source = fields.get("source") or fields.get("src")
@@ -204,19 +210,19 @@ def _mount(flag: str, value: str) -> _Mount:
     return _Mount(flag, normpath(target), normpath(source) if source else None, not read_only)
 
 
-def _tmpfs(flag: str, value: str) -> _Mount:
-    """TARGET[:OPTIONS]."""
+def _read_tmpfs(flag: str, value: str) -> _Mount:
+    """Read TARGET[:OPTIONS]."""
     return _Mount(flag, normpath(value.partition(":")[0]), None, writable=True)
 
 
-def _bind(path: str) -> list[str]:
-    """The flag that shows a path of the host under the same name; its value is a CSV record."""
+def _mount_flags(path: str) -> list[str]:
+    """Return the flag that mounts a path of the host under the same path, as a CSV record."""
     fields = ("type=bind", f"source={path}", f"target={path}")
     return [
         "--mount",
-        ",".join(_quoted(field) if set(field) & set(',"') else field for field in fields),
+        ",".join(_quote_field(field) if set(field) & set(',"') else field for field in fields),
     ]
 
 
-def _quoted(field: str) -> str:
+def _quote_field(field: str) -> str:
     return f'"{field.replace(chr(34), chr(34) * 2)}"'

@@ -1,7 +1,7 @@
 """Leases and the containers that hold them.
 
-A container belongs to its engine, not to the command that started it, so it is the engine that
-knows whether a lease is still needed. docs/decisions/docker.md tells why each part is as it is.
+A container belongs to its engine, not to the command that started it, so only the engine knows
+whether a lease is still needed. docs/decisions/docker.md gives the reason for each part.
 """
 
 import os
@@ -27,53 +27,53 @@ from gpulaunch.process.system import state_of
 from gpulaunch.records import Record, replace
 
 STOP_FOLLOWS_S = 0.25
-"""After "kill", "stop" follows within this time if it was docker stop or docker restart."""
+"""Seconds after "kill" within which "stop" follows for docker stop and docker restart."""
 
 START_FOLLOWS_S = 2.0
-"""After "stop", "start" follows if it was docker restart, once the container is set up again."""
+"""Seconds after "stop" within which "start" follows for docker restart."""
 
 QUESTION_S = 2.0
-"""What an engine gets to answer in when somebody looks at the table."""
+"""Seconds that an engine has for all answers when a user looks at the table."""
 
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONGEST_SLEEP_S = 86400.0
 _LOOK_AGAIN_S = 1.0
 _LOOK_FOR_START_S = 1.0
 _LONGEST_LOOK_FOR_START_S = 60.0
-_OVERLAP_S = 1.0  # events that are told twice do no harm, one that is missed would
+_OVERLAP_S = 1.0  # an event that is reported twice does no harm, a missed one would
 
 
 def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
-    """Return what the known engines tell of the containers of leases, by the leases' ids.
+    """Return the known state of the containers of leases, by the leases' ids.
 
     Each engine gets one chance to answer, however many leases there are: it may be gone, hang, or
     be another user's.
     """
     met: dict[tuple[str, str], _Met] = {}
-    return {lease.id: _standing_of(lease, met) for lease in leases}
+    return {lease.id: _find_standing(lease, met) for lease in leases}
 
 
 def client_of_lease(lease: Lease) -> EngineClient:
-    """Return a client of the engine that a lease's container was launched on.
+    """Return a client of the engine on which a lease's container was launched.
 
     Raises:
-        FailedError: it is none of the known engines, or does not answer.
+        FailedError: the engine is none of the known ones, or does not answer.
     """
     met: dict[tuple[str, str], _Met] = {}
-    standing = _standing_of(lease, met)
+    standing = _find_standing(lease, met)
     if standing.problem is not None:
         raise FailedError(f"lease {lease.id}: {standing.problem}")
     return next(known.client for known in met.values() if known.engine_id == lease.engine)
 
 
 class _Met(Record):
-    """An engine that was asked.
+    """An engine after the first question to it.
 
     Attributes:
-        client: without a limit.
-        limited: a client whose answers may take QUESTION_S altogether.
-        engine_id: the engine's own; None if it does not answer.
-        problem: why it does not, or None.
+        client: client without a limit.
+        limited: client whose answers may take QUESTION_S altogether.
+        engine_id: the engine's own id; None if it does not answer.
+        problem: reason why it does not answer, or None.
     """
 
     client: EngineClient
@@ -90,7 +90,7 @@ def _meet(client: EngineClient) -> _Met:
         return _Met(client, limited, None, problem)
 
 
-def _standing_of(lease: Lease, met: dict[tuple[str, str], _Met]) -> Standing:
+def _find_standing(lease: Lease, met: dict[tuple[str, str], _Met]) -> Standing:
     problems = []
     engines = all_engines()
     for client in chain.from_iterable(engine.known_clients(lease.user_id) for engine in engines):
@@ -112,14 +112,14 @@ def _standing_of(lease: Lease, met: dict[tuple[str, str], _Met]) -> Standing:
 
 
 class Followed:
-    """The containers of a lease, and the command of the engine's client that makes them.
+    """The containers of a lease, and the client command that makes them.
 
     Args:
-        client: asks the engine where they are.
-        engine_id: the engine's own; another one at the same address knows nothing of them.
-        lease_id: that they were made under.
-        container_id: of the one container that was there before the lease, or None.
-        since_s: nothing of interest happened before; seconds since 1970.
+        client: client of their engine.
+        engine_id: the engine's own id; another one at the same address does not know them.
+        lease_id: id of the lease that they were made under.
+        container_id: id of the one container that is older than the lease, or None.
+        since_s: time before which no event matters, in seconds since 1970.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Followed:
         self._failures = 0
 
     def has_ended(self) -> bool:
-        """Whether the containers have ended for good, now that the command has; in doubt, no."""
+        """Return whether the containers, too, have ended for good; False if unsure."""
         try:
             found = self._client.within(ANSWER_S).containers_of(*self._of)
             if not any(container.holds for container in found):
@@ -150,7 +150,7 @@ class Followed:
         return False
 
     def pids(self) -> set[int]:
-        """Return the pids of what runs in them; none if the engine does not tell in QUESTION_S."""
+        """Return the pids in the containers; none if the engine does not answer in QUESTION_S."""
         client = self._client.within(QUESTION_S)
         found: set[int] = set()
         with suppress(FailedError):
@@ -162,11 +162,11 @@ class Followed:
         """Stop the containers, so that none comes back by itself.
 
         Args:
-            grace_s: between TERM and KILL.
-            before_kill: done once to the processes of a container that outlives the grace.
+            grace_s: seconds between TERM and KILL.
+            before_kill: called once with the processes of a container that outlive the grace.
 
         Raises:
-            FailedError: the engine does not.
+            FailedError: the engine refuses.
         """
         self._ended_by_us = True
         for container in self._holders():
@@ -176,9 +176,9 @@ class Followed:
         """Sleep until the command and the containers have ended, even if the engine restarts.
 
         Args:
-            command: of the engine's client, which may be about to start a container.
-            overdue_s: when they are to be ended, on the clock of time.monotonic, or None.
-            end: ends them.
+            command: the client command, which may be about to start a container.
+            overdue_s: time at which to end them, on the clock of time.monotonic, or None.
+            end: function that ends them.
         """
         while True:
             try:
@@ -199,7 +199,7 @@ class Followed:
         return [container for container in found if container.holds]
 
     def _wait_by_events(self, command: Process | None, deadline_s: float | None) -> bool:
-        """True once all has ended; False at the deadline.
+        """Wait until all has ended and return True, or return False at the deadline.
 
         Raises:
             FailedError: the engine does not answer any more.
@@ -214,9 +214,8 @@ class Followed:
                 command = command if command and state_of(command) else None
                 holders = self._holders()
                 self._failures = 0
-                if any(
-                    container.state == "created" for container in holders
-                ):  # no event tells of a start that fails
+                # No event tells of a start that fails.
+                if any(container.state == "created" for container in holders):
                     wait_s, look_s = look_s, min(2 * look_s, _LONGEST_LOOK_FOR_START_S)
                 elif command or holders:
                     wait_s = _LONGEST_SLEEP_S
@@ -232,7 +231,7 @@ class Followed:
                     wait_s = min(wait_s, deadline_s - time.monotonic())
                 if wait_s <= 0:
                     return False
-                _sleep(events, command, wait_s)
+                _sleep_until_event(events, command, wait_s)
                 new = events.actions(0)
                 if new is None:
                     gone = f"the {self._client.title} at {self._client.address} has gone"
@@ -243,15 +242,15 @@ class Followed:
 
 
 def _since_start(actions: list[str]) -> list[str]:
-    """Return the actions since a container was last started."""
+    """Return the actions since the last start of a container."""
     return actions[max((at for at, action in enumerate(actions) if action == "start"), default=0) :]
 
 
 def _settling_s(actions: Sequence[str]) -> float:
-    """Return for how long after the last event docker restart may still start a container.
+    """Return how long after the last event docker restart may still start a container, in seconds.
 
     Args:
-        actions: since its last start.
+        actions: actions since the last start.
     """
     if "destroy" in actions:
         return 0.0
@@ -260,7 +259,7 @@ def _settling_s(actions: Sequence[str]) -> float:
     return STOP_FOLLOWS_S if "kill" in actions else 0.0
 
 
-def _sleep(events: Events, command: Process | None, wait_s: float) -> None:
+def _sleep_until_event(events: Events, command: Process | None, wait_s: float) -> None:
     """Sleep until an event comes, the command ends, or the time is up."""
     poll = select.poll()
     poll.register(events.fileno(), select.POLLIN)

@@ -1,4 +1,4 @@
-"""The process that holds a lease for as long as its containers do, once its launcher has gone."""
+"""The process that holds a lease for its containers once its launcher has gone."""
 
 import time
 from collections.abc import Callable
@@ -17,17 +17,18 @@ _MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 
 
 class Watcher:
-    """Waits for the launcher to go. Then it has the lease, until the docker command and the containers have ended.
+    """A process that takes over the lease when the launcher goes.
+
+    It holds the lease until the docker command and the containers have ended.
 
     Args:
-        container: how it is launched.
-        table: where the lease will stand.
-        record: of the lease; still a draft.
-        guards: ends the container should the launcher be killed.
-        time_limit_s: how long the container may run, or None.
-        grace_s: between TERM and KILL.
-        before_kill: done once to the processes of a container that outlives the grace when it is to
-            end.
+        container: the container launch.
+        table: table in which the lease will be.
+        record: record of the lease; still a draft.
+        guards: whether to end the container if the launcher is killed.
+        time_limit_s: longest run of the container in seconds, or None.
+        grace_s: seconds between TERM and KILL.
+        before_kill: called once with the processes of a container that outlive the grace.
     """
 
     def __init__(
@@ -58,39 +59,40 @@ class Watcher:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Pid of the process."""
         return self._companion.pid
 
     def pids(self) -> set[int]:
-        """Of what runs in the containers."""
+        """Return the pids in the containers."""
         return self._followed.pids()
 
     def has_nothing_to_do(self) -> bool:
-        """Whether the containers have ended, now that the docker command has; in doubt, no."""
+        """Return whether the containers have ended, once the command has; if unsure, False."""
         return self._followed.has_ended()
 
     def take_over(self) -> None:
-        """The launcher goes now.
+        """Hand the lease over, since the launcher goes now.
 
-        Should the process have been killed meanwhile, another one does it.
+        If the process has been killed meanwhile, another one is started for it.
         """
         if not self._companion.tell(_TAKE_OVER):
             Companion(self._act, self._record.fd).tell(_TAKE_OVER)
 
     def dismiss(self) -> None:
-        """Nothing is left to be watched."""
+        """End the process, since nothing is left to watch."""
         self._companion.tell(DISMISSED)
 
     def end(self, command: Process) -> None:
         """End the containers and the docker command, in whatever order they depend on each other.
 
         Raises:
-            FailedError: the engine does not do it.
+            FailedError: the engine refuses.
         """
         grace_s = self._grace_s
         self._followed.end(grace_s, self._before_kill)
         end_all(lambda: {command.pid} if state_of(command) else set(), grace_s)
-        self._followed.end(grace_s, self._before_kill)  # what it has made meanwhile
+        # The command may have made another container before it ended.
+        self._followed.end(grace_s, self._before_kill)
 
     def _act(self, word: bytes) -> None:
         if word == DISMISSED:
@@ -98,7 +100,7 @@ class Watcher:
         lease = next(
             (lease for lease in self._table.own_leases() if lease.id == self._record.id), None
         )
-        if lease is None:  # the launcher was killed before it had one
+        if lease is None:  # the launcher was killed before it had a lease
             return
         command = lease.job
         cancelled = not word and self._guards

@@ -1,4 +1,4 @@
-"""How GPUs get into a container."""
+"""The ways by which GPUs get into a container."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.records import Record
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-"""Variable by which NVIDIA's container runtime is told the GPUs of a container."""
+"""Variable with the GPUs of a container, for NVIDIA's container runtime."""
 
 WAYS = {
     "cdi": "CDI devices {kind}=UUID",
     "runtime": "runtime nvidia with NVIDIA_VISIBLE_DEVICES",
     "gpus": "--gpus with a device list",
 }
-"""How GPUs can get into a container, the preferred way first; `kind` is their driver's."""
+"""Ways by which GPUs get into a container, the preferred one first; `kind` is their driver's."""
 
 NO_WAY = "none"
-"""GPUs that do not exist get into no container; only the environment names them."""
+"""The way of GPUs that do not exist: only the environment names them."""
 
 
 def describe_way(way: str, driver: str) -> str:
@@ -26,7 +26,7 @@ def describe_way(way: str, driver: str) -> str:
 
 
 def cdi_prefixes() -> tuple[str, ...]:
-    """Return what the names of GPUs begin with in the Container Device Interface.
+    """Return the prefixes of GPU names in the Container Device Interface.
 
     Example:
         >>> "nvidia.com/gpu=" in cdi_prefixes()
@@ -36,12 +36,12 @@ def cdi_prefixes() -> tuple[str, ...]:
 
 
 class Offer(Record):
-    """The ways into a container that an engine has.
+    """The ways into a container that an engine offers.
 
     Attributes:
         cdi: UUIDs that it knows as CDI devices.
-        runtime: it has a runtime called nvidia.
-        gpus: it takes --gpus.
+        runtime: whether it has a runtime called nvidia.
+        gpus: whether it accepts --gpus.
     """
 
     cdi: frozenset[str]
@@ -49,6 +49,6 @@ class Offer(Record):
     gpus: bool
 
     def ways(self, uuids: Sequence[str]) -> list[str]:
-        """Those of WAYS by which these GPUs can get in, the preferred one first."""
+        """Return the members of WAYS by which these GPUs can get in, the preferred one first."""
         there = {"cdi": self.cdi.issuperset(uuids), "runtime": self.runtime, "gpus": self.gpus}
         return [way for way in WAYS if there[way]]

@@ -1,4 +1,4 @@
-"""Data files by name or path: those that are shipped, and those of the user."""
+"""Data files by name or path: shipped ones and the user's own."""
 
 import os
 
@@ -23,7 +23,7 @@ def shipped_directory(kind: str) -> str:
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name is the path of a data file and not the name of one."""
+    """Return whether a name is the path of a data file, and not the name of one."""
     return os.sep in name or name.endswith(".toml")
 
 
@@ -31,10 +31,10 @@ def find_file(name: str, directories: list[str], subject: str, hint: str) -> str
     """Return the path of a data file by name or path.
 
     Args:
-        name: the path itself if it looks like one, else NAME.toml is looked for.
-        directories: to look in, the first one first.
-        subject: what kind of file it is, for the message.
-        hint: what to do if there is none.
+        name: a path, or the name of NAME.toml in one of the directories.
+        directories: directories to search, in order.
+        subject: kind of the file, for the message.
+        hint: hint for the message.
 
     Raises:
         UsageError: there is no file of that name.

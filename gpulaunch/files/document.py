@@ -1,4 +1,4 @@
-"""Documents that people have written: read, checked, and complained of by line."""
+"""Documents that people have written: reading, and messages with the line at fault."""
 
 import json
 import os
@@ -19,17 +19,17 @@ SHIPPED = os.path.join("gpulaunch", "_profiles", "")
 MAX_FILE_BYTES = 4 << 20
 
 _PASSED_IN = ("/dev/fd/", "/dev/stdin", "/proc/")
-"""Pipes under these are open already, such as those of <(...); any other has no writer yet."""
+"""Pipes under these paths are open already, such as those of <(...); others may have no writer."""
 
 
 class Document(Record):
-    """A parsed TOML file, with what is needed to say where something in it is wrong.
+    """A parsed TOML file, with what is needed to locate a mistake in it.
 
     Attributes:
-        path: of the file, or what else to call it.
-        text: of the whole file.
-        data: what it says, or one of its tables.
-        place: of that table in the file.
+        path: path of the file, or another name for it.
+        text: text of the whole file.
+        data: content of the file, or of one of its tables.
+        place: path of that table in the file.
     """
 
     path: str
@@ -57,18 +57,18 @@ def read_document(path: str) -> Document:
     """Read and parse a TOML file.
 
     Raises:
-        UsageError: it cannot be read, is no TOML, or is larger than MAX_FILE_BYTES.
+        UsageError: the file cannot be read, is no TOML, or is larger than MAX_FILE_BYTES.
     """
     return parse_document(path, read_text(path))
 
 
 def parse_document(path: str, text: str) -> Document:
-    """Parse the text of a TOML file, or take what the wheel has of it in JSON.
+    """Parse the text of a TOML file, or take its compiled form from the wheel.
 
     Raises:
-        UsageError: it is no TOML.
+        UsageError: the text is no TOML.
     """
-    data = _compiled(path, text)
+    data = _read_compiled(path, text)
     if data is not None:
         return Document(path, text, data)
     from gpulaunch.files.toml import parse_toml  # late: shipped files are compiled
@@ -77,22 +77,22 @@ def parse_document(path: str, text: str) -> Document:
 
 
 def compiled_path(path: str) -> str:
-    """Return where the compiled form of a shipped TOML file is."""
+    """Return the path of the compiled form of a shipped TOML file."""
     return path.removesuffix(".toml") + ".json"
 
 
 def compiled_text(text: str, data: dict[str, Any]) -> str:
-    """Return what the compiled form of a TOML file holds.
+    """Return the content of the compiled form of a TOML file.
 
     Args:
-        text: of the TOML file.
-        data: what it says.
+        text: text of the TOML file.
+        data: its parsed content.
     """
     return json.dumps({"crc32": crc32(text.encode()), "data": data}, separators=(",", ":"))
 
 
-def _compiled(path: str, text: str) -> dict[str, Any] | None:
-    """Return what a shipped file says, without parsing TOML; None if that is not at hand.
+def _read_compiled(path: str, text: str) -> dict[str, Any] | None:
+    """Return the content of a shipped file without parsing TOML; None without a compiled form.
 
     Parsing TOML costs a launch as much as deciding (docs/decisions/start-up.md). A file that was
     changed after the wheel was made no longer has the checksum, and is parsed.
@@ -109,13 +109,14 @@ def _compiled(path: str, text: str) -> dict[str, Any] | None:
 
 
 def read_text(path: str, most_bytes: int = MAX_FILE_BYTES) -> str:
-    """Read a file of UTF-8.
+    """Read a UTF-8 file.
 
     Raises:
-        UsageError: it cannot be read, is not UTF-8, is larger than that, or a named pipe.
+        UsageError: the file cannot be read, is not UTF-8, is larger than most_bytes, or a named
+            pipe.
     """
     try:
-        with _opened(path) as file:
+        with _open_file(path) as file:
             raw = file.read(most_bytes + 1)
     except OSError as problem:
         raise UsageError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
@@ -128,7 +129,7 @@ def read_text(path: str, most_bytes: int = MAX_FILE_BYTES) -> str:
         raise UsageError(f"{path}:{line}: byte 0x{raw[problem.start]:02x} is not UTF-8") from None
 
 
-def _opened(path: str) -> BinaryIO:
+def _open_file(path: str) -> BinaryIO:
     """Open a file for reading without waiting for a writer."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115  returned
     if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode) and not path.startswith(_PASSED_IN):
@@ -139,7 +140,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 def parsed(document: Document, parse: Callable[[dict[str, Any]], T]) -> T:
-    """Parse a document; complaints of the parser get the file's path and line."""
+    """Parse a document; errors of the parser get the file's path and line."""
     try:
         return parse(document.data)
     except FieldError as problem:

@@ -8,7 +8,7 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(d|h|min|m|s|)")
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from "90", "90s", "1.5h", "10m" or "1h30m"; d, h, m (or min) and s, in any case.
+    """Return the seconds in "90", "90s", "1.5h", "10m" or "1h30m"; d, h, m (or min), s in any case.
 
     Raises:
         ValueError: the text is no positive length of time.
@@ -29,7 +29,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """At most two units: 0.5 s, 5 s, 3 min, 2 h 05 min, 3 d 4 h."""
+    """Return a length of time in at most two units: 0.5 s, 5 s, 3 min, 2 h 05 min, 3 d 4 h."""
     if 0 < seconds < 10 and seconds != int(seconds):
         return f"{seconds:.2g} s"
     whole = max(0, int(seconds))

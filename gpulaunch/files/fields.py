@@ -1,4 +1,4 @@
-"""Checking the documents that people write: TOML tables against a table of allowed keys."""
+"""Checks of documents that people write: TOML tables against a table of allowed keys."""
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,11 +8,11 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 Rule = type | tuple[float, float] | tuple[str, ...]
-"""A type, the range of a number (both ends included; whole if both ends are), or the words."""
+"""A rule: a type, a range (ends included; whole numbers if both ends are), or allowed words."""
 
 
 class OneOrEach(Record):
-    """A rule for one value for all items, or for a list with a value for each item."""
+    """A rule that admits one value for all items, or a list with a value for each item."""
 
     rule: Rule
 
@@ -21,8 +21,8 @@ class Above:
     """A rule for a number above a bound.
 
     Args:
-        least: no longer allowed.
-        most: still allowed.
+        least: bound that is not allowed itself.
+        most: largest value allowed.
     """
 
     def __init__(self, least: float, most: float) -> None:
@@ -33,9 +33,9 @@ class ListOf:
     """A rule for a list.
 
     Args:
-        rule: for each value.
-        least: how many there are at least.
-        most: how many at most.
+        rule: rule for each value.
+        least: smallest number of values.
+        most: largest number of values.
     """
 
     def __init__(self, rule: "AnyRule", least: int = 0, most: int = 1 << 20) -> None:
@@ -43,10 +43,10 @@ class ListOf:
 
 
 class RowOf:
-    """A rule for a list of so many values, each with a rule of its own.
+    """A rule for a list of fixed length, with a rule for each position.
 
     Args:
-        rules: in order.
+        rules: rules in order.
     """
 
     def __init__(self, *rules: "AnyRule") -> None:
@@ -54,11 +54,11 @@ class RowOf:
 
 
 class TableOf:
-    """A rule for a table whose keys are free.
+    """A rule for a table with free keys.
 
     Args:
-        rule: for each value.
-        names: the only keys, if there are such.
+        rule: rule for each value.
+        names: the only keys allowed, if they are limited.
     """
 
     def __init__(self, rule: "AnyRule", names: Sequence[str] = ()) -> None:
@@ -68,7 +68,7 @@ class TableOf:
 AnyRule = Rule | OneOrEach | Above | ListOf | RowOf | TableOf
 
 FieldTable = Mapping[str, AnyRule]
-"""Key -> the rule for its value."""
+"""Allowed keys, each with the rule for its value."""
 
 _NAMES = {str: "text", bool: "true or false", list: "a list", dict: "a table"}
 
@@ -83,16 +83,16 @@ def checked(
     """Return the document after checking its keys and values.
 
     Args:
-        document: what the file holds at this place.
-        fields: every key that may stand here.
-        required: keys that must stand here.
-        where: this place in the whole document.
+        document: content of the file at this place.
+        fields: every key allowed here.
+        required: keys that must be present.
+        where: path of this place in the whole document.
 
     Raises:
         FieldError: names the first key that is wrong.
     """
     if not isinstance(document, Mapping):
-        raise FieldError(where, f"{_name(where)}: {_no_table(document)}")
+        raise FieldError(where, f"{_name_of(where)}: {_describe_no_table(document)}")
     for key, value in document.items():
         if key not in fields:
             raise FieldError((*where, key), unknown(key, fields))
@@ -100,7 +100,7 @@ def checked(
     for key in required:
         if key not in document:
             raise FieldError(
-                where, f"key {key!r} is missing" + (f" in {_name(where)}" if where else "")
+                where, f"key {key!r} is missing" + (f" in {_name_of(where)}" if where else "")
             )
     return document
 
@@ -116,12 +116,12 @@ def unknown(key: str, known: Iterable[str]) -> str:
     )
 
 
-def _name(where: Path) -> str:
+def _name_of(where: Path) -> str:
     return next((part for part in reversed(where) if isinstance(part, str)), "document")
 
 
 def each(value: object, count: int, where: Path) -> list[Any]:
-    """Return a value for each of `count` items, from what a OneOrEach rule has admitted.
+    """Return a value for each of `count` items, from a value that a OneOrEach rule has admitted.
 
     Raises:
         FieldError: the list does not have `count` values.
@@ -134,7 +134,7 @@ def each(value: object, count: int, where: Path) -> list[Any]:
 
 
 def has_value(data: Any, path: Path) -> bool:  # noqa: ANN401
-    """Return whether tables and lists within one another have a value at a path."""
+    """Return whether nested tables and lists have a value at a path."""
     for part in path:
         try:
             data = data[part]
@@ -144,25 +144,24 @@ def has_value(data: Any, path: Path) -> bool:  # noqa: ANN401
 
 
 def _check(value: object, rule: AnyRule, where: Path) -> None:
-    """Check one value, and what is in it.
+    """Check one value, and the values in it.
 
     Raises:
-        FieldError: it is wrong.
+        FieldError: the value is wrong.
     """
     if isinstance(rule, type):
-        problem = (
-            None
-            if isinstance(value, rule)
-            else _no_table(value)
-            if rule is dict
-            else _is_not(value, rule)
-        )
+        problem = None
+        if not isinstance(value, rule):
+            is_table = rule is dict
+            problem = _describe_no_table(value) if is_table else _describe_mismatch(value, rule)
     elif isinstance(rule, OneOrEach):
         for one in value if isinstance(value, list) else [value]:
             _check(one, rule.rule, where)
         return
     elif isinstance(rule, tuple):
-        problem = _not_among(value, rule) if isinstance(rule[0], str) else _not_within(value, *rule)
+        problem = (
+            _check_words(value, rule) if isinstance(rule[0], str) else _check_range(value, *rule)
+        )
     elif isinstance(rule, Above):
         good = _is_number(value) and rule.least < value <= rule.most  # type: ignore[operator]
         problem = (
@@ -171,14 +170,14 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
     else:
         problem = _check_within(value, rule, where)
     if problem:
-        raise FieldError(where, f"{_name(where)}: {problem}")
+        raise FieldError(where, f"{_name_of(where)}: {problem}")
 
 
 def _check_within(value: object, rule: ListOf | RowOf | TableOf, where: Path) -> str | None:
     """Check a list or table and each of its values; return what is wrong with it as a whole."""
     if isinstance(rule, TableOf):
         if not isinstance(value, Mapping):
-            return _no_table(value)
+            return _describe_no_table(value)
         for key, one in value.items():
             if rule.names and key not in rule.names:
                 raise FieldError((*where, key), unknown(key, rule.names))
@@ -199,30 +198,32 @@ def _check_within(value: object, rule: ListOf | RowOf | TableOf, where: Path) ->
     return None
 
 
-def _no_table(value: object) -> str:
+def _describe_no_table(value: object) -> str:
     if isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
         return "it is a list of tables, and one table is wanted"
-    return _is_not(value, dict)
+    return _describe_mismatch(value, dict)
 
 
-def _is_not(value: object, kind: type) -> str:
+def _describe_mismatch(value: object, kind: type) -> str:
     return f"{value!r} is not {_NAMES[kind]}"
 
 
-def _not_among(value: object, words: tuple[Any, ...]) -> str | None:
+def _check_words(value: object, words: tuple[Any, ...]) -> str | None:
     return None if value in words else f"{value!r} is none of {', '.join(words)}"
 
 
-def _not_within(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN401
+def _check_range(value: object, low: Any, high: Any) -> str | None:  # noqa: ANN401
     whole = isinstance(low, int) and isinstance(high, int)
     if not _is_number(value) or (whole and not isinstance(value, int)):
         return f"{value!r} is not a {'whole ' if whole else ''}number"
     return (
-        None if low <= value <= high else f"{value} is not within {_bound(low)} to {_bound(high)}"
+        None
+        if low <= value <= high
+        else f"{value} is not within {_format_bound(low)} to {_format_bound(high)}"
     )
 
 
-def _bound(number: float) -> str:
+def _format_bound(number: float) -> str:
     return str(number) if isinstance(number, int) else f"{number:.16g}"
 
 

@@ -1,4 +1,4 @@
-"""A log that a job has written: its lines, however many there are."""
+"""Log files of jobs, of any length."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ def log_lines(path: str) -> Iterator[bytes]:
     """Yield the lines of a log.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file cannot be read.
     """
     try:
         with open(path, "rb") as file:

@@ -6,7 +6,7 @@ _DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def parse_size(text: str) -> int:
-    """Bytes from "8GiB", "8G" (both binary), "8GB" (decimal) or "1024"; letters in any case.
+    """Return the bytes in "8GiB", "8G" (both binary), "8GB" (decimal) or "1024", in any case.
 
     Raises:
         ValueError: the text is no positive amount of memory.
@@ -26,7 +26,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size_bytes: int) -> str:
-    """Bytes with one decimal in the largest binary unit that leaves a figure of at least 1."""
+    """Return an amount in the largest binary unit that leaves a figure of at least 1."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

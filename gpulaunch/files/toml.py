@@ -1,8 +1,8 @@
-"""TOML: parsed, with the line of each mistake."""
+"""Parsing of TOML, with the line of each mistake."""
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 
 from gpulaunch.errors import UsageError, quoted
@@ -12,7 +12,7 @@ from gpulaunch.typing import Any
 _MOST_BITS = 63
 _BYTE_ORDER_MARK = "\ufeff"
 
-_STATEMENT = r"\s*(\[|[^=]+=)"  # it may begin one, or be within a value
+_STATEMENT = r"\s*(\[|[^=]+=)"  # may begin a statement, or be within a value
 
 _QUOTED = """"[^"]*"|'[^']*'"""
 _KEY = rf"""\s*(\[+(?:{_QUOTED}|[^\[\],"'])+\]+(?=\s*(?:#|$))|(?:{_QUOTED}|[^=#"'])+?(?=\s*=))"""
@@ -22,19 +22,17 @@ _KEY = rf"""\s*(\[+(?:{_QUOTED}|[^\[\],"'])+\]+(?=\s*(?:#|$))|(?:{_QUOTED}|[^=#"
 def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
     """Return the first line of a value; None if there is no such value.
 
-    A value is there once the lines up to its end are parsed, and not before. A binary search finds
-    it among the places where a statement may begin. Some of those are inside a value of several
-    lines: text that ends there cannot be parsed, and the next place is tried.
+    A value is present once the lines up to its end are parsed, and not before. A binary search
+    finds it among the places where a statement may begin. Some of those are inside a value of
+    several lines: text that ends there cannot be parsed, and the next place is tried.
     """
     lines = text.split("\n")
     starts = [i for i, line in enumerate(lines) if re.match(_STATEMENT, line)]
     starts = [*starts, len(lines)]
     if not path or not _ends_with(lines, path):
         return None
-    before, after = (
-        0,
-        len(starts) - 1,
-    )  # the value is not there at the one, and is there at the other
+    # The value is absent from the lines up to `before`, and present in those up to `after`.
+    before, after = 0, len(starts) - 1
     while after - before > 1:
         middle = (before + after) // 2
         found, at = None, middle
@@ -52,7 +50,7 @@ def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
 
 
 def _ends_with(lines: Sequence[str], path: tuple[str | int, ...]) -> bool | None:
-    """Return whether the value is there at the end of these lines; None if they end inside one."""
+    """Return whether the value is in these lines; None if they end inside a statement."""
     try:
         return has_value(tomllib.loads("\n".join(lines) + "\n"), path)
     except ValueError:
@@ -65,7 +63,7 @@ def parse_toml(origin: str, text: str) -> dict[str, Any]:
     Dates of TOML become text in ISO 8601.
 
     Raises:
-        UsageError: it is no TOML.
+        UsageError: the text is no TOML.
     """
     if text.startswith(_BYTE_ORDER_MARK):
         raise UsageError(
@@ -73,10 +71,10 @@ def parse_toml(origin: str, text: str) -> dict[str, Any]:
         )
     try:
         data = tomllib.loads(text)
-        _dates_as_text(data)
-        large = _large(data)
+        _replace_dates(data)
+        large = _find_large(data)
     except tomllib.TOMLDecodeError as problem:
-        raise UsageError(_located(origin, text, str(problem))) from None
+        raise UsageError(_locate(origin, text, str(problem))) from None
     except RecursionError:
         raise UsageError(
             f"{origin}: beyond what can be read: tables or lists in one another, too deep"
@@ -89,35 +87,33 @@ def parse_toml(origin: str, text: str) -> dict[str, Any]:
     return data
 
 
-def _dates_as_text(value: Any) -> None:  # noqa: ANN401
-    """Put ISO 8601 in place of TOML's own dates, wherever a key is called date."""
-    for key, one in (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    ):
+def _replace_dates(value: Any) -> None:  # noqa: ANN401
+    """Replace TOML's own dates by ISO 8601 text, wherever a key is called date."""
+    for key, one in _items(value):
         if key == "date" and isinstance(one, date):
             value[key] = one.isoformat().replace("+00:00", "Z")
-        _dates_as_text(one)
+        _replace_dates(one)
 
 
-def _large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
-    """Return the path of the first whole number that TOML does not have; None if there is none."""
+def _find_large(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
+    """Return the path of the first whole number beyond TOML's 64 bits; None if there is none."""
     if isinstance(value, int):
         return path if value.bit_length() > _MOST_BITS else None
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return next((found for key, one in inner if (found := _large(one, (*path, key)))), None)
+    for key, one in _items(value):
+        found = _find_large(one, (*path, key))
+        if found:
+            return found
+    return None
 
 
-def _located(path: str, text: str, problem: str) -> str:
+def _items(value: object) -> Iterable[tuple[Any, Any]]:
+    """Return the values in a table or list, with their keys or positions."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+def _locate(path: str, text: str, problem: str) -> str:
     message, _, place = problem.rpartition(" (at ")
     place = place.rstrip(")")
     line = (

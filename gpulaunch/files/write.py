@@ -1,4 +1,4 @@
-"""Files that a command writes where its user says: whole or not at all."""
+"""Files written where the user says: whole or not at all."""
 
 import os
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from gpulaunch.typing import Any
 
 
 def check_writable(path: str) -> None:
-    """Find out before long work whether its result could be written.
+    """Check before long work whether its result could be written.
 
     Raises:
-        FailedError: it could not.
+        FailedError: the file cannot be written.
     """
     if path != "-" and (not os.path.exists(path) or os.path.isfile(path)):
         probe = f"{os.path.realpath(path)}.{os.urandom(4).hex()}"
@@ -24,10 +24,10 @@ def check_writable(path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Make a directory if there is none, and check that files can be written there.
+    """Make a directory if it is missing, and check that files can be written there.
 
     Raises:
-        FailedError: they cannot, or the path is taken by something else.
+        FailedError: files cannot be written there, or the path is no directory.
     """
     from tempfile import mkstemp  # late: it costs 4 ms
 
@@ -45,10 +45,10 @@ def make_directory(path: str) -> None:
 def write_text(path: str, text: str) -> None:
     """Write a file whole or not at all; "-" is stdout.
 
-    A path that is no regular file is written as it is.
+    A path that is no regular file, such as a device, is written in place.
 
     Raises:
-        FailedError: it cannot be written.
+        FailedError: the file cannot be written.
     """
     if path == "-":
         print(text, end="")
@@ -57,10 +57,10 @@ def write_text(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Write a file whole or not at all; what is no regular file is written as it comes.
+    """Write a file whole or not at all; anything but a regular file is written in place.
 
     Raises:
-        FailedError: it cannot be written.
+        FailedError: the file cannot be written.
     """
     try:
         if os.path.exists(path) and not os.path.isfile(path):
@@ -73,7 +73,7 @@ def write_bytes(path: str, content: bytes) -> None:
 
 
 def _replace(path: str, content: bytes) -> None:
-    """Put a file in the place of another, by a draft beside it that nobody can have made before."""
+    """Replace a file by a draft beside it, whose name no other user can have created before."""
     from tempfile import mkstemp  # late: it costs 4 ms
 
     fd, draft = mkstemp(prefix=".gpulaunch-", dir=os.path.dirname(path))
@@ -88,7 +88,7 @@ def _replace(path: str, content: bytes) -> None:
 
 
 def _mode_of(path: str) -> int:
-    """Permissions of a file, or those of a new one."""
+    """Return the permissions of a file, or those of a new one."""
     with suppress(FileNotFoundError):
         return os.stat(path).st_mode & 0o777
     mask = os.umask(0)
@@ -100,16 +100,16 @@ def document_text(document: Mapping[str, Any]) -> str:
     """Return a document as TOML."""
     import tomlkit  # late: few commands write TOML
 
-    return _ended(tomlkit.dumps(_readable(document)))
+    return _end_line(tomlkit.dumps(_make_readable(document)))
 
 
 def changed_text(text: str, sections: Mapping[str, Any]) -> str:
-    """Return TOML with other values at its top or in its sections; what stands around them stays.
+    """Return TOML with other values at its top or in its sections; text around them is kept.
 
     Args:
         text: a TOML document that can be parsed.
-        sections: by name at the top: a value, a table with all it is to have, or None for a
-            section to remove.
+        sections: by name at the top: a value, a table with its new content, or None for a section
+            to remove.
     """
     import tomlkit
 
@@ -120,14 +120,14 @@ def changed_text(text: str, sections: Mapping[str, Any]) -> str:
         elif isinstance(value, Mapping) and isinstance(document.get(name), dict):
             _change(document[name], value)
         else:
-            document[name] = _readable(value)
-    return _ended(tomlkit.dumps(document))
+            document[name] = _make_readable(value)
+    return _end_line(tomlkit.dumps(document))
 
 
-def _readable(value: Any) -> Any:  # noqa: ANN401
+def _make_readable(value: Any) -> Any:  # noqa: ANN401
     """Return the value with each list of lists on lines of its own."""
     if isinstance(value, Mapping):
-        return {key: _readable(one) for key, one in value.items()}
+        return {key: _make_readable(one) for key, one in value.items()}
     if not isinstance(value, list) or not any(isinstance(one, list) for one in value):
         return value
     from tomlkit import array
@@ -138,8 +138,8 @@ def _readable(value: Any) -> Any:  # noqa: ANN401
     return lines
 
 
-def _ended(text: str) -> str:
-    """Return the text with its last line ended."""
+def _end_line(text: str) -> str:
+    """Return the text with a newline at its end."""
     return text if text.endswith("\n") else text + "\n"
 
 
@@ -148,4 +148,4 @@ def _change(table: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401
         del table[key]
     for key, value in values.items():
         if key not in table or table[key] != value:
-            table[key] = _readable(value)
+            table[key] = _make_readable(value)

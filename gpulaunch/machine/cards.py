@@ -1,4 +1,4 @@
-"""The cards of a machine, with MIG instances put together again, and the links between cards."""
+"""The cards of a machine, with MIG instances grouped by card, and the links between cards."""
 # pure: decides on plain values
 
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ from gpulaunch.records import Record
 
 
 class Card(Record):
-    """What sits in one slot: a GPU, or the MIG instances of one.
+    """The contents of one slot: a GPU, or the MIG instances of one.
 
     Attributes:
-        index: of the card.
-        gpu: itself, or its first instance, which has slot, NVLinks and CPUs in common with it.
-        instances: by number; none of a whole card.
+        index: index of the card.
+        gpu: the GPU, or its first instance, which has the card's slot, NVLinks and CPUs.
+        instances: MIG instances by number; empty for a whole card.
     """
 
     index: int
@@ -30,12 +30,12 @@ class Card(Record):
 
     @property
     def memory_bytes(self) -> int:
-        """Total device memory; 0 if unknown, as of a card in MIG mode."""
+        """Total device memory; 0 if unknown, as for a card in MIG mode."""
         return 0 if self.instances else self.gpu.memory_bytes
 
 
 def cards(topology: Topology) -> list[Card]:
-    """The cards of a machine by ascending index."""
+    """Return the cards of a machine by ascending index."""
     parts: dict[int, list[Gpu]] = {}
     for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card):
         parts.setdefault(gpu.card, []).append(gpu)
@@ -45,7 +45,10 @@ def cards(topology: Topology) -> list[Card]:
 
 
 def card_links(topology: Topology) -> dict[tuple[int, int], Link]:
-    """A link for every two cards by their indices, the lower first; instances share the wires of their card."""
+    """Return a link for every two cards, by their indices, lower first.
+
+    MIG instances share the wires of their card.
+    """
     card = {gpu.index: gpu.card for gpu in topology.gpus}
     links: dict[tuple[int, int], Link] = {}
     for link in topology.links:
@@ -56,5 +59,5 @@ def card_links(topology: Topology) -> dict[tuple[int, int], Link]:
 
 
 def several_models(found: Iterable[Card]) -> bool:
-    """Whether the cards are not all of one model."""
+    """Return whether the cards are of more than one model."""
     return len({card.model for card in found}) > 1

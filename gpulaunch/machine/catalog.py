@@ -1,4 +1,4 @@
-"""Described machines and GPU models by name or path: those that are shipped, and those of the user."""
+"""Described machines and GPU models by name or path: shipped ones and the user's own."""
 
 import os
 import re
@@ -20,7 +20,9 @@ SYSTEM_MACHINES = "/etc/gpulaunch/machines"
 
 
 def load_gpu_models() -> "tuple[GpuModel, ...]":
-    """All GPU models in reach: the user's own, then those shipped; of two files of one name the user's is read.
+    """Read all GPU models, the user's own first.
+
+    If two files have the same name, the user's is read.
 
     Raises:
         UsageError: a file is wrong.
@@ -35,9 +37,9 @@ def load_gpu_models() -> "tuple[GpuModel, ...]":
 
 
 def memory_of(model: str) -> int | None:
-    """Bytes that a GPU with this product name has, if some described machine has one; else None."""
+    """Return the bytes of a GPU with this product name in any described machine, or None."""
     for name in machine_names() if model else ():
-        with suppress(UsageError):  # 'gpulaunch topo' tells of a file that is wrong
+        with suppress(UsageError):  # 'gpulaunch topo' reports a wrong file
             for gpu in load_described_machine(name)[0].gpus:
                 if gpu.model == model and gpu.memory_bytes:
                     return gpu.memory_bytes
@@ -45,7 +47,7 @@ def memory_of(model: str) -> int | None:
 
 
 def own_machine_file(name: str) -> str:
-    """Where this user's description of a machine stands, or will."""
+    """Return the path of this user's description of a machine, which need not exist."""
     return os.path.join(config_directory(), "machines", f"{name}.toml")
 
 
@@ -54,15 +56,15 @@ def _machine_directories() -> list[str]:
 
 
 def machine_names() -> list[str]:
-    """Names of the described machines in reach, sorted."""
+    """Return the sorted names of the described machines that can be found."""
     return file_names(_machine_directories())
 
 
 def load_measurements(topology: Topology) -> tuple[Measured, ...]:
-    """What the file of a machine's name says that was measured; nothing if there is none, or it is of other GPUs.
+    """Return the measurements in the file of a machine's name; () without one for the same GPUs.
 
     Raises:
-        UsageError: it is wrong.
+        UsageError: the file is wrong.
     """
     for directory in _machine_directories()[:2]:
         path = os.path.join(directory, f"{topology.name}.toml")
@@ -78,10 +80,10 @@ def load_measurements(topology: Topology) -> tuple[Measured, ...]:
 
 
 def load_described_machine(name: str) -> tuple[Topology, str]:
-    """A described machine by name or path, and the absolute path of its description.
+    """Read a described machine by name or path; return it with the absolute path of its file.
 
     Raises:
-        UsageError: there is none, or it is wrong.
+        UsageError: there is no such machine, or its description is wrong.
     """
     own = f"./{name}" if os.path.isfile(name) else "a file"
     hint = f"known are {', '.join(machine_names())}, or give {own}"
@@ -98,17 +100,17 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
 
 @lru_cache(maxsize=8)
 def _described_machine(path: str, _version: tuple[int, int, int]) -> Topology:
-    """Read once: a Python program may ask for GPUs many times."""
+    """Read a description once: a Python program may ask for GPUs many times."""
     document = read_description(path)
     digest = f"{crc32(document.text.encode()):08x}"
     return parsed(document, lambda data: described_topology(data, digest))
 
 
 def read_description(path: str) -> Document:
-    """A machine's description: a TOML file, or text in which nvidia-smi topo -m prints its matrix.
+    """Read a machine's description: a TOML file, or the text of an `nvidia-smi topo -m` matrix.
 
     Raises:
-        UsageError: it cannot be read or is neither.
+        UsageError: the file cannot be read or is neither.
     """
     text = read_text(path)
     try:
@@ -118,24 +120,24 @@ def read_description(path: str) -> Document:
 
         if not looks_like_topology_text(text):
             raise
-    return Document(path, text, _text_machine(path, text))
+    return Document(path, text, _read_text_machine(path, text))
 
 
 def load_text_machine(path: str, called: str | None = None) -> Topology:
-    """The machine of a file in which nvidia-smi topo -m has printed its matrix.
+    """Read a machine from a file that contains an `nvidia-smi topo -m` matrix.
 
     Args:
-        path: of the file.
-        called: path whose stem names the machine, if it is not the file's own.
+        path: path of the file.
+        called: path whose stem names the machine, instead of the file's own.
 
     Raises:
-        UsageError: it cannot be read, or is no such text.
+        UsageError: the file cannot be read, or contains no such matrix.
     """
     text = read_text(path)
-    return described_topology(_text_machine(path, text, called), f"{crc32(text.encode()):08x}")
+    return described_topology(_read_text_machine(path, text, called), f"{crc32(text.encode()):08x}")
 
 
-def _text_machine(path: str, text: str, called: str | None = None) -> dict[str, Any]:
+def _read_text_machine(path: str, text: str, called: str | None = None) -> dict[str, Any]:
     from gpulaunch.machine.smi_text import TextError, parse_topology_text, text_document
 
     file = os.path.basename(path)

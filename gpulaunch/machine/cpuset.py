@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 MAX_CPUS = 1 << 16
-"""More than any kernel is built for; a slip of the pen must not fill the memory."""
+"""Limit of a CPU's number, above that of any kernel: a typing mistake must not fill the memory."""
 
 _MAX_CHARACTERS = 4096
 

@@ -1,4 +1,4 @@
-"""A described machine: the document of profiles/machines/NAME.toml -> Topology."""
+"""Described machines: the Topology that the document of profiles/machines/NAME.toml gives."""
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from gpulaunch.records import Record, as_dict, replace
 from gpulaunch.typing import Any
 
 MAX_GPUS = 1024
-"""In all machines of a description together."""
+"""Largest number of GPUs in all machines of a description together."""
 
 _NVLINKS: Path = ("nvlink", "links")
 
@@ -78,7 +78,7 @@ _MIG: FieldTable = {
 
 
 class _NumaNode(Record):
-    """What a GPU has from its NUMA node; the fields are called as in Gpu."""
+    """The facts that a GPU takes over from its NUMA node; the fields are named as in Gpu."""
 
     numa_node: int | None
     cpuset: frozenset[int]
@@ -86,13 +86,14 @@ class _NumaNode(Record):
 
 
 def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
-    """Build the topology that a machine file describes: one machine, or as many alike as its network joins.
+    """Build the topology that a machine file describes.
 
-    GPUs, and the cards that MIG instances are of, are counted on from one machine to the next.
+    It is one machine, or as many identical ones as the file's network joins. Indices of GPUs, and
+    of cards with MIG instances, are counted on from one machine to the next.
 
     Args:
-        document: parsed TOML; the keys are explained in docs/machines.md.
-        digest: of the file's text; it keeps tables of different descriptions apart.
+        document: parsed TOML; docs/machines.md explains the keys.
+        digest: digest of the file's text; it keeps tables of different descriptions apart.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
@@ -106,12 +107,12 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     driver = machine.get("driver", DEFAULT_DRIVER)
     if driver not in DRIVERS:
         raise FieldError(("driver",), f"driver: {driver!r} is none of {', '.join(DRIVERS)}")
-    cards = _cards(machine)
+    cards = _read_cards(machine)
     _check_versions(machine, cards)
-    network = _network(machine, len(cards))
+    network = _read_network(machine, len(cards))
     pcie, count = machine["pcie"], len(cards)
-    paths = _pcie_paths(pcie.get("groups", {}), count)
-    nvlinks = _nvlinks(machine.get("nvlink", {}).get("links", []), count)
+    paths = _read_pcie_paths(pcie.get("groups", {}), count)
+    nvlinks = _read_nvlinks(machine.get("nvlink", {}).get("links", []), count)
 
     def wire(a: int, b: int) -> Wire:
         if a // count != b // count:
@@ -124,7 +125,7 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
             pcie.get("peer_to_peer"),
         )
 
-    gpus = _with_instances(machine, _on_each_node(machine["name"], cards, network["nodes"]))
+    gpus = _with_instances(machine, _repeat_on_nodes(machine["name"], cards, network["nodes"]))
     source = (
         f"{machine['source']}; network: {network['source']}"
         if "source" in network
@@ -142,7 +143,7 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
 
 
 def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
-    """What a machine file says that was measured: for each kind of set the median of its figures.
+    """Return the measurements in a machine file: the median for each kind of set.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
@@ -165,7 +166,7 @@ def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
     )
 
 
-def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
+def _read_cards(machine: Mapping[str, Any]) -> list[Gpu]:
     common = checked(machine["gpus"], _GPUS, required=("count", "model"), where=("gpus",))
     nvlink = (
         checked(machine["nvlink"], _NVLINK, required=("version",), where=("nvlink",))
@@ -173,7 +174,7 @@ def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
         else {}
     )
     pcie = checked(machine["pcie"], _PCIE, required=("generation", "width"), where=("pcie",))
-    nodes = _numa_nodes(machine.get("numa", []), common["count"])
+    nodes = _read_numa_nodes(machine.get("numa", []), common["count"])
 
     def values(table: Mapping[str, Any], where: str, key: str, otherwise: object) -> list[Any]:
         return each(table.get(key, otherwise), common["count"], (where, key))
@@ -191,19 +192,17 @@ def _cards(machine: Mapping[str, Any]) -> list[Gpu]:
         "cpu_nvlinks": values(nvlink, "nvlink", "cpu_links_per_gpu", 0),
         "nvlink_gb_per_s": values(nvlink, "nvlink", "gb_per_s_per_link", 0.0),
     }
-    return [
-        Gpu(
-            index=index,
-            uuid="",
-            **(as_dict(nodes[index]) if index in nodes else {}),
-            **{name: column[index] for name, column in fields.items()},
-        )
-        for index in range(common["count"])
-    ]
+    found = []
+    for index in range(common["count"]):
+        facts = {name: column[index] for name, column in fields.items()}
+        if index in nodes:
+            facts |= as_dict(nodes[index])
+        found.append(Gpu(index=index, uuid="", **facts))
+    return found
 
 
-def _network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:
-    """What joins machines of so many cards: one alone unless the document says otherwise."""
+def _read_network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:
+    """Return the network between machines of this many cards; one machine if none is given."""
     if "network" not in machine:
         return {"nodes": 1}
     network = checked(
@@ -216,8 +215,8 @@ def _network(machine: Mapping[str, Any], count: int) -> Mapping[str, Any]:
     return network
 
 
-def _on_each_node(machine: str, cards: Sequence[Gpu], nodes: int) -> list[Gpu]:
-    """The cards of one machine on each of so many."""
+def _repeat_on_nodes(machine: str, cards: Sequence[Gpu], nodes: int) -> list[Gpu]:
+    """Repeat the cards of one machine on each node."""
     places = [(node, card) for node in range(nodes) for card in cards]
     return [
         replace(card, index=index, uuid=f"GPU-{machine}-{index}", node=node)
@@ -226,15 +225,15 @@ def _on_each_node(machine: str, cards: Sequence[Gpu], nodes: int) -> list[Gpu]:
 
 
 def _check_versions(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> None:
-    """Whoever has NVLinks needs to say which."""
-    for entry in _nvlinks(machine.get("nvlink", {}).get("links", []), len(cards)):
+    """Check that every GPU with NVLinks states their version."""
+    for entry in _read_nvlinks(machine.get("nvlink", {}).get("links", []), len(cards)):
         for index in entry:
             if not cards[index].nvlink_version:
                 raise FieldError(_NVLINKS, f"GPU {index} has NVLinks, and their version is 0")
 
 
-def _numa_nodes(entries: Sequence[object], count: int) -> dict[int, _NumaNode]:
-    """The NUMA node of each card that is in one."""
+def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, _NumaNode]:
+    """Return the NUMA node of each card that is in one."""
     node_of: dict[int, _NumaNode] = {}
     for i, entry in enumerate(entries):
         node = checked(entry, _NUMA, required=("gpus",), where=("numa", i))
@@ -244,7 +243,7 @@ def _numa_nodes(entries: Sequence[object], count: int) -> dict[int, _NumaNode]:
             raise FieldError(
                 ("numa", i, "cpuset"), f"{node['cpuset']!r} is no list of CPUs such as '0-19,40-59'"
             ) from None
-        for index in _indices(node["gpus"], count, ("numa", i, "gpus")):
+        for index in _read_indices(node["gpus"], count, ("numa", i, "gpus")):
             if index in node_of:
                 raise FieldError(("numa", i, "gpus"), f"GPU {index} is in two NUMA nodes")
             node_of[index] = _NumaNode(node.get("node"), cpuset, node.get("memory_gb_per_s", 0.0))
@@ -253,7 +252,10 @@ def _numa_nodes(entries: Sequence[object], count: int) -> dict[int, _NumaNode]:
 
 
 def _check_memory(node: Mapping[str, Any], node_of: Mapping[int, _NumaNode], path: Path) -> None:
-    """Jobs share the memory of a NUMA node, so it must be known which one it is, and what it carries."""
+    """Check that a node's memory bandwidth has a node number, and is the same in all its entries.
+
+    Jobs share this bandwidth, so both must be known.
+    """
     stated = node.get("memory_gb_per_s", 0.0)
     if stated and "node" not in node:
         raise FieldError(
@@ -270,7 +272,7 @@ def _check_memory(node: Mapping[str, Any], node_of: Mapping[int, _NumaNode], pat
 
 
 def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """The cards, with those in MIG mode replaced by their instances, which are GPUs of their own."""
+    """Replace the cards in MIG mode by their instances, which are GPUs of their own."""
     count = machine["gpus"]["count"]
     instances: dict[int, Gpu] = {}
     split: set[int] = set()
@@ -278,8 +280,8 @@ def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[G
         part = checked(
             entry, _MIG, required=("gpu", "profile", "memory_mib", "instances"), where=("mig", i)
         )
-        (first,) = _indices([part["gpu"]], count, ("mig", i, "gpu"))
-        same = range(first, len(cards), count)  # that card of every machine
+        (first,) = _read_indices([part["gpu"]], count, ("mig", i, "gpu"))
+        same = range(first, len(cards), count)  # this card of every machine
         split.update(same)
         for card, number in product(same, part["instances"]):
             if (
@@ -307,8 +309,8 @@ def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[G
     return tuple(gpu for _, gpu in sorted((whole | instances).items()))
 
 
-def _pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, int], PathType]:
-    """Path type of each pair: the nearest level at which one group holds both."""
+def _read_pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, int], PathType]:
+    """Return each pair's path type: the nearest level at which one group contains both."""
     for level, members in groups.items():
         if level not in PCIE_PATHS:
             raise FieldError(
@@ -320,17 +322,19 @@ def _pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, int], 
     paths: dict[tuple[int, int], PathType] = {}
     for level in reversed(PCIE_PATHS):  # near levels last, so that they win
         for group in groups.get(level, []):
-            for a, b in combinations(sorted(_indices(group, count, ("pcie", "groups", level))), 2):
+            for a, b in combinations(
+                sorted(_read_indices(group, count, ("pcie", "groups", level))), 2
+            ):
                 paths[a, b] = level
     return paths
 
 
-def _nvlinks(entries: list[Any], count: int) -> dict[tuple[int, int], int]:
+def _read_nvlinks(entries: list[Any], count: int) -> dict[tuple[int, int], int]:
     nvlinks: dict[tuple[int, int], int] = {}
     for entry in entries:
         if not isinstance(entry, list) or len(entry) != 3:
             raise FieldError(_NVLINKS, f"{entry!r} is not [GPU, GPU, number of NVLinks]")
-        a, b = sorted(_indices(entry[:2], count, _NVLINKS))
+        a, b = sorted(_read_indices(entry[:2], count, _NVLINKS))
         if a == b or (a, b) in nvlinks:
             raise FieldError(_NVLINKS, f"{entry!r} joins a GPU to itself or a pair twice")
         if type(entry[2]) is not int or not 1 <= entry[2] <= 99:
@@ -339,7 +343,7 @@ def _nvlinks(entries: list[Any], count: int) -> dict[tuple[int, int], int]:
     return nvlinks
 
 
-def _indices(values: object, count: int, path: Path) -> list[int]:
+def _read_indices(values: object, count: int, path: Path) -> list[int]:
     if not isinstance(values, list) or any(
         type(v) is not int or not 0 <= v < count for v in values
     ):

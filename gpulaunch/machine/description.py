@@ -1,4 +1,4 @@
-"""A topology -> the document of a machine file that describes it: the inverse of described_topology."""
+"""The machine file of a topology: the inverse of described_topology."""
 # pure: decides on plain values
 
 import re
@@ -18,24 +18,24 @@ from gpulaunch.typing import Any
 
 
 def machine_document(topology: Topology) -> dict[str, Any]:
-    """What a machine file says of this topology.
+    """Return the document of a machine file that describes this topology.
 
     A description has no UUIDs and PCI addresses, counts its GPUs from 0, machine by machine, and
-    says of peer-to-peer only what is true of all pairs. Characters that its name cannot have are
-    "-" in it.
+    states peer-to-peer only if it is the same for all pairs. Characters that are not allowed in its
+    name become "-".
 
     Raises:
-        UsageError: there are several machines, and they are not alike or not joined alike.
+        UsageError: there are several machines, and they or their links differ.
     """
     parts = machines(topology)
-    (first, sections), *others = ((node, _sections(part)) for node, part in parts.items())
+    (first, sections), *others = ((node, _describe_sections(part)) for node, part in parts.items())
     other = next((node for node, found in others if found != sections), None)
     if other is not None:
         raise UsageError(
             f"nodes {first} and {other} differ, and a machine file has one description for all"
         )
     sections |= {
-        "network": _network(topology, len(parts)) if others else None,
+        "network": _describe_network(topology, len(parts)) if others else None,
         "measured": [
             {**as_dict(measured), "ring": list(measured.ring)} for measured in topology.measured
         ],
@@ -47,22 +47,22 @@ def machine_document(topology: Topology) -> dict[str, Any]:
     return facts | {key: value for key, value in sections.items() if value}
 
 
-def _sections(machine: Topology) -> dict[str, Any]:
-    """What is said of one machine."""
+def _describe_sections(machine: Topology) -> dict[str, Any]:
+    """Return the sections that describe one machine."""
     found = cards(machine)
     gpus = [card.gpu for card in found]
     place = {card.index: i for i, card in enumerate(found)}
     links = {(place[a], place[b]): link for (a, b), link in card_links(machine).items()}
     return {
-        "gpus": _gpus(found),
-        "nvlink": _nvlink(gpus, links),
-        "pcie": _pcie(gpus, links),
-        "numa": _numa(gpus),
-        "mig": _instances(found),
+        "gpus": _describe_gpus(found),
+        "nvlink": _describe_nvlink(gpus, links),
+        "pcie": _describe_pcie(gpus, links),
+        "numa": _describe_numa(gpus),
+        "mig": _describe_instances(found),
     }
 
 
-def _network(topology: Topology, nodes: int) -> dict[str, Any]:
+def _describe_network(topology: Topology, nodes: int) -> dict[str, Any]:
     figures = sorted({link.pcie_gb_per_s for link in topology.links if link.kind == "network"})
     if len(figures) > 1:
         carried = " and ".join(f"{figure:g}" for figure in (figures[0], figures[-1]))
@@ -72,7 +72,7 @@ def _network(topology: Topology, nodes: int) -> dict[str, Any]:
     return {"nodes": nodes, "bandwidth_gb_per_s": figures[0]}
 
 
-def _gpus(found: Sequence[Card]) -> dict[str, Any]:
+def _describe_gpus(found: Sequence[Card]) -> dict[str, Any]:
     memory = [card.memory_bytes >> 20 for card in found]
     capabilities = [card.gpu.compute_capability or "" for card in found]
     table = {"count": len(found), "model": _one_or_each(card.model for card in found)}
@@ -80,8 +80,8 @@ def _gpus(found: Sequence[Card]) -> dict[str, Any]:
     return table | {key: _one_or_each(values) for key, values in known.items() if any(values)}
 
 
-def _nvlink(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
-    versions = [gpu.nvlink_version or _version(i, links) for i, gpu in enumerate(gpus)]
+def _describe_nvlink(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
+    versions = [gpu.nvlink_version or _version_of_links(i, links) for i, gpu in enumerate(gpus)]
     keys: dict[str, Callable[[Gpu], float]] = {
         "switch_links_per_gpu": lambda gpu: gpu.nvswitch_links,
         "cpu_links_per_gpu": lambda gpu: gpu.cpu_nvlinks,
@@ -98,42 +98,44 @@ def _nvlink(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str
     return {"version": _one_or_each(versions)} | facts if any(versions) or facts else {}
 
 
-def _version(gpu: int, links: dict[tuple[int, int], Link]) -> int:
-    """Of a GPU's links, where they alone say it, as a networkx graph may."""
+def _version_of_links(gpu: int, links: dict[tuple[int, int], Link]) -> int:
+    """Return the NVLink version of a GPU's links; a networkx graph may have it only there."""
     return max((link.nvlink_version for pair, link in links.items() if gpu in pair), default=0)
 
 
-def _pcie(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
+def _describe_pcie(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
     table: dict[str, Any] = {
         "generation": _one_or_each(gpu.pcie_generation for gpu in gpus),
         "width": _one_or_each(gpu.pcie_width for gpu in gpus),
     }
     stated = {
-        link.pcie_gb_per_s for link in links.values() if link.pcie_gb_per_s != _computed(link)
+        link.pcie_gb_per_s
+        for link in links.values()
+        if link.pcie_gb_per_s != _computed_bandwidth(link)
     }
     if len(stated) == 1:
         table["bandwidth_gb_per_s"] = stated.pop()
     usable = {link.peer_to_peer for link in links.values()}
     if len(usable) == 1 and usable != {None}:
         table["peer_to_peer"] = usable.pop()
-    groups = _groups(len(gpus), links)
+    groups = _pcie_groups(len(gpus), links)
     if groups:
         table["groups"] = groups
     return table
 
 
-def _computed(link: Link) -> float:
+def _computed_bandwidth(link: Link) -> float:
     usable = link.peer_to_peer is not False
     return pcie_bandwidth(
         link.pcie_path, link.pcie_generation, link.pcie_width, peer_to_peer=usable
     )
 
 
-def _groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, list[list[int]]]:
-    """For each path type the groups of GPUs that meet so or nearer.
+def _pcie_groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, list[list[int]]]:
+    """Return, for each path type, the groups of GPUs that meet at that level or nearer.
 
-    Where that relation does not split the machine into groups, as in a text that somebody made up,
-    pairs say it.
+    If the relation does not split the machine into groups, as in a made-up matrix, every pair is a
+    group.
     """
     groups: dict[str, list[list[int]]] = {}
     reach: set[tuple[int, int]] = set()
@@ -152,23 +154,26 @@ def _groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, list[li
     return groups
 
 
-def _numa(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
+def _describe_numa(gpus: Sequence[Gpu]) -> list[dict[str, Any]]:
     entries: dict[tuple[int | None, str, float], list[int]] = {}
     for i, gpu in enumerate(gpus):
         if gpu.numa_node is not None or gpu.cpuset:
             entries.setdefault(
                 (gpu.numa_node, format_cpuset(gpu.cpuset), gpu.host_gb_per_s), []
             ).append(i)
-    return [
-        ({} if node is None else {"node": node})
-        | {"gpus": places}
-        | ({"cpuset": cpuset} if cpuset else {})
-        | ({"memory_gb_per_s": memory} if memory else {})
-        for (node, cpuset, memory), places in entries.items()
-    ]
+    tables = []
+    for (node, cpuset, memory), places in entries.items():
+        table: dict[str, Any] = {} if node is None else {"node": node}
+        table["gpus"] = places
+        if cpuset:
+            table["cpuset"] = cpuset
+        if memory:
+            table["memory_gb_per_s"] = memory
+        tables.append(table)
+    return tables
 
 
-def _instances(found: Sequence[Card]) -> list[dict[str, Any]]:
+def _describe_instances(found: Sequence[Card]) -> list[dict[str, Any]]:
     entries: dict[tuple[int, str, int], list[int]] = {}
     for i, card in enumerate(found):
         for gpu in card.instances:

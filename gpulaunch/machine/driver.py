@@ -1,7 +1,7 @@
-"""The interface of a driver: what gpulaunch asks of the software that runs a maker's GPUs.
+"""The interface of a driver: what gpulaunch asks of the software for a maker's GPUs.
 
 A driver is a module with the functions of Driver. The registry (drivers.py) names it, and find.py
-loads it when this machine's own GPUs are asked about: described machines load none.
+loads it when this machine's own GPUs are needed; a described machine loads none.
 """
 # pure: decides on plain values
 
@@ -14,12 +14,12 @@ from gpulaunch.typing import Literal, Protocol
 
 
 class Build(Record):
-    """This machine, as a driver reads it.
+    """This machine as its driver reads it.
 
     Attributes:
         topology: the GPUs in service and their links.
         problems: one line for each GPU that was left out.
-        is_steady: whether the next reading would give the same, so that this one may be remembered.
+        is_steady: whether the next reading would be equal, so that this one may be cached.
     """
 
     topology: Topology
@@ -31,10 +31,10 @@ class OutsideUse(Record):
     """The use of a GPU, which a lease may explain or not.
 
     Attributes:
-        uuid: the GPU.
-        who: such as "pid 4123, alice", or what else shows the use.
+        uuid: UUID of the GPU.
+        who: description of the user, such as "pid 4123, alice", or of another sign of use.
         pids: the processes, as far as they are visible.
-        lost: whether there is no use to be seen, because the GPU does not answer.
+        lost: whether the use cannot be read, because the GPU does not answer.
     """
 
     uuid: str
@@ -44,13 +44,13 @@ class OutsideUse(Record):
 
 
 class Finding(Record):
-    """One part of the machine, as `gpulaunch doctor` found it.
+    """One result of `gpulaunch doctor`.
 
     Attributes:
-        subject: the part.
-        state: a problem keeps launches from working, or from being safe; a warning costs something
-            less than that.
-        text: what was found.
+        subject: the part of the machine.
+        state: "problem" keeps launches from working, or from being safe; "warning" has a smaller
+            cost.
+        text: the finding in words.
         hint: one thing to do about it; None if all is well.
     """
 
@@ -76,15 +76,14 @@ class Driver(Protocol):
         """
 
     def fingerprint(self) -> str | None:
-        """Return a text that changes whenever GPUs are added, removed, replaced or divided anew.
+        """Return a text that changes whenever GPUs are added, removed, replaced or repartitioned.
 
-        The topology that was read last is believed while this text stays the same. None means that
-        something is odd and that everything must be read. Every launch asks this, so the answer
-        must cost little.
+        The cached topology is used while this text stays the same. None means that something is odd
+        and that everything must be read. Every launch asks this, so the answer must cost little.
         """
 
     def read(self) -> Build:
-        """Read the GPUs in service and their links, in as long as it takes.
+        """Read the GPUs in service and their links, however long that takes.
 
         Raises:
             FailedError: the driver is missing or fails, or no GPU is in service.
@@ -94,7 +93,7 @@ class Driver(Protocol):
         """Return every one of these GPUs that is at work, unusable or lost, whoever uses it.
 
         Args:
-            gpus: of this machine.
+            gpus: GPUs of this machine.
             ignored: programs whose use does not count, such as a desktop's.
 
         Raises:
@@ -102,7 +101,7 @@ class Driver(Protocol):
         """
 
     def pids_at_work(self, uuids: Iterable[str]) -> set[int]:
-        """Return the processes that compute on the GPUs of these UUIDs, as far as they are visible.
+        """Return the processes that compute on the GPUs with these UUIDs, as far as visible.
 
         Raises:
             FailedError: the driver is missing or fails.
@@ -116,7 +115,7 @@ class Driver(Protocol):
         """
 
     def diagnose(self) -> list[Finding]:
-        """Read everything anew and return what `gpulaunch doctor` is to say about it.
+        """Read everything anew and return the results for `gpulaunch doctor`.
 
         Raises:
             FailedError: the driver is missing or fails, or no GPU is in service.

@@ -1,7 +1,7 @@
-"""The registry of drivers: where the module of each is, and what holds for its GPUs without loading it.
+"""The registry of drivers: each driver's module, and facts that do not need the module loaded.
 
-Add a driver by a module with the functions of gpulaunch.machine.driver.Driver and an entry in
-DRIVERS.
+To add a driver, write a module with the functions of gpulaunch.machine.driver.Driver and add an
+entry to DRIVERS.
 """
 # pure: decides on plain values
 
@@ -11,17 +11,17 @@ from gpulaunch.records import Record
 
 
 class DriverEntry(Record):
-    """What is known of a driver's GPUs wherever they are, also on a machine that is only described.
+    """Facts about a driver's GPUs that hold anywhere, also on a described machine.
 
     Attributes:
         module: full name of the module that implements Driver.
-        visible_variable: tells a job its GPUs, as indices in rank order or as UUIDs; where it is
-            set already, it restricts a launch.
-        cdi_kind: what the GPUs are called in the Container Device Interface, before "=" and the
-            UUID.
-        uuids_variable: tells a job the UUIDs of its GPUs besides; None for no such variable.
-        constants: variables that every job gets with this value.
-        container_ways: those of containers.ways.WAYS by which the GPUs can get into a container.
+        visible_variable: environment variable with a job's GPUs, as indices in rank order or as
+            UUIDs; if it is set already, it restricts a launch.
+        cdi_kind: the GPUs' kind in the Container Device Interface, before "=" and the UUID.
+        uuids_variable: environment variable with the UUIDs of a job's GPUs; None for no such
+            variable.
+        constants: environment variables that every job gets with this value.
+        container_ways: names in containers.ways.WAYS of the ways to get the GPUs into a container.
         mps: whether jobs can share the GPUs by CUDA MPS.
     """
 
@@ -43,10 +43,10 @@ DRIVERS = {
         visible_variable="CUDA_VISIBLE_DEVICES",
         cdi_kind="nvidia.com/gpu",
         uuids_variable="NVIDIA_VISIBLE_DEVICES",
-        # CUDA counts the fastest GPU first otherwise, and the indices would mean other GPUs
+        # By default CUDA counts the fastest GPU first, and the indices would mean other GPUs.
         constants={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         container_ways=("cdi", "runtime", "gpus"),
         mps=True,
     ),
 }
-"""The known drivers by name. Where GPUs of several are present, the first one counts."""
+"""The known drivers by name; if GPUs of several are present, the first one counts."""

@@ -1,4 +1,4 @@
-"""The machine that a command is about: this one, as its driver reads it, or a described one."""
+"""The machine that a command is about: this one, read by its driver, or a described one."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from gpulaunch.machine.driver import Build, Driver, OutsideUse
     from gpulaunch.machine.nvidia import driver as nvidia
 
-    _shipped: Driver = nvidia  # mypy says here what of the interface is missing there
+    # If the module lacks a function of the interface, mypy reports it here.
+    _shipped: Driver = nvidia
 
 
 class Machine(Record):
@@ -22,8 +23,8 @@ class Machine(Record):
 
     Attributes:
         topology: its GPUs and links.
-        outside: GPUs at work; leases may explain some. Empty if nobody asked.
-        key: of its table; None for this machine's own GPUs.
+        outside: GPUs in use, by leases or otherwise; empty if not asked for.
+        key: key of its table; None for this machine's own GPUs.
         ignored: programs whose use does not count.
     """
 
@@ -41,15 +42,15 @@ def find_machine(
     *,
     use: bool = True,
 ) -> Machine:
-    """Read the machine.
+    """Read this machine or a described one.
 
     Args:
         described: name or file of a described machine, or None for this machine.
-        warn: where to say what was left out.
-        origin: where `described` was set, if not on this command line; from there it must not hide
+        warn: called with a text about each GPU that was left out.
+        origin: place where `described` was set, unless on this command line; it then must not hide
             real GPUs.
         ignored: programs whose use of GPUs does not count.
-        use: whether to look who is at work on them.
+        use: whether to read the present use of the GPUs, too.
 
     Raises:
         UsageError: the described machine is unknown or wrong, or would hide real GPUs.
@@ -60,7 +61,7 @@ def find_machine(
         if not use:
             return machine
         machine = look_again(machine)
-        if any(use.lost for use in machine.outside):  # what is remembered is no more
+        if any(use.lost for use in machine.outside):  # the cached topology has gone stale
             from gpulaunch.machine import topology_cache
 
             topology_cache.forget()
@@ -89,10 +90,10 @@ def _present_driver() -> str | None:
 
 
 def _this_machine(warn: Callable[[str], None]) -> Topology:
-    """Return this machine's build: as it is remembered while the driver lists the same GPUs, else read anew.
+    """Return this machine's topology: from the cache while the driver's fingerprint is the same.
 
-    With a GPU left out it is read, and told, every time. Without any GPU the default driver says
-    what is missing.
+    With a GPU left out it is read, and warned about, every time. Without any GPU the default driver
+    reports what is missing.
     """
     from gpulaunch.machine import topology_cache  # late: described machines do without
 
@@ -103,19 +104,19 @@ def _this_machine(warn: Callable[[str], None]) -> Topology:
     if known:
         return known
     if not fingerprint:
-        return _read(name, warn).topology
+        return _read_anew(name, warn).topology
     with topology_cache.one_at_a_time():
         known = topology_cache.load(name, fingerprint)
         if known:
             return known
-        build = _read(name, warn)
-        # Something may have changed while this process waited for the lock, or read.
+        build = _read_anew(name, warn)
+        # The hardware may have changed while this process waited for the lock, or read.
         if build.is_steady and driver.fingerprint() == fingerprint:
             topology_cache.store(fingerprint, build.topology)
     return build.topology
 
 
-def _read(name: str, warn: Callable[[str], None]) -> "Build":
+def _read_anew(name: str, warn: Callable[[str], None]) -> "Build":
     build = load_driver(name).read()
     for problem in build.problems:
         warn(problem)
@@ -123,7 +124,10 @@ def _read(name: str, warn: Callable[[str], None]) -> "Build":
 
 
 def look_again(machine: Machine) -> Machine:
-    """Return the machine with its outside use read anew: what was seen before the table was read may have ended."""
+    """Return the machine with its outside use read anew.
+
+    Use that was seen before the table was read may have ended since.
+    """
     if machine.key:
         return machine
     driver = load_driver(machine.topology.driver)
@@ -131,7 +135,10 @@ def look_again(machine: Machine) -> Machine:
 
 
 def find_at_work(machine: Machine, uuids: Collection[str], pids: set[int]) -> set[int]:
-    """Return those of the processes that compute on these GPUs; on a described machine, which cannot tell, all."""
+    """Return those of the processes that compute on these GPUs.
+
+    On a described machine, where this cannot be told, all of them are returned.
+    """
     if machine.key or not pids:
         return pids
     return pids & load_driver(machine.topology.driver).pids_at_work(uuids)

@@ -5,13 +5,13 @@ from gpulaunch.records import Record
 
 
 class Mig(Record):
-    """What makes a GPU a MIG instance: a slice of a card, with memory and processors of its own.
+    """The identity of a MIG instance: a slice of a card, with its own memory and processors.
 
     Attributes:
         card: index of the card.
-        card_uuid: its identity.
+        card_uuid: UUID of the card.
         instance: number on the card, as nvidia-smi -L counts; gaps are possible.
-        profile: such as "1g.10gb".
+        profile: name of its size, such as "1g.10gb".
     """
 
     card: int
@@ -28,23 +28,23 @@ class Gpu(Record):
             possible. A MIG instance has its mig_index.
         uuid: identity that survives reboots, "GPU-..." or "MIG-...".
         model: product name.
-        memory_bytes: total device memory.
+        memory_bytes: total device memory; 0 if unknown.
         numa_node: NUMA node of the CPUs next to it, or None if unknown.
         cpuset: CPUs next to it; empty if unknown.
-        compute_capability: such as "7.0", or None if unknown.
-        pcie_generation: highest that GPU and slot can do (the current one drops when idle); 0 if
+        compute_capability: major and minor version, such as "7.0", or None if unknown.
+        pcie_generation: highest that GPU and slot support (the current one drops when idle); 0 if
             unknown.
-        pcie_width: lanes, likewise; 0 if unknown.
+        pcie_width: highest number of lanes that GPU and slot support; 0 if unknown.
         nvlink_version: major version of its NVLinks; 0 if it has none.
-        nvswitch_links: how many of its NVLinks end in an NVSwitch.
-        cpu_nvlinks: how many of them end in a CPU, as on POWER.
-        nvlink_gb_per_s: what one of them carries per direction, as driver or description say; 0 if
-            neither does.
+        nvswitch_links: number of its NVLinks that end in an NVSwitch.
+        cpu_nvlinks: number of its NVLinks that end in a CPU, as on POWER.
+        nvlink_gb_per_s: bandwidth of one NVLink per direction, from the driver or description; 0 if
+            unknown.
         pci_address: "domain:bus:device", or None if unknown.
-        host_gb_per_s: what the memory of its NUMA node carries; 0 if unknown.
-        node: number of the machine that it is in, where a description has several; NUMA nodes and
-            CPUs are that one's.
-        mig: what instance of which card it is; None for a card.
+        host_gb_per_s: memory bandwidth of its NUMA node; 0 if unknown.
+        node: number of its machine, if a description has several; NUMA nodes and CPUs are those of
+            this machine.
+        mig: identity as a MIG instance; None for a card.
     """
 
     index: int
@@ -67,18 +67,18 @@ class Gpu(Record):
 
     @property
     def card(self) -> int:
-        """Index of the card that it is, or is an instance of."""
+        """Index of the card that this GPU is, or is an instance of."""
         return self.mig.card if self.mig else self.index
 
     @property
     def name(self) -> str:
-        """What people call it: its index, or "card:instance"."""
+        """Name for people: the index, or "card:instance"."""
         return f"{self.mig.card}:{self.mig.instance}" if self.mig else str(self.index)
 
 
 def mig_index(card: int, instance: int) -> int:
-    """Index of a MIG instance: 100 x (card + 1) + instance, so that it is nobody else's and easy to read.
+    """Return the index of a MIG instance: 100 x (card + 1) + instance, unique and easy to read.
 
-    CUDA has no number of its own for it: it is named by UUID there.
+    CUDA has no number for it; there it is named by its UUID.
     """
     return 100 * (card + 1) + instance

@@ -1,4 +1,4 @@
-"""What a GPU model can do: the document of profiles/gpus/NAME.toml -> GpuModel, and which model a GPU is."""
+"""GPU models: their figures, from profiles/gpus/NAME.toml, and the choice of a GPU's model."""
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
@@ -23,36 +23,36 @@ _MODEL: FieldTable = {"name": str, "models": list, **_FIGURES, "source": str, "e
 _REQUIRED = ("name", "models", *_FIGURES, "source")
 
 _OTHER_MODEL = frozenset({"ti", "super", "d", "laptop", "mobile", "max-q", "ada"})
-"""A word after a model's name that makes it the name of another model."""
+"""Words after a model's name that make it the name of another model."""
 
 
 class GpuModel(Record):
-    """The figures of one GPU model that sharing is decided by.
+    """The figures of one GPU model on which sharing is decided.
 
     They serve the off-SM bandwidth model of cd-search-ics18 4.1.2. Its Eq. 1 is what the SMs can
     ask for: BW_total = sm_count x warp_schedulers_per_sm x max_clock x L2 accesses per instruction
     x bytes per access. Its Eq. 2 is what they can get: the smaller of BW_NoC and BW_LLC x hit rate
-    + BW_MEM x miss rate x 0.5. Hit rate and accesses are the job's.
+    + BW_MEM x miss rate x 0.5. Hit rate and accesses are those of the job.
 
     Attributes:
-        name: how people call it.
+        name: common name.
         models: product names that NVML reports for it.
-        compute_capability: such as "8.0".
-        sm_count: streaming multiprocessors that are enabled; Eq. 1.
-        warp_schedulers_per_sm: warp instructions that an SM issues in a clock at most, the IPC_max
-            of Eq. 1.
+        compute_capability: major and minor version, such as "8.0".
+        sm_count: number of enabled streaming multiprocessors; Eq. 1.
+        warp_schedulers_per_sm: most warp instructions that an SM issues per clock, the IPC_max of
+            Eq. 1.
         max_clock_mhz: boost clock of the SMs in MHz; Eq. 1.
-        l2_bytes: L2 cache, in bytes; whether a job's data can hit there.
+        l2_bytes: L2 cache, in bytes; decides whether a job's data can hit there.
         dram_bandwidth_gb_per_s: theoretical bandwidth of device memory in GB/s, the BW_MEM of Eq.
             2.
-        l2_bandwidth_gb_per_s: from L2 to all SMs together, in GB/s, measured by reading. What is
-            measured there went through the network on the chip as well, so it stands for both
-            BW_LLC and BW_NoC of Eq. 2.
+        l2_bandwidth_gb_per_s: bandwidth from L2 to all SMs together, in GB/s, measured by reading.
+            The reads also cross the network on the chip, so the figure stands for both BW_LLC and
+            BW_NoC of Eq. 2.
         power_limit_w: default limit of the board in W.
-        mps_clients: CUDA contexts that MPS takes on one GPU: 16 before Volta, then 48; 60 with CUDA
+        mps_clients: most CUDA contexts of MPS on one GPU: 16 before Volta, then 48; 60 with CUDA
             13.1 and later.
-        source: where the figures come from.
-        estimated: keys of the document whose values nobody publishes.
+        source: origin of the figures.
+        estimated: keys of the document whose values are not published.
     """
 
     name: str
@@ -71,7 +71,9 @@ class GpuModel(Record):
 
 
 def parse_gpu_model(document: Mapping[str, Any]) -> GpuModel:
-    """Read a GPU model from its parsed TOML; the keys are the attributes of GpuModel, L2 in MiB as l2_mib.
+    """Read a GPU model from its parsed TOML.
+
+    The keys are the attributes of GpuModel, with the L2 cache in MiB as l2_mib.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
@@ -80,21 +82,21 @@ def parse_gpu_model(document: Mapping[str, Any]) -> GpuModel:
     figures = {key: table[key] for key in _FIGURES if key != "l2_mib"}
     return GpuModel(
         name=table["name"],
-        models=_texts(table["models"], ("models",)),
+        models=_checked_texts(table["models"], ("models",)),
         l2_bytes=round(table["l2_mib"] * (1 << 20)),
         source=table["source"],
-        estimated=_estimated(table.get("estimated", [])),
+        estimated=_checked_estimates(table.get("estimated", [])),
         **figures,
     )
 
 
-def _texts(values: list[Any], where: Path) -> tuple[str, ...]:
+def _checked_texts(values: list[Any], where: Path) -> tuple[str, ...]:
     if not values or not all(isinstance(value, str) and value.strip() for value in values):
         raise FieldError(where, f"{where[-1]}: {values!r} is no list of texts")
     return tuple(values)
 
 
-def _estimated(values: list[Any]) -> tuple[str, ...]:
+def _checked_estimates(values: list[Any]) -> tuple[str, ...]:
     for value in values:
         if value not in tuple(_FIGURES):
             raise FieldError(
@@ -104,36 +106,35 @@ def _estimated(values: list[Any]) -> tuple[str, ...]:
 
 
 def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | None:
-    """The model that a GPU is of, or None if none is known.
+    """Return the model of a GPU, or None if it is unknown.
 
     A model whose text is the whole product name comes first, then the one with the longest text
     inside it, as whole words: "NVIDIA A10" is not in "NVIDIA A100X", and an "RTX 3090 Ti" is no RTX
-    3090. Of equals the first counts.
+    3090. If several fit equally well, the first wins.
 
     Args:
-        models: in order of preference.
-        product_name: as NVML reports it; of a MIG instance too, whose figures are those of its
-            whole card.
+        models: models in order of preference.
+        product_name: name that NVML reports; a MIG instance has the figures of its whole card.
 
     Example:
         >>> find_gpu_model([], "Tesla V100-SXM2-16GB") is None
         True
     """
     words = _words(product_name.partition(" MIG ")[0])
-    fits = [
-        (model, fit)
-        for model in models
-        if (fit := max(_fit(_words(text), words) for text in model.models))
-    ]
-    return max(fits, key=lambda each: each[1])[0] if fits else None
+    best, longest = None, 0
+    for model in models:
+        length = max(_fit_length(_words(text), words) for text in model.models)
+        if length > longest:
+            best, longest = model, length
+    return best
 
 
 def _words(text: str) -> list[str]:
     return text.lower().split()
 
 
-def _fit(text: list[str], name: list[str]) -> int:
-    """Length of a text that stands in a product name, more than any if it is the whole of it; 0 if it does not."""
+def _fit_length(text: list[str], name: list[str]) -> int:
+    """Return the length of a text within a product name; 1 << 30 for the whole, 0 if not there."""
     if text == name:
         return 1 << 30
     for start in range(len(name) - len(text) + 1):

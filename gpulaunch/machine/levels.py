@@ -1,4 +1,4 @@
-"""The machine as the multi-level graph of topo-aware-sc17 4.1.2: network, machines, sockets, host bridges ... GPUs."""
+"""The machine as a multi-level graph, from network to GPUs (topo-aware-sc17 4.1.2)."""
 # pure: decides on plain values
 
 from collections.abc import Iterable, Iterator
@@ -21,19 +21,18 @@ class Level(Record):
     """A place in the machine where GPUs meet, or a GPU.
 
     Attributes:
-        kind: what stands there. Of levels that hold the same GPUs only the uppermost is kept, and
-            its kind.
-        path: how two GPUs reach each other that meet here and not below; of a GPU itself the
-            nearest there is.
+        kind: kind of the place. Of levels with the same GPUs only the uppermost is kept, with its
+            kind.
+        path: path type of two GPUs that meet here and not below; for a GPU, the nearest type.
         gpus: indices of all GPUs below, ascending.
-        cards: indices of all cards below, in the order of the tree, so that those of one switch
-            stand together.
-        children: by their first card; none for a GPU.
-        numa_node: of all GPUs below; None if they have none in common.
-        cpuset: CPUs next to all GPUs below; empty if they do not have the same ones.
-        node: number of the machine that all GPUs below are in; None of a network.
-        nvlinks: of a machine or network: the pairs of GPUs, the lower index first, that NVLinks
-            join, also through an NVSwitch.
+        cards: indices of all cards below, in the order of the tree, so that those of one switch are
+            adjacent.
+        children: levels below, by their first card; empty for a GPU.
+        numa_node: NUMA node of all GPUs below; None if it is not the same.
+        cpuset: CPUs next to all GPUs below; empty if they are not the same.
+        node: number of the machine of all GPUs below; None for a network.
+        nvlinks: for a machine or network, the pairs of GPUs, the lower index first, that NVLinks
+            join, directly or through an NVSwitch.
     """
 
     kind: LevelKind
@@ -48,14 +47,14 @@ class Level(Record):
 
     @property
     def is_branch(self) -> bool:
-        """Whether it is a place where cards meet, not a card or a GPU."""
+        """True if cards meet here; False for a card or a GPU."""
         return self.kind not in ("GPU", "card")
 
     @property
     def sockets(self) -> "tuple[Level, ...]":
-        """Of a machine: what hangs below it; itself if it is one socket, or if of no GPU it is known where it is.
+        """The sockets of a machine, or of all machines of a network.
 
-        Of a network those of all its machines.
+        A machine that is one socket, or whose GPUs have no known place, is its own only socket.
         """
         if self.kind == "network":
             return tuple(socket for machine in self.children for socket in machine.sockets)
@@ -72,40 +71,45 @@ _KINDS: dict[PathType, LevelKind] = {
 }
 
 _WEIGHTS: dict[PathType, int] = {"PIX": 1, "PXB": 2, "PHB": 4, "NODE": 8, "SYS": 20, "NET": 40}
-"""Of an edge by the level that it leads up to; each exceeds the sum of the nearer ones, so
-nearer is always shorter.
+"""Weight of an edge by the level that it leads up to.
+
+Each exceeds the sum of the nearer ones, so that a nearer way is always shorter.
 """
 
 _NVLINK_WEIGHT = 1
 
 
 def machine_tree(topology: Topology) -> Level:
-    """The levels of a machine, as its PCIe paths tell; of several machines a network with those below it.
+    """Build the levels of a machine from its PCIe paths; several machines get a network on top.
 
-    GPUs belong together at a level if steps of that path type or nearer lead from one to the other.
-    On a real machine each step alone does; a made-up table of paths need not be so consistent, and
-    gets a tree all the same.
+    GPUs belong together at a level if a chain of links of that path type or nearer connects them.
+    On a real machine every link in the chain is direct; an inconsistent made-up table still gives a
+    tree.
     """
-    below = tuple(_machine(part) for part in machines(topology).values())
+    below = tuple(_build_machine(part) for part in machines(topology).values())
     if len(below) == 1:
         return below[0]
-    # CPUs and NUMA nodes of the same numbers in two machines are not the same ones
-    network = replace(_level("network", NETWORK_PATH, below), numa_node=None, cpuset=frozenset())
+    # Equal numbers of CPUs and NUMA nodes in two machines do not mean the same ones.
+    network = replace(
+        _build_level("network", NETWORK_PATH, below), numa_node=None, cpuset=frozenset()
+    )
     return replace(
         network, nvlinks=frozenset(pair for machine in below for pair in machine.nvlinks)
     )
 
 
-def _machine(topology: Topology) -> Level:
+def _build_machine(topology: Topology) -> Level:
     groups = [_leaf(gpu) for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)]
-    groups = _joined(groups, _same_card(topology), "card", "PIX")
+    groups = _join_levels(groups, _pairs_on_one_card(topology), "card", "PIX")
     for path in PCIE_PATHS:
         pairs = [(link.a, link.b) for link in topology.links if link.pcie_path == path]
-        groups = _joined(groups, pairs, _KINDS[path], path)
+        groups = _join_levels(groups, pairs, _KINDS[path], path)
     sockets = groups[0].children if len(groups) == 1 and groups[0].path == "SYS" else tuple(groups)
     children = tuple(_as_socket(level) for level in sockets)
     alone = len(children) == 1 and children[0].kind == "socket"
-    machine = replace(children[0], kind="machine") if alone else _level("machine", "SYS", children)
+    machine = (
+        replace(children[0], kind="machine") if alone else _build_level("machine", "SYS", children)
+    )
     return replace(
         machine, nvlinks=frozenset((link.a, link.b) for link in topology.links if link.nvlink_count)
     )
@@ -115,20 +119,20 @@ def _leaf(gpu: Gpu) -> Level:
     return Level("GPU", "PIX", (gpu.index,), (gpu.card,), (), gpu.numa_node, gpu.cpuset, gpu.node)
 
 
-def _same_card(topology: Topology) -> list[tuple[int, int]]:
+def _pairs_on_one_card(topology: Topology) -> list[tuple[int, int]]:
     first: dict[int, int] = {}
     return [(first.setdefault(gpu.card, gpu.index), gpu.index) for gpu in topology.gpus if gpu.mig]
 
 
 def _as_socket(level: Level) -> Level:
-    """What hangs on its own below the machine is a socket, or a lone GPU, or a card, of one."""
+    """Return a switch or host bridge right below the machine as the socket that it stands for."""
     return replace(level, kind="socket") if level.kind in ("switch", "host bridge") else level
 
 
-def _joined(
+def _join_levels(
     levels: list[Level], pairs: Iterable[tuple[int, int]], kind: LevelKind, path: PathType
 ) -> list[Level]:
-    """The next levels up: what the pairs connect becomes one; what they leave alone, or what was one, stays."""
+    """Return the next levels up: levels that pairs connect become one, the others stay."""
     above = {index: i for i, level in enumerate(levels) for index in level.gpus}
     group = list(range(len(levels)))
     for a, b in pairs:
@@ -139,45 +143,45 @@ def _joined(
     for level, g in zip(levels, group, strict=True):
         members.setdefault(g, []).append(level)
     return [
-        below[0] if len(below) == 1 else _level(kind, path, tuple(below))
+        below[0] if len(below) == 1 else _build_level(kind, path, tuple(below))
         for below in members.values()
     ]
 
 
-def _level(kind: LevelKind, path: PathType, children: tuple[Level, ...]) -> Level:
+def _build_level(kind: LevelKind, path: PathType, children: tuple[Level, ...]) -> Level:
     return Level(
         kind=kind,
         path=path,
         gpus=tuple(sorted(index for child in children for index in child.gpus)),
         cards=tuple(dict.fromkeys(card for child in children for card in child.cards)),
         children=children,
-        numa_node=_common((child.numa_node for child in children), None),
-        cpuset=_common((child.cpuset for child in children), frozenset()),
-        node=_common((child.node for child in children), None),
+        numa_node=_common_value((child.numa_node for child in children), None),
+        cpuset=_common_value((child.cpuset for child in children), frozenset()),
+        node=_common_value((child.node for child in children), None),
     )
 
 
-def _common(values: Iterable[T], otherwise: T) -> T:
-    """What all values are."""
+def _common_value(values: Iterable[T], otherwise: T) -> T:
+    """Return the value that all have, or `otherwise` if they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else otherwise
 
 
 def distance(tree: Level, a: int, b: int) -> int:
-    """How far apart two GPUs are: the length of the shorter of their NVLink and their way through the tree.
+    """Return the distance of two GPUs: by NVLink if they have one, else along the tree.
 
-    Only the order of distances means something. One edge costs 1 to a switch and 20 from a socket
-    to the machine, as in the paper, something between at the levels between, and 40 from a machine
+    Only the order of distances has a meaning. One edge costs 1 to a switch and 20 from a socket to
+    the machine, as in the paper, something in between at the levels between, and 40 from a machine
     to the network.
 
     Args:
-        tree: from machine_tree.
+        tree: the tree from machine_tree.
         a: index of a GPU.
-        b: of another, or the same one, which is at distance 0.
+        b: index of another GPU, or the same, which is at distance 0.
 
     Source: topo-aware-sc17 4.1.2, where NVLinks are edges between GPUs. Departures: no way leads
         through a third GPU, since no driver forwards there, and the paper's introduction lets such
-        a pair of DGX-1 use PCIe, too; GPUs right below a socket are farther from each other than
+        a pair in a DGX-1 use PCIe, too; GPUs right below a socket are farther from each other than
         those of one switch; an NVSwitch is no vertex but an edge for each pair.
     """
     if a == b:
@@ -191,51 +195,51 @@ def distance(tree: Level, a: int, b: int) -> int:
 
 
 def _climb(level: Level, index: int) -> int:
-    """Length of the way from a GPU up to this level."""
+    """Return the length of the way from a GPU up to this level."""
     below = next((child for child in level.children if index in child.gpus), None)
     return _WEIGHTS[level.path] + _climb(below, index) if below else 0
 
 
 def level_edges(tree: Level) -> Iterator[tuple[Level, Level, int]]:
-    """Every edge of the tree: level, child, weight."""
+    """Yield every edge of the tree: level, child, weight."""
     for child in tree.children:
         yield tree, child, _WEIGHTS[tree.path]
         yield from level_edges(child)
 
 
 def to_networkx(tree: Level) -> "Graph":
-    """The multi-level graph for networkx, with scalar attributes only.
+    """Return the multi-level graph for networkx, with scalar attributes only.
 
-    Nodes are the GPUs' indices and, above them, texts such as "socket 0,1,2,3"; each has `kind`,
-    where it is known `numa_node`, and below a network `node`, the number of its machine. Edges have
-    `kind` ("level" or "nvlink") and `weight`: their length, as distance() counts it.
+    Nodes are the GPUs' indices and, above them, texts such as "socket 0,1,2,3". Each has `kind`,
+    `numa_node` if known, and below a network `node`, the number of its machine. Edges have `kind`
+    ("level" or "nvlink") and `weight`: their length, as distance() counts it.
     """
     from gpulaunch.machine.graph import make_graph
 
     several = tree.kind == "network"
     edges: list[tuple[int | str, int | str, Attributes]] = [
-        (_node(level), _node(child), {"kind": "level", "weight": weight})
+        (_node_name(level), _node_name(child), {"kind": "level", "weight": weight})
         for level, child, weight in level_edges(tree)
     ]
     edges += [(a, b, {"kind": "nvlink", "weight": _NVLINK_WEIGHT}) for a, b in sorted(tree.nvlinks)]
     nodes = (
         (
-            _node(level),
+            _node_name(level),
             {"kind": level.kind, "numa_node": level.numa_node}
             | ({"node": level.node} if several else {}),
         )
-        for level in _levels(tree)
+        for level in _all_levels(tree)
     )
     return make_graph(nodes, edges)
 
 
-def _levels(tree: Level) -> Iterator[Level]:
+def _all_levels(tree: Level) -> Iterator[Level]:
     yield tree
     for child in tree.children:
-        yield from _levels(child)
+        yield from _all_levels(child)
 
 
-def _node(level: Level) -> int | str:
+def _node_name(level: Level) -> int | str:
     return (
         level.gpus[0] if level.kind == "GPU" else f"{level.kind} {','.join(map(str, level.gpus))}"
     )

@@ -1,4 +1,4 @@
-"""The link of two GPUs as a value, and what it carries by how the two are wired."""
+"""The link between two GPUs as a value, with the bandwidth that follows from its wiring."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Sequence
@@ -19,20 +19,21 @@ LinkKind = Literal["nvlink", "nvswitch", "pcie", "network"]
 
 
 class Link(Record):
-    """How two GPUs meet; `a` and `b` are indices, a < b.
+    """The connection of two GPUs; `a` and `b` are indices, a < b.
 
     Attributes:
-        kind: what their best direct connection is made of.
+        kind: kind of their best direct connection.
         nvlink_count: NVLinks between the two, or into the switch that joins them.
-        nvlink_version: major version of those; 0 if there are none.
-        pcie_path: how they meet over the host, whether they need to or not: over PCIe, or "NET"
-            between machines.
-        pcie_generation: of the slower end; 0 if unknown.
-        pcie_width: lanes of the narrower end; 0 if unknown.
+        nvlink_version: major version of the NVLinks; 0 without.
+        pcie_path: path over the host, whether it is needed or not: over PCIe, or "NET" between
+            machines.
+        pcie_generation: PCIe generation of the slower end; 0 if unknown.
+        pcie_width: PCIe lanes of the narrower end; 0 if unknown.
         nvlink_gb_per_s: nominal NVLink bandwidth per direction; 0 without NVLink.
-        nvlink_planned_gb_per_s: the same as NCCL plans with it.
-        pcie_gb_per_s: bandwidth over the host per direction: that of PCIe, or between machines that
-            of the network.
+        nvlink_planned_gb_per_s: NVLink bandwidth per direction that NCCL plans with; 0 without
+            NVLink.
+        pcie_gb_per_s: bandwidth over the host per direction: over PCIe, or over the network between
+            machines.
         peer_to_peer: whether one can read the other's memory over PCIe; None if unknown.
     """
 
@@ -56,7 +57,7 @@ class Link(Record):
 
     @property
     def name(self) -> str:
-        """What tells its class from others: "NV2 50", "PHB 10", with its bandwidth in GB/s."""
+        """Name of its class: "NV2 50", "PHB 10", with its bandwidth in GB/s."""
         kind = f"NV{self.nvlink_count}" if self.nvlink_count else self.pcie_path
         return f"{kind} {self.bandwidth_gb_per_s:.4g}"
 
@@ -67,14 +68,14 @@ class Link(Record):
 
 
 class Wire(Record):
-    """How two cards are joined, before it is known what that carries.
+    """The wiring of two cards, before its bandwidth is known.
 
     Attributes:
-        pcie_path: how they meet over the host; "NET" if they are in different machines.
+        pcie_path: path over the host; "NET" if the cards are in different machines.
         direct_nvlinks: NVLinks that join the two without a switch.
-        pcie_gb_per_s: bandwidth over the host where the machine's description states it, as it must
-            of a network; else it is computed.
-        peer_to_peer: whether they can over PCIe; None if unknown, which counts as yes.
+        pcie_gb_per_s: bandwidth over the host if the machine's description states it, as it must
+            for a network; else it is computed.
+        peer_to_peer: whether peer-to-peer over PCIe works; None if unknown, which counts as yes.
     """
 
     pcie_path: PathType
@@ -84,22 +85,26 @@ class Wire(Record):
 
 
 def wired(gpus: Sequence[Gpu], wire: Callable[[int, int], Wire]) -> tuple[Link, ...]:
-    """A link for every two GPUs; MIG instances share the wires of their cards, and those of one card have none.
+    """Return a link for every two GPUs.
+
+    MIG instances share the wires of their cards, and those of one card have none.
 
     Args:
-        gpus: by ascending index.
-        wire: of two cards by index, the lower one first.
+        gpus: GPUs by ascending index.
+        wire: returns the wiring of two cards by index, the lower one first.
     """
-    return tuple(
-        connect(a, b, wire(*sorted((a.card, b.card))))
-        if a.card != b.card
-        else connect(replace(a, nvswitch_links=0), b, Wire("PIX", peer_to_peer=False))
-        for a, b in combinations(gpus, 2)
-    )
+    links = []
+    for a, b in combinations(gpus, 2):
+        if a.card == b.card:
+            link = connect(replace(a, nvswitch_links=0), b, Wire("PIX", peer_to_peer=False))
+        else:
+            link = connect(a, b, wire(*sorted((a.card, b.card))))
+        links.append(link)
+    return tuple(links)
 
 
 def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
-    """The link of two GPUs, with every bandwidth that follows from what they are; the order does not matter.
+    """Return the link of two GPUs, with all bandwidths that follow from them; the order is free.
 
     No NVSwitch joins two machines.
     """
@@ -116,16 +121,13 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
         pcie_gb_per_s = pcie_bandwidth(
             wire.pcie_path, generation, width, peer_to_peer=wire.peer_to_peer is not False
         )
+    kind: LinkKind = "network" if apart else "pcie"
+    if count:
+        kind = "nvlink" if wire.direct_nvlinks else "nvswitch"
     return Link(
         a=a.index,
         b=b.index,
-        kind="network"
-        if apart
-        else "pcie"
-        if not count
-        else "nvlink"
-        if wire.direct_nvlinks
-        else "nvswitch",
+        kind=kind,
         nvlink_count=count,
         nvlink_version=version,
         pcie_path=wire.pcie_path,

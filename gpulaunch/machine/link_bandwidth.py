@@ -1,8 +1,8 @@
-"""What one link carries, in GB/s per direction.
+"""Bandwidth of one link, in GB/s per direction.
 
-Two figures are kept for NVLink. *Nominal* is what the vendor prints and what MAPA adds up;
-*planned* is what NCCL's own topology search reckons with, which comes closer to a measured
-all-reduce. For PCIe the planned figure serves both.
+Two figures are kept for NVLink. *Nominal* is the vendor's and what MAPA adds up; *planned* is the
+one in NCCL's own topology search, which is closer to a measured all-reduce. For PCIe the planned
+figure serves both.
 
 Sources:
     Nominal: mapa-sc21 Table 1 (NVLink 1 and 2); NVIDIA's data sheets of A100, H100 and B200 (600,
@@ -21,17 +21,18 @@ PCIE_PATHS: tuple[PathType, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """PCIe path types from near to far, as nvidia-smi topo names them."""
 
 NETWORK_PATH: PathType = "NET"
-"""Between GPUs of different machines: farther than any PCIe path, and what it carries is only
-ever stated.
+"""Path type between GPUs of different machines.
+
+It is farther than any PCIe path, and its bandwidth is always stated, never computed.
 """
 
 
 STAGED_PATH: PathType = "NODE"
-"""A transfer through the host's memory is worth at most a path of this type."""
+"""Longest path type whose bandwidth a transfer through the host's memory can reach."""
 
 
 class NvlinkFigures(Record):
-    """GB/s per link and direction."""
+    """Bandwidth in GB/s per link and direction."""
 
     nominal_gb_per_s: float
     planned_gb_per_s: float
@@ -45,18 +46,15 @@ _BY_VERSION = {
     3: NvlinkFigures(25.0, 20.0),
     4: NvlinkFigures(25.0, 20.6),
     5: NvlinkFigures(50.0, 40.1),
-    6: NvlinkFigures(50.0, 40.1),  # NCCL has no figure of its own yet: that of version 5
+    6: NvlinkFigures(50.0, 40.1),  # NCCL has no figure for it yet: that of version 5
 }
-_GA10X = NvlinkFigures(
-    14.0625, 12.0
-)  # the bridge of RTX 3090, A40 and A6000 calls itself version 3 and is slower
+# The bridge of RTX 3090, A40 and A6000 reports version 3 and is slower.
+_GA10X = NvlinkFigures(14.0625, 12.0)
 
-# What a GPU's links into NVSwitch carry while that computes the sum, as a share of the planned
-# figure. Fitted to the
-# all-reduces in docs/bandwidth.md: H100, H200 and H800, 5 to 8 GPUs, 0.82 to 0.85; B200 and B300, 6
-# to 8 GPUs, 0.75.
-# NCCL plans with 0.85 and 0.74. By major compute capability: what is older cannot, what is newer
-# counts as the last.
+# Bandwidth of a GPU's links into an NVSwitch that computes the sum, as a share of the planned
+# figure, by major compute capability. Older GPUs cannot, newer ones count as the last. Fitted to
+# the all-reduces in docs/bandwidth.md: H100, H200 and H800, 5 to 8 GPUs, 0.82 to 0.85; B200 and
+# B300, 6 to 8 GPUs, 0.75. NCCL plans with 0.85 and 0.74.
 _NVLS_EFFICIENCY = {9: 0.83, 10: 0.75}
 
 _RAW_RATE_TOLERANCE = 0.1
@@ -64,16 +62,13 @@ _PLANNED_SHARE = 0.8  # planned / nominal of versions 2, 3 and 5
 
 _PCIE_SPEED = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}  # per lane, in NCCL's unit
 
-# How much of the slot's bandwidth a path keeps. PIX is the slot itself; PHB is NCCL's overhead of
-# peer-to-peer through
-# an Intel root complex (INTEL_P2P_OVERHEAD 6/5); SYS at one half follows NCCL's figures between
-# sockets of each
-# generation (6 for gen 3 Broadwell, 10-16 for gen 4, 22 for gen 5). PXB and NODE are assumed, so
-# that a longer path
-# is never as good as a shorter one. Published all-reduces through host memory bear NODE out as the
-# share of a staged
-# path (18 of 24 and 35 of 48 GB/s), and SYS with two Xeons (28 of 48); with two EPYC 9005 SYS is
-# too low (38 of 48).
+# Share of the slot's bandwidth that a path keeps. PIX is the slot itself; PHB is NCCL's overhead
+# of peer-to-peer through an Intel root complex (INTEL_P2P_OVERHEAD 6/5); SYS at one half follows
+# NCCL's figures between sockets of each generation (6 for gen 3 Broadwell, 10-16 for gen 4, 22 for
+# gen 5). PXB and NODE are assumed, so that a longer path is never as good as a shorter one.
+# Published all-reduces through host memory support NODE as the share of a staged path (18 of 24
+# and 35 of 48 GB/s), and SYS with two Xeons (28 of 48); with two EPYC 9005 SYS is too low (38 of
+# 48).
 _PCIE_PATH_SHARE: dict[PathType, float] = {
     "PIX": 1.0,
     "PXB": 0.95,
@@ -86,16 +81,17 @@ _PCIE_PATH_SHARE: dict[PathType, float] = {
 def nvlink_figures(
     version: int, compute_capability: str | None, reported_gb_per_s: float = 0.0
 ) -> NvlinkFigures:
-    """Bandwidth of one NVLink.
+    """Return the bandwidth of one NVLink.
 
     Drivers report the raw rate of the lanes, up to 6 % above the nominal one (26.56 for 25 on
-    H100). So a figure near the version's is the version's; any other one is a link of its own kind,
-    and NCCL's usual discount is assumed.
+    H100). A figure near the version's is therefore replaced by the version's; any other one is
+    taken as it is, with NCCL's usual discount.
 
     Args:
-        version: major NVLink version, 1 to 6; a newer one is taken for 6.
-        compute_capability: of the GPUs at its ends, such as "8.6", or None if unknown.
-        reported_gb_per_s: what the driver or a description says of one link; 0 if nothing.
+        version: major NVLink version, 1 to 6; a newer one counts as 6.
+        compute_capability: version of the GPUs at its ends, such as "8.6", or None if unknown.
+        reported_gb_per_s: bandwidth of one link as stated by the driver or a description; 0 if
+            none.
     """
     if version == 3 and compute_capability == "8.6":
         known = _GA10X
@@ -110,10 +106,12 @@ def nvlink_figures(
 
 
 def nvls_efficiency(compute_capability: str | None) -> float:
-    """Share of its planned bandwidth at which a GPU feeds an NVSwitch that computes the sum; 0 where that cannot.
+    """Return the share of its planned bandwidth at which a GPU feeds an NVSwitch that sums.
+
+    It is 0 for GPUs that cannot do that.
 
     Args:
-        compute_capability: such as "9.0", or None if unknown, which counts as too old.
+        compute_capability: version such as "9.0", or None if unknown, which counts as too old.
     """
     major = (compute_capability or "").partition(".")[0]
     return (
@@ -126,16 +124,16 @@ def nvls_efficiency(compute_capability: str | None) -> float:
 def pcie_bandwidth(
     path: PathType, generation: int, width: int, *, peer_to_peer: bool = True
 ) -> float:
-    """What a transfer between two GPUs over PCIe carries, in GB/s per direction.
+    """Return the bandwidth between two GPUs over PCIe, in GB/s per direction.
 
     Args:
         path: one of PCIE_PATHS.
         generation: PCIe generation of the slower end, 1 to 6; an unknown one (0) counts as 3.
         width: lanes of the narrower end; an unknown one (0) counts as 16.
-        peer_to_peer: whether the two can; if not, everything goes through the host's memory,
-            however near they are.
+        peer_to_peer: whether it works; if not, everything goes through the host's memory, however
+            near the GPUs are.
 
-    Source: NCCL src/graph/topo.cc, width x speed / 80; the shares by path are explained above them.
+    Source: NCCL src/graph/topo.cc, width x speed / 80; for the shares see _PCIE_PATH_SHARE.
     """
     speed = _PCIE_SPEED[min(generation or 3, max(_PCIE_SPEED))]
     share = _PCIE_PATH_SHARE[path]

@@ -1,4 +1,4 @@
-"""GPUs and links <-> nodes and edges of a networkx graph, with attributes of the same names."""
+"""Conversion of GPUs and links to nodes and edges of a networkx graph, and back."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from gpulaunch.typing import Any
 
 
 class Network(Record):
-    """What a graph says of a machine; a Topology has the same attributes."""
+    """The machine in a graph; the fields are those of Topology."""
 
     name: str
     gpus: tuple[Gpu, ...]
@@ -75,7 +75,7 @@ _USUAL_NVLINK_VERSION = 3
 
 
 def write_network(network: Network) -> Graph:
-    """The graph of a machine: its GPUs as nodes, its links as edges."""
+    """Return the graph of a machine: its GPUs as nodes, its links as edges."""
     return make_graph(
         ((gpu.index, _gpu_attributes(gpu)) for gpu in network.gpus),
         ((link.a, link.b, _link_attributes(link)) for link in network.links),
@@ -84,7 +84,7 @@ def write_network(network: Network) -> Graph:
 
 
 def read_network(graph: Graph) -> Network:
-    """The machine of a graph, which may leave out whatever follows from the rest.
+    """Read the machine of a graph, which may leave out whatever follows from the rest.
 
     Raises:
         UsageError: names the node or edge, and its attribute that is wrong, unknown, or contradicts
@@ -95,16 +95,16 @@ def read_network(graph: Graph) -> Network:
     nodes = read_nodes(graph, _GPU_FIELDS)
     if not nodes:
         raise UsageError("graph: it has no node, so no GPU")
-    gpus = tuple(_gpu_of(index, values, name) for index, values in nodes.items())
+    gpus = tuple(_read_gpu(index, values, name) for index, values in nodes.items())
     _refuse_twins(gpus)
     _refuse_wrong_memory(gpus)
     edges = read_edges(graph, _LINK_FIELDS)
     links = tuple(
-        _link_of(a, b, edges.get((a.index, b.index), {})) for a, b in combinations(gpus, 2)
+        _read_link(a, b, edges.get((a.index, b.index), {})) for a, b in combinations(gpus, 2)
     )
     digest = facts.get("digest")
     if digest is None and not all("uuid" in values for values in nodes.values()):
-        # nobody's machine, so never the one we run on
+        # Without UUIDs it is a described machine, never the one that we run on.
         digest = f"{crc32(repr((gpus, links)).encode()):08x}"
     return Network(name, gpus, links, facts.get("source", "a networkx graph"), digest)
 
@@ -117,7 +117,7 @@ def _gpu_attributes(gpu: Gpu) -> Attributes:
     return {name: value for name, value in values.items() if name not in ("index", "mig")}
 
 
-def _gpu_of(index: int, values: Attributes, machine: str) -> Gpu:
+def _read_gpu(index: int, values: Attributes, machine: str) -> Gpu:
     facts: dict[str, Any] = {
         "uuid": f"GPU-{machine}-{index}",
         "model": "GPU",
@@ -140,7 +140,7 @@ def _gpu_of(index: int, values: Attributes, machine: str) -> Gpu:
 
 
 def _refuse_twins(gpus: Sequence[Gpu]) -> None:
-    """A lease is of UUIDs, so each GPU needs one of its own."""
+    """Refuse two GPUs with one UUID, since leases name GPUs by UUID."""
     first: dict[str, int] = {}
     for gpu in gpus:
         twin = first.setdefault(gpu.uuid, gpu.index)
@@ -149,7 +149,10 @@ def _refuse_twins(gpus: Sequence[Gpu]) -> None:
 
 
 def _refuse_wrong_memory(gpus: Sequence[Gpu]) -> None:
-    """Jobs share the memory of a NUMA node, so it must be known which one it is, and what it carries."""
+    """Check that memory bandwidth has a NUMA node, and is the same for all GPUs of the node.
+
+    Jobs share this bandwidth, so both must be known.
+    """
     first: dict[tuple[int, int | None], Gpu] = {}
     for gpu in gpus:
         where, stated = f"node {gpu.index}: host_gb_per_s: {gpu.host_gb_per_s:g}", gpu.host_gb_per_s
@@ -173,8 +176,8 @@ def _link_attributes(link: Link) -> Attributes:
     return {name: value for name, value in values.items() if name not in ("a", "b")}
 
 
-def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
-    """What the edge says, and the rest as it follows from that and from the GPUs."""
+def _read_link(a: Gpu, b: Gpu, values: Attributes) -> Link:
+    """Return the link of an edge; what the edge does not say follows from it and the GPUs."""
     _refuse_wrong_network(a, b, values)
     path = values.get("path", "SYS" if a.node == b.node else NETWORK_PATH)
     count = values.get("nvlink_count", 1 if path == "NVL" else None)
@@ -214,7 +217,7 @@ def _link_of(a: Gpu, b: Gpu, values: Attributes) -> Link:
 
 
 def _refuse_wrong_network(a: Gpu, b: Gpu, values: Attributes) -> None:
-    """The network joins GPUs of different machines, nothing else does, and a card is in one machine."""
+    """Refuse a network within a machine, other links between machines, a card in two machines."""
     where, nodes = f"edge {a.index}-{b.index}", f"nodes {a.node} and {b.node} of its GPUs"
     apart = a.node != b.node
     if apart and a.card == b.card:

@@ -1,7 +1,7 @@
-"""The matrix that `nvidia-smi topo -m` prints, saved or pasted from a web page -> a machine's document.
+"""The matrix that `nvidia-smi topo -m` prints, saved or pasted from a web page.
 
 The columns are GPUs, network adapters, and up to three titles: CPU Affinity, NUMA Affinity (since
-about 2020) and GPU NUMA ID. On its way a text may have got spaces for tabs or none at all in its
+about 2020) and GPU NUMA ID. A text may since have got spaces for tabs, or none at all in its
 header, prompts and legends around it, and empty cells where a cgroup hides the CPUs. What can be
 read in two ways is an error, never a guess.
 
@@ -25,19 +25,22 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 MAX_NVLINKS = 18
-"""NVLinks of the best connected GPU so far (H100, B200): more in one row end in a switch that
-all share.
+"""Most NVLinks of one GPU so far (H100, B200).
+
+More in one row must end in a switch that all share.
 """
 
 ASSUMED_NVLINK_VERSION = 3
-"""The text does not tell it; versions 2, 3 and 4 all carry 25 GB/s per link and direction."""
+"""NVLink version that is assumed, since the text does not tell it.
+
+Versions 2, 3 and 4 all carry 25 GB/s per link and direction.
+"""
 
 _TITLES = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "own": "GPU NUMA ID"}
 _MAX_SHOWN = 40
 
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"
-)  # newer drivers underline the header, even into a pipe
+# Newer drivers underline the header, even when they write into a pipe.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _GPU = re.compile(r"GPU(?:0|[1-9][0-9]{0,2})")
 _COLUMN = re.compile(
     r"\s*(?:(?P<cpu>CPU\s*Affinity)|(?P<numa>NUMA\s*Affinity)|(?P<own>GPU\s*NUMA\s*ID)"
@@ -53,11 +56,11 @@ Pair = tuple[int, int]
 
 
 class TextError(ValueError):
-    """The text is no matrix of nvidia-smi topo -m, or not a whole one; whoever read the file adds its name.
+    """The text is no complete matrix of nvidia-smi topo -m; the caller adds the file's name.
 
     Args:
-        line: where, from 1.
-        message: what is wrong there.
+        line: line number, from 1.
+        message: the mistake in that line.
     """
 
     def __init__(self, line: int, message: str) -> None:
@@ -67,12 +70,12 @@ class TextError(ValueError):
 
 
 class SmiMatrix(Record):
-    """What the text says. GPUs go by position, from 0; their numbers may begin elsewhere and have gaps.
+    """The contents of a matrix; GPUs are numbered by position, from 0.
 
     Attributes:
-        gpus: number of each GPU in the text, ascending.
-        cells: for every two positions a < b "NV1" to "NV99" or a PCIe path type; SOC, its old name,
-            is SYS here.
+        gpus: number of each GPU in the text, ascending; the first need not be 0, gaps are possible.
+        cells: for every two positions a < b "NV1" to "NV99" or a PCIe path type; its old name SOC
+            is replaced by SYS.
         cpusets: CPUs next to each GPU; empty if the text does not say.
         numa_nodes: NUMA node of each GPU; None if the text names none or several.
     """
@@ -84,7 +87,7 @@ class SmiMatrix(Record):
 
 
 class _Header(Record):
-    """The line of column names: those of GPUs and adapters as they stand, of the GPUs alone, and the titles."""
+    """The line of column names: of GPUs and adapters in order, of GPUs alone, and the titles."""
 
     line: int
     columns: tuple[str, ...]
@@ -102,83 +105,85 @@ class _Row(Record):
 
 
 def looks_like_topology_text(text: str) -> bool:
-    """Whether someone meant the text as such a matrix, right or wrong: a line begins as its header or a row does."""
+    """Return whether a text is meant as such a matrix: a line begins like its header or a row."""
     try:
-        return any(_header(number, line) or _is_row(line) for number, line in _lines(text))
+        return any(
+            _read_header(number, line) or _is_row(line) for number, line in _plain_lines(text)
+        )
     except TextError:
         return True
 
 
 def parse_topology_text(text: str) -> SmiMatrix:
-    """Read the one matrix that the text has; what stands before and after it is passed over.
+    """Read the one matrix in the text; text before and after it is skipped.
 
     Raises:
-        TextError: there is none, it is not whole, or it contradicts itself.
+        TextError: there is no matrix, it is incomplete, or it contradicts itself.
     """
     header: _Header | None = None
     rows: dict[str, _Row] = {}
-    for number, line in _lines(text):
-        found = _header(number, line)
+    for number, line in _plain_lines(text):
+        found = _read_header(number, line)
         if found and not header:
             header = found
         elif found and len(found.columns + found.titles) > 1:
             raise TextError(number, "a second matrix begins here: one text describes one machine")
-        elif _belongs(line, header, rows):
+        elif _belongs_to_matrix(line, header, rows):
             name = line.split(None, 1)[0]
             if not header:
                 raise TextError(number, f"row {name} stands before any line of column names")
             if name in rows:
                 raise TextError(number, f"row {name} stands here and in line {rows[name].line}")
-            rows[name] = _row(number, line, header)
+            rows[name] = _read_row(number, line, header)
     if not header:
         raise TextError(1, "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matrix")
-    return _matrix(header, rows)
+    return _build_matrix(header, rows)
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, with their numbers, without a terminal's escape sequences."""
+def _plain_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank, with their numbers, without terminal escape sequences."""
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         plain = _ESCAPES.sub("", line)
         if plain.strip():
             yield number, plain
 
 
-def _header(number: int, line: str) -> _Header | None:
-    """The line as column names, which may have run together; None if anything else is in it, or no GPU first."""
+def _read_header(number: int, line: str) -> _Header | None:
+    """Read a line as column names, which may have run together; None if it is anything else."""
     text = line.strip()
-    columns: dict[str, bool] = {}  # whether it is a GPU
+    columns: dict[str, bool] = {}  # name -> whether it is a GPU
     titles: list[str] = []
     place = 0
     while place < len(text):
         match = _COLUMN.match(text, place)
         if not match and len(columns) > 1:
             word = text[place:].split(None, 1)[0]
-            raise TextError(number, f"column {_shown(word)} is none that nvidia-smi prints")
+            raise TextError(number, f"column {_shorten(word)} is none that nvidia-smi prints")
         if not match or not (columns or match.lastgroup == "gpu"):
             return None
         place = match.end()
         title = _TITLES.get(match.lastgroup or "")
         name = title or match[match.lastgroup or 0]
         if name in columns or name in titles:
-            raise TextError(number, f"column {_shown(name)} stands twice")
+            raise TextError(number, f"column {_shorten(name)} stands twice")
         if titles and not title:
-            raise TextError(number, f"column {_shown(name)} stands after {titles[-1]!r}")
+            raise TextError(number, f"column {_shorten(name)} stands after {titles[-1]!r}")
         if title:
             titles.append(title)
         else:
             columns[name] = match.lastgroup == "gpu"
     gpus = [name for name, is_gpu in columns.items() if is_gpu]
     for before, gpu in pairwise(gpus):
-        if _number(gpu) < _number(before):
+        if _gpu_number(gpu) < _gpu_number(before):
             raise TextError(number, f"column {gpu} stands after {before}: they must ascend")
     return _Header(number, tuple(columns), tuple(gpus), tuple(titles))
 
 
-def _number(name: str) -> int:
+def _gpu_number(name: str) -> int:
     return int(name.removeprefix("GPU"))
 
 
-def _shown(word: str) -> str:
+def _shorten(word: str) -> str:
     return quoted(word if len(word) <= _MAX_SHOWN else f"{word[:_MAX_SHOWN]}...")
 
 
@@ -187,73 +192,78 @@ def _is_row(line: str) -> bool:
     return len(words) > 1 and bool(_GPU.fullmatch(words[0]) and _CONNECTION.fullmatch(words[1]))
 
 
-def _belongs(line: str, header: _Header | None, rows: Mapping[str, _Row]) -> bool:
-    """Whether the line is a row, however damaged: outside the matrix a sentence may begin with a GPU's name."""
+def _belongs_to_matrix(line: str, header: _Header | None, rows: Mapping[str, _Row]) -> bool:
+    """Return whether a line is a row, however damaged.
+
+    Outside the matrix a sentence may begin with a GPU's name, so there it must look like a row.
+    """
     inside = header is not None and len(rows) < len(header.gpus)
     return _is_row(line) or (inside and bool(_GPU.fullmatch(line.split(None, 1)[0])))
 
 
-def _row(number: int, line: str, header: _Header) -> _Row:
+def _read_row(number: int, line: str, header: _Header) -> _Row:
     name, *words = line.split()
     if name not in header.gpus:
         raise TextError(number, f"row {name} has no column")
-    cells = _cells(number, name, words, header)
+    cells = _read_cells(number, name, words, header)
     for column, cell in cells.items():
         if cell == "X" and column != name:
             raise TextError(
                 number,
-                f"row {name} has 'X' under {_shown(column)}: a GPU has that under itself only",
+                f"row {name} has 'X' under {_shorten(column)}: a GPU has that under itself only",
             )
         if cell != "X" and column == name:
             raise TextError(number, f"row {name} has {cell!r} under itself, not 'X'")
     return _Row(
-        number, cells, *_affinity(number, name, _after(line, 1 + len(cells)), header.titles)
+        number,
+        cells,
+        *_read_affinity(number, name, _rest_after(line, 1 + len(cells)), header.titles),
     )
 
 
-def _cells(number: int, name: str, words: Sequence[str], header: _Header) -> dict[str, str]:
-    """The connections with which a row begins, by column; never an affinity in place of a cell that is missing."""
+def _read_cells(number: int, name: str, words: Sequence[str], header: _Header) -> dict[str, str]:
+    """Return the connections that begin a row, by column, never an affinity for a missing cell."""
     count = len(header.columns)
     cells = list(takewhile(lambda word: not _AFFINITY.fullmatch(word), words))[:count]
     wrong = next((word for word in cells if not _CONNECTION.fullmatch(word)), None)
     if wrong:
         known = f"X, NV1 to NV99, {', '.join(PCIE_PATHS)}, SOC"
-        raise TextError(number, f"row {name}: {_shown(wrong)} is none of {known}")
+        raise TextError(number, f"row {name}: {_shorten(wrong)} is none of {known}")
     if len(cells) < count:
         kind = "GPU" if header.gpus == header.columns else "GPU and adapter"
-        stop = f", then {_shown(words[len(cells)])}" if len(words) > len(cells) else ""
+        stop = f", then {_shorten(words[len(cells)])}" if len(words) > len(cells) else ""
         raise TextError(number, f"row {name} has {len(cells)} of {count} {kind} cells{stop}")
     return dict(zip(header.columns, cells, strict=True))
 
 
-def _after(line: str, words: int) -> str:
-    """What follows so many words, with its tabs."""
+def _rest_after(line: str, words: int) -> str:
+    """Return the rest of a line after this many words, with its tabs."""
     end = 0
     for match in islice(_WORD.finditer(line), words):
         end = match.end()
     return line[end:]
 
 
-def _affinity(
+def _read_affinity(
     number: int, name: str, tail: str, titles: Sequence[str]
 ) -> tuple[frozenset[int], int | None]:
-    """CPUs and NUMA node from what stands after the connections.
+    """Read the CPUs and the NUMA node behind the connections of a row.
 
-    An empty cell is told by the tabs around it. A value narrower than its title may have a second
-    tab after it: so only the first column holds what stands first, and any other value may belong
-    further left than it stands.
+    Tabs around an empty cell show that it is there. A value narrower than its title may have a
+    second tab after it: so only the first column can contain the first value, and any other value
+    may belong further left than it stands.
     """
     pieces = tail.split("\t")
     tabbed = not pieces[0].strip() and all(len(piece.split()) < 2 for piece in pieces)
     values = [(place, piece.strip()) for place, piece in enumerate(pieces[1:]) if piece.strip()]
     if not tabbed:
         values = [(-1, word) for word in tail.split()]
-    sets = [_cpus(number, name, word) for _, word in values]
+    sets = [_read_cpus(number, name, word) for _, word in values]
     if len(values) > len(titles):
         extra = " ".join(word for _, word in values)
         raise TextError(
             number,
-            f"row {name} has {_shown(extra)} after its connections, for {len(titles)} columns",
+            f"row {name} has {_shorten(extra)} after its connections, for {len(titles)} columns",
         )
 
     def fits(place: int, column: int) -> bool:
@@ -263,20 +273,21 @@ def _affinity(
             or (column <= place and (column == 0) == (place == 0))
         )
 
-    readings = {
-        _reading({titles[column]: cpus for column, cpus in zip(columns, sets, strict=True)})
-        for columns in combinations(range(len(titles)), len(values))
-        if all(fits(place, column) for (place, _), column in zip(values, columns, strict=True))
-    }
+    places = [place for place, _ in values]
+    readings = set()
+    for columns in combinations(range(len(titles)), len(values)):
+        if all(map(fits, places, columns)):
+            names = [titles[column] for column in columns]
+            readings.add(_interpret_affinity(dict(zip(names, sets, strict=True))))
     if len(readings) != 1:
-        cells = _shown(" ".join(word for _, word in values))
+        cells = _shorten(" ".join(word for _, word in values))
         raise TextError(
             number, f"row {name}: which of {', '.join(titles)} {cells} is cannot be told"
         )
     return readings.pop()
 
 
-def _cpus(number: int, name: str, word: str) -> frozenset[int]:
+def _read_cpus(number: int, name: str, word: str) -> frozenset[int]:
     try:
         if _AFFINITY.fullmatch(word):
             return frozenset() if word == "N/A" else parse_cpuset(word)
@@ -284,16 +295,17 @@ def _cpus(number: int, name: str, word: str) -> frozenset[int]:
         pass
     raise TextError(
         number,
-        f"row {name}: {_shown(word)} after its connections is no list such as 0-19,40-59, nor N/A",
+        f"row {name}: {_shorten(word)} after its connections is no list such as 0-19,40-59, "
+        "nor N/A",
     )
 
 
-def _reading(cells: Mapping[str, frozenset[int]]) -> tuple[frozenset[int], int | None]:
+def _interpret_affinity(cells: Mapping[str, frozenset[int]]) -> tuple[frozenset[int], int | None]:
     nodes = cells.get(_TITLES["numa"], frozenset())
     return cells.get(_TITLES["cpu"], frozenset()), min(nodes) if len(nodes) == 1 else None
 
 
-def _matrix(header: _Header, rows: Mapping[str, _Row]) -> SmiMatrix:
+def _build_matrix(header: _Header, rows: Mapping[str, _Row]) -> SmiMatrix:
     for name in header.gpus:
         if name not in rows:
             raise TextError(header.line, f"column {name} has no row")
@@ -307,7 +319,7 @@ def _matrix(header: _Header, rows: Mapping[str, _Row]) -> SmiMatrix:
             )
         cells[i, j] = there
     return SmiMatrix(
-        tuple(map(_number, header.gpus)),
+        tuple(map(_gpu_number, header.gpus)),
         cells,
         tuple(rows[name].cpuset for name in header.gpus),
         tuple(rows[name].numa_node for name in header.gpus),
@@ -315,16 +327,16 @@ def _matrix(header: _Header, rows: Mapping[str, _Row]) -> SmiMatrix:
 
 
 def text_document(matrix: SmiMatrix, name: str, source: str) -> dict[str, Any]:
-    """The machine that the matrix describes, as described_topology reads it.
+    """Return the machine that the matrix describes, as described_topology reads it.
 
-    Its links are exactly the text's. What the text does not tell: models, memory and PCIe slots are
-    left unknown; NVLinks are of ASSUMED_NVLINK_VERSION; and two GPUs that NVLinks join meet over
-    PCIe no further apart than any third GPU and their NUMA node prove, else through SYS.
+    Its links are exactly the text's. Models, memory and PCIe slots, which the text does not tell,
+    are left unknown; NVLinks are of ASSUMED_NVLINK_VERSION; and two GPUs that NVLinks join meet
+    over PCIe no further apart than any third GPU and their NUMA node prove, else through SYS.
 
     Args:
-        matrix: what the text says.
-        name: of the machine.
-        source: where the text comes from; what is assumed is added to it.
+        matrix: the matrix.
+        name: name of the machine.
+        source: origin of the text; the assumptions are added to it.
     """
     counts = {pair: int(cell[2:]) for pair, cell in matrix.cells.items() if cell.startswith("NV")}
     ports = _switch_ports(counts)
@@ -343,20 +355,20 @@ def text_document(matrix: SmiMatrix, name: str, source: str) -> dict[str, Any]:
         for i in range(len(matrix.gpus))
     )
 
-    paths = _pcie_paths(matrix)
+    paths = _find_pcie_paths(matrix)
 
     def wire(a: int, b: int) -> Wire:
         return Wire(paths[a, b], 0 if a in ports and b in ports else counts.get((a, b), 0))
 
-    told = "; ".join([source, *_assumptions(matrix, bool(counts))])
+    told = "; ".join([source, *_list_assumptions(matrix, bool(counts))])
     return machine_document(Topology(name, gpus, wired(gpus, wire), told))
 
 
 def _switch_ports(counts: Mapping[Pair, int]) -> dict[int, int]:
-    """NVLinks into a switch, of GPUs that have more in their rows than any GPU has; none if no switch explains them.
+    """Return the NVLinks into a switch of GPUs with more of them than one GPU has.
 
-    Fewer may be direct or go through a switch: the text does not tell, and both give the same
-    matrix.
+    It is {} if no switch explains the matrix. GPUs with fewer may be linked directly or through a
+    switch: the text does not tell, and both give the same matrix.
     """
     totals: Counter[int] = Counter()
     for (a, b), count in counts.items():
@@ -370,8 +382,8 @@ def _switch_ports(counts: Mapping[Pair, int]) -> dict[int, int]:
     return ports if fits else {}
 
 
-def _pcie_paths(matrix: SmiMatrix) -> dict[Pair, PathType]:
-    """How every two GPUs meet over PCIe: as the text says, else the nearest that is sure."""
+def _find_pcie_paths(matrix: SmiMatrix) -> dict[Pair, PathType]:
+    """Return the PCIe path of every two GPUs: as in the text, else the nearest that is certain."""
     told = {
         pair: PCIE_PATHS.index(cell) for pair, cell in matrix.cells.items() if cell in PCIE_PATHS
     }
@@ -387,9 +399,12 @@ def _pcie_paths(matrix: SmiMatrix) -> dict[Pair, PathType]:
     return {pair: PCIE_PATHS[told[pair] if pair in told else sure(*pair)] for pair in matrix.cells}
 
 
-def _assumptions(matrix: SmiMatrix, nvlinks: bool) -> Iterator[str]:
+def _list_assumptions(matrix: SmiMatrix, nvlinks: bool) -> Iterator[str]:
     if nvlinks:
-        yield f"NVLink {ASSUMED_NVLINK_VERSION} is assumed (25 GB/s per link and direction), as the text does not tell"
+        yield (
+            f"NVLink {ASSUMED_NVLINK_VERSION} is assumed (25 GB/s per link and direction), "
+            "as the text does not tell"
+        )
     yield "PCIe 3.0 with 16 lanes is assumed"
     if matrix.gpus != tuple(range(len(matrix.gpus))):
         yield f"its GPUs {', '.join(map(str, matrix.gpus))} are counted from 0 here"

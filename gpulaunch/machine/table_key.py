@@ -1,16 +1,16 @@
-"""Which machine a record of the allocation table is about."""
+"""The key of a machine's records in the allocation table."""
 # pure: decides on plain values
 
 from gpulaunch.records import Record
 
 
 class TableKey(Record):
-    """Which machine's GPUs a record is about: a described machine. This machine's own have no key (None).
+    """The key of a described machine in the allocation table; this machine's own GPUs have None.
 
     Attributes:
-        name: of the described machine.
-        digest: of its description.
-        file: its description, so that a launch inside a lease finds it again.
+        name: name of the described machine.
+        digest: digest of its description.
+        file: path of its description, so that a launch inside a lease finds it again.
     """
 
     name: str
@@ -19,7 +19,7 @@ class TableKey(Record):
 
 
 def same_table(a: TableKey | None, b: TableKey | None) -> bool:
-    """Whether two keys mean the same machine, wherever its description lies; None is this machine's own GPUs."""
+    """Return whether two keys mean the same machine, wherever its file is; None is this machine."""
     return a is b is None or (
         a is not None and b is not None and (a.name, a.digest) == (b.name, b.digest)
     )

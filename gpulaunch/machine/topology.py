@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Measured(Record):
-    """What the all-reduce of one kind of set carries.
+    """Measured all-reduce bandwidth of one kind of set of GPUs.
 
     Attributes:
         ring: names of the links of its best ring, slowest last.
-        all_reduce_gb_per_s: bus bandwidth.
+        all_reduce_gb_per_s: bus bandwidth of the all-reduce.
     """
 
     ring: tuple[str, ...]
@@ -24,16 +24,16 @@ class Measured(Record):
 
 
 class Topology(Record):
-    """All GPUs of a machine, or of several that a network joins, and a link for every two of them.
+    """All GPUs of a machine, or of several joined by a network, with a link for every two of them.
 
     Attributes:
-        name: of a described machine, or the host's.
-        gpus: by ascending index.
-        links: by ascending (a, b); complete.
-        source: where the facts come from.
-        digest: of the description; None for the machine that we run on.
-        measured: what `gpulaunch topo --measure` found of it, if anything.
-        driver: name of its GPUs' driver in the registry.
+        name: name of the described machine, or the host's.
+        gpus: GPUs by ascending index.
+        links: links by ascending (a, b); complete.
+        source: origin of the facts.
+        digest: digest of the description; None for the machine that we run on.
+        measured: results of `gpulaunch topo --measure`, if any.
+        driver: name of the GPUs' driver in the registry.
     """
 
     name: str
@@ -45,15 +45,16 @@ class Topology(Record):
     driver: str = DEFAULT_DRIVER
 
     def to_networkx(self) -> "Graph":
-        """The machine as an undirected networkx graph.
+        """Return the machine as an undirected networkx graph.
 
-        Nodes are GPU indices, edges the links. All attributes are scalars and have the names of the
-        fields of Gpu and Link, but for `cpuset`, a Linux CPU list; `mig_card` and the like, for a
-        MIG instance; and at an edge besides `path`, `bandwidth_gb_per_s` and `weight`, which is the
-        same. What is unknown is left out. The graph has `name`, `source` and `digest`. What was
-        measured is not in it, nor the driver.
+        Nodes are GPU indices, edges are the links. All attributes are scalars with the names of the
+        fields of Gpu and Link, except `cpuset`, a Linux CPU list, and `mig_card` and the like of a
+        MIG instance. Edges also have `path`, `bandwidth_gb_per_s` and `weight`, which equals it.
+        Unknown values are left out. The graph has `name`, `source` and `digest`. It has neither the
+        measurements nor the driver.
 
         Example:
+            >>> from gpulaunch.machine.link import Wire, wired
             >>> two = (Gpu(0, "GPU-a", "V100", 16 << 30), Gpu(1, "GPU-b", "V100", 16 << 30))
             >>> machine = Topology("pair", two, wired(two, lambda a, b: Wire("PIX")), "made up")
             >>> machine.to_networkx().edges[0, 1]["path"]
@@ -67,16 +68,16 @@ class Topology(Record):
 
     @classmethod
     def from_networkx(cls, graph: "Graph") -> "Topology":
-        """The machine that a networkx graph describes: the inverse of to_networkx.
+        """Build a topology from a networkx graph: the inverse of to_networkx.
 
-        Less will do: nodes 0, 1, 2 ... without attributes, edges with `nvlink_count` or with `path`
-        alone ("NVL" alone is one NVLink), and with `weight` for their bandwidth. Two nodes without
-        an edge are a path "SYS" apart. NVLinks of unknown version are taken for version 3 (25 GB/s
-        each per direction), and everything else follows as in a described machine. Two nodes whose
-        own `node` differs are in different machines, and need an edge with `weight`.
+        A minimal graph is enough: nodes 0, 1, 2 ... without attributes, edges with `nvlink_count`
+        or with `path` alone ("NVL" alone is one NVLink), and with `weight` for their bandwidth. Two
+        nodes without an edge are a path "SYS" apart. NVLinks of unknown version count as version 3
+        (25 GB/s each per direction), and everything else follows as in a described machine. Two
+        nodes with different `node` are in different machines, and need an edge with `weight`.
 
         Args:
-            graph: undirected, one edge at most for two nodes; a node is an index or its decimal
+            graph: undirected, at most one edge for two nodes; a node is an index or its decimal
                 text.
 
         Raises:
@@ -89,9 +90,9 @@ class Topology(Record):
 
 
 def machines(topology: Topology) -> dict[int, Topology]:
-    """Each machine on its own, by the number of its node in ascending order: its GPUs, and the links among them.
+    """Split a topology into machines, by the number of their node in ascending order.
 
-    The topology itself if it is one machine, as all are but some that are described.
+    A topology of one machine, the usual case, is returned as it is.
     """
     node_of = {gpu.index: gpu.node for gpu in topology.gpus}
     numbers = sorted(set(node_of.values()))
@@ -108,9 +109,9 @@ def machines(topology: Topology) -> dict[int, Topology]:
 
 
 def counts_as_cuda(topology: Topology) -> bool:
-    """Whether CUDA counts the GPUs as NVML does, so that an index means the same to both.
+    """Return whether CUDA counts the GPUs as NVML does, so that an index means the same to both.
 
-    Not where a card is in MIG mode or left out: CUDA numbers what it can use, from 0 and without
-    gaps.
+    It does not if a card is in MIG mode or left out: CUDA numbers what it can use, from 0 and
+    without gaps.
     """
     return [gpu.index for gpu in topology.gpus] == list(range(len(topology.gpus)))

@@ -1,8 +1,8 @@
-"""What a machine was found to be, kept in memory (tmpfs) until it may be something else.
+"""A cache of this machine's topology, kept in memory (tmpfs) until the machine may differ.
 
-A file of this user's alone, so that nobody else can tell him what his machine is. It is believed if
-it was written in this boot for what the driver lists now, and not long ago: an NVLink that went
-down since is seen at the latest then.
+The file belongs to this user alone, so that no other user can forge the machine. It is used if it
+was written in this boot for the GPUs that the driver lists now, and is younger than MAX_AGE_S: an
+NVLink that has gone down since is noticed then.
 """
 
 import errno
@@ -28,21 +28,21 @@ _MAX_BYTES = 16 << 20
 
 
 def load(driver: str, fingerprint: str) -> Topology | None:
-    """Return the topology that was found when this driver had the same fingerprint; None if none is to be believed."""
+    """Return the topology cached under the driver's fingerprint; None if none may be used."""
     try:
-        document = json.loads(_read())
+        document = json.loads(_read_file())
         return (
-            _topology(document["topology"])
-            if document["key"] == _key(driver, fingerprint)
+            _from_document(document["topology"])
+            if document["key"] == _cache_key(driver, fingerprint)
             else None
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _read() -> bytes:
-    """The file, if it is this user's alone and young; else nothing."""
-    fd = os.open(_path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _read_file() -> bytes:
+    """Read the file if it belongs to this user alone and is young enough; else return b""."""
+    fd = os.open(_cache_path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
         mine = (
@@ -57,45 +57,48 @@ def _read() -> bytes:
 
 
 def store(fingerprint: str, topology: Topology) -> None:
-    """Keep what was found; where that is not possible it is found anew the next time."""
-    document = {"key": _key(topology.driver, fingerprint), "topology": _document(topology)}
+    """Store a topology; if that fails, the machine is read again the next time."""
+    document = {"key": _cache_key(topology.driver, fingerprint), "topology": _to_document(topology)}
     with suppress(OSError):
-        draft = f"{_path()}.{os.getpid()}"
+        draft = f"{_cache_path()}.{os.getpid()}"
         try:
             fd = os.open(
                 draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
             )
             with open(fd, "w") as file:
                 json.dump(document, file, separators=(",", ":"))
-            os.replace(draft, _path())
+            os.replace(draft, _cache_path())
         except OSError:
             os.unlink(draft)
 
 
 def forget() -> None:
-    """Have it found anew the next time."""
+    """Delete the cache, so that the machine is read again the next time."""
     with suppress(OSError):
-        os.unlink(_path())
+        os.unlink(_cache_path())
 
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Let one launcher find out while the others wait for what it finds; not for ever, and not where it cannot be."""
+    """Let one launcher read the machine while the others wait for its result.
+
+    They wait for LOCK_TIMEOUT_S at most, and not at all where no lock can be made.
+    """
     with ExitStack() as stack:
         with suppress(OSError):
-            stack.enter_context(slow_lock.held(f"{_path()}.lock", LOCK_TIMEOUT_S))
+            stack.enter_context(slow_lock.held(f"{_cache_path()}.lock", LOCK_TIMEOUT_S))
         yield
 
 
-def _path() -> str:
-    """In the user's own directory on tmpfs where there is one, else in one that is made.
+def _cache_path() -> str:
+    """Return the cache's path: in the user's own tmpfs directory, or in one that is made.
 
     Raises:
-        OSError: there is none, or somebody else has made what ought to be the user's.
+        OSError: there is none, or another user owns what should be the user's.
     """
     own = os.environ.get("XDG_RUNTIME_DIR", "")
     if not os.path.isabs(own) or not _is_mine(own):
-        own = f"/dev/shm/gpulaunch.{os.geteuid()}"  # noqa: S108  it is checked for its owner
+        own = f"/dev/shm/gpulaunch.{os.geteuid()}"  # noqa: S108  its owner is checked
         with suppress(FileExistsError):
             os.mkdir(own, 0o700)
         if not _is_mine(own):
@@ -104,7 +107,7 @@ def _path() -> str:
 
 
 def _is_mine(directory: str) -> bool:
-    """Whether it is a directory in which this user alone can make files."""
+    """Return whether this is a directory in which only this user can make files."""
     with suppress(OSError):
         status = os.lstat(directory)
         return (
@@ -115,36 +118,39 @@ def _is_mine(directory: str) -> bool:
     return False
 
 
-def _key(driver: str, fingerprint: str) -> list[Any]:
-    """Return what the topology depends on; among it this process's CPUs, since NVML tells only of those."""
+def _cache_key(driver: str, fingerprint: str) -> list[Any]:
+    """Return everything that the topology depends on.
+
+    This process's CPUs are part of it, since NVML reports only those.
+    """
     here = [boot_id(), os.uname().nodename, sorted(os.sched_getaffinity(0))]
     form = [*field_names(Gpu), *field_names(Link), *field_names(Mig)]
     return [form, here, driver, fingerprint]
 
 
-def _document(topology: Topology) -> list[Any]:
-    gpus = [_gpu_row(gpu) for gpu in topology.gpus]
+def _to_document(topology: Topology) -> list[Any]:
+    gpus = [_gpu_to_row(gpu) for gpu in topology.gpus]
     links = [as_list(link) for link in topology.links]
     return [topology.name, gpus, links, topology.source, topology.driver]
 
 
-def _topology(document: list[Any]) -> Topology:
+def _from_document(document: list[Any]) -> Topology:
     name, gpus, links, source, driver = document
     return Topology(
         name,
-        tuple(_gpu(row) for row in gpus),
+        tuple(_gpu_from_row(row) for row in gpus),
         tuple(Link(*row) for row in links),
         source,
         driver=driver,
     )
 
 
-def _gpu_row(gpu: Gpu) -> list[Any]:
+def _gpu_to_row(gpu: Gpu) -> list[Any]:
     mig = as_list(gpu.mig) if gpu.mig else None
     return list((as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset), "mig": mig}).values())
 
 
-def _gpu(row: list[Any]) -> Gpu:
+def _gpu_from_row(row: list[Any]) -> Gpu:
     fields = dict(zip(field_names(Gpu), row, strict=True))
     mig = Mig(*fields["mig"]) if fields["mig"] else None
     return Gpu(**fields | {"cpuset": parse_cpuset(fields["cpuset"]), "mig": mig})

@@ -1,1 +1,1 @@
-"""Profiles: what is known of a job before it runs, and its communication pattern."""
+"""Profiles: the facts about a job before it runs, and its communication pattern."""

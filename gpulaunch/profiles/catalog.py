@@ -1,4 +1,4 @@
-"""Profiles by name or path: those that are shipped, the user's own, and those that a batch brings along."""
+"""Profiles by name or path: shipped ones, the user's own, and those that a batch brings along."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,9 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
-"""Where profiles are looked for first: a batch has those there that its file of jobs brings
-along.
+"""The environment variable that names the first directory to search for profiles.
+
+A batch puts the profiles of its job file there.
 """
 
 MAX_LABEL_CHARACTERS = 8192
@@ -39,11 +40,13 @@ def _profile_directories() -> list[str]:
 
 
 def find_profile(name: str) -> str:
-    """Path of a profile: a path as it is, else by name: what a batch brings along, the user's own, those shipped.
+    """Return the path of a profile.
+
+    A path is returned as it is. A name is looked for among the profiles of a running batch, then
+    the user's own, then the shipped ones.
 
     Args:
-        name: or path; what stands behind an @ is asked of the profile, and makes no difference
-            here.
+        name: name or path; variants after an @ are ignored.
     """
     return _find_profile(read_reference(name).name, _profile_directories())
 
@@ -53,22 +56,22 @@ def _find_profile(name: str, directories: list[str]) -> str:
 
 
 def name_in_reach(path: str) -> str | None:
-    """What asks for a profile by name, if its file lies where profiles are looked for."""
+    """Return the name that finds a profile file, or None if it is in no profile directory."""
     directory, file = os.path.split(os.path.realpath(path))
     found = directory in map(os.path.realpath, _profile_directories())
     return file.removesuffix(".toml") if found and file.endswith(".toml") else None
 
 
 def load_profile(name: str, document: Document | None = None) -> Profile:
-    """Read the profile that has this name or path, with what it stands on.
+    """Read the profile with this name or path, merged with the profiles that it is based on.
 
     Args:
-        name: or path, with the variants that are asked for: "alexnet@batch=1",
+        name: name or path, with the variants wanted: "alexnet@batch=1",
             "./my.toml@batch=4,precision=fp16".
-        document: of its file, if that has been read.
+        document: content of the file, if it has been read already.
 
     Raises:
-        UsageError: there is none, or it is wrong.
+        UsageError: there is no such profile, or it is wrong.
     """
     reference = read_reference(name)
     if document is None:
@@ -77,10 +80,10 @@ def load_profile(name: str, document: Document | None = None) -> Profile:
 
 
 def _find_base(name: str, asker: str) -> str:
-    """Path of a profile that another one names.
+    """Return the path of the profile that a profile file names.
 
-    A path begins where the file is that names it. A name that is that file's own means the next
-    file of that name: so a user's vgg16 may stand on the one that is shipped.
+    A relative path begins at the directory of that file. A file that names itself means the next
+    profile of that name on the search path: a user's vgg16 may be based on the shipped one.
     """
     if is_path(name):
         return os.path.normpath(os.path.join(os.path.dirname(asker), name))
@@ -93,20 +96,20 @@ def _find_base(name: str, asker: str) -> str:
 
 
 def profile_within(document: Document) -> Profile:
-    """The profile that is a table of another file, with what it stands on.
+    """Read a profile that is a table in another document, merged with the profiles it is based on.
 
     Raises:
-        UsageError: it is wrong.
+        UsageError: the profile is wrong.
     """
     return read_chain(document, (), _find_base)
 
 
 def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
-    """A profile's table as it may be written into another directory: a base's path begins at the root.
+    """Return a profile's table for use in another directory: with an absolute path as its base.
 
     Args:
-        table: of a profile, already checked.
-        file: where it stands.
+        table: a profile's table, already checked.
+        file: path of the file that it is in.
     """
     base = table.get("base")
     if base is None or not is_path(read_reference(base).name):
@@ -118,9 +121,9 @@ class Label(Record):
     """A profile in a container image.
 
     Attributes:
-        image: its name.
-        key: of the label.
-        text: name of a profile that is in reach here, or a whole profile as TOML.
+        image: name of the image.
+        key: key of the label.
+        text: name of a profile that can be found here, or a whole profile as TOML.
     """
 
     image: str
@@ -129,10 +132,10 @@ class Label(Record):
 
 
 def labelled_profile(label: Label) -> Profile:
-    """The profile that an image's label names or contains.
+    """Read the profile that an image's label names or contains.
 
     Raises:
-        UsageError: there is none of that name, or it is wrong, or longer than MAX_LABEL_CHARACTERS.
+        UsageError: there is no such profile, or it is wrong, or longer than MAX_LABEL_CHARACTERS.
     """
     if len(label.text) > MAX_LABEL_CHARACTERS:
         size = f"{len(label.text)} characters, more than {MAX_LABEL_CHARACTERS}"
@@ -140,9 +143,9 @@ def labelled_profile(label: Label) -> Profile:
     origin = f"image {printable(label.image)}: label {label.key}"
     try:
         key, equals, _ = label.text.partition("=")
-        if equals and "@" not in key:  # else it is a name with a variant: alexnet@batch=1
+        if equals and "@" not in key:  # else it is the name of a variant: alexnet@batch=1
             return read_chain(parse_document(origin, label.text), (), _find_named)
-        if not is_path(label.text):  # an image does not choose files of this host
+        if not is_path(label.text):  # an image must not choose files of this host
             return load_profile(label.text)
         message = f"{origin}: {quoted(label.text)} is no name of a profile"
     except UsageError as problem:
@@ -161,19 +164,19 @@ def _find_named(name: str, _asker: str) -> str:
 
 
 def profile_names() -> list[str]:
-    """Names of all profiles in reach, sorted."""
+    """Return the sorted names of all profiles that can be found."""
     return file_names(_profile_directories())
 
 
 @contextmanager
 def profiles_at_hand(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """Profiles that this process and those that it starts find by name, before all others, as long as this lasts.
+    """Put profiles first on the search path of this process and its children, inside the block.
 
     Args:
-        tables: by name, as in TOML.
+        tables: profiles by name, as in TOML.
 
     Raises:
-        FailedError: they cannot be written.
+        FailedError: the profiles cannot be written.
     """
     if not tables:
         yield

@@ -1,4 +1,4 @@
-"""How jobs do beside each other on one socket, as their profiles say it of either."""
+"""Slowdowns of jobs beside each other on one socket, according to both of their profiles."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,22 +10,24 @@ from gpulaunch.profiles.profile import Profile
 
 
 def slowdowns_both_ways(profile: Profile) -> dict[str, tuple[float, float]]:
-    """By name of another profile: how much slower this one is beside it, and it beside this one; 0 where nobody says.
+    """Return, for each other profile, this job's slowdown beside it and its slowdown beside this.
+
+    A slowdown is a fraction of the time alone; 0 if the profile does not say.
 
     Source: topo-aware-sc17 4.2 and 5.1.
     """
-    own, theirs = profile.slowdowns, dict(_others(profile.name))
+    own, theirs = profile.slowdowns, dict(_slowdowns_of_others(profile.name))
     known = [name for name in own | theirs if own.get(name) or theirs.get(name)]
     return {name: (own.get(name, 0.0), theirs.get(name, 0.0)) for name in known}
 
 
-def _others(beside: str) -> Iterator[tuple[str, float]]:
-    """Names of all profiles and variants in reach, and how much slower each is beside a job of that name."""
+def _slowdowns_of_others(beside: str) -> Iterator[tuple[str, float]]:
+    """Yield every profile and variant that can be found with its slowdown beside the named job."""
     for name in profile_names():
-        with suppress(UsageError):  # somebody's broken profile is not this job's problem
+        with suppress(UsageError):  # another profile's mistake is not this job's problem
             text = read_text(find_profile(name))
             if "collocation" not in text and "base" not in text:
-                continue  # most say nothing of it, and this is read by every launch
+                continue  # most profiles say nothing about it, and every launch comes here
             profile = load_profile(name)
             slowdown = profile.slowdowns.get(beside, 0.0)
             yield name, slowdown

@@ -1,4 +1,4 @@
-"""How sure one can be of what was concluded, from the surest down."""
+"""The confidence of a conclusion, from the surest level down."""
 # pure: decides on plain values
 
 from collections.abc import Iterable
@@ -8,11 +8,11 @@ from gpulaunch.typing import Literal
 Confidence = Literal["certain", "likely", "guess"]
 
 CONFIDENCES: tuple[Confidence, ...] = ("certain", "likely", "guess")
-"""From the surest down."""
+"""All values, surest first."""
 
 
 def weakest(found: Iterable[Confidence]) -> Confidence:
-    """The least sure of several, since a conclusion is as sure as the weakest thing that it rests on.
+    """Return the least sure of several: a conclusion is as sure as its weakest ground.
 
     Example:
         >>> weakest(["certain", "guess", "likely"]), weakest([])

@@ -1,15 +1,15 @@
-"""What one job uses of each of its GPUs, as far as sharing depends on it."""
+"""The use of each GPU by one job, as far as sharing depends on it."""
 # pure: decides on plain values
 
 from gpulaunch.records import Record
 
 
 class CurvePoint(Record):
-    """A job's throughput at one size.
+    """A job's throughput at one share of the SMs.
 
     Attributes:
         sm_percentage: share of the GPU's SMs, above 0, 100 at most.
-        throughput: in whatever unit, the same for all points of a curve; above 0.
+        throughput: throughput in any unit that is the same for all points of a curve; above 0.
     """
 
     sm_percentage: float
@@ -23,7 +23,7 @@ class Counters(Record):
         llc_accesses_per_kilo_instruction: accesses to the last-level cache per 1,000 warp
             instructions.
         llc_hit_rate: 0 to 1.
-        bytes_per_access: 32 where the profiler counts sectors, as today's do.
+        bytes_per_access: 32 where the profiler counts sectors, as current ones do.
     """
 
     llc_accesses_per_kilo_instruction: float
@@ -35,16 +35,14 @@ class Demand(Record):
     """A job's use of one GPU when it runs alone there.
 
     Attributes:
-        name: of the job's profile, or of the job, for messages.
+        name: name of the job's profile, or of the job, for messages.
         sm_utilization_percentage: average share of time, 0-100, in which a kernel ran.
         memory_bandwidth_utilization_percentage: average, 0-100.
-        memory_bytes: the most that it holds.
-        power_w: average; None if unknown.
-        curve: throughput over the share of SMs, by ascending share; empty if nobody has measured
-            it.
-        counters: None if nobody has counted.
-        intensity: "memory" or "compute", where neither curve nor counters tell; None if nobody
-            says.
+        memory_bytes: maximum device memory.
+        power_w: average power; None if unknown.
+        curve: throughput over the share of SMs, by ascending share; empty if not measured.
+        counters: None if not counted.
+        intensity: "memory" or "compute", where neither curve nor counters tell; None if unknown.
     """
 
     name: str

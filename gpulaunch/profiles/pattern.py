@@ -1,4 +1,4 @@
-"""Who talks to whom: the edges between the ranks of a job, and how much goes over each (mapa-sc21 3.1)."""
+"""Communication patterns: the edges between a job's ranks, and their weights (mapa-sc21 3.1)."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from gpulaunch.machine.graph import Graph
 
 Edge = tuple[int, int, float]
-"""Two ranks, the lower first, and the weight of what they exchange: more than 0."""
+"""Two ranks, the lower first, and the weight of what they exchange: above 0."""
 
 Pairs = Iterable[tuple[int, int]]
 
 MAX_RANKS = 1024
-"""Of a graph that was given: more than any machine has GPUs, and few enough for an all-to-all to
-fit into memory.
+"""Largest number of ranks in a given graph.
+
+More than any machine has GPUs, and small enough for an all-to-all to fit into memory.
 """
 
-_FIELDS: FieldTable = {
-    "weight": (1e-9, 1e18)
-}  # so that no quotient or sum of them becomes 0 or infinite
+# Bounds that keep quotients and sums of weights from becoming 0 or infinite.
+_FIELDS: FieldTable = {"weight": (1e-9, 1e18)}
 _MOST_SHOWN = 8  # ranks of one part
 
 
 class Pattern(Record):
-    """How the ranks of a job communicate.
+    """A communication pattern of a job's ranks.
 
     Attributes:
-        name: "ring" and the like, or the name of the file or graph that was given.
-        collective: its traffic is NCCL's collectives, whose speed a set of GPUs has as a whole;
-            otherwise the slowest edge, for its weight, decides.
-        ranks: how many a graph that was given has; 0: the pattern exists for any number.
-        given: the edges of a graph that was given, sorted; () for a built-in shape.
+        name: "ring" and the like, or the name of the given file or graph.
+        collective: the traffic is NCCL collectives, whose speed is a property of the whole set of
+            GPUs; otherwise the edge that is slowest for its weight decides.
+        ranks: number of ranks of a given graph; 0 if the pattern exists for any number.
+        given: sorted edges of a given graph; () for a built-in shape.
     """
 
     name: str
@@ -48,21 +48,21 @@ class Pattern(Record):
     given: tuple[Edge, ...] = ()
 
     def edges(self, ranks: int) -> tuple[Edge, ...]:
-        """The pairs that exchange data, sorted, each once, the lower rank first.
+        """Return the pairs that exchange data, sorted, without duplicates, the lower rank first.
 
         Args:
-            ranks: how many the job has, 1 or more.
+            ranks: number of ranks of the job, 1 or more.
 
         Returns:
             Edges of weight 1.0 for a built-in shape; () for one rank.
 
         Raises:
-            UsageError: the pattern is a graph of another number of ranks.
+            UsageError: the pattern is a graph with another number of ranks.
 
-        Cost: a built-in shape is worked out once for each number of ranks.
+        Cost: a built-in shape is computed once for each number of ranks.
         """
         if not self.given:
-            return _built_in(self.name, ranks)
+            return _built_in_edges(self.name, ranks)
         if ranks != self.ranks:
             raise UsageError(
                 f"{gpus_text(ranks)} requested: pattern {printable(self.name)} has {self.ranks} "
@@ -72,23 +72,23 @@ class Pattern(Record):
         return self.given
 
 
-def _ring(ranks: int) -> Pairs:
-    """Each rank with its successor, and the last with the first."""
+def _ring_edges(ranks: int) -> Pairs:
+    """Join each rank to its successor, and the last to the first."""
     return ((rank, (rank + 1) % ranks) for rank in range(ranks))
 
 
-def _chain(ranks: int) -> Pairs:
-    """Each rank with its successor."""
+def _chain_edges(ranks: int) -> Pairs:
+    """Join each rank to its successor."""
     return ((rank, rank + 1) for rank in range(ranks - 1))
 
 
-def _star(ranks: int) -> Pairs:
-    """Rank 0 with all others."""
+def _star_edges(ranks: int) -> Pairs:
+    """Join rank 0 to all others."""
     return ((0, rank) for rank in range(1, ranks))
 
 
-def _tree(ranks: int) -> Pairs:
-    """Both of NCCL's binary trees.
+def _tree_edges(ranks: int) -> Pairs:
+    """Return both of NCCL's binary trees.
 
     In the first, a rank's parent has the lowest set bit of its number cleared and the next one set,
     or, if there is no such rank, only cleared; rank 0 is the root. The second is the first moved on
@@ -96,17 +96,17 @@ def _tree(ranks: int) -> Pairs:
     below it in both.
 
     Source: ncclGetBtree and ncclGetDtree in NCCL's src/graph/trees.cc. NCCL has whole machines as
-        nodes of these trees
-    and strings the GPUs of each on a chain; here every rank is a node, as in Figure 8 of mapa-sc21.
+        nodes of these trees and strings the GPUs of each on a chain; here every rank is a node, as
+        in Figure 8 of mapa-sc21.
     """
-    first = list(_binary_tree(ranks))
+    first = list(_binary_tree_edges(ranks))
     if ranks % 2:
         return [*first, *(((a + 1) % ranks, (b + 1) % ranks) for a, b in first)]
     return [*first, *((ranks - 1 - a, ranks - 1 - b) for a, b in first)]
 
 
-def _binary_tree(ranks: int) -> Iterator[tuple[int, int]]:
-    """Each rank but 0 with its parent."""
+def _binary_tree_edges(ranks: int) -> Iterator[tuple[int, int]]:
+    """Join each rank but 0 to its parent."""
     for rank in range(1, ranks):
         bit = rank & -rank
         above = rank - bit
@@ -114,30 +114,30 @@ def _binary_tree(ranks: int) -> Iterator[tuple[int, int]]:
         yield rank, parent if parent < ranks else above
 
 
-def _ring_and_tree(ranks: int) -> Pairs:
-    """What NCCL uses for large and for small messages together."""
-    return [*_ring(ranks), *_tree(ranks)]
+def _ring_and_tree_edges(ranks: int) -> Pairs:
+    """Return the edges that NCCL uses for large and for small messages together."""
+    return [*_ring_edges(ranks), *_tree_edges(ranks)]
 
 
-def _grid(ranks: int, axes: int) -> Iterator[tuple[int, int]]:
-    """Neighbours in a grid without wrap-around, its ranks in row-major order, as MPI_Cart_create numbers them."""
+def _grid_edges(ranks: int, axes: int) -> Iterator[tuple[int, int]]:
+    """Join neighbours in a grid without wrap-around, with MPI_Cart_create's row-major numbering."""
     stride = 1
     for size in reversed(dimensions(ranks, axes)):
-        yield from (
-            (rank, rank + stride) for rank in range(ranks) if rank // stride % size + 1 < size
-        )
+        for rank in range(ranks):
+            if rank // stride % size + 1 < size:
+                yield rank, rank + stride
         stride *= size
 
 
 def dimensions(ranks: int, axes: int) -> tuple[int, ...]:
-    """Sizes of a grid whose product is the number of ranks: as equal as possible, the larger first.
+    """Return sizes of a grid whose product is `ranks`, as equal as possible, the largest first.
 
     Of all such grids it is the one whose largest size is smallest, then the second largest, and so
-    on. Up to 1024 ranks and three axes the same grid also has the least difference between its
-    largest and smallest size, and the least sum, so that "as equal as possible" has one meaning.
+    on. Up to 1024 ranks and three axes this grid also has the least difference between largest and
+    smallest size, and the least sum, so that "as equal as possible" has one meaning.
 
     Args:
-        ranks: 1 or more; of a prime number all ranks stand in one line.
+        ranks: 1 or more; a prime number gives a line.
         axes: 1 or more.
 
     Source: MPI_Dims_create of the MPI standard.
@@ -150,21 +150,21 @@ def dimensions(ranks: int, axes: int) -> tuple[int, ...]:
 
 
 _SHAPES: dict[str, Callable[[int], Pairs]] = {
-    "ring": _ring,
-    "tree": _tree,
-    "ring+tree": _ring_and_tree,
-    "chain": _chain,
+    "ring": _ring_edges,
+    "tree": _tree_edges,
+    "ring+tree": _ring_and_tree_edges,
+    "chain": _chain_edges,
     "all_to_all": lambda ranks: combinations(range(ranks), 2),
-    "star": _star,
-    "stencil_2d": lambda ranks: _grid(ranks, 2),
-    "stencil_3d": lambda ranks: _grid(ranks, 3),
+    "star": _star_edges,
+    "stencil_2d": lambda ranks: _grid_edges(ranks, 2),
+    "stencil_3d": lambda ranks: _grid_edges(ranks, 3),
     "none": lambda _: (),
 }
 
 
 @lru_cache(maxsize=32)
-def _built_in(shape: str, ranks: int) -> tuple[Edge, ...]:
-    """A shape's pairs in order, each once, and none of a rank with itself, as a ring of one has it."""
+def _built_in_edges(shape: str, ranks: int) -> tuple[Edge, ...]:
+    """Return a shape's pairs sorted, without duplicates and without a rank joined to itself."""
     pairs = {(min(a, b), max(a, b)) for a, b in _SHAPES[shape](ranks) if a != b}
     return tuple((a, b, 1.0) for a, b in sorted(pairs))
 
@@ -175,30 +175,27 @@ PATTERNS: dict[str, Pattern] = {
 }
 """Name -> pattern of every built-in shape.
 
-all_to_all is assumed of a job of which nothing is known (mapa-sc21 3.1), and most of such jobs call
-NCCL's collectives.
+all_to_all is assumed for an unknown job (mapa-sc21 3.1); most of such jobs call NCCL collectives.
 """
 
 
 def given_pattern(
     name: str, edges: Sequence[tuple[int, int, Any]], nodes: Iterable[int] = ()
 ) -> Pattern:
-    """The pattern of a graph: its edges checked, and those of one pair added up.
+    """Build the pattern of a graph: check its edges and add up those of one pair.
 
     Args:
-        name: what it is called.
-        edges: two ranks in either order and a weight, 1e-9 to 1e18 in any unit: only their ratios
-            matter.
-        nodes: all ranks, 0 or more, where that is known; those without an edge are an error.
+        name: name of the pattern.
+        edges: two ranks in either order and a weight, 1e-9 to 1e18 in any unit: only ratios matter.
+        nodes: all ranks, 0 or more, if known; ranks without an edge are an error.
 
     Raises:
-        FieldError: ranks are not 0 to n - 1, or n is over MAX_RANKS, an edge joins a rank to itself
-            or has a wrong weight, there is no edge, or some ranks are not joined to the others. Its
-            path is the position of the edge, or () if no single one is at fault.
+        FieldError: ranks are not 0 to n - 1, n exceeds MAX_RANKS, an edge joins a rank to itself or
+            has a wrong weight, there is no edge, or the graph is not connected. Its path is the
+            position of the edge, or () if no single edge is at fault.
 
     Source: topo-aware-sc17 4.1.1, whose weights are the bandwidth used between two GPUs. Here
-        directions are added up,
-    since a link has the same bandwidth in both.
+        directions are added up, since a link has the same bandwidth in both.
     """
     weights: dict[tuple[int, int], list[float]] = {}
     for at, (one, other, weight) in enumerate(edges):
@@ -207,7 +204,7 @@ def given_pattern(
         weights.setdefault((a, b), []).append(float(weight))
     if not weights:
         raise FieldError((), "no edge: a pattern has at least two ranks that talk")
-    ranks = _count({*nodes, *(rank for pair in weights for rank in pair)})
+    ranks = _count_ranks({*nodes, *(rank for pair in weights for rank in pair)})
     _refuse_parts(ranks, weights)
     return Pattern(
         name,
@@ -218,7 +215,7 @@ def given_pattern(
 
 
 def is_whole(edges: Sequence[tuple[int, int, Any]], ranks: int) -> bool:
-    """Whether edges are a pattern of their own: they join all these ranks.
+    """Return whether the edges join all these ranks, and so are a pattern by themselves.
 
     Example:
         >>> is_whole([(0, 1, 2.0)], 2), is_whole([(0, 1, 2.0), (2, 3, 2.0)], 4)
@@ -232,18 +229,18 @@ def is_whole(edges: Sequence[tuple[int, int, Any]], ranks: int) -> bool:
 
 
 def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Pattern:
-    """The pattern of a networkx graph: Graph, DiGraph, MultiGraph or MultiDiGraph.
+    """Build the pattern of a networkx graph: Graph, DiGraph, MultiGraph or MultiDiGraph.
 
     Its nodes are the ranks, 0 to n - 1 as numbers or decimal text; the attribute "weight" of an
     edge counts 1 where it is missing. Weights of both directions, and of parallel edges, add up.
 
     Args:
-        graph: the graph; it stays as it is.
-        name: what the pattern is called.
-        origin: what errors begin with, such as a path, instead of the name.
+        graph: the graph; it is not changed.
+        name: name of the pattern.
+        origin: beginning of error messages, such as a path; by default the name.
 
     Raises:
-        UsageError: it is no pattern, as given_pattern says, or a node is no rank.
+        UsageError: the graph is no pattern (see given_pattern), or a node is no rank.
     """
     from gpulaunch.machine.graph import read_weights
 
@@ -261,7 +258,7 @@ def graph_pattern(graph: "Graph", name: str, origin: str | None = None) -> Patte
 
 def _refuse_edge(at: int, a: int, b: int, weight: object) -> None:
     if b >= MAX_RANKS:
-        raise FieldError((at,), _too_many(b))
+        raise FieldError((at,), _too_many_ranks(b))
     if a == b:
         raise FieldError((at,), f"edge {a}-{b}: it joins a rank to itself")
     try:
@@ -270,15 +267,15 @@ def _refuse_edge(at: int, a: int, b: int, weight: object) -> None:
         raise FieldError((at,), f"edge {a}-{b}: {problem.message}") from None
 
 
-def _too_many(rank: int) -> str:
+def _too_many_ranks(rank: int) -> str:
     return f"rank {rank}: a pattern has at most {MAX_RANKS} ranks, 0 to {MAX_RANKS - 1}"
 
 
-def _count(found: set[int]) -> int:
-    """How many ranks there are, once it is known that none is missing."""
+def _count_ranks(found: set[int]) -> int:
+    """Return the number of ranks after checking that none is missing."""
     last = max(found)
     if last >= MAX_RANKS:
-        raise FieldError((), _too_many(last))
+        raise FieldError((), _too_many_ranks(last))
     missing = sorted(set(range(last)) - found)
     if missing:
         which = (
@@ -304,7 +301,7 @@ def _refuse_parts(ranks: int, pairs: Pairs) -> None:
 
 
 def _parts(ranks: int, pairs: Pairs) -> list[list[int]]:
-    """The connected parts, each sorted, in the order of their lowest ranks."""
+    """Return the connected parts, each sorted, in the order of their lowest ranks."""
     neighbours: list[set[int]] = [set() for _ in range(ranks)]
     for a, b in pairs:
         neighbours[a].add(b)

@@ -1,4 +1,4 @@
-"""Communication patterns by name, or from the file of a graph: an edge list or GraphML."""
+"""Communication patterns by name, or from a graph file: an edge list or GraphML."""
 
 import os
 
@@ -7,25 +7,25 @@ from gpulaunch.files.document import read_text
 from gpulaunch.profiles.pattern import PATTERNS, Pattern, given_pattern, graph_pattern
 
 GRAPH_ENDINGS = (".txt", ".edges", ".edgelist", ".csv", ".tsv", ".graphml")
-"""What the name of a graph's file ends in; anything with a slash in it is a file, too."""
+"""Endings of graph files; anything that contains a slash is a file, too."""
 
 _MOST_DIGITS = 9  # of a rank
 _MOST_SHOWN = 40  # characters of a line
 
 
 def load_pattern(text: str) -> Pattern:
-    """The pattern of this name, or of the graph in this file.
+    """Return the pattern with this name, or of the graph in this file.
 
-    A file that begins with "<" or ends in .graphml is GraphML, any other an edge list: a line is
-    two ranks and, if it is not 1, a weight, with blanks or commas between them; "#" begins a
+    A file that begins with "<" or ends in .graphml is GraphML, any other an edge list: each line
+    has two ranks and, if it is not 1, a weight, separated by blanks or commas; "#" begins a
     comment. "0 1" and "1 0" are the directions of one edge and add up.
 
     Args:
-        text: such as "ring", "all-to-all" or "all_to_all", or a path.
+        text: a name, such as "ring", "all-to-all" or "all_to_all", or a path.
 
     Raises:
-        UsageError: the name is unknown, the file cannot be read, or is no graph of ranks; with path
-            and line where there is one.
+        UsageError: the name is unknown, or the file cannot be read or is no graph of ranks; with
+            path and line where there is one.
 
     Cost: an edge list of 1,000 lines about 3 ms; GraphML 0.2 s, which is the import of networkx.
     """
@@ -36,25 +36,25 @@ def load_pattern(text: str) -> Pattern:
         file = f"./{text}" if os.path.isfile(text) else "a file"
         names = ", ".join(PATTERNS).replace("_", "-")
         raise UsageError(f"unknown pattern {quoted(text)}", f"known are {names}, or give {file}")
-    return _graph(text, os.path.basename(text), read_text(text).removeprefix("\ufeff"))
+    return _read_graph(text, os.path.basename(text), read_text(text).removeprefix("\ufeff"))
 
 
-def _graph(path: str, name: str, content: str) -> Pattern:
+def _read_graph(path: str, name: str, content: str) -> Pattern:
     if not content.lstrip().startswith("<") and not path.lower().endswith(".graphml"):
-        return _edge_list(path, name, content)
+        return _read_edge_list(path, name, content)
     from gpulaunch.machine.graph import read_graphml
 
     return graph_pattern(read_graphml(content, path), name, path)
 
 
-def _edge_list(path: str, name: str, content: str) -> Pattern:
-    lines: dict[tuple[int, int], int] = {}  # of each direction, in the order of the file
+def _read_edge_list(path: str, name: str, content: str) -> Pattern:
+    lines: dict[tuple[int, int], int] = {}  # line number of each directed edge, in file order
     edges = []
     for number, line in enumerate(content.split("\n"), 1):
         stated = line.partition("#")[0].strip()
         if stated:
             try:
-                a, b, weight = _edge(stated)
+                a, b, weight = _read_edge(stated)
             except FieldError as problem:
                 raise UsageError(f"{path}:{number}: {problem.message}") from None
             if (a, b) in lines:
@@ -70,24 +70,27 @@ def _edge_list(path: str, name: str, content: str) -> Pattern:
         raise UsageError(f"{where}: {problem.message}") from None
 
 
-def _edge(line: str) -> tuple[int, int, float]:
+def _read_edge(line: str) -> tuple[int, int, float]:
     fields = [field.strip() for field in line.split(",")] if "," in line else line.split()
     if len(fields) not in (2, 3):
         raise FieldError(
-            (), f"{_short(line)} is no edge: two ranks and perhaps a weight, such as '0 1 2.5'"
+            (),
+            f"{_quoted_short(line)} is no edge: two ranks and perhaps a weight, such as '0 1 2.5'",
         )
-    a, b = map(_rank, fields[:2])
+    a, b = map(_read_rank, fields[:2])
     try:
         return a, b, float(fields[2].replace("_", "no digit")) if len(fields) == 3 else 1.0
     except ValueError:
-        raise FieldError((), f"edge {a}-{b}: weight: {_short(fields[2])} is not a number") from None
+        raise FieldError(
+            (), f"edge {a}-{b}: weight: {_quoted_short(fields[2])} is not a number"
+        ) from None
 
 
-def _rank(text: str) -> int:
+def _read_rank(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise FieldError((), f"{_short(text)} is no rank: ranks are 0, 1, 2 ...")
+        raise FieldError((), f"{_quoted_short(text)} is no rank: ranks are 0, 1, 2 ...")
     return int(text)
 
 
-def _short(text: str) -> str:
+def _quoted_short(text: str) -> str:
     return quoted(text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…")

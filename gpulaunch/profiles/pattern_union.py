@@ -1,4 +1,4 @@
-"""One pattern for a program that communicates in several ways: the union of their graphs (mapa-sc21 3.1)."""
+"""The union of several communication patterns of one program (mapa-sc21 3.1)."""
 # pure: decides on plain values
 
 from collections.abc import Iterable
@@ -7,17 +7,19 @@ from functools import cache
 from gpulaunch.profiles.pattern import PATTERNS
 
 _RANKS = range(2, 17)
-"""Numbers of ranks on which one pattern must hold another. Ours: a machine's."""
+"""Numbers of ranks for which one pattern must contain another.
+
+The range is ours: the sizes of one machine.
+"""
 
 
 def union(names: Iterable[str]) -> str:
-    """The smallest named pattern that holds all edges of all of them, whatever the number of ranks.
+    """Return the smallest named pattern that contains all edges of these, for any number of ranks.
 
-    Where no smaller one does it is all_to_all, which is also what is assumed of a job of which
-    nothing is known.
+    If no smaller one does, it is all_to_all, which is also assumed for an unknown job.
 
     Args:
-        names: of built-in patterns; none at all, or only "none", is "none".
+        names: names of built-in patterns; no name, or only "none", gives "none".
 
     Source: mapa-sc21 3.1: the graphs of all NCCL calls of a program are combined.
 
@@ -32,19 +34,23 @@ def union(names: Iterable[str]) -> str:
 
 @cache
 def _smallest(names: frozenset[str]) -> str:
-    """The pattern with the fewest edges of those that hold all of them."""
+    """Return the pattern with the fewest edges that contains all of these."""
     if len(names) == 1:
         return next(iter(names))
-    return min((name for name in PATTERNS if all(_holds(name, part) for part in names)), key=_size)
+    return min(
+        (name for name in PATTERNS if all(_contains(name, part) for part in names)),
+        key=_count_edges,
+    )
 
 
 @cache
-def _holds(whole: str, part: str) -> bool:
-    """Whether one pattern has all edges of another, for each number of ranks."""
+def _contains(whole: str, part: str) -> bool:
+    """Return whether a pattern contains all edges of another, for each number of ranks."""
     return all(
         set(PATTERNS[part].edges(ranks)) <= set(PATTERNS[whole].edges(ranks)) for ranks in _RANKS
     )
 
 
-def _size(name: str) -> int:
+def _count_edges(name: str) -> int:
+    """Count a pattern's edges over all numbers of ranks."""
     return sum(len(PATTERNS[name].edges(ranks)) for ranks in _RANKS)

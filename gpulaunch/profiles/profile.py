@@ -1,4 +1,4 @@
-"""What is known about a job before it runs: the document of profiles/workloads/NAME.toml -> Profile."""
+"""The facts about a job before it runs: the Profile of profiles/workloads/NAME.toml."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from gpulaunch.profiles.pattern import Pattern, given_pattern
 from gpulaunch.typing import Any, ClassVar, Self
 
 VERSION = 1
-"""Of the format; a file that names none is of this one."""
+"""Version of the format; the version of a file that names none."""
 
 _NOT_ASKABLE = (
     "{!r} cannot be asked for: it is empty, or has a character of @,/ or one that no terminal shows"
@@ -29,12 +29,11 @@ _NOT_ASKABLE = (
 
 
 class Profile(Section):
-    """A job's communication, what it needs of a placement, and its use of one GPU.
+    """A job's communication, its needs of a placement, and its use of one GPU.
 
     Its attributes are the keys of the document, section by section:
-    `profile.communication.pattern`. What nobody says is None, and a section that nobody gives is
-    empty. Attributes that are no keys are the same facts in the units and records that deciding
-    uses.
+    `profile.communication.pattern`. A missing value is None, and a missing section is empty.
+    Attributes that are no keys give the same facts in the units and records used for decisions.
 
     Args:
         document: already checked; see parse_profile.
@@ -97,10 +96,11 @@ class Profile(Section):
     )
 
     def but(self, **changes: object) -> Self:
-        """The same with other values at the top, or with values in its sections over those that are there.
+        """Return a copy with other values; a section's values are merged over the present ones.
 
         Example:
-            >>> Profile({"name": "job", "resources": {"power_w": 9.0}}).but(resources={"power_w": 8.0}).document
+            >>> job = Profile({"name": "job", "resources": {"power_w": 9.0}})
+            >>> job.but(resources={"power_w": 8.0}).document
             {'name': 'job', 'resources': {'power_w': 8.0}}
         """
         document = dict(self.document)
@@ -111,23 +111,23 @@ class Profile(Section):
 
     @property
     def memory_bytes(self) -> int | None:
-        """Most device memory that it held on one GPU."""
+        """Maximum device memory held on one GPU, in bytes; None if unknown."""
         mib = self.resources.memory_mib
         return None if mib is None else mib << 20
 
     @property
     def communication_share(self) -> float | None:
-        """Share of its time, 0 to 1, in which it waits for its links on the best GPUs."""
+        """Share of its time, 0 to 1, spent waiting for links on the best GPUs."""
         return _fraction(self.communication.time_percentage)
 
     @property
     def split_slowdown(self) -> float | None:
-        """How much longer it takes with its GPUs on several sockets; 0.25 is 25 %."""
+        """Slowdown with the GPUs on several sockets, as a fraction; 0.25 is 25 %."""
         return _fraction(self.communication.split_slowdown_percentage)
 
     @property
     def slowdowns(self) -> dict[str, float]:
-        """Name of another profile -> time beside that one on the same socket, divided by its time alone, less 1.
+        """Name of another profile -> slowdown beside it on one socket, as a fraction.
 
         Source: topo-aware-sc17 4.2 and 5.1.
         """
@@ -135,7 +135,7 @@ class Profile(Section):
 
     @property
     def gpu_slowdowns(self) -> dict[str, float]:
-        """The same on the same GPU; where nobody says that, on the same socket."""
+        """Name of another profile -> slowdown beside it on one GPU; if unknown, on one socket."""
         shared = self.shared_gpu.slowdown_percentage
         return {**self.slowdowns, **{other: value / 100 for other, value in shared.items()}}
 
@@ -146,18 +146,18 @@ class Profile(Section):
 
     @property
     def graph(self) -> Pattern | None:
-        """The pattern that was measured, of as many ranks as there were; None if nobody has measured it."""
+        """Pattern that was measured, with the number of ranks measured; None if not measured."""
         edges = self.communication.edges
         return given_pattern(self.name, edges) if edges else None
 
     @property
     def curve(self) -> tuple[CurvePoint, ...]:
-        """Throughput over the share of SMs, by ascending share; empty if nobody has measured it."""
+        """Throughput over the share of SMs, by ascending share; empty if not measured."""
         return tuple(map(CurvePoint, self.sm_curve.sm_percentage, self.sm_curve.throughput))
 
     @property
     def llc_counters(self) -> Counters | None:
-        """For the off-SM bandwidth model."""
+        """Counters for the off-SM bandwidth model; None if not counted."""
         counters = self.counters
         accesses, hits = (
             counters.llc_accesses_per_kilo_instruction,
@@ -172,18 +172,20 @@ class Profile(Section):
 
     @property
     def missing_demand(self) -> list[str]:
-        """Figures without which nobody can tell whether the job may share a GPU."""
+        """Missing figures that the decision about sharing a GPU needs."""
         resources = self.resources
         figures = {
             "average SM utilization": resources.sm_utilization_percentage,
-            "average memory-bandwidth utilization": resources.memory_bandwidth_utilization_percentage,
+            "average memory-bandwidth utilization": (
+                resources.memory_bandwidth_utilization_percentage
+            ),
             "maximum memory": resources.memory_mib,
         }
         return [name for name, value in figures.items() if value is None]
 
     @property
     def demand(self) -> Demand | None:
-        """What the job uses of one GPU; None while any figure is missing."""
+        """The job's use of one GPU; None while any figure is missing."""
         resources = self.resources
         sm, bandwidth = (
             resources.sm_utilization_percentage,
@@ -206,7 +208,7 @@ class Profile(Section):
 
 
 class Variant(Section):
-    """What a variant of a profile may say: all but what the file is called and stands on."""
+    """A variant of a profile: everything but the file's own name, base, variants and scaling."""
 
     keys: ClassVar[Mapping[str, Key[Any]]]
 
@@ -219,9 +221,9 @@ Variant.keys = {
 
 
 def profile_mistakes(document: Mapping[str, Any]) -> Iterator[FieldError]:
-    """What is wrong with a file as far as that can be told without those that it stands on.
+    """Yield the mistakes in a file that show without reading the profiles it is based on.
 
-    Of the top, of each section and of each variant it is the first mistake.
+    For the top level, each section and each variant only the first mistake is given.
     """
     yield from section_mistakes(document, Profile)
     name = document.get("name")
@@ -242,12 +244,12 @@ def profile_mistakes(document: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def is_askable(name: str) -> bool:
-    """Whether a profile, or a variant of one, can be asked for by this name."""
+    """Return whether a profile or variant of this name can be asked for."""
     return bool(name.strip()) and not set(name) & set("@/") and name.isprintable()
 
 
 def check_profile(document: Mapping[str, Any]) -> None:
-    """Check everything in a file that can be told without those that it stands on.
+    """Check everything in a file that does not depend on the profiles it is based on.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
@@ -257,7 +259,7 @@ def check_profile(document: Mapping[str, Any]) -> None:
 
 
 def is_size(text: str) -> bool:
-    """Whether a text is a plain number above 0, such as 4 or 0.5."""
+    """Return whether a text is a plain number above 0, such as 4 or 0.5."""
     try:
         return text.isascii() and "_" not in text and 0 < float(text) < float("inf")
     except ValueError:
@@ -265,7 +267,7 @@ def is_size(text: str) -> bool:
 
 
 def parse_profile(document: Mapping[str, Any]) -> Profile:
-    """Read a profile from its parsed TOML; the keys are explained in docs/profiles.md.
+    """Build a profile from its parsed TOML; docs/profiles.md explains the keys.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
@@ -277,7 +279,7 @@ def parse_profile(document: Mapping[str, Any]) -> Profile:
 
 
 def check_whole(profile: Profile) -> None:
-    """Check what no key tells by itself.
+    """Check conditions that involve more than one key.
 
     Raises:
         FieldError: two keys contradict each other, or one is missing that another needs.
@@ -316,7 +318,7 @@ def _check_edges(profile: Profile) -> None:
             )
         pairs.add(pair)
     try:
-        profile.graph  # noqa: B018  it is checked when it is made
+        profile.graph  # noqa: B018  the property checks the edges
     except FieldError as problem:
         raise FieldError(
             ("communication", "edges", *problem.path), f"edges: {problem.message}"

@@ -1,4 +1,4 @@
-"""Profiles that gpulaunch writes: a new file, or sections of one that is there."""
+"""Writing of profiles: a new file, or sections of an existing one."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -19,12 +19,12 @@ _FIRST = ("version", "name", "description", "base", "gpus", "command")
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a profile of this user's own can have this name, and a file as well."""
+    """Return whether a user's own profile, and its file, can have this name."""
     return is_askable(name) and bool(name.strip(".")) and not name.endswith(".toml")
 
 
 def is_text(name: str) -> bool:
-    """Whether it can stand in a file of UTF-8; arguments may have bytes that cannot."""
+    """Return whether a name can be encoded as UTF-8; arguments may contain bytes that cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -33,10 +33,10 @@ def is_text(name: str) -> bool:
 
 
 def own_profile_file(name: str) -> str:
-    """Where a profile of this user's own is.
+    """Return the path of a profile of the user's own.
 
     Raises:
-        UsageError: it is no name that one can have.
+        UsageError: the name is not allowed for a profile.
     """
     if "@" in name:
         raise UsageError(
@@ -48,29 +48,28 @@ def own_profile_file(name: str) -> str:
 
 
 def own_profiles() -> str:
-    """The folder of this user's own."""
+    """Return the directory of the user's own profiles."""
     return os.path.join(config_directory(), "profiles")
 
 
 def read_profile_file(path: str) -> dict[str, Any]:
-    """The document of a profile's file as it stands there; empty if there is no such file.
+    """Read a profile file without merging its base; return {} if there is no such file.
 
     Raises:
-        UsageError: it is no profile.
+        UsageError: the file is no profile.
     """
-    text = _text_of(path)
-    return _checked(path, text) if text else {}
+    text = _read_if_there(path)
+    return _parse_checked(path, text) if text else {}
 
 
 def learned_from(path: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a profile says that is to learn: what it knows, and what a new file of it begins with.
+    """Return what a profile file says, and the keys that a new file must begin with.
 
-    A profile of this name that others have written, such as those shipped, is the base of the
-    user's own.
+    A new file is based on an existing profile of the same name, such as a shipped one.
 
     Args:
-        path: of the user's file.
-        name: of the profile.
+        path: path of the user's file.
+        name: name of the profile.
 
     Raises:
         UsageError: the file is no profile.
@@ -83,40 +82,39 @@ def learned_from(path: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def write_sections(path: str, sections: Mapping[str, Any]) -> None:
-    """Write sections of a profile; what else its file says stays.
+    """Write sections of a profile; the rest of the file stays as it is.
 
     Args:
-        path: of the file, which need not be there yet; "-" is stdout.
-        sections: by name: a value, a whole table, or None for what is to go. A new file needs
-            `name`.
+        path: path of the file, which need not exist; "-" is stdout.
+        sections: by name: a value, a whole table, or None to remove it. A new file needs `name`.
 
     Raises:
-        UsageError: the file is there and is no profile.
-        FailedError: it cannot be written.
+        UsageError: the file exists and is no profile.
+        FailedError: the file cannot be written.
     """
-    known = None if path == "-" else _text_of(path)
+    known = None if path == "-" else _read_if_there(path)
     if known:
-        _checked(path, known)
+        _parse_checked(path, known)
         text = changed_text(known, sections)
     else:
         given = {name: value for name, value in sections.items() if value is not None}
         text = document_text(
             {name: given[name] for name in (*(n for n in _FIRST if n in given), *given)}
         )
-    document = _checked(path, text)
-    if "base" not in document:  # else another file has a part of it
+    document = _parse_checked(path, text)
+    if "base" not in document:  # else the rest of it is in another file
         parsed(parse_document(path, text), parse_profile)
     write_text(path, text)
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the lock of this user's profiles: who reads one to change it must not be disturbed.
+    """Hold the lock on the user's profiles, so that none changes between reading and writing it.
 
-    Where there can be no lock, as without a home directory, nobody is kept out.
+    Without a writable directory, such as without a home, there is no lock and no exclusion.
 
     Raises:
-        FailedError: another one has it for longer than that takes.
+        FailedError: another process holds the lock for longer than LOCK_S.
     """
     directory = config_directory()
     with suppress(OSError):
@@ -132,11 +130,11 @@ def alone() -> Iterator[None]:
 
 
 def check_profile_path(path: str) -> None:
-    """Find out before long work whether a profile could be written there.
+    """Check before long work whether a profile could be written to a path.
 
     Raises:
-        UsageError: something else is there, or what is there is no profile.
-        FailedError: it cannot be written.
+        UsageError: there is something other than a profile.
+        FailedError: the file cannot be written.
     """
     if not path or (os.path.exists(path) and not os.path.isfile(path)):
         raise UsageError(f"{printable(path) or 'an empty path'}: a profile is a regular file")
@@ -144,11 +142,11 @@ def check_profile_path(path: str) -> None:
     check_writable(path)
 
 
-def _text_of(path: str) -> str:
+def _read_if_there(path: str) -> str:
     return read_text(path, MAX_FILE_BYTES) if os.path.exists(path) else ""
 
 
-def _checked(path: str, text: str) -> dict[str, Any]:
+def _parse_checked(path: str, text: str) -> dict[str, Any]:
     document = parse_document(path, text)
     if not document.data:
         raise UsageError(f"{path}: there is nothing in it")

@@ -1,6 +1,6 @@
-"""Values -> terminal tables, pictures and JSON documents."""
+"""Terminal tables, pictures and JSON documents of values."""
 
 from gpulaunch.typing import Any
 
 Document = dict[str, Any]
-"""What is printed as JSON."""
+"""A value that is printed as JSON."""

@@ -1,6 +1,6 @@
 """The door to matplotlib: figures in the style of gpulaunch, as SVG documents and PNG files.
 
-Lengths are in pixels of a page at 100 %; in a saved file a pixel is a point.
+Lengths are in pixels of a page at 100 %; in a saved file one pixel is one point.
 """
 
 import logging
@@ -65,7 +65,7 @@ def load_matplotlib(purpose: str = "a picture") -> None:
     Raises:
         FailedError: matplotlib is not installed, or does not start.
     """
-    # It warns that it makes the directory which is removed below.
+    # Matplotlib warns that it makes the directory that is removed below.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     before = os.environ.get("MPLCONFIGDIR")
     try:
@@ -76,8 +76,8 @@ def load_matplotlib(purpose: str = "a picture") -> None:
         raise FailedError(f"{purpose} needs matplotlib: {problem}", hint) from None
     except ValueError as problem:  # MPLBACKEND names no backend
         raise FailedError(f"matplotlib: {problem}") from None
-    # Without a cache that it may write to, matplotlib makes a directory, and removes it at exit:
-    # our commands end by os._exit, which skips that.
+    # Without a cache that it may write to, matplotlib makes a directory, and removes it at exit.
+    # Our commands end by os._exit, which skips that.
     made = os.environ.get("MPLCONFIGDIR")
     if made and made != before:
         rmtree(made, ignore_errors=True)
@@ -99,11 +99,11 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
 
 
 def add_legend(figure: "Figure", colours: Mapping[str, str]) -> None:
-    """Say above all axes of a figure what colours mean.
+    """Add a legend of colours above all axes of a figure.
 
     Args:
         figure: The figure.
-        colours: The colours, each by what it means.
+        colours: The colours by their meaning.
     """
     from matplotlib.patches import Patch
 

@@ -28,15 +28,15 @@ def decision_document(
     command: Sequence[str],
     share: "Share | None" = None,
 ) -> Document:
-    """What --dry-run --json prints.
+    """Return the document that --dry-run --json prints.
 
     Args:
-        request: what was asked.
-        decision: the answer.
-        gpus: granted, in rank order; empty unless granted.
-        environment: what the job would be given.
+        request: the request of the launch.
+        decision: the decision about it.
+        gpus: granted GPUs, in rank order; empty unless granted.
+        environment: variables that the job would get.
         command: argv of the job.
-        share: what its lease would say, if it shares.
+        share: the share in its lease, if it shares.
     """
     grant = decision if isinstance(decision, Grant) else None
     return {
@@ -56,7 +56,7 @@ def decision_document(
         "policy": request.policy.replace("_", "-"),
         "bandwidth_model": request.bandwidth_model,
         "pattern": request.pattern.name.replace("_", "-"),
-        "scores": _scores(grant.placement.scores if grant else None),
+        "scores": _scores_document(grant.placement.scores if grant else None),
         "utility": grant.placement.utility if grant else None,
         "shared": share is not None,
         "sm_percentage": share.sm_percentage if share else None,
@@ -69,26 +69,28 @@ def decision_document(
 
 
 def explanation_document(explanation: "Explanation") -> Document:
-    """What --explain adds to it."""
+    """Return the part of the document that --explain adds."""
     return {
         "why": explanation.reason,
         "candidates": [
-            {"gpus": list(candidate.gpus), "scores": _scores(candidate.scores)}
+            {"gpus": list(candidate.gpus), "scores": _scores_document(candidate.scores)}
             for candidate in explanation.candidates
         ],
         "excluded": [
             {"index": left_out.gpu.index, "name": left_out.gpu.name, "why": printable(left_out.why)}
             for left_out in explanation.excluded
         ],
-        "alternatives": [_alternative(alternative) for alternative in explanation.alternatives],
-        "if_idle": _alternative(explanation.if_idle) if explanation.if_idle else None,
+        "alternatives": [
+            _alternative_document(alternative) for alternative in explanation.alternatives
+        ],
+        "if_idle": _alternative_document(explanation.if_idle) if explanation.if_idle else None,
         "share_groups": [
             {"gpus": gpus, **share_option_document(option)} for option, gpus in explanation.sharing
         ],
     }
 
 
-def _alternative(alternative: "Alternative") -> Document:
+def _alternative_document(alternative: "Alternative") -> Document:
     return {
         "instead": printable(alternative.instead),
         "gpus": list(alternative.gpus),
@@ -97,10 +99,10 @@ def _alternative(alternative: "Alternative") -> Document:
 
 
 def decision_lines(document: Document) -> list[str]:
-    """What --dry-run prints for people."""
+    """Return the lines that --dry-run prints for people."""
     lines = [f"{document['decision']}: {document['reason']}"]
     if document["decision"] == "grant":
-        lines.append(f"gpus: {_by_model(document['gpus'])}")
+        lines.append(f"gpus: {_format_by_model(document['gpus'])}")
         lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
         known = [(name, value) for name, value in document["scores"].items() if value is not None]
         lines += [_score_line(name, value) for name, value in known]
@@ -113,8 +115,11 @@ def decision_lines(document: Document) -> list[str]:
     return lines
 
 
-def _by_model(gpus: Sequence[Document]) -> str:
-    """Such as "0,2,3 (Tesla V100-SXM2-16GB)"; in rank order, so models may come again."""
+def _format_by_model(gpus: Sequence[Document]) -> str:
+    """Return names by model in rank order, such as "0,2,3 (Tesla V100-SXM2-16GB)".
+
+    GPUs of one model that are not adjacent in rank order are listed apart.
+    """
     runs = [
         (model, [gpu["name"] for gpu in run])
         for model, run in groupby(gpus, key=lambda gpu: gpu["model"])
@@ -127,7 +132,7 @@ def _score_line(name: str, value: float) -> str:
     return f"{name.removesuffix('_gb_per_s').replace('_', ' ')}: {value:.4g}{unit}"
 
 
-def _scores(scores: Scores | None) -> dict[str, float | None]:
+def _scores_document(scores: Scores | None) -> dict[str, float | None]:
     def known(value: float | None) -> float | None:
         return None if value is None else round(value, 6)
 

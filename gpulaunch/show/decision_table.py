@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def explanation_table(request: Request, decision: Decision, explanation: Explanation) -> Group:
-    """Who was left out, the best candidates with their scores, why the winner won or what would work instead."""
+    """Return why the decision was made: excluded GPUs, the best candidates, or alternatives."""
     parts: list[Table | Text] = []
     if explanation.excluded:
         table = table_of("left out", "because")
-        for why, gpus in _by_reason(explanation).items():
+        for why, gpus in _gpus_by_reason(explanation).items():
             table.add_row(gpus, cut(why))
         parts += [table, Text()]
     parts += _sharing_parts(request, decision, explanation)
@@ -38,7 +38,7 @@ def explanation_table(request: Request, decision: Decision, explanation: Explana
 def _sharing_parts(
     request: Request, decision: Decision, explanation: Explanation
 ) -> list[Table | Text]:
-    """The share groups that there are, what all would use together there, and whether the job may come."""
+    """Return the share groups with the total use in each, and whether the job may join."""
     if request.sharing is None:
         return []
     columns = ("SM %", "BW %", "memory")
@@ -47,7 +47,9 @@ def _sharing_parts(
     for option, gpus in explanation.sharing:
         sums, mark = option.verdict.sums, ">" if option == chosen else ""
         figures = (figure(sums.sm_percentage), figure(sums.memory_bandwidth_percentage))
-        table.add_row(mark, gpus, *figures, format_size(sums.memory_bytes), _verdict(option))
+        table.add_row(
+            mark, gpus, *figures, format_size(sums.memory_bytes), _describe_verdict(option)
+        )
     parts: list[Table | Text] = [
         Text(f"sharing for {request.sharing.client.objective.name}", "bold")
     ]
@@ -61,7 +63,10 @@ def _sharing_parts(
         optimum = chosen.allotment.optimum
         if len(optimum.sm_percentages) > 1:
             parts.append(
-                Text(f"best for all together would be {_shares(optimum)}: {optimum.reason}", "dim")
+                Text(
+                    f"best for all together would be {_format_shares(optimum)}: {optimum.reason}",
+                    "dim",
+                )
             )
     if chosen and chosen.residents and chosen.prediction:
         stp, antt = chosen.prediction.stp, chosen.prediction.antt
@@ -69,8 +74,8 @@ def _sharing_parts(
     return [*parts, Text()]
 
 
-def _shares(optimum: "Partition") -> str:
-    """Such as "30 % / 70 %", or "50 % each"."""
+def _format_shares(optimum: "Partition") -> str:
+    """Format shares of the SMs, such as "30 % / 70 %", or "50 % each"."""
     percentages = optimum.sm_percentages
     return (
         f"{percentages[0]} % each"
@@ -79,8 +84,8 @@ def _shares(optimum: "Partition") -> str:
     )
 
 
-def _verdict(option: "ShareOption") -> Text:
-    """Whether the job may come, and who is there."""
+def _describe_verdict(option: "ShareOption") -> Text:
+    """Return whether the job may join a group, and the jobs that are in it."""
     verdict = Text(printable(option.refusal or "may come"), "red" if option.refusal else "green")
     for note in () if option.refusal else option.verdict.notes:
         verdict.append(f"; {note}", "yellow")
@@ -91,8 +96,8 @@ def _verdict(option: "ShareOption") -> Text:
     return verdict
 
 
-def _by_reason(explanation: Explanation) -> dict[str, str]:
-    """The GPUs that were left out, as people name them, by the reason that they share."""
+def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
+    """Return the names of excluded GPUs by their common reason."""
     reasons: dict[str, list[Gpu]] = {}
     for left_out in explanation.excluded:
         reasons.setdefault(left_out.why, []).append(left_out.gpu)
@@ -115,7 +120,7 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
     )
     return [
-        Text(f"{_candidates(grant)}, bandwidths in GB/s", "bold"),
+        Text(f"{_count_candidates(grant)}, bandwidths in GB/s", "bold"),
         table,
         Text(explanation.reason),
         *_idle_part(explanation),
@@ -155,7 +160,7 @@ def _alternative_parts(request: Request, explanation: Explanation) -> list[Table
     return [Text("what would be granted now:", "bold"), table]
 
 
-def _candidates(grant: Grant) -> str:
+def _count_candidates(grant: Grant) -> str:
     count = grant.placement.candidates
     if count == 1:
         return "1 candidate"

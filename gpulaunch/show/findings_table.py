@@ -8,7 +8,7 @@ from gpulaunch.show.terminal import Table, Text, table_of
 
 
 def findings_table(findings: Sequence[Document]) -> Table:
-    """What `gpulaunch doctor` found."""
+    """Return the table of the findings of `gpulaunch doctor`."""
     colours = {"ok": "green", "warning": "yellow", "problem": "red"}
     table = table_of("", "part", "found")
     for finding in findings:

@@ -9,7 +9,7 @@ _MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"
 
 
 def measurement_table(comparisons: Sequence[Comparison]) -> Group:
-    """Every measured set beside what the models say, and how far those are off."""
+    """Return every measured set beside the models' figures, and the models' errors."""
     columns = ("measured", "cut", "Eq. 2", "refit")
     table = table_of("GPUs", *columns, "links of its best ring", right=columns)
     for entry in comparisons:

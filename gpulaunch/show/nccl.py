@@ -1,14 +1,14 @@
-"""What an NCCL log tells -> rows for a terminal."""
+"""Lines for a terminal about an NCCL log."""
 
 from gpulaunch.show import Document
 from gpulaunch.show.scan import verdict_lines
 
 
 def nccl_lines(document: Document) -> list[str]:
-    """A function on each line, with the place where it first stands, and below them what follows from all.
+    """Return one line for each function and place, then the conclusion from all of them.
 
     Args:
-        document: from nccl_document.
+        document: the document from nccl_document.
     """
     file = document["calls"][0]["file"]
     rows = [

@@ -1,4 +1,4 @@
-"""A collocation plan -> its JSON document. Whatever is predicted stands under "predicted"."""
+"""The JSON document of a collocation plan; all predictions are under "predicted"."""
 
 from gpulaunch.errors import printable
 from gpulaunch.sharing.plan import (
@@ -15,13 +15,13 @@ from gpulaunch.show import Document
 
 
 def plan_document(plan: Plan, site: PlanSite, gpu_model: str, *, idle_estimated: bool) -> Document:
-    """What `gpulaunch plan --json` prints.
+    """Return the document that `gpulaunch plan --json` prints.
 
     Args:
-        plan: from make_plan.
-        site: that it was made for.
+        plan: the plan from make_plan.
+        site: the site that it was made for.
         gpu_model: name of the GPU model.
-        idle_estimated: nobody gave the idle power.
+        idle_estimated: whether the idle power is an estimate, since none was given.
     """
     objective = site.objective
     return {

@@ -1,4 +1,4 @@
-"""The document of a plan -> a table for a terminal."""
+"""A table for a terminal about the document of a plan."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from gpulaunch.show.terminal import Group, Table, Text, figure, table_of
 
 
 def plan_table(document: Document) -> Group:
-    """What to run together, who runs alone and why, and how to divide the tasks of repeated jobs.
+    """Return what to run together, what alone and why, and how to divide repeated jobs.
 
     Args:
-        document: from plan_document.
+        document: the document from plan_document.
     """
     right = ("GPU", "start", "time", "STP", "ANTT", "energy")
     groups = table_of("group", *right, "jobs (share of SMs)", right=("group", *right))

@@ -4,7 +4,7 @@ from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 
 
 def policy_table() -> str:
-    """Return the table of docs/placement.md: every policy, what it goes by and its source."""
+    """Return the table of docs/placement.md: every policy, what it compares and its source."""
     default_first = sorted(POLICIES, key=lambda name: name != DEFAULT_POLICY)
     lines = ["| policy | compares, or makes | source |", "|---|---|---|"]
     for name in default_first:

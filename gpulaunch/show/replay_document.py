@@ -1,4 +1,4 @@
-"""Replays -> the document of `gpulaunch simulate --json`."""
+"""The document of `gpulaunch simulate --json`."""
 
 from collections.abc import Iterable
 
@@ -9,15 +9,15 @@ from gpulaunch.typing import Any
 
 
 def replays_document(replays: Iterable[Replay]) -> Document:
-    """All of them.
+    """Return the document of all replays.
 
     Args:
-        replays: in the order in which they are to be shown.
+        replays: replays in the order in which they are to be shown.
     """
-    return {"runs": [_run(replay) for replay in replays]}
+    return {"runs": [_run_document(replay) for replay in replays]}
 
 
-def _run(replay: Replay) -> Document:
+def _run_document(replay: Replay) -> Document:
     rules, sensitive = replay.rules, [one for one in replay.jobs if one.sensitive]
     return {
         "policy": rules.policy.replace("_", "-"),
@@ -44,12 +44,12 @@ def _run(replay: Replay) -> Document:
             "slowdown": _quartiles(one.slowdown for one in sensitive),
             "without_nvlink_ring": sum(not one.nvlink_ring for one in sensitive),
         },
-        "jobs": [_job(one) for one in replay.jobs],
+        "jobs": [_job_document(one) for one in replay.jobs],
     }
 
 
 def _quartiles(values: Iterable[float]) -> Document | None:
-    """Least, quartiles, largest and mean; None of no values."""
+    """Return least, quartiles, largest and mean; None without values."""
     found = list(values)
     four = quartiles(found)
     if four is None:
@@ -59,7 +59,7 @@ def _quartiles(values: Iterable[float]) -> Document | None:
     return {**shown, "mean": round(sum(found) / len(found), 6)}
 
 
-def _job(one: ReplayedJob) -> dict[str, Any]:
+def _job_document(one: ReplayedJob) -> dict[str, Any]:
     return {
         "id": one.id,
         "name": one.name,

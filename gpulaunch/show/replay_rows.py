@@ -1,4 +1,4 @@
-"""The document of replays -> words and figures for people: what was replayed, and a row for each policy."""
+"""Words and figures about replays for people: a title, and one row for each policy."""
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
@@ -10,11 +10,11 @@ _QUARTILES = ("min", "p25", "p50", "p75", "max", "mean")
 
 
 class Rows(Record):
-    """A table.
+    """A table of words and figures.
 
     Attributes:
-        columns: names of the first one, which is of text, and of all others, which are of figures.
-        rows: one for each policy; none if there is nothing to tell.
+        columns: names of the first column, which has text, and of the others, which have figures.
+        rows: one row for each policy; empty if there is nothing to show.
     """
 
     columns: tuple[str, ...]
@@ -22,10 +22,10 @@ class Rows(Record):
 
 
 def replayed(document: Document) -> tuple[str, str]:
-    """What was replayed: a title, and a line on how.
+    """Return a title for what was replayed, and a line on how.
 
     Args:
-        document: from replays_document.
+        document: the document from replays_document.
     """
     first = document["runs"][0]
     machines = (
@@ -40,19 +40,17 @@ def replayed(document: Document) -> tuple[str, str]:
 
 KEY = (
     "in use: GPU time that was held; broken: GPU time that was free on a socket where others ran; "
-    "slower: mean "
-    "run time over that alone on the best GPUs; SLO: jobs that ran with less than they need; no "
-    "ring: none over"
-    " NVLinks alone"
+    "slower: mean run time over that alone on the best GPUs; SLO: jobs that ran with less than "
+    "they need; no ring: none over NVLinks alone"
 )
-"""What the columns are."""
+"""The meaning of the columns."""
 
 
 def all_jobs(document: Document) -> Rows:
-    """All jobs of each run, and the machines.
+    """Return the rows about all jobs of each run, and the machines.
 
     Args:
-        document: from replays_document.
+        document: the document from replays_document.
     """
     columns = ("makespan", "jobs/h", "in use", "broken", "wait", "longest", "slower", "SLO")
     rows = (
@@ -73,10 +71,10 @@ def all_jobs(document: Document) -> Rows:
 
 
 def sensitive_jobs(document: Document) -> Rows:
-    """Bandwidth-sensitive jobs of each run that has some.
+    """Return the rows about bandwidth-sensitive jobs, of each run that has some.
 
     Args:
-        document: from replays_document.
+        document: the document from replays_document.
     """
     columns = (*_QUARTILES, "no ring", "slower")
     rows = []

@@ -1,4 +1,4 @@
-"""The document of replays -> a table for a terminal: one line for each policy."""
+"""A table for a terminal about replays: one line for each policy."""
 
 from gpulaunch.show import Document
 from gpulaunch.show.replay_rows import KEY, Rows, all_jobs, replayed, sensitive_jobs
@@ -6,10 +6,10 @@ from gpulaunch.show.terminal import Group, Table, Text, table_of
 
 
 def replays_table(document: Document) -> Group:
-    """All runs side by side: the machine, then the sensitive jobs.
+    """Return the table of all runs: the machine, then the sensitive jobs.
 
     Args:
-        document: from replays_document.
+        document: the document from replays_document.
     """
     title, how = replayed(document)
     sensitive = sensitive_jobs(document)

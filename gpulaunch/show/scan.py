@@ -1,4 +1,4 @@
-"""What a scan found -> its JSON document, and rows for a terminal."""
+"""The results of a scan: their JSON document, and lines for a terminal."""
 
 from gpulaunch.errors import printable
 from gpulaunch.records import as_dict
@@ -9,10 +9,10 @@ _SENSITIVE = {True: "yes", False: "no", None: "unknown"}
 
 
 def scan_document(scan: Scan) -> Document:
-    """What `gpulaunch profile --scan PATH --json` prints.
+    """Return the document that `gpulaunch profile --scan PATH --json` prints.
 
     Args:
-        scan: from scan_sources.
+        scan: the result of scan_sources.
     """
     return {
         "calls": [as_dict(call) | {"file": printable(call.file)} for call in scan.calls],
@@ -26,14 +26,15 @@ def scan_document(scan: Scan) -> Document:
 
 
 def scan_lines(document: Document) -> list[str]:
-    """A call on each line, as compilers write places, and below them what follows from all.
+    """Return one line for each call, with its place as compilers write it, then the conclusion.
 
     Args:
-        document: from scan_document.
+        document: the document from scan_document.
 
     Example:
-        >>> scan_lines({"calls": [{"file": "a.py", "line": 2, "api": "jax.lax.psum", "pattern": "ring"}],
-        ...     "pattern": "ring", "sensitive": None, "confidence": "certain", "reasons": [], "files": 1})[0]
+        >>> call = {"file": "a.py", "line": 2, "api": "jax.lax.psum", "pattern": "ring"}
+        >>> found = {"calls": [call], "files": 1, "pattern": "ring", "sensitive": None}
+        >>> scan_lines(found | {"confidence": "certain", "reasons": []})[0]
         'a.py:2  jax.lax.psum  ring'
     """
     places = [
@@ -52,11 +53,11 @@ def scan_lines(document: Document) -> list[str]:
 
 
 def verdict_lines(document: Document, of_what: str) -> list[str]:
-    """What follows from all that was found.
+    """Return the lines about the conclusion from everything that was found.
 
     Args:
-        document: with pattern, sensitive, confidence and reasons.
-        of_what: what stands behind the pattern.
+        document: document with pattern, sensitive, confidence and reasons.
+        of_what: evidence for the pattern.
     """
     return [
         f"pattern:    {document['pattern']} ({of_what})",

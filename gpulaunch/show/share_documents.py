@@ -1,4 +1,4 @@
-"""Values of sharing -> their part of the JSON documents, and plain lines made of them."""
+"""The parts of JSON documents that are about sharing, and plain lines from them."""
 
 from gpulaunch.decide.decide import Grant
 from gpulaunch.decide.request import Request
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def sharing_document(request: Request, grant: Grant | None) -> Document | None:
-    """With whom the GPUs are shared, or will be, and what speaks for and against it; None if nobody asked for it."""
+    """Return with which jobs the GPUs are shared, and why; None if sharing was not asked for."""
     if request.exclusive_reason:
         return {"residents": [], "own_because": request.exclusive_reason}
     if request.sharing is None or grant is None:
@@ -25,7 +25,7 @@ def sharing_document(request: Request, grant: Grant | None) -> Document | None:
 
 
 def share_option_document(option: "ShareOption") -> Document:
-    """What becomes of some GPUs if a job comes to share them."""
+    """Return the predicted state of some GPUs if a job comes to share them."""
     sums, allotment = option.verdict.sums, option.allotment
     return {
         "uuids": list(option.group),
@@ -56,7 +56,7 @@ def share_option_document(option: "ShareOption") -> Document:
 
 
 def sharing_lines(document: Document) -> list[str]:
-    """With whom the GPUs of a decision are shared, for people."""
+    """Return lines for people about the jobs with which a decision shares the GPUs."""
     sharing = document["sharing"]
     if sharing is None:
         return []

@@ -27,35 +27,28 @@ def status_document(
     stopped: Collection[str] = (),
     standings: Mapping[str, Standing] | None = None,
 ) -> Document:
-    """What `gpulaunch status --json` prints: the whole table of one machine.
+    """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
     Args:
         topology: the machine.
-        leases: live ones.
-        outside: GPUs at work; those under a lease are explained by it.
-        user_name: login name of a user id.
-        tickets: live ones, in the order of the queue.
-        left_over: pids that still hold a lease whose launcher and job have ended, by its id.
-        stopped: ids of tickets whose launcher was stopped, so that it lets others pass.
-        standings: what is known of a lease's containers, by its id.
+        leases: live leases.
+        outside: GPUs in use; a lease explains the use of those under it.
+        user_name: returns the login name of a user id.
+        tickets: live tickets, in the order of the queue.
+        left_over: pids that still hold a lease whose launcher and job have ended, by lease id.
+        stopped: ids of tickets whose launcher is stopped, so that others pass it.
+        standings: known states of the leases' containers, by lease id.
     """
     used = {use.uuid: use.who for use in outside}
     gpus = []
     for gpu in topology.gpus:
-        own = (
-            {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}
-        )  # a card may have been split while it was leased
+        # A card may have been split into MIG instances while it was leased.
+        own = {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}
         holders = [lease for lease in leases if own.intersection(lease.uuids)]
-        shared = any(lease.share for lease in holders)
-        state = (
-            "shared"
-            if shared
-            else "leased"
-            if holders
-            else "outside"
-            if gpu.uuid in used
-            else "free"
-        )
+        if holders:
+            state = "shared" if any(lease.share for lease in holders) else "leased"
+        else:
+            state = "outside" if gpu.uuid in used else "free"
         gpus.append(
             {
                 "index": gpu.index,
@@ -149,20 +142,22 @@ def waiting_lines(
     user_name: Callable[[int], str],
     now: datetime,
 ) -> list[str]:
-    """Who is in the way: "alice has GPUs 0,2-3 (vgg16 for 5 min)", "earlier in the queue: bob for 8 GPUs".
+    """Return what a waiting launch waits for.
+
+    Examples: "alice has GPUs 0,2-3 (vgg16 for 5 min)", "earlier in the queue: bob for 8 GPUs".
 
     Args:
         topology: the machine.
-        leases: live ones on it; those inside others are not counted twice.
-        tickets: earlier ones.
-        user_name: login name of a user id.
-        now: aware; durations are counted up to it.
+        leases: live leases on it; those inside others are not counted twice.
+        tickets: earlier tickets.
+        user_name: returns the login name of a user id.
+        now: an aware time, up to which durations are counted.
     """
     lines = []
     for user_id in sorted({lease.user_id for lease in leases}):
         own = [lease for lease in leases if lease.user_id == user_id and not lease.ancestors]
         uuids = {uuid for lease in own for uuid in lease.uuids}
-        jobs = ", ".join(f"{_job_name(lease)} for {age(lease.started_at, now)}" for lease in own)
+        jobs = ", ".join(f"{_name_job(lease)} for {age(lease.started_at, now)}" for lease in own)
         if own:
             gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in uuids)
             lines.append(f"{user_name(user_id)} has {gpus} ({jobs})")
@@ -174,13 +169,17 @@ def waiting_lines(
     return lines
 
 
-def _job_name(lease: Lease) -> str:
-    program = lease.command[0].rpartition("/")[2] if lease.command else "?"  # another user wrote it
+def _name_job(lease: Lease) -> str:
+    # Another user wrote the record, so the command may be empty.
+    program = lease.command[0].rpartition("/")[2] if lease.command else "?"
     return printable(lease.name or lease.profile or program)
 
 
 def age(since: str, now: datetime) -> str:
-    """How long ago a record's time was; another user wrote it, so it may be the 31st of February."""
+    """Return how long ago a record's time was, or "?" if its text is no valid time.
+
+    Another user wrote the record, so the date may be the 31st of February.
+    """
     try:
         return format_duration(int((now - datetime.fromisoformat(since)).total_seconds()))
     except ValueError:

@@ -13,11 +13,11 @@ from gpulaunch.show.terminal import Group, Table, Text, cut, table_of
 
 
 def status_table(document: Document, now: datetime) -> Group:
-    """Who has what, since when, doing what.
+    """Return the table of leases and the queue: user, GPUs, time and command.
 
     Args:
-        document: from status_document.
-        now: aware; durations are counted up to it.
+        document: the document from status_document.
+        now: an aware time, up to which durations are counted.
     """
     gpus = document["gpus"]
     free = [gpu for gpu in gpus if gpu["free"]]
@@ -64,14 +64,14 @@ def status_table(document: Document, now: datetime) -> Group:
         for gpu in gpus
         if gpu["state"] == "outside"
     ]
-    lines.append(Text(f"free: {_names(free) or 'none'}", "green" if free else "yellow"))
+    lines.append(Text(f"free: {_format_names(free) or 'none'}", "green" if free else "yellow"))
     title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
     models = {gpu["model"] for gpu in gpus}
     return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
 
 
 def _container_note(lease: Document) -> str:
-    """Why a lease stays whose container does not run, or cannot be asked about."""
+    """Return why a lease stays whose container does not run, or whose engine does not answer."""
     if lease["container_problem"]:
         return (
             f"lease {lease['id']} stays until its engine tells of its container: "
@@ -90,8 +90,8 @@ def _container_note(lease: Document) -> str:
     return f"{note}is {printable(lease['container_state'])}"
 
 
-def _names(gpus: Sequence[Document]) -> str:
-    """Ranges of whole GPUs, then MIG instances."""
+def _format_names(gpus: Sequence[Document]) -> str:
+    """Return the names of GPUs: ranges of whole GPUs, then MIG instances."""
     whole = frozenset(gpu["index"] for gpu in gpus if gpu["name"] == str(gpu["index"]))
     return ",".join(
         filter(
@@ -103,9 +103,8 @@ def _names(gpus: Sequence[Document]) -> str:
 
 def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     profile = printable(lease["profile"] or "")
-    if (
-        lease["assumed"] and len(lease["gpus"]) > 1
-    ):  # a GPU alone has no traffic that could be assumed
+    # A single GPU has no traffic that could be assumed.
+    if lease["assumed"] and len(lease["gpus"]) > 1:
         profile = f"{profile} (assumed)" if profile else "assumed"
     gpus = ",".join("?" if name is None else name for name in lease["gpu_names"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
@@ -117,7 +116,7 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
         since,
         lease["id"],
         Text(profile),
-        cut(inside + _doing(lease)),
+        cut(inside + _describe_job(lease)),
     ]
 
 
@@ -140,11 +139,11 @@ def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
         since,
         ticket["id"],
         Text(profile),
-        cut(stopped + _doing(ticket)),
+        cut(stopped + _describe_job(ticket)),
     ]
 
 
-def _doing(record: Document) -> str:
+def _describe_job(record: Document) -> str:
     return record["name"] or " ".join(map(_quoted, record["command"]))
 
 

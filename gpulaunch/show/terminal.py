@@ -25,17 +25,17 @@ __all__ = [
     "table_of",
 ]
 
-_LEAST = 14  # columns of the last one: then the others have to give way
-_UNCUT = 4096  # columns: a pipe has no edge to fit to
+_LEAST = 14  # columns of the last column, below which the others have to give way
+_UNCUT = 4096  # columns: a pipe has no edge to fit into
 _BAR = 24  # columns of a progress bar
 
 
 def draw(table: RenderableType, stream: TextIO | None) -> None:
-    """Write a table to a terminal, as wide as that is and in its colours, or uncut and plain to anything else.
+    """Print a table: fitted and coloured on a terminal, uncut and plain anywhere else.
 
     Args:
-        table: what the functions below return.
-        stream: None draws nothing.
+        table: a value that the functions below return.
+        stream: the stream to write to; nothing is drawn on None.
     """
     if stream is not None:
         Console(
@@ -44,7 +44,7 @@ def draw(table: RenderableType, stream: TextIO | None) -> None:
 
 
 def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
-    """A table whose last column alone gives way when the terminal is narrow."""
+    """Return a table in which only the last column shrinks when the terminal is narrow."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
@@ -61,21 +61,21 @@ def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def cut(text: str) -> Text:
-    """A cell of the last column: one line, cut where the terminal ends."""
+    """Return a cell of the last column: one line, cut where the terminal ends."""
     return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
 
 def figure(value: float | None) -> str:
-    """A number in four digits, or whole from 1,000 on; "-" where there is none."""
+    """Return a number with four digits, or whole from 1,000 on; "-" for None."""
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def bar(share: float, columns: int, *, plain: bool) -> Text:
-    """Return a bar of so many columns; it is empty for a share of 0 only.
+    """Return a bar of this many columns; it is empty only for a share of 0.
 
     Args:
-        share: that is filled, 0 to 1.
-        columns: of all of it.
+        share: filled share, 0 to 1.
+        columns: length of the whole bar.
         plain: draw with ASCII only.
 
     Example:
@@ -88,27 +88,29 @@ def bar(share: float, columns: int, *, plain: bool) -> Text:
 
 
 class Fitted:
-    """Lines that depend on how wide the terminal is, without blanks at their ends.
+    """Lines that depend on the width of the terminal, without trailing blanks.
 
     Args:
-        lines: makes them, of the columns that there are and of whether only ASCII can be printed.
+        lines: makes the lines from the number of columns and whether only ASCII can be printed.
     """
 
     def __init__(self, lines: Callable[[int, bool], Iterable[Text]]) -> None:
         self._lines = lines
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        """What rich asks for when it prints."""
+        """Yield the lines, as rich asks for them when it prints."""
         for line in self._lines(options.max_width, options.ascii_only):
             line.rstrip()
             yield line
 
 
 class ProgressLine:
-    """One line at a terminal, drawn over itself until it is taken away; whoever is killed leaves nothing hidden behind.
+    """One line at a terminal that is redrawn in place, and cleared at the end.
+
+    It hides nothing on the terminal, so that a killed process leaves nothing hidden behind.
 
     Args:
-        stream: of the terminal.
+        stream: stream of the terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -117,15 +119,15 @@ class ProgressLine:
 
     @property
     def possible(self) -> bool:
-        """Whether this is a terminal on which a line can be drawn over."""
+        """True if this is a terminal on which a line can be redrawn."""
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
     def draw(self, share: float, text: str) -> None:
-        """Show how much is done.
+        """Draw the line with the share that is done.
 
         Args:
-            share: of all, 0 to 1.
-            text: beside the bar; it is cut where the terminal ends.
+            share: share that is done, 0 to 1.
+            text: text beside the bar; it is cut where the terminal ends.
         """
         line = bar(share, _BAR, plain=self._console.options.ascii_only)
         line.append(f" {printable(text)}")
@@ -135,7 +137,7 @@ class ProgressLine:
         self._drawn = True
 
     def clear(self) -> None:
-        """Take it away."""
+        """Remove the line."""
         if self._drawn:
             self._console.control(
                 Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))

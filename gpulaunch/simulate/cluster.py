@@ -1,7 +1,7 @@
-"""Machines of one kind, and the GPUs that a job gets on them.
+"""Identical machines, and the GPUs that a job gets on them.
 
-Machines in the same state are interchangeable, so a decision is made once for each state that there
-is, not for each machine; and what was decided for a state once is remembered.
+Machines in the same state are interchangeable, so a decision is made once for each state, not for
+each machine, and is remembered.
 """
 # pure: decides on plain values
 
@@ -24,8 +24,9 @@ from gpulaunch.simulate.simulated_leases import lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
 
 State = frozenset[object] | tuple[object, ...]
-"""The leases of a machine, as far as they matter: how many there are of each, or in the order in
-which they began.
+"""The leases of a machine, as far as they matter to decisions.
+
+It is how many there are of each kind, or the leases in the order of their beginning.
 """
 
 
@@ -33,8 +34,8 @@ class Ahead:
     """Earlier requests that wait.
 
     Attributes:
-        tickets: in their order.
-        summary: what decisions depend on of them.
+        tickets: tickets in their order.
+        summary: the facts about them that decisions depend on.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Ahead:
         self.summary: frozenset[tuple[object, ...]] = frozenset()
 
     def add(self, ticket: Ticket, clock_s: float) -> None:
-        """One more, the last."""
+        """Add one more ticket at the end."""
         self.tickets.append(ticket)
         self.summary |= {
             (ticket.uuids, ticket.gpus, ticket.choosy, clock_s < ticket.passable_until_s)
@@ -50,13 +51,13 @@ class Ahead:
 
 
 class Found(Record):
-    """GPUs for a job on machines in one state.
+    """The GPUs for a job on machines in one state.
 
     Attributes:
-        gpus: indices, in rank order.
-        lease: what it would hold, but for its id and name.
-        worth: by which machines are compared, more is better.
-        utility: to the job, by the policies that know one.
+        gpus: indices of the GPUs, in rank order.
+        lease: lease that the job would hold, without id and name.
+        worth: figures by which machines are compared; larger is better.
+        utility: utility to the job, if the policy knows one.
     """
 
     gpus: tuple[int, ...]
@@ -66,15 +67,15 @@ class Found(Record):
 
 
 class Remembered:
-    """Decisions made before, on machines of one kind, for one or several simulations to share.
+    """Earlier decisions on identical machines, for one or several simulations to share.
 
     Args:
-        topology: of the machines.
+        topology: topology of the machines.
 
     Attributes:
-        kinds: a number for each request that is like no other.
+        kinds: a number for each kind of request.
         found: decisions by kind, earlier requests and state.
-        utilities: of GPUs, by kind and state.
+        utilities: utilities of GPUs, by kind and state.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -93,9 +94,9 @@ class Node:
     """One machine.
 
     Attributes:
-        leases: of the jobs that run on it, by id.
-        state: of these.
-        free: how many GPUs nobody holds.
+        leases: leases of the jobs that run on it, by id.
+        state: state of these leases.
+        free: number of GPUs without a lease.
     """
 
     def __init__(self, gpus: int) -> None:
@@ -105,13 +106,13 @@ class Node:
 
 
 class Cluster:
-    """Machines of one kind.
+    """Identical machines.
 
     Args:
-        topology: each of them.
-        count: how many.
-        requests: what all jobs ask that will come.
-        remembered: decisions on such machines.
+        topology: topology of each of them.
+        count: number of machines.
+        requests: requests of all jobs that will come.
+        remembered: earlier decisions on such machines.
     """
 
     def __init__(
@@ -126,9 +127,9 @@ class Cluster:
         self.sharing = any(request.sharing for request in requests)
         self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
         gpus = len(topology.gpus)
-        self._by_free: list[dict[State, list[int]]] = [
-            {} for _ in range(gpus + 1)
-        ]  # heaps; who has left is still there
+        # Heaps of machines by number of free GPUs and by state; a heap may still contain machines
+        # that have left its state.
+        self._by_free: list[dict[State, list[int]]] = [{} for _ in range(gpus + 1)]
         self._by_free[gpus][()] = list(range(count))
         self._remembered = remembered
         fabric = Fabric(topology)
@@ -137,11 +138,11 @@ class Cluster:
         self._position = position
 
     def kind_of(self, request: Request) -> int:
-        """Return a number that requests share which differ only in their least utility."""
+        """Return a number that is equal for requests that differ only in their least utility."""
         like = replace(
             request, utility=replace(request.utility, least=0.0), name=self._name_of(request)
         )
-        same = repr((request.is_choosy, like))  # by which others may pass it, and it others
+        same = repr((request.is_choosy, like))  # decides whether others may pass it, and it others
         kinds = self._remembered.kinds
         return kinds.setdefault(same, len(kinds))
 
@@ -149,37 +150,39 @@ class Cluster:
         return request.name if self._names else None
 
     def refusal(self, request: Request) -> str | None:
-        """Why a job can never run on these machines; None if it can."""
+        """Return why a job can never run on these machines; None if it can."""
         decision = decide(request, Situation(self.topology))
         return decision.reason if isinstance(decision, Refuse) else None
 
     def admitted(self, request: Request) -> tuple[str, ...]:
-        """UUIDs of the GPUs of a machine that would do."""
+        """Return the UUIDs of the GPUs of a machine that the request admits."""
         return tuple(gpu.uuid for gpu in admitted_gpus(request, self.topology))
 
     def find(self, job: Job, kind: int, ahead: Ahead, clock_s: float) -> tuple[int, Found] | None:
-        """Return the best machine for a job now, with its GPUs there; None if it has to wait.
+        """Return the best machine for a job now, with its GPUs there; None if the job has to wait.
 
         Args:
-            job: to place.
-            kind: of its request.
+            job: job to place.
+            kind: kind of its request.
             ahead: earlier requests that wait.
-            clock_s: now.
+            clock_s: the present time in seconds.
         """
         best: tuple[tuple[float, ...], int, Found] | None = None
-        least = 0 if self.sharing else job.request.gpus or 0  # who shares needs no free GPU
+        least = 0 if self.sharing else job.request.gpus or 0  # a job that shares needs no free GPU
         for alike in self._by_free[least:]:
             for state in list(alike):
                 number = self._lowest(alike, state)
                 if number is None:
                     continue
-                found = self._found(job, (kind, ahead.summary, state), number, ahead, clock_s)
+                found = self._find_in_state(
+                    job, (kind, ahead.summary, state), number, ahead, clock_s
+                )
                 if found and (best is None or (found.worth, -number) > (best[0], -best[1])):
                     best = found.worth, number, found
         return best and (best[1], best[2])
 
     def most_free(self) -> int:
-        """GPUs that are free on the machine that has most of them."""
+        """Return the largest number of free GPUs on one machine."""
         for free in reversed(range(len(self._by_free))):
             alike = self._by_free[free]
             if any(self._lowest(alike, state) is not None for state in list(alike)):
@@ -187,7 +190,7 @@ class Cluster:
         return 0
 
     def _lowest(self, alike: dict[State, list[int]], state: State) -> int | None:
-        """Return the first machine in a state; None if none is any more."""
+        """Return the first machine in a state, or None."""
         heap = alike[state]
         while heap and self.nodes[heap[0]].state != state:
             heappop(heap)
@@ -196,7 +199,7 @@ class Cluster:
             return None
         return heap[0]
 
-    def _found(
+    def _find_in_state(
         self, job: Job, key: object, number: int, ahead: Ahead, clock_s: float
     ) -> Found | None:
         memory = self._remembered.found.get(key)
@@ -210,17 +213,17 @@ class Cluster:
             decision = decide(
                 job.request, Situation(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s)
             )
-            found = self._as_found(job, decision, leases) if isinstance(decision, Grant) else None
+            found = self._found_of(job, decision, leases) if isinstance(decision, Grant) else None
             memory.keep(least, found, patient=patient)
         return found
 
-    def _as_found(self, job: Job, grant: Grant, leases: Sequence[Lease]) -> Found:
+    def _found_of(self, job: Job, grant: Grant, leases: Sequence[Lease]) -> Found:
         gpus = grant.placement.gpus
         lease = lease_of(job, grant, tuple(self._uuid[gpu] for gpu in gpus))
         return Found(gpus, lease, self._worth(job.request, grant, leases), grant.placement.utility)
 
     def utility(self, job: Job, kind: int, number: int, found: Found) -> float:
-        """Return the utility of GPUs to a job that is about to start there, by whatever policy."""
+        """Return the utility of GPUs to a job that is about to start there, under any policy."""
         if found.utility is not None:
             return found.utility
         node = self.nodes[number]
@@ -238,7 +241,7 @@ class Cluster:
         return utilities[key]
 
     def _worth(self, request: Request, grant: Grant, leases: Sequence[Lease]) -> tuple[float, ...]:
-        """Return the figures by which the policy of a request compares this machine with others."""
+        """Return the figures by which the request's policy compares this machine with others."""
         names = POLICIES[request.policy].compares_machines_by
         if names == ():
             return ()
@@ -252,10 +255,10 @@ class Cluster:
     def _machine_figure(
         self, name: MachineFigure, placement: Placement, free: Sequence[int]
     ) -> float:
-        """Return one figure of a placement on a machine; of two machines the larger one wins.
+        """Return one figure of a placement on a machine; of two machines the larger figure wins.
 
-        Of preserved bandwidth it is what is lost, not what is left: that would always make the
-        largest machine the best.
+        For preserved bandwidth it is the bandwidth lost, not the one left: that would always favour
+        the largest machine.
         """
         if name == "fewest_free_gpus":
             return -float(len(free))
@@ -273,20 +276,20 @@ class Cluster:
         return sum(weight[a][b] for i, a in enumerate(places) for b in places[:i])
 
     def start(self, number: int, lease: Lease) -> None:
-        """Let a job have its GPUs on a machine."""
+        """Give a job its GPUs on a machine."""
         node = self.nodes[number]
         for other in node.leases.values():
             together = lease.share and other.share and lease.share.group == other.share.group
-            assert together or set(lease.uuids).isdisjoint(other.uuids), (lease, other)  # noqa: S101  decide()'s word
+            assert together or set(lease.uuids).isdisjoint(other.uuids), (lease, other)  # noqa: S101  decide() guarantees this
         node.leases[lease.id] = lease
-        self._changed(number)
+        self._update_state(number)
 
     def end(self, number: int, lease: Lease) -> None:
         """Free the GPUs of a job on a machine."""
         del self.nodes[number].leases[lease.id]
-        self._changed(number)
+        self._update_state(number)
 
-    def _changed(self, number: int) -> None:
+    def _update_state(self, number: int) -> None:
         node = self.nodes[number]
         held = {uuid for lease in node.leases.values() for uuid in lease.uuids}
         node.free = len(self.topology.gpus) - len(held)
@@ -299,7 +302,7 @@ class Cluster:
 
 
 class _Memory:
-    """Decisions for one kind of request in one state, by the least utility that was asked.
+    """Decisions for one kind of request in one state, by the least utility asked for.
 
     GPUs whose utility passes a threshold are also granted under any lower threshold down to the one
     that they were found for; a job that waits under a threshold waits under any higher one.
@@ -321,7 +324,7 @@ class _Memory:
         return False, None
 
     def keep(self, least: float, found: Found | None, *, patient: bool) -> None:
-        """Remember a decision, of a policy that waits for utility or not."""
+        """Remember a decision, by a policy that waits for utility or not."""
         if found is None:
             self.waits_from = min(self.waits_from, least)
         else:

@@ -21,20 +21,20 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulaunch.leases.ticket import Ticket
 
-_NONE = -1  # number of no event
-_DIGITS = 9  # of a time: two that differ by rounding only are the same
+_NONE = -1  # number for no event
+_DIGITS = 9  # of a time: two that differ only by rounding are the same
 
 
 class ImpossibleJobError(UsageError):
-    """A job can never run on the machines that it is simulated on.
+    """A job can never run on the machines of the simulation.
 
     Args:
-        job: which.
-        reason: why not.
+        job: the job.
+        reason: the reason.
 
     Attributes:
-        job_id: its place in the trace.
-        reason: as given.
+        job_id: place of the job in the trace.
+        reason: the reason.
     """
 
     def __init__(self, job: Job, reason: str) -> None:
@@ -43,21 +43,21 @@ class ImpossibleJobError(UsageError):
 
 
 class Rules(Record):
-    """Rules of a replay.
+    """The rules of a replay.
 
     Attributes:
         policy: name of the placement policy.
-        model: name of the bandwidth model that it goes by.
-        machines: how many.
-        passable_s: how long smaller jobs may pass one that waits (backfill); 0: first in, first
-            out.
-        time_models: names of the models of time_model; none for fixed times.
-        lasting: a job stays as slow as its worst neighbours have made it; else it speeds up again.
-        tick_s: the scheduler acts only at multiples of this, and starts no job in the step that
-            sees another end, as the published simulator of topo-aware-sc17 does; 0: it acts at
-            once.
+        model: name of the bandwidth model that it uses.
+        machines: number of machines.
+        passable_s: how long smaller jobs may pass one that waits (backfill), in seconds; 0: first
+            in, first out.
+        time_models: names of models in time_model; () for fixed times.
+        lasting: whether a job stays as slow as its worst neighbours made it; else it speeds up
+            again.
+        tick_s: period of the scheduler in seconds; it starts no job in a step in which another
+            ends, like the published simulator of topo-aware-sc17; 0: it acts at once.
         yardstick: name of the bandwidth model by which placements are reported, whatever the policy
-            goes by.
+            uses.
     """
 
     policy: str
@@ -71,17 +71,17 @@ class Rules(Record):
 
 
 class Stay(Record):
-    """A job that has run.
+    """The stay of a job on its GPUs.
 
     Attributes:
-        job: which.
+        job: the job.
         machine: number of the machine, from 0.
-        gpus: indices, in rank order.
-        started_s: when, from the beginning of the trace.
-        ended_s: likewise.
-        utility: to the job, 0 to 1, when it started (topo-aware-sc17 Eq. 2); None if nobody asked
-            for one.
-        place: in the order of starts, from 0.
+        gpus: indices of its GPUs, in rank order.
+        started_s: start, in seconds from the beginning of the trace.
+        ended_s: end, in seconds from the beginning of the trace.
+        utility: utility to the job, 0 to 1, at its start (topo-aware-sc17 Eq. 2); None if none was
+            asked for.
+        place: place in the order of starts, from 0.
     """
 
     job: Job
@@ -94,14 +94,14 @@ class Stay(Record):
 
 
 class Moment(Record):
-    """All that is so at one time, after everything that happens then.
+    """The state of a simulation at one time, after all events of that time.
 
     Attributes:
-        time_s: when.
-        waiting: how many jobs wait.
-        running: how many run.
-        ended: how many have.
-        cluster: who has what.
+        time_s: the time in seconds.
+        waiting: number of waiting jobs.
+        running: number of running jobs.
+        ended: number of ended jobs.
+        cluster: machines with their leases.
     """
 
     time_s: float
@@ -112,12 +112,12 @@ class Moment(Record):
 
 
 class _Running:
-    """A job that runs.
+    """A running job.
 
     Attributes:
-        left_s: what is left of its time at its best.
-        slowdown: at the moment.
-        since_s: when these two were so.
+        left_s: remaining time in seconds at its best speed.
+        slowdown: present slowdown.
+        since_s: time at which these two were set.
         event: number of the event that ends it; any other is out of date.
     """
 
@@ -160,17 +160,17 @@ def simulate(
     watch: Callable[[Moment], None] = lambda _: None,
     remembered: Remembered | None = None,
 ) -> list[Stay]:
-    """Replay jobs.
+    """Replay jobs on machines.
 
     Args:
-        topology: the machine, or one of several that are alike.
-        jobs: in any order of arrival; ids are their places.
-        rules: how.
-        watch: told after everything that happens at one time.
-        remembered: what other simulations of the same machine have decided.
+        topology: the machine, or each of several identical ones.
+        jobs: jobs in any order of arrival; ids are their places.
+        rules: rules of the replay.
+        watch: called after all events of one time.
+        remembered: decisions of other simulations of this machine.
 
     Returns:
-        Every job, in the order of starts.
+        The stays of all jobs, in the order of starts.
 
     Raises:
         ImpossibleJobError: a job can never run there.
@@ -212,28 +212,28 @@ class _Simulation:
         self._gpus = len(topology.gpus)
 
     def run(self) -> list[Stay]:
-        self._check()
+        self._refuse_impossible()
         for job in sorted(self._jobs, key=lambda job: (job.arrival_s, job.id)):
-            self._put(job.arrival_s, job)
+            self._add_event(job.arrival_s, job)
         while self._events:
-            self._turn()
-        self._conserve()
+            self._process_time()
+        self._check_conservation()
         return sorted(self._done, key=lambda stay: stay.place)
 
-    def _conserve(self) -> None:
-        """Check that all jobs have ended, each once, and that all GPUs are free again."""
+    def _check_conservation(self) -> None:
+        """Check that every job has ended once, and that all GPUs are free again."""
         ended = sorted(stay.job.id for stay in self._done)
         free = sum(node.free for node in self._cluster.nodes)
-        # _check has seen them run
+        # _refuse_impossible has found that all of them can run.
         assert not self._queue, "jobs wait, and nothing will happen any more"  # noqa: S101
         assert ended == sorted(job.id for job in self._jobs), ended  # noqa: S101
         assert free == self._gpus * len(self._cluster.nodes), free  # noqa: S101
 
-    def _check(self) -> None:
-        """Let no job into the queue that would stay there for ever.
+    def _refuse_impossible(self) -> None:
+        """Refuse jobs that would wait for ever.
 
-        Of jobs that differ in their least utility alone the most demanding one is asked first:
-        where that can run, all can.
+        Of jobs that differ only in their least utility the most demanding one is tried first: if it
+        can run, all can.
         """
         same: dict[int, list[Job]] = {}
         for job, kind in zip(self._jobs, self._kind, strict=True):
@@ -246,16 +246,16 @@ class _Simulation:
                     if reason := self._cluster.refusal(job.request):
                         raise ImpossibleJobError(job, reason)
 
-    def _put(self, time_s: float, about: Job | _Running | None) -> int:
-        """Something comes, ends, or (None) is worth another look; returns its number."""
+    def _add_event(self, time_s: float, about: Job | _Running | None) -> int:
+        """Add an event: a job arrives or ends, or (None) the queue is tried; return its number."""
         tick = self._rules.tick_s
         time_s = ceil(round(time_s / tick, _DIGITS)) * tick if tick else time_s
         self._numbers += 1
         heappush(self._events, (round(time_s, _DIGITS), self._numbers, about))
         return self._numbers
 
-    def _turn(self) -> None:
-        """Everything that happens at one time."""
+    def _process_time(self) -> None:
+        """Process all events of one time."""
         now = self._events[0][0]
         ends: list[_Running] = []
         while self._events and self._events[0][0] == now:
@@ -272,7 +272,7 @@ class _Simulation:
             self._start_some(now)
             self._end(ends, now)
             if ends and self._queue:
-                self._put(now + self._rules.tick_s, None)
+                self._add_event(now + self._rules.tick_s, None)
         else:
             self._end(ends, now)
             self._start_some(now)
@@ -288,20 +288,20 @@ class _Simulation:
 
     def _end(self, ends: Sequence[_Running], now: float) -> None:
         for one in ends:
-            one.event = _NONE  # also one that was put off by company that came in the same look
+            one.event = _NONE  # also of one whose end was put off by a new neighbour in this step
             self._cluster.end(one.machine, one.lease)
             del self._running[one.machine][one.lease.id]
             self._done.append(
                 Stay(one.job, one.machine, one.gpus, one.started_s, now, one.utility, one.place)
             )
         for machine in dict.fromkeys(one.machine for one in ends):
-            self._company_changed(machine, now)
+            self._update_slowdowns(machine, now)
 
     def _start_some(self, now: float) -> None:
-        """Start whom the queue and decide() let start, in the order of the queue.
+        """Start the jobs that the queue and decide() let start, in the order of the queue.
 
-        Who asks the same as somebody who was sent back may not pass him; but where GPUs are shared,
-        he may join others.
+        A job of the same kind as one that was sent back may not pass it; but where GPUs are shared,
+        it may join others.
         """
         sharing = self._cluster.sharing
         ahead, left = Ahead(), []
@@ -336,17 +336,17 @@ class _Simulation:
         self._cluster.start(machine, lease)
         self._running.setdefault(machine, {})[lease.id] = one
         if self._times.depends_on_company:
-            self._company_changed(machine, now)
+            self._update_slowdowns(machine, now)
         else:
             self._set_slowdown(one, now)
 
-    def _company_changed(self, machine: int, now: float) -> None:
+    def _update_slowdowns(self, machine: int, now: float) -> None:
         if self._times.depends_on_company:
             for one in self._running[machine].values():
                 self._set_slowdown(one, now)
 
     def _set_slowdown(self, one: _Running, now: float) -> None:
-        """Set the speed of a job from now on; its expected end is replaced."""
+        """Set the speed of a job from now on, and replace its expected end."""
         company = [
             lease
             for lease in self._cluster.nodes[one.machine].leases.values()
@@ -362,4 +362,4 @@ class _Simulation:
             one.left_s -= (now - one.since_s) / (1 + one.slowdown)
             one.slowdown, one.since_s = slowdown, now
             ends_s = now + one.left_s * (1 + slowdown)
-        one.event = self._put(max(ends_s, now), one)
+        one.event = self._add_event(max(ends_s, now), one)

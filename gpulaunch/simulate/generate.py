@@ -1,4 +1,4 @@
-"""Random traces, each from a seed alone: the mixes of the two scheduling papers."""
+"""Random traces from a seed: the job mixes of the two scheduling papers."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from random import Random
 from gpulaunch.typing import Any
 
 Row = dict[str, Any]
-"""One job, by the keys of a file of jobs."""
+"""One job, with the keys of a file of jobs."""
 
 NETWORKS = {
     "alexnet": True,
@@ -20,8 +20,9 @@ NETWORKS = {
 """The six networks of mapa-sc21 2.3, and whether they are bandwidth-sensitive."""
 
 _SHORTEST_S, _LONGEST_S = 5, 24
-"""Run times of the published generator, in its cycles; the paper has measured ones that it does
-not give.
+"""Range of run times in the published generator, in its cycles.
+
+The paper has measured run times that it does not give.
 """
 
 BATCHES = (1, 4, 64, 128)
@@ -29,10 +30,10 @@ BATCHES = (1, 4, 64, 128)
 
 
 def uniform_mix(seed: int, jobs: int = 300, least: int = 1, most: int = 5) -> Iterator[Row]:
-    """All there at once, networks and numbers of GPUs uniform.
+    """Yield jobs that arrive at once, with uniform networks and numbers of GPUs.
 
     Source: mapa-sc21 4: 300 jobs, 1-5 GPUs, a uniform mix of networks. Run times are uniform over
-        5-24, as those of the published generator are.
+        5-24, as in the published generator.
     """
     draw = Random(seed)  # noqa: S311
     for _ in range(jobs):
@@ -58,17 +59,17 @@ def loaded_mix(
     most: int = 5,
     mean_s: float = 100.0,
 ) -> Iterator[Row]:
-    """Return Poisson arrivals that ask for a share of a machine's GPU time; run times exponential.
+    """Yield Poisson arrivals that load a machine by a given share; run times are exponential.
 
     Args:
-        seed: of the draw.
-        jobs: how many.
-        gpus: of the machine.
+        seed: seed of the draw.
+        jobs: number of jobs.
+        gpus: number of GPUs of the machine.
         load: share of its GPU time that is asked for, above 0.
         sensitive: share of jobs that are bandwidth-sensitive, 0 to 1.
-        least: fewest GPUs of a job; their number is uniform.
+        least: fewest GPUs of a job; numbers are uniform.
         most: most GPUs of a job.
-        mean_s: mean run time.
+        mean_s: mean run time in seconds.
     """
     draw = Random(seed)  # noqa: S311
     gap_s = mean_s * (least + most) / 2 / (load * gpus)
@@ -87,7 +88,7 @@ def loaded_mix(
 
 
 def poisson_batches(seed: int, jobs: int = 100, mean_gap_s: float = 10.0) -> Iterator[Row]:
-    """Arrivals with Poisson gaps; batch class, network and number of GPUs binomial.
+    """Yield arrivals with Poisson gaps; batch class, network and number of GPUs are binomial.
 
     Source: topo-aware-sc17 5.3 names the distributions, and its published generator the parameters:
         batch class binomial(3, 0.1), network binomial(1, 0.2), GPUs 1 + binomial(2, 0.39), least
@@ -115,7 +116,7 @@ def _binomial(draw: Random, trials: int, chance: float) -> int:
 
 
 def _poisson(draw: Random, mean: float) -> int:
-    """By counting exponential gaps in a span of `mean` (mean 30 or so at most)."""
+    """Draw by counting exponential gaps in a span of `mean`, which should be at most about 30."""
     count, left = 0, mean - draw.expovariate(1.0)
     while left > 0:
         count += 1
@@ -127,4 +128,4 @@ GENERATORS: dict[str, Callable[[int, int], Iterator[Row]]] = {
     "uniform": uniform_mix,
     "poisson": poisson_batches,
 }
-"""Name on the command line -> jobs from a seed and their number."""
+"""Name on the command line -> function that draws jobs from a seed and their number."""

@@ -16,18 +16,19 @@ _SLO_ROUNDING = 1e-9
 
 
 class ReplayedJob(Record):
-    """Measures of one job.
+    """The measures of one job.
 
     Attributes:
-        stay: where and when it ran.
-        effective_bandwidth: of its GPUs by the yardstick, GB/s; None without communication
-            (mapa-sc21 3.4).
-        aggregate_bandwidth: of its GPUs by the yardstick, GB/s; None without communication (Eq. 1).
+        stay: the stay of the job.
+        effective_bandwidth: effective bandwidth of its GPUs by the yardstick, GB/s; None without
+            communication (mapa-sc21 3.4).
+        aggregate_bandwidth: aggregate bandwidth of its GPUs by the yardstick, GB/s; None without
+            communication (Eq. 1).
         quality: aggregate bandwidth as a share of the best that the idle machine has (mapa-sc21
             Figure 4).
         nvlink_ring: whether a ring over NVLinks alone joins its GPUs; None without communication.
-        slowdown: its time divided by that alone on the best GPUs, 1 at least but for rounding.
-        violates: it runs with less utility, or slower links, than it asked for
+        slowdown: its run time divided by that alone on the best GPUs; at least 1 but for rounding.
+        violates: whether it ran with less utility, or slower links, than it asked for
             (topo-aware-sc17 5.1: SLO).
     """
 
@@ -46,12 +47,12 @@ class ReplayedJob(Record):
 
     @property
     def name(self) -> str:
-        """What the job is called."""
+        """Name of the job."""
         return self.stay.job.name
 
     @property
     def arrival_s(self) -> float:
-        """When it came, from the beginning of the trace."""
+        """Arrival, in seconds from the beginning of the trace."""
         return self.stay.job.arrival_s
 
     @property
@@ -66,12 +67,12 @@ class ReplayedJob(Record):
 
     @property
     def started_s(self) -> float:
-        """When it started, from the beginning of the trace."""
+        """Start, in seconds from the beginning of the trace."""
         return self.stay.started_s
 
     @property
     def ended_s(self) -> float:
-        """When it ended, from the beginning of the trace."""
+        """End, in seconds from the beginning of the trace."""
         return self.stay.ended_s
 
     @property
@@ -96,18 +97,18 @@ class ReplayedJob(Record):
 
     @property
     def sensitive(self) -> bool:
-        """Whether its speed depends on its links."""
+        """True if its speed depends on its links."""
         return self.stay.job.request.bandwidth_sensitive and len(self.stay.gpus) > 1
 
 
 class Level(Record):
-    """Load of the machines from a time on.
+    """The load of the machines from a time on.
 
     Attributes:
-        time_s: from when.
-        used: GPUs that are held.
-        broken: free GPUs on sockets where others are held.
-        waiting: jobs that wait.
+        time_s: beginning of the load, in seconds.
+        used: number of GPUs that are held.
+        broken: number of free GPUs on sockets where others are held.
+        waiting: number of waiting jobs.
     """
 
     time_s: float
@@ -121,11 +122,11 @@ class Replay(Record):
 
     Attributes:
         topology: name of the machine.
-        rules: how jobs were replayed.
-        seed: of the trace; None if it was not generated.
-        jobs: what came of each, in the order of starts.
-        levels: over time.
-        gpus: of all machines.
+        rules: rules of the replay.
+        seed: seed of the trace; None if it was not generated.
+        jobs: measures of each job, in the order of starts.
+        levels: load over time.
+        gpus: number of GPUs of all machines.
     """
 
     topology: str
@@ -143,7 +144,7 @@ class Replay(Record):
 
     @property
     def throughput_jobs_per_hour(self) -> float:
-        """Jobs by makespan."""
+        """Number of jobs divided by the makespan, per hour."""
         return len(self.jobs) * _HOUR_S / self.makespan_s if self.makespan_s else 0.0
 
     @property
@@ -158,7 +159,7 @@ class Replay(Record):
 
     @property
     def violations(self) -> int:
-        """Jobs that ran with less than they said that they need."""
+        """Number of jobs that ran with less than they asked for."""
         return sum(one.violates for one in self.jobs)
 
     def _mean(self, what: str, of: int) -> float:
@@ -196,21 +197,21 @@ def measure(
     """Return the measures of a replay.
 
     Args:
-        topology: of the machines.
-        stays: of all jobs, in the order of starts.
-        rules: how they were replayed.
-        seed: of the trace.
-        remembered: of simulations of the same machine.
+        topology: topology of the machines.
+        stays: stays of all jobs, in the order of starts.
+        rules: rules of the replay.
+        seed: seed of the trace.
+        remembered: decisions of simulations of this machine.
     """
     remembered = remembered or Remembered(topology)
     yardstick, own = remembered.yardstick(rules.yardstick), remembered.yardstick(rules.model)
-    jobs = tuple(_measured(stay, yardstick, own) for stay in stays)
+    jobs = tuple(_measure_job(stay, yardstick, own) for stay in stays)
     gpus = len(topology.gpus) * rules.machines
-    return Replay(topology.name, rules, seed, jobs, tuple(_levels(stays, yardstick)), gpus)
+    return Replay(topology.name, rules, seed, jobs, tuple(_find_levels(stays, yardstick)), gpus)
 
 
-def _measured(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJob:
-    """Return the measures of one job; its needs are judged by the model that its policy went by."""
+def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJob:
+    """Return the measures of one job; its needs are judged by the model that its policy used."""
     request = stay.job.request
     scores = yardstick.scores(request.pattern, stay.gpus)
     best = yardstick.best(request.pattern, len(stay.gpus))
@@ -228,7 +229,7 @@ def _measured(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJob:
     )
 
 
-def _levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[Level]:
+def _find_levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[Level]:
     """Return the load of the machines at every time when it changes."""
     events = [(stay.job.arrival_s, 1, 0, stay) for stay in stays]
     events += [(stay.started_s, -1, 1, stay) for stay in stays]
@@ -251,10 +252,10 @@ def _levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[Level]:
                 size, held = yardstick.socket_size[socket[1]], on_socket.get(socket, 0)
                 on_socket[socket] = held + change
                 used += change
-                broken += _broken(size, held + change) - _broken(size, held)
+                broken += _count_broken(size, held + change) - _count_broken(size, held)
         levels.append(Level(time_s, used, broken, waiting))
     return levels
 
 
-def _broken(size: int, held: int) -> int:
+def _count_broken(size: int, held: int) -> int:
     return size - held if held else 0

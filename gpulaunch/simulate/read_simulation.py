@@ -1,4 +1,4 @@
-"""A file of jobs meets a machine: what `gpulaunch simulate` replays."""
+"""A file of jobs as a machine would launch them, for `gpulaunch simulate`."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +17,18 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import Job
 
-# Requests are read once for all runs, by a policy that uses everything a job says; each run then
-# puts in its own.
+# Requests are read once for all runs, by a policy that uses everything a job says. Each run then
+# sets its own policy.
 _READ_WITH = next(name for name, policy in POLICIES.items() if policy.waits_for_utility)
-_APART = ("min_utility",)  # what hardly two jobs have in common
+_APART = ("min_utility",)  # differs for almost every job
 
 
 class Trace(Record):
     """The jobs of a file or a program.
 
     Attributes:
-        jobs: in their order there.
-        wheres: where each of them stands, for messages.
+        jobs: jobs in order.
+        wheres: their places, for messages.
     """
 
     jobs: tuple[Job, ...]
@@ -36,16 +36,15 @@ class Trace(Record):
 
 
 def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trace:
-    """Return the jobs of a file as they would be launched, settings and profiles included.
+    """Return the jobs of a file as they would be launched, with settings and profiles.
 
     Args:
-        path: of the file.
-        machine: where.
-        warn: where to say what is odd but no failure.
+        path: path of the file.
+        machine: machine to launch on.
+        warn: called with the text of a warning.
 
     Raises:
-        UsageError: the file is wrong, with path and line; or one of its jobs does not say how long
-            it runs.
+        UsageError: the file is wrong, with path and line; or one of its jobs has no run time.
     """
     return trace_of(load_jobs(path), machine, warn)
 
@@ -58,12 +57,12 @@ def trace_of(file: JobFile, machine: Machine, warn: Callable[[str], None]) -> Tr
 
 
 class TraceReader:
-    """Reader of jobs, which reads those that say the same once.
+    """A reader of jobs that reads identical ones only once.
 
     Args:
-        profiles: that the jobs bring along, by name.
-        machine: where they would be launched.
-        warn: where to say what is odd but no failure.
+        profiles: profiles in the file of jobs, by name.
+        machine: machine to launch on.
+        warn: called with the text of a warning.
     """
 
     def __init__(
@@ -75,11 +74,11 @@ class TraceReader:
         self._known: dict[object, tuple[Request, Profile]] = {}
 
     def read(self, number: int, entry: Entry) -> Job:
-        """One job.
+        """Read one job.
 
         Args:
             number: its place in the file.
-            entry: what the file says.
+            entry: the job in the file.
         """
         request, profile = self.request(entry)
         duration_s = entry.own.get("duration_s", profile.resources.duration_s)
@@ -90,7 +89,7 @@ class TraceReader:
                 else f"profile {profile.name} says that it takes 0 s"
             )
             raise entry.where.error(None, f"job {quoted(entry.name)}: {said}")
-        share = _fraction(entry, "communication_percentage", profile.communication_share)
+        share = _read_fraction(entry, "communication_percentage", profile.communication_share)
         split = None if "communication_percentage" in entry.own else profile.split_slowdown
         return Job(
             id=number,
@@ -99,15 +98,15 @@ class TraceReader:
             arrival_s=float(entry.own.get("arrival_s", 0.0)),
             duration_s=float(duration_s),
             communication_share=share,
-            split_slowdown=_fraction(entry, "split_slowdown_percentage", split),
+            split_slowdown=_read_fraction(entry, "split_slowdown_percentage", split),
         )
 
     def request(self, entry: Entry) -> tuple[Request, Profile]:
-        """Read what one job asks of the machine, and its profile."""
+        """Read one job's request, and its profile."""
         common = {key: value for key, value in entry.settings.items() if key not in _APART}
         said = tuple(sorted(common.items()))
         request, profile = self._read_once(said, entry, common)
-        if request.sharing:  # others are told what it is called
+        if request.sharing:  # others see its name
             request, profile = self._read_once((said, entry.name), entry, common)
         least = entry.settings.get("min_utility")
         if least is not None:
@@ -141,12 +140,12 @@ class TraceReader:
         return _with_slowdowns(request, profile, self._profiles), profile
 
 
-def _fraction(entry: Entry, key: str, default: float | None) -> float | None:
+def _read_fraction(entry: Entry, key: str, default: float | None) -> float | None:
     return entry.own[key] / 100 if key in entry.own else default
 
 
 def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Profile]) -> Request:
-    """Return the request with the slowdowns of the job beside profiles of the file."""
+    """Return the request with the job's slowdowns beside profiles of the file."""
     if not profile.name:
         return request
     own = profile.slowdowns

@@ -1,4 +1,4 @@
-"""A job of a trace: what it asks, when it comes, and how long it runs."""
+"""A job of a trace: its request, arrival and run time."""
 # pure: decides on plain values
 
 from gpulaunch.decide.request import Request
@@ -9,15 +9,14 @@ class Job(Record):
     """One job.
 
     Attributes:
-        id: its place in the trace, from 0.
-        name: what it is called, not necessarily unique.
-        request: what it asks of a machine.
-        arrival_s: when it comes, from the beginning of the trace.
-        duration_s: how long it runs alone on the best GPUs of the idle machine.
-        communication_share: share of that time in which it waits for its links, 0 to 1; None if
-            nobody knows.
-        split_slowdown: how much longer it was measured to take with its GPUs on several sockets,
-            0.25 is 25 %; None if nobody measured that.
+        id: place in the trace, from 0.
+        name: name of the job, not necessarily unique.
+        request: request to a machine.
+        arrival_s: arrival, in seconds from the beginning of the trace.
+        duration_s: run time in seconds, alone on the best GPUs of the idle machine.
+        communication_share: share of that time spent waiting for links, 0 to 1; None if unknown.
+        split_slowdown: measured slowdown with its GPUs on several sockets, as a fraction (0.25 is
+            25 %); None if not measured.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Leases and tickets of simulated jobs: the fields that decisions rest on, the rest empty."""
+"""Leases and tickets of simulated jobs, with the fields that decisions depend on."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable
@@ -22,9 +22,9 @@ def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
     """Return the lease that the launcher would record for a job that starts.
 
     Args:
-        job: that starts.
-        grant: what it got.
-        uuids: of its GPUs, in rank order.
+        job: the job.
+        grant: the decision to start it.
+        uuids: UUIDs of its GPUs, in rank order.
     """
     request, share = job.request, None
     if grant.share_option and grant.share_option.allotment:
@@ -48,9 +48,9 @@ def ticket_of(job: Job, uuids: tuple[str, ...], passable_s: float) -> Ticket:
     """Return the ticket that the launcher would record for a job that joins the queue.
 
     Args:
-        job: that joins; its number in the queue is its place in the trace.
-        uuids: of the GPUs that would do.
-        passable_s: how long smaller requests may pass it; 0 for never.
+        job: the job; its number in the queue is its place in the trace.
+        uuids: UUIDs of the GPUs that the request admits.
+        passable_s: how long smaller requests may pass it, in seconds; 0 for never.
     """
     passable_s = passable_s or (CHOOSY_S if job.request.is_choosy else 0.0)
     return replace(

@@ -28,7 +28,7 @@ from gpulaunch.simulate.time_model import MODELS
 from gpulaunch.typing import Any
 
 SIMULATED_MODELS = ("cut", "mapa")
-"""Bandwidth models of the simulator; what was measured of a machine is not in its description."""
+"""Bandwidth models of the simulator; measurements of a machine are not in its description."""
 
 _log = logging.getLogger("gpulaunch")
 
@@ -101,17 +101,17 @@ class Simulator:
         self.topology = self._machine.topology
 
     def read_trace(self, trace: "str | os.PathLike[str] | Mapping[str, Any]") -> Trace:
-        """Read jobs as they would be launched on this machine; settings apply as to a launch.
+        """Read jobs as they would be launched on this machine, with the same settings.
 
         Args:
-            trace: a file of jobs (docs/simulate.md), or what such a file says in TOML:
+            trace: a file of jobs (docs/simulate.md), or the content of such a file:
                 `{"job": [{"gpus": 2, "duration_s": 60.0}, ...]}`, with "profile" if jobs need it.
 
         Returns:
             The jobs, for this simulator's `replay`.
 
         Raises:
-            UsageError: a job is wrong, or does not say how long it runs.
+            UsageError: a job is wrong, or has no run time.
         """
         if isinstance(trace, Mapping):
             return trace_of(read_jobs(trace), self._machine, _log.warning)
@@ -134,11 +134,11 @@ class Simulator:
 
         Args:
             trace: the jobs.
-            policy: which GPUs a job gets; docs/placement.md lists the policies.
+            policy: policy that chooses GPUs; docs/placement.md lists the policies.
             machines: number of machines, all like this one.
             backfill_limit_s: how long smaller jobs may pass one that cannot start; 0: first in,
                 first out.
-            time_models: what makes jobs take longer than they say: any of "bandwidth",
+            time_models: models that make jobs take longer than they say: any of "bandwidth",
                 "interference" and "sharing".
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
             measure_by: "cut" or "mapa", by which bandwidths are reported and jobs slowed down.
@@ -155,16 +155,16 @@ class Simulator:
         """
         if machines < 1:
             raise UsageError(f"{machines} machines requested: at least 1 is needed")
-        name = _policy(policy)
+        name = _read_policy(policy)
         rules = Rules(
             name,
-            _bandwidth_model(bandwidth_model, name),
+            _choose_bandwidth_model(bandwidth_model, name),
             machines,
             passable_s=backfill_limit_s,
             time_models=tuple(map(one_of(MODELS[1:], "time model"), time_models)),
             lasting=lasting,
             tick_s=tick_s,
-            yardstick=_bandwidth_model(measure_by, name),
+            yardstick=_choose_bandwidth_model(measure_by, name),
         )
         stays = simulate(self.topology, trace.jobs, rules, remembered=self._remembered)
         return measure(self.topology, stays, rules, None, self._remembered)
@@ -180,8 +180,9 @@ class Simulator:
         """Choose GPUs for one job.
 
         Args:
-            job: as in a trace, such as `{"gpus": 3, "pattern": "ring"}`; no duration is needed.
-            policy: which GPUs it gets; docs/placement.md lists the policies.
+            job: a job as in a trace, such as `{"gpus": 3, "pattern": "ring"}`, even without
+                duration.
+            policy: policy that chooses GPUs; docs/placement.md lists the policies.
             busy: indices of GPUs that others have.
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
 
@@ -196,11 +197,11 @@ class Simulator:
             >>> gpulaunch.Simulator("dgx1-v100").place({"gpus": 3}, busy=[0, 1]).gpus
             (4, 6, 7)
         """
-        name = _policy(policy)
+        name = _read_policy(policy)
         entry = read_jobs({"job": [job]}).entries[0]
         request, _ = TraceReader({}, self._machine, _log.warning).request(entry)
         request = replace(
-            request, policy=name, bandwidth_model=_bandwidth_model(bandwidth_model, name)
+            request, policy=name, bandwidth_model=_choose_bandwidth_model(bandwidth_model, name)
         )
         outside = tuple(
             OutsideUse(gpu.uuid, "given as busy")
@@ -214,16 +215,16 @@ class Simulator:
     def scores(
         self, gpus: Sequence[int], *, pattern: str = "ring", bandwidth_model: str = "cut"
     ) -> Scores:
-        """Return how good GPUs of the idle machine are together.
+        """Return the scores of a set of GPUs of the idle machine.
 
         Args:
-            gpus: indices, in rank order.
-            pattern: how their ranks communicate: a name such as "all-to-all", or a file
+            gpus: indices of the GPUs, in rank order.
+            pattern: communication pattern of their ranks: a name such as "all-to-all", or a file
                 (docs/patterns.md).
             bandwidth_model: "cut" or "mapa".
 
         Returns:
-            Bandwidths in GB/s and what else policies go by; None where there is no such score.
+            Bandwidths in GB/s and the other figures of policies; None where there is no such score.
 
         Raises:
             UsageError: there are no such GPUs, or a name is unknown.
@@ -235,15 +236,15 @@ class Simulator:
         found = tuple(gpu.index for gpu in select_gpus(self.topology, map(str, gpus), "gpus"))
         if not found or len(set(found)) < len(found):
             raise UsageError(f"gpus: {list(gpus)} are not one GPU or several different ones")
-        model = _bandwidth_model(bandwidth_model, "")
+        model = _choose_bandwidth_model(bandwidth_model, "")
         return self._remembered.yardstick(model).scores(load_pattern(pattern), found)
 
 
-def _policy(name: str) -> str:
+def _read_policy(name: str) -> str:
     return one_of(POLICIES, "policy")(name)
 
 
-def _bandwidth_model(name: str | None, policy: str) -> str:
+def _choose_bandwidth_model(name: str | None, policy: str) -> str:
     """Return the model of this name, or the usual one of a policy."""
     if name is None:
         return POLICIES[policy].bandwidth_model if policy else "cut"

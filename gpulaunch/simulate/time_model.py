@@ -1,7 +1,7 @@
 """Run times of jobs: slowed down by their links, their neighbours, and clients on the same GPUs.
 
 A slowdown of 0 is the time that the job would take alone on the best GPUs of the idle machine.
-docs/simulate.md tells where each model comes from, and what it leaves out.
+docs/simulate.md gives the source of each model, and what it leaves out.
 """
 # pure: decides on plain values
 
@@ -14,29 +14,27 @@ from gpulaunch.simulate.simulated_job import Job
 from gpulaunch.simulate.yardstick import Yardstick
 
 MODELS = ("fixed", "bandwidth", "interference", "sharing")
-"""`fixed` is none of the others."""
+"""Names of the time models; `fixed` means none of the others."""
 
 COMMUNICATION_SHARE = 0.63
-"""Share of its time in which a bandwidth-sensitive job waits for its links, on the best of them.
+"""Share of its time that a bandwidth-sensitive job waits for the best links.
 
 Source: mapa-sc21 Figure 2b and 2.1: VGG-16 is up to 3 times as fast over a double NVLink (50 GB/s)
-    as over PCIe (12). With a share s that shrinks and grows with the bandwidth, 1 + s (50/12 - 1) =
-    3; by the cut model, which has 40 GB/s for a double NVLink, PCIe takes 2.5 times as long.
-    Estimated for all networks but that one: they gain less.
+as over PCIe (12). If a share s of the time is inversely proportional to the bandwidth, 1 + s (50/12
+- 1) = 3; by the cut model, which has 40 GB/s for a double NVLink, PCIe takes 2.5 times as long.
+Estimated for all networks but that one: they gain less.
 """
 
 ENOUGH_GB_PER_S = 50.0
-"""Effective bandwidth past which more of it makes hardly a difference (mapa-sc21 4.2, Figure
-16).
-"""
+"""Effective bandwidth in GB/s above which jobs gain almost nothing (mapa-sc21 4.2, Figure 16)."""
 
 
 class TimeModel:
     """The slowdown of jobs on one kind of machine.
 
     Args:
-        names: of the models that count; none for "fixed".
-        yardstick: of the machine.
+        names: names of the models to apply; () for "fixed".
+        yardstick: yardstick of the machine.
     """
 
     def __init__(self, names: Sequence[str], yardstick: Yardstick) -> None:
@@ -51,25 +49,29 @@ class TimeModel:
     ) -> float:
         """Return how much longer the job takes than at its best; 0.25 is 25 %.
 
-        Of its links and its neighbours the one that slows it down more counts, as in the published
-        code of topo-aware-sc17: a time measured beside a neighbour was measured on some links, too.
-        Sharing GPUs stretches that.
+        Of its links and its neighbours the larger slowdown counts, as in the published code of
+        topo-aware-sc17: a time measured beside a neighbour was measured on some links, too. Sharing
+        GPUs stretches that.
 
         Args:
-            job: that runs.
-            gpus: indices, in rank order.
-            lease: its own.
-            company: the leases of all other jobs on the machine.
+            job: the job.
+            gpus: indices of its GPUs, in rank order.
+            lease: its lease.
+            company: leases of all other jobs on the machine.
         """
         links = self.slowdown_of_links(job, gpus) if self._bandwidth else 0.0
-        neighbours = self._of_neighbours(job.request, lease, company) if self._interference else 0.0
-        return (1 + max(links, neighbours)) / (_rate(lease, company) if self._sharing else 1.0) - 1
+        neighbours = (
+            self._slowdown_of_neighbours(job.request, lease, company) if self._interference else 0.0
+        )
+        return (1 + max(links, neighbours)) / (
+            _speed_beside(lease, company) if self._sharing else 1.0
+        ) - 1
 
     def slowdown_of_links(self, job: Job, gpus: tuple[int, ...]) -> float:
         """Return how much longer a job takes on links slower than the best.
 
-        By its own measurement if it has one, else by the share of its time in which it waits for
-        its links.
+        A measured slowdown is used if there is one, else the share of its time that it waits for
+        links.
         """
         if job.split_slowdown is not None:
             return job.split_slowdown if self._yardstick.are_split(gpus) else 0.0
@@ -82,7 +84,9 @@ class TimeModel:
         got = self._yardstick.scores(job.request.pattern, gpus).effective_bandwidth or 0.0
         return share * (min(best, ENOUGH_GB_PER_S) / max(min(got, best, ENOUGH_GB_PER_S), 1e-6) - 1)
 
-    def _of_neighbours(self, request: Request, lease: Lease, company: Sequence[Lease]) -> float:
+    def _slowdown_of_neighbours(
+        self, request: Request, lease: Lease, company: Sequence[Lease]
+    ) -> float:
         """Return the worst slowdown measured beside jobs on its sockets (topo-aware-sc17 4.2)."""
         slowdowns: Mapping[str, tuple[float, float]] = request.utility.slowdowns
         if not slowdowns:
@@ -97,7 +101,7 @@ class TimeModel:
         return {self._yardstick.socket_of[uuid] for uuid in lease.uuids}
 
 
-def _rate(lease: Lease, company: Sequence[Lease]) -> float:
+def _speed_beside(lease: Lease, company: Sequence[Lease]) -> float:
     """Return the speed of a job beside those on its GPUs, as a share of its speed alone."""
     own = lease.share
     if own is None:

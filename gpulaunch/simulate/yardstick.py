@@ -1,4 +1,4 @@
-"""One scale for the placements of all policies, whatever a policy itself goes by."""
+"""One scale for the placements of all policies, whatever a policy itself uses."""
 # pure: decides on plain values
 
 from collections import Counter
@@ -16,11 +16,11 @@ from gpulaunch.records import Record
 
 
 class Best(Record):
-    """The best that the idle machine has, GB/s; None where there is no such score.
+    """The best scores of the idle machine, GB/s; None where there is no such score.
 
     Attributes:
-        effective_bandwidth: of any set.
-        aggregate_bandwidth: of any set, not necessarily the same.
+        effective_bandwidth: largest of any set.
+        aggregate_bandwidth: largest of any set, not necessarily the same one.
     """
 
     effective_bandwidth: float | None
@@ -28,7 +28,7 @@ class Best(Record):
 
 
 class Yardstick:
-    """Measures placements on one machine, by one bandwidth model.
+    """A measure of placements on one machine, by one bandwidth model.
 
     Args:
         topology: the machine.
@@ -46,7 +46,7 @@ class Yardstick:
 
     @cached_property
     def socket_of(self) -> dict[str, int]:
-        """The socket of each GPU, by UUID."""
+        """Socket of each GPU, by UUID."""
         fabric = self._fabric
         return {gpu.uuid: fabric.socket[fabric.position[gpu.index]] for gpu in self._topology.gpus}
 
@@ -57,7 +57,7 @@ class Yardstick:
 
     @cached_property
     def socket_size(self) -> Counter[int]:
-        """Number of GPUs of each socket."""
+        """Number of GPUs on each socket."""
         return Counter(self.socket_of.values())
 
     def _has_nvlink_ring(self, gpus: frozenset[int]) -> bool:
@@ -79,7 +79,7 @@ class Yardstick:
         )
 
     def _scores(self, pattern: Pattern, gpus: tuple[int, ...]) -> Scores:
-        """All scores of GPUs in rank order, by index."""
+        """Return all scores of GPUs in rank order, by index."""
         problem = self._problem(pattern, len(gpus))
         mapping = problem.scorer.traffic.figures([problem.fabric.position[gpu] for gpu in gpus])
         return problem.scorer.scores(problem.mask(gpus), mapping)

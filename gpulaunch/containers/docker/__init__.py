@@ -1,7 +1,7 @@
 """Docker behind the protocol of container engines: its flags, its sockets, its API."""
 
 TITLE = "Docker Engine"
-"""What messages call it."""
+"""Name of the engine in messages."""
 
 ADDRESS_VARIABLE = "DOCKER_HOST"
-"""Environment variable that tells docker where its engine answers."""
+"""Environment variable with the address of docker's engine."""

@@ -1,7 +1,7 @@
-"""What the Docker Engine answers, read into plain values.
+"""The answers of the Docker Engine as plain values.
 
-Each function raises ValueError, KeyError, TypeError or AttributeError for an answer that is
-something else: a program of another user may be at the engine's socket.
+Each function raises ValueError, KeyError, TypeError or AttributeError for any other answer: a
+program of another user may listen at the engine's socket.
 """
 # pure: decides on plain values
 
@@ -16,7 +16,7 @@ _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "
 
 
 def parse_container(document: Mapping[str, Any]) -> Container:
-    """Read what GET /containers/ID/json answers."""
+    """Read the answer of GET /containers/ID/json."""
     state = document["State"]
     if state["Status"] not in _STATES:
         raise ValueError(state["Status"])
@@ -37,17 +37,17 @@ def parse_container(document: Mapping[str, Any]) -> Container:
 
 
 def parse_labels(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels in the Config of a container or an image; what is no text is left out."""
+    """Return the labels in the Config of a container or image, without values that are no text."""
     return {
         key: value for key, value in (config.get("Labels") or {}).items() if isinstance(value, str)
     }
 
 
 def checked_text(value: object) -> str:
-    """Return an identifier, version or path as engines give them.
+    """Return an identifier, version or path after checking that it can be one.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the value is something else.
     """
     if not isinstance(value, str) or not value or not (value.isascii() and value.isprintable()):
         raise ValueError(f"{value!r} is no identifier")
@@ -55,7 +55,7 @@ def checked_text(value: object) -> str:
 
 
 def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: int) -> bool:
-    """Whether the engine may start a container again; after failures as its policy says."""
+    """Return whether the engine may start a container again by its restart policy."""
     if policy.get("Name") != "on-failure":
         return policy.get("Name") in ("always", "unless-stopped")
     has_ended_well = state["Status"] == "exited" and state.get("ExitCode") == 0
@@ -63,7 +63,7 @@ def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: in
 
 
 def parse_info(answer: Mapping[str, Any]) -> Info:
-    """Read what GET /info answers."""
+    """Read the answer of GET /info."""
     devices = answer.get("DiscoveredDevices")
     return Info(
         id=checked_text(answer["ID"]),
@@ -81,6 +81,6 @@ def _option_name(option: str) -> str:
 
 
 def parse_pids(answer: Mapping[str, Any]) -> set[int]:
-    """Read what GET /containers/ID/top answers: the table that ps writes."""
+    """Read the answer of GET /containers/ID/top: the table that ps writes."""
     titles = answer["Titles"]
     return {int(dict(zip(titles, row, strict=True))["PID"]) for row in answer["Processes"]}

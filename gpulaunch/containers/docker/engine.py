@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # few of docker's commands need the engine
 
 
 class Docker:
-    """The Docker Engine and its client; ContainerEngine tells what each of these is for."""
+    """The Docker Engine and its client; ContainerEngine documents the methods."""
 
     title = TITLE
     grammar = flags.DOCKER

@@ -1,8 +1,8 @@
-"""Docker's flags, as data: those that take a value, and those that are switches.
+"""Docker's flags as data: those that take a value, and those that are switches.
 
 The tables are the union over the docker clients 20.10 to 29.7 (docker/cli,
 cli/command/container/opts.go and run.go, cli/flags/options.go). tests/command/test_docker_client.py
-holds them against the client that is installed.
+compares them with the installed client.
 """
 # pure: decides on plain values
 

@@ -1,4 +1,4 @@
-"""What docker's flags ask of GPUs, and which flags let a container see those that it gets."""
+"""The GPUs that docker's flags ask for, and the flags that give GPUs to a container."""
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
@@ -17,47 +17,44 @@ _DRIVER_CAPABILITIES = frozenset(
 
 
 def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
-    """Return what docker's flags ask of GPUs.
+    """Return the GPUs that docker's flags ask for; None if they say nothing.
 
     The flags are --gpus, --device, -e NVIDIA_VISIBLE_DEVICES, and nvidia-docker's NV_GPU.
 
     Args:
-        command: docker run or docker create.
-        environment: of this process.
-
-    Returns:
-        None if they say nothing.
+        command: a docker run or docker create command.
+        environment: environment of this process.
 
     Raises:
-        UsageError: they contradict each other, or docker would not understand them.
+        UsageError: the flags contradict each other, or docker would not understand them.
     """
     lists = command.values("--gpus")
-    devices = [value for value in command.values("--device") if _is_gpu(value)]
+    devices = [value for value in command.values("--device") if _is_gpu_device(value)]
     if len(lists) + bool(devices) > 1:
         given = [f"--gpus {value}" for value in lists] + [f"--device {value}" for value in devices]
         raise UsageError(f"{' and '.join(given)} both ask for GPUs: say it once")
     if lists:
-        return _from_gpus(lists[0])
+        return _read_gpus_flag(lists[0])
     if devices:
         text = " ".join(f"--device {value}" for value in devices)
         names = [value.partition("=")[2] for value in devices]
         if any(not name or "," in name for name in names):
             raise UsageError(f"{text}: one GPU for each --device, by index or UUID, or all")
-        return _from_names(names, text)
+        return _asked_by_names(names, text)
     visible = _container_variable(command, environment, VISIBLE)
     if visible is not None:
-        return _from_names(_without_kinds(visible), f"{VISIBLE}={visible}")
+        return _asked_by_names(_without_kinds(visible), f"{VISIBLE}={visible}")
     names = environment.get("NV_GPU", "").replace(",", " ").split()
-    return _from_names(names, f"NV_GPU={environment['NV_GPU']}") if names else None
+    return _asked_by_names(names, f"NV_GPU={environment['NV_GPU']}") if names else None
 
 
-def _is_gpu(device: str) -> bool:
-    """Whether a value of --device is a GPU's CDI name; nvidia's runtime has its own kind."""
+def _is_gpu_device(device: str) -> bool:
+    """Return whether a value of --device is a GPU's CDI name; nvidia's runtime has its own kind."""
     return device.removeprefix("runtime.").startswith(cdi_prefixes())
 
 
 def _without_kinds(devices: str) -> list[str]:
-    """Return the names of devices between commas, each with or without its CDI kind."""
+    """Return device names from a list with commas, without CDI kinds before them."""
     names = []
     for device in devices.split(","):
         prefix = next(filter(device.startswith, cdi_prefixes()), "")
@@ -68,7 +65,7 @@ def _without_kinds(devices: str) -> list[str]:
 def _container_variable(
     command: ContainerCommand, environment: Mapping[str, str], name: str
 ) -> str | None:
-    """Return what -e sets a variable to, or copies from this environment; the last one counts."""
+    """Return the value that -e sets or copies from this environment; the last one counts."""
     found = None
     for assignment in command.values("-e", "--env"):
         key, equals, value = assignment.partition("=")
@@ -77,7 +74,7 @@ def _container_variable(
     return found
 
 
-def _from_names(names: Sequence[str], text: str) -> Asked:
+def _asked_by_names(names: Sequence[str], text: str) -> Asked:
     if list(names) in (["none"], ["void"], [""]):
         return Asked(text, nothing=True)
     if "all" in names:
@@ -85,8 +82,8 @@ def _from_names(names: Sequence[str], text: str) -> Asked:
     return Asked(text, devices=tuple(dict.fromkeys(names)))
 
 
-def _requoted(fields: Sequence[str]) -> str | None:
-    """Return the hint for --gpus device=0,2, which docker reads as device 0 and a count of 2."""
+def _suggest_quotes(fields: Sequence[str]) -> str | None:
+    """Return a hint for --gpus device=0,2, which docker reads as device 0 and a count of 2."""
     devices = [field for field in fields if field.startswith("device=")]
     numbers = [field for field in fields if "=" not in field]
     if len(devices) != 1 or not numbers:
@@ -96,7 +93,7 @@ def _requoted(fields: Sequence[str]) -> str | None:
     return f"several devices need quotes of their own: --gpus '{','.join([quoted_list, *others])}'"
 
 
-def _csv_fields(text: str, record: str) -> list[str]:
+def _split_csv(text: str, record: str) -> list[str]:
     import csv  # late: few values need it
 
     try:
@@ -106,13 +103,13 @@ def _csv_fields(text: str, record: str) -> list[str]:
     return fields
 
 
-def _from_gpus(value: str) -> Asked:
+def _read_gpus_flag(value: str) -> Asked:
     """Read the value of --gpus: a CSV record of a count or key=value fields.
 
     Source: docker/cli opts/gpus.go.
     """
     text = f"--gpus {value}"
-    fields = _csv_fields(text, value) if '"' in value or "\n" in value else value.split(",")
+    fields = _split_csv(text, value) if '"' in value or "\n" in value else value.split(",")
     keyed: dict[str, str] = {}
     for field in fields:
         key, equals, content = field.partition("=")
@@ -121,7 +118,7 @@ def _from_gpus(value: str) -> Asked:
         if key not in ("driver", "count", "device", "capabilities", "options"):
             raise UsageError(f"{text}: unknown key {quoted(key)}")
         if key in keyed or {key, *keyed} >= {"count", "device"}:
-            raise UsageError(f"{text}: more than one count or device list", _requoted(fields))
+            raise UsageError(f"{text}: more than one count or device list", _suggest_quotes(fields))
         keyed[key] = content
     if not keyed.get("driver", "").startswith("nvidia") and keyed.get("driver"):
         raise UsageError(f"{text}: driver {quoted(keyed['driver'])}: only NVIDIA GPUs are leased")
@@ -131,7 +128,7 @@ def _from_gpus(value: str) -> Asked:
         if field.partition("=")[0] in ("driver", "capabilities", "options")
     )
     if "device" in keyed:
-        return replace(_from_names(_without_kinds(keyed["device"]), text), fields=others)
+        return replace(_asked_by_names(_without_kinds(keyed["device"]), text), fields=others)
     count = keyed.get("count", "1")
     if count in ("all", "-1"):
         return Asked(text, number="all", fields=others)
@@ -143,14 +140,14 @@ def _from_gpus(value: str) -> Asked:
 
 
 def allowed_ways(command: ContainerCommand) -> set[str]:
-    """Return those of WAYS that a command leaves open: it may name another runtime."""
+    """Return the members of WAYS that a command leaves open: it may name another runtime."""
     runtimes = command.values("--runtime")
     return set(WAYS) - ({"runtime"} if runtimes and runtimes[-1] != "nvidia" else set())
 
 
 def is_gpu_flag(flag: Flag) -> bool:
-    """Whether a flag gives GPUs to a container, so that a launch takes it out."""
-    return flag.name == "--gpus" or (flag.name == "--device" and _is_gpu(flag.value or ""))
+    """Return whether a flag gives GPUs to a container, so that a launch removes it."""
+    return flag.name == "--gpus" or (flag.name == "--device" and _is_gpu_device(flag.value or ""))
 
 
 def flags_for(
@@ -160,15 +157,15 @@ def flags_for(
     asked: Asked | None,
     driver: str,
 ) -> list[str]:
-    """Return the flags of docker by which a container sees these GPUs and no others.
+    """Return the flags with which a container sees these GPUs and no others.
 
     They come after the user's own, since of two assignments to one variable docker takes the last.
 
     Args:
-        command: docker run or docker create.
-        gpus: in rank order; none for a container that is to see no GPU.
+        command: a docker run or docker create command.
+        gpus: GPUs in rank order; empty for a container without GPUs.
         way: one of WAYS, or NO_WAY.
-        asked: what docker's flags said.
+        asked: request for GPUs in docker's flags.
         driver: name of the GPUs' driver in the registry.
     """
     uuids = [gpu.uuid for gpu in gpus]
@@ -189,7 +186,7 @@ def flags_for(
 
 
 def _driver_capabilities(fields: Sequence[str]) -> str:
-    """Return those capabilities in --gpus that are the driver's.
+    """Return the capabilities in --gpus that are the driver's.
 
     Source: moby daemon/nvidia_linux.go.
     """

@@ -1,4 +1,4 @@
-"""Find the Docker Engine's Unix socket: a docker command's, and those that may be asked."""
+"""The Docker Engine's Unix socket: that of a command, and those of a user's engines."""
 
 import json
 import os
@@ -15,11 +15,11 @@ DEFAULT_SOCKET = "/var/run/docker.sock"
 
 
 def client_of(command: ContainerCommand, environment: Mapping[str, str]) -> DockerClient:
-    """Return a client of the engine that a docker command would talk to; it is not asked yet.
+    """Return a client of the engine that a docker command would talk to, without a request.
 
     Args:
-        command: with docker's flags before the subcommand.
-        environment: of this process.
+        command: a command line with docker's flags before the subcommand.
+        environment: environment of this process.
 
     Raises:
         UsageError: the engine is not on this machine.
@@ -35,16 +35,16 @@ def _find_socket(command: ContainerCommand, environment: Mapping[str, str]) -> s
     if context is None and host is None and not environment.get(ADDRESS_VARIABLE):
         context = environment.get("DOCKER_CONTEXT") or _current_context(command, environment)
     if context not in (None, "", "default"):
-        return _local(
+        return _local_path(
             _host_of_context(command, context or ""), f"docker context {printable(context or '')}"
         )
     if host is not None:
-        return _local(host, f"-H {printable(host)}")
+        return _local_path(host, f"-H {printable(host)}")
     host = environment.get(ADDRESS_VARIABLE) or f"unix://{DEFAULT_SOCKET}"
-    return _local(host, f"{ADDRESS_VARIABLE}={printable(host)}")
+    return _local_path(host, f"{ADDRESS_VARIABLE}={printable(host)}")
 
 
-def _local(host: str, origin: str) -> str:
+def _local_path(host: str, origin: str) -> str:
     if host.startswith("unix://"):
         # A relative path counts from the working directory, as docker reads it.
         return os.path.abspath(host.removeprefix("unix://") or DEFAULT_SOCKET)
@@ -64,7 +64,7 @@ def _current_context(command: ContainerCommand, environment: Mapping[str, str]) 
     try:
         with open(os.path.join(directory, "config.json"), "rb") as file:
             return str(json.load(file).get("currentContext") or "")
-    except (OSError, ValueError, AttributeError):  # docker itself will complain about it
+    except (OSError, ValueError, AttributeError):  # docker itself will report it
         return None
 
 
@@ -92,8 +92,8 @@ def _host_of_context(command: ContainerCommand, context: str) -> str:
 def known_clients(user_id: int) -> list[EngineClient]:
     """Return clients of the engines that may have a user's containers.
 
-    They are the one that docker would talk to here, the host's, and the user's own. Never one named
-    in a record: a client that asks it sends its own requests there.
+    They are the one that docker would talk to here, the host's, and the user's own. An engine that
+    is named in a record is never asked: requests in this user's name would go there.
     """
     sockets = [DEFAULT_SOCKET, f"/run/user/{user_id}/docker.sock"]
     # The engine may be on another machine, or docker may not know the context.

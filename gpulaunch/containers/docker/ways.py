@@ -1,4 +1,4 @@
-"""Find the ways by which a Docker Engine can give GPUs to its containers."""
+"""The ways by which a Docker Engine can give GPUs to its containers."""
 
 import os
 
@@ -16,13 +16,13 @@ def offer_of(info: Info, topology: Topology) -> Offer:
     """Return the ways by which an engine can give GPUs to its containers.
 
     Args:
-        info: what the engine says of itself.
+        info: the engine's description of itself.
         topology: the machine.
     """
     entry = DRIVERS[topology.driver]
     names = {gpu.uuid for gpu in topology.gpus}
     if info.cdi_devices is None:
-        known = _named_in(info.cdi_directories, entry.cdi_kind, names)
+        known = _find_named(info.cdi_directories, entry.cdi_kind, names)
     else:
         known = {uuid for uuid in names if f"{entry.cdi_kind}={uuid}" in info.cdi_devices}
     path = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}"
@@ -34,8 +34,8 @@ def offer_of(info: Info, topology: Topology) -> Offer:
     )
 
 
-def _named_in(directories: tuple[str, ...], kind: str, uuids: set[str]) -> set[str]:
-    """Return the UUIDs that CDI specifications name, for engines that do not tell them."""
+def _find_named(directories: tuple[str, ...], kind: str, uuids: set[str]) -> set[str]:
+    """Return the UUIDs that CDI specifications name, for engines that do not list them."""
     found: set[str] = set()
     for directory in directories:
         try:

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: what NVML tells of them."""
+"""NVIDIA GPUs, read through NVML."""

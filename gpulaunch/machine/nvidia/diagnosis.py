@@ -1,4 +1,4 @@
-"""What `gpulaunch doctor` says about NVIDIA GPUs."""
+"""The results of `gpulaunch doctor` about NVIDIA GPUs."""
 
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.driver import Finding
@@ -6,11 +6,11 @@ from gpulaunch.machine.nvidia.nvml import PROHIBITED
 from gpulaunch.machine.nvidia.probe import NvmlReading, probe
 
 _ALWAYS_LINKED = ("SXM", "HBM3", "B200", "B300", "GH200")
-"""In the names of cards that come on boards with NVLink."""
+"""Parts of the names of cards that come on boards with NVLink."""
 
 
 def diagnose() -> list[Finding]:
-    """Return what NVML tells when everything is asked anew, and what it does not.
+    """Read NVML anew and return the findings, also about calls that it does not answer.
 
     Raises:
         FailedError: there is no NVML, no driver, or no GPU in service.
@@ -39,26 +39,31 @@ def diagnose() -> list[Finding]:
                 f"{len(instances)} instance{'' if len(instances) == 1 else 's'}: {profiles}",
             )
         )
-    return [*found, *_modes(reading), *_nvlinks(reading), *_unanswered(reading)]
-
-
-def _modes(reading: NvmlReading) -> list[Finding]:
-    """Compute modes that restrict who may use a card."""
     return [
-        Finding(
-            "compute mode",
-            "warning" if mode == PROHIBITED else "ok",
-            f"GPU {card}: {mode}",
-            f"'nvidia-smi -i {card} -c DEFAULT' lets jobs use it" if mode == PROHIBITED else None,
-        )
-        for card, mode in reading.compute_modes.items()
+        *found,
+        *_report_compute_modes(reading),
+        *_report_nvlinks(reading),
+        *_report_unanswered(reading),
     ]
 
 
-def _nvlinks(reading: NvmlReading) -> list[Finding]:
-    """Links that are down.
+def _report_compute_modes(reading: NvmlReading) -> list[Finding]:
+    """Report compute modes that restrict the use of a card."""
+    found = []
+    for card, mode in reading.compute_modes.items():
+        text = f"GPU {card}: {mode}"
+        if mode == PROHIBITED:
+            hint = f"'nvidia-smi -i {card} -c DEFAULT' lets jobs use it"
+            found.append(Finding("compute mode", "warning", text, hint))
+        else:
+            found.append(Finding("compute mode", "ok", text))
+    return found
 
-    Where none is up at all, the cards may just have no bridge, unless they are made for one.
+
+def _report_nvlinks(reading: NvmlReading) -> list[Finding]:
+    """Report NVLinks that are down.
+
+    If none is up at all, the cards may just have no bridge, unless they are made for one.
     """
     linked = {card: (up, down) for card, (up, down) in reading.nvlinks.items() if up or down}
     if not linked:
@@ -71,21 +76,20 @@ def _nvlinks(reading: NvmlReading) -> list[Finding]:
             else None
         )
         return [Finding("NVLink", "warning" if meant else "ok", "no link is up", hint)]
-    return [
-        Finding(
-            "NVLink",
-            "warning",
-            f"GPU {card}: {'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))} down",
-            f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the links "
-            "that are up",
-        )
-        for card, (_, down) in linked.items()
-        if down
-    ] or [Finding("NVLink", "ok", "every link is up")]
+    found = []
+    for card, (_, down) in linked.items():
+        if down:
+            links = f"{'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))}"
+            hint = (
+                f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the "
+                "links that are up"
+            )
+            found.append(Finding("NVLink", "warning", f"GPU {card}: {links} down", hint))
+    return found or [Finding("NVLink", "ok", "every link is up")]
 
 
-def _unanswered(reading: NvmlReading) -> list[Finding]:
-    """Calls that told nothing, a line each, with the GPUs that they were about."""
+def _report_unanswered(reading: NvmlReading) -> list[Finding]:
+    """Report the calls that NVML did not answer, one line each, with their GPUs."""
     gpus: dict[tuple[str, str], set[int]] = {}
     for call in reading.unanswered:
         if not call.usual:

@@ -1,4 +1,4 @@
-"""The NVIDIA driver: its functions are those of gpulaunch.machine.driver.Driver, where each is explained."""
+"""The NVIDIA driver; gpulaunch.machine.driver.Driver documents its functions."""
 
 from collections.abc import Collection, Iterable
 
@@ -19,7 +19,7 @@ def fingerprint() -> str | None:
 
 
 def read() -> Build:
-    """Read the cards, MIG instances and links that NVML tells of."""
+    """Read the cards, MIG instances and links that NVML reports."""
     from gpulaunch.machine.nvidia.probe import probe  # late: few launches need it
 
     found = probe()
@@ -49,7 +49,7 @@ def version() -> str | None:
 
 
 def diagnose() -> list[Finding]:
-    """Return findings about lost GPUs, MIG, compute modes, NVLinks and calls that NVML does not answer."""
+    """Return findings about lost GPUs, MIG, compute modes, NVLinks and unanswered calls."""
     from gpulaunch.machine.nvidia import diagnosis  # late: only doctor needs it
 
     return diagnosis.diagnose()

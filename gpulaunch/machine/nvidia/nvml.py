@@ -1,8 +1,8 @@
-"""The door to NVML: what the driver answers about this machine's GPUs, call by call, in plain values.
+"""The door to NVML: the driver's answers about this machine's GPUs as plain values.
 
-Only this file imports pynvml. Any single call may be missing on some driver, unsupported on some
-card, fail, or be answered with garbage: what it would have told is then unknown, and the rest
-works. Only a GPU that is lost, or has no identity, is left out.
+Only this file imports pynvml. Any single call may be missing in some driver, unsupported on some
+card, fail, or return garbage: its answer is then unknown, and the rest works. Only a GPU that is
+lost, or has no identity, is left out.
 """
 
 from collections.abc import Callable, Collection
@@ -39,16 +39,8 @@ _PATHS: dict[int, PathType] = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 
-_MAJOR_NVLINK_VERSION = {
-    1: 1,
-    2: 2,
-    3: 2,
-    4: 3,
-    5: 3,
-    6: 4,
-    7: 5,
-    8: 6,
-}  # NVML counts 1.0, 2.0, 2.2, 3.0, 3.1, 4.0 ...
+# NVML counts 1.0, 2.0, 2.2, 3.0, 3.1, 4.0 ...
+_MAJOR_NVLINK_VERSION = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 _NVLINK_ENDS = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
     pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
@@ -61,9 +53,9 @@ _COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_PROHIBITED: PROHIBITED,
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: EXCLUSIVE_PROCESS,
 }
-_MOST_INSTANCES = 7  # of any card so far
-_MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml say 18, and Rubin has 36
-_CPU_WORDS = 64  # of 64 bits: more than any kernel has CPUs
+_MOST_INSTANCES = 7  # largest number on any card so far
+_MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml says 18, and Rubin has 36
+_CPU_WORDS = 64  # of 64 bits: more CPUs than any kernel supports
 _HOPPER = 9  # major compute capability
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
 
@@ -77,8 +69,8 @@ _ABOUT_WHAT_A_CARD_MAY_LACK = (
     pynvml.nvmlDeviceGetComputeMode,
 )
 
-# Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with no
-# NVMLError.
+# Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with an
+# exception that is no NVMLError.
 _PROCESSES = {
     "compute": (
         pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
@@ -96,19 +88,18 @@ PciAddress = tuple[int, int, int]
 
 
 class LostGpuError(Exception):
-    """A GPU does not answer any more; the text says which and how."""
+    """A GPU does not answer any more; the text says which one and how it failed."""
 
 
 class Unanswered(Record):
-    """A call that told nothing.
+    """A call without an answer.
 
     Attributes:
         call: name of NVML's function.
-        gpu: index that was asked about.
-        why: NVML's words.
-        usual: whether that is to be expected of a card that has not got what the call is about,
-            such as NVLinks.
-        steady: whether it would be the same the next time.
+        gpu: index of the GPU.
+        why: NVML's error text.
+        usual: whether this is expected of a card that lacks the feature, such as NVLinks.
+        steady: whether the next call would give the same.
     """
 
     call: str
@@ -124,9 +115,9 @@ class NvlinkEnd(Record):
     Attributes:
         active: whether it is up, or only asleep.
         version: major; 0 if unknown.
-        remote: what is at its other end: "gpu", "switch", "cpu", or "" if unknown.
-        address: of that.
-        gb_per_s: what the driver says that it carries per direction; 0 if it does not say.
+        remote: kind of its other end: "gpu", "switch", "cpu", or "" if unknown.
+        address: PCI address of the other end.
+        gb_per_s: bandwidth per direction as the driver reports it; 0 if it does not.
     """
 
     active: bool
@@ -137,12 +128,12 @@ class NvlinkEnd(Record):
 
 
 class Memory(Record):
-    """A GPU's memory.
+    """The memory of a GPU.
 
     Attributes:
         total: bytes.
         used: bytes.
-        with_reserve: whether what the driver reserves for itself may be counted as used.
+        with_reserve: whether `used` may include memory that the driver reserves for itself.
     """
 
     total: int
@@ -151,12 +142,12 @@ class Memory(Record):
 
 
 class Card:
-    """A GPU, or a MIG instance of one, as NVML answers about it.
+    """A GPU, or a MIG instance of one, queried through NVML.
 
     Args:
-        handle: NVML's.
-        index: of the card, for messages.
-        unanswered: grows by every call that told nothing.
+        handle: NVML's handle.
+        index: index of the card, for messages.
+        unanswered: list to which every call without an answer is added.
     """
 
     def __init__(self, handle: Any, index: int, unanswered: list[Unanswered]) -> None:  # noqa: ANN401
@@ -165,7 +156,7 @@ class Card:
         self.index = index
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
-        """A call whose answer may be unknown: then None.
+        """Call an NVML function; return None if it gives no answer.
 
         Raises:
             LostGpuError: the GPU does not answer.
@@ -185,10 +176,10 @@ class Card:
         self._unanswered.append(Unanswered(function.__name__, self.index, why, usual, steady))
 
     def uuid(self) -> str:
-        """Identity that survives reboots.
+        """Return the UUID, which survives reboots.
 
         Raises:
-            LostGpuError: it has none, so it cannot be leased.
+            LostGpuError: the GPU has none, so it cannot be leased.
         """
         uuid = self._ask(pynvml.nvmlDeviceGetUUID)
         if not uuid or not uuid.isascii() or not uuid.isprintable():
@@ -196,11 +187,14 @@ class Card:
         return str(uuid)
 
     def model(self) -> str | None:
-        """Product name."""
+        """Return the product name, or None if unknown."""
         return self._ask(pynvml.nvmlDeviceGetName) or None
 
     def memory(self) -> Memory | None:
-        """Its memory, by the newer call, which tells the driver's reserve from use, else by the older one."""
+        """Return the memory, or None if unknown.
+
+        The newer call tells the driver's reserve from use; the older one does not.
+        """
         newer = self._ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
         if newer is not None:
             return Memory(newer.total, newer.used, with_reserve=False)
@@ -208,39 +202,39 @@ class Card:
         return None if older is None else Memory(older.total, older.used, with_reserve=True)
 
     def address(self) -> PciAddress | None:
-        """Where it is on the PCI bus."""
+        """Return the address on the PCI bus, or None if unknown."""
         return _address(self._ask(pynvml.nvmlDeviceGetPciInfo))
 
     def compute_capability(self) -> str | None:
-        """Such as "7.0"."""
+        """Return the compute capability, such as "7.0", or None if unknown."""
         found = self._ask(pynvml.nvmlDeviceGetCudaComputeCapability)
         return f"{found[0]}.{found[1]}" if found else None
 
     def pcie(self) -> tuple[int, int]:
-        """Highest generation and number of lanes that GPU and slot can do; 0 for what is unknown."""
+        """Return the highest generation and number of lanes of GPU and slot; 0 if unknown."""
         generation = self._ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration)
         return generation or 0, self._ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth) or 0
 
     def cpus(self) -> frozenset[int]:
-        """CPUs next to it."""
+        """Return the CPUs next to the GPU."""
         return _bits(self._ask(pynvml.nvmlDeviceGetCpuAffinity, _CPU_WORDS))
 
     def memory_nodes(self) -> frozenset[int]:
-        """NUMA nodes of the host's memory next to it."""
+        """Return the NUMA nodes of the host's memory next to the GPU."""
         return _bits(
             self._ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE)
         )
 
     def compute_mode(self) -> str:
-        """Who may use it: everybody if this is empty, else PROHIBITED, EXCLUSIVE_PROCESS or EXCLUSIVE_THREAD."""
+        """Return PROHIBITED, EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, or "" for the default mode."""
         return _COMPUTE_MODES.get(self._ask(pynvml.nvmlDeviceGetComputeMode), "")
 
     def nvlinks(self, *, by_field: bool) -> dict[int, NvlinkEnd]:
-        """All its NVLinks by number; empty for a card without.
+        """Return all its NVLinks by number; {} for a card without.
 
         Args:
-            by_field: ask for states and speeds of single links by field, as Hopper and later can;
-                the older calls do not know that a link may sleep.
+            by_field: whether to read the states and speeds of single links by field, as Hopper and
+                later allow; the older calls do not know that a link may sleep.
         """
         states = {
             link: self._nvlink_state(link, by_field=by_field) for link in range(_MOST_NVLINKS)
@@ -252,7 +246,7 @@ class Card:
         }
 
     def _nvlink_state(self, link: int, *, by_field: bool) -> int | None:
-        """0 down, 1 up, 2 asleep; None if there is no such link, or it is unknown."""
+        """Return 0 for down, 1 for up, 2 for asleep, None for an unknown or missing link."""
         state = self._field(pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link) if by_field else None
         return self._ask(pynvml.nvmlDeviceGetNvLinkState, link) if state is None else state
 
@@ -280,23 +274,23 @@ class Card:
         return int(values[0].value.uiVal)
 
     def path_to(self, other: "Card") -> PathType:
-        """How the two meet over PCIe; the farthest if that is unknown."""
+        """Return the path type between two cards over PCIe; the farthest if it is unknown."""
         return _PATHS.get(
             self._ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, other.handle), "SYS"
         )
 
     def reads_from(self, other: "Card") -> bool | None:
-        """Whether it can read the other's memory directly; None if unknown."""
+        """Return whether this card can read the other's memory directly; None if unknown."""
         status = self._ask(pynvml.nvmlDeviceGetP2PStatus, other.handle, _P2P_READ)
         return None if status is None else status == pynvml.NVML_P2P_STATUS_OK
 
     def in_mig_mode(self) -> bool:
-        """Whether it is split into MIG instances, so that it cannot be used whole."""
+        """Return whether the card is split into MIG instances, so that it cannot be used whole."""
         modes = self._ask(pynvml.nvmlDeviceGetMigMode)
         return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
     def instances(self) -> dict[int, "Card"] | None:
-        """Its MIG instances by number; None if it is not in MIG mode."""
+        """Return its MIG instances by number; None if the card is not in MIG mode."""
         if not self.in_mig_mode():
             return None
         found = {}
@@ -308,7 +302,10 @@ class Card:
         return found
 
     def mig_profile(self) -> str:
-        """Of a MIG instance, such as "1g.10gb": its product name ends so, or it is made of its attributes."""
+        """Return the profile of a MIG instance, such as "1g.10gb".
+
+        It ends the product name, or is composed from the instance's attributes.
+        """
         _, _, profile = (self.model() or "").partition(" MIG ")
         if profile:
             return profile
@@ -320,7 +317,7 @@ class Card:
         )
 
     def pids(self, kind: str) -> set[int]:
-        """Processes at work on it: "compute", "graphics", or "mps" for clients of an MPS server."""
+        """Return the processes of a kind: "compute", "graphics", or "mps" for MPS clients."""
         for function in _PROCESSES[kind]:
             processes = self._ask(function)
             if processes is not None:
@@ -329,13 +326,13 @@ class Card:
 
 
 def asks_by_field(compute_capability: str | None) -> bool:
-    """Whether a GPU's single NVLinks are asked for by field, as Hopper and later can."""
+    """Return whether single NVLinks are to be read by field, as Hopper and later allow."""
     major = (compute_capability or "").partition(".")[0]
     return major.isdecimal() and int(major) >= _HOPPER
 
 
 def open_nvml() -> None:
-    """Begin; to be called first, and as often as one likes.
+    """Initialise NVML; to be called first, any number of times.
 
     Raises:
         FailedError: there is no NVML or no driver.
@@ -344,7 +341,7 @@ def open_nvml() -> None:
 
 
 def driver_version() -> str | None:
-    """The driver's, such as "550.54.15"; None if it does not say."""
+    """Return the driver's version, such as "550.54.15"; None if it does not say."""
     try:
         return str(pynvml.nvmlSystemGetDriverVersion())
     except (pynvml.NVMLError, UnicodeDecodeError):
@@ -352,37 +349,37 @@ def driver_version() -> str | None:
 
 
 def card_count() -> int:
-    """How many GPUs the driver lists, lost ones among them.
+    """Return the number of GPUs that the driver lists, including lost ones.
 
     Raises:
-        FailedError: it does not say.
+        FailedError: the driver does not say.
     """
     return int(_call(pynvml.nvmlDeviceGetCount))
 
 
 def card_at(index: int, unanswered: list[Unanswered]) -> Card:
-    """The GPU of this index.
+    """Return the card with this index.
 
     Raises:
-        LostGpuError: it does not answer.
+        LostGpuError: the card does not answer.
     """
-    return Card(_handle(pynvml.nvmlDeviceGetHandleByIndex, index, index), index, unanswered)
+    return Card(_get_handle(pynvml.nvmlDeviceGetHandleByIndex, index, index), index, unanswered)
 
 
 def card_of(uuid: str, index: int) -> Card:
-    """The GPU or MIG instance of this UUID.
+    """Return the GPU or MIG instance with this UUID.
 
     Args:
-        uuid: its identity.
-        index: for messages.
+        uuid: UUID of the GPU or instance.
+        index: index for messages.
 
     Raises:
-        LostGpuError: it does not answer, or is there no more.
+        LostGpuError: it does not answer, or does not exist any more.
     """
-    return Card(_handle(pynvml.nvmlDeviceGetHandleByUUID, uuid, index), index, [])
+    return Card(_get_handle(pynvml.nvmlDeviceGetHandleByUUID, uuid, index), index, [])
 
 
-def _handle(function: Callable[..., Any], key: object, index: int) -> Any:  # noqa: ANN401
+def _get_handle(function: Callable[..., Any], key: object, index: int) -> Any:  # noqa: ANN401
     try:
         return function(key)
     except pynvml.NVMLError as problem:
@@ -390,7 +387,7 @@ def _handle(function: Callable[..., Any], key: object, index: int) -> Any:  # no
 
 
 def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401
-    """A call that nothing can be known without."""
+    """Call an NVML function that everything else depends on."""
     try:
         return function()
     except pynvml.NVMLError as problem:

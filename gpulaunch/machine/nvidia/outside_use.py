@@ -1,4 +1,4 @@
-"""Who is at work on this machine's GPUs, whether under a lease or not: a question to NVML, asked anew every time."""
+"""The present use of this machine's GPUs, under a lease or not, read from NVML every time."""
 
 from collections.abc import Collection, Iterable
 
@@ -8,21 +8,25 @@ from gpulaunch.machine.nvidia import nvml
 from gpulaunch.process.system import owner_of, program_of
 
 IDLE_MEMORY_BYTES = 128 << 20
-"""More in use than this, beyond what the driver reserves, and some process must be there: a CUDA
-context takes more.
+"""Memory in use above which some process must be present.
+
+A CUDA context takes more. The driver's reserve is not counted.
 """
 
 IDLE_MEMORY_WITH_RESERVE_BYTES = 1536 << 20
-"""The same where the reserve may be counted as use: it is several hundred MiB on big cards."""
+"""Limit like IDLE_MEMORY_BYTES where the driver's reserve may be counted as use.
+
+The reserve is several hundred MiB on big cards.
+"""
 
 _MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[OutsideUse, ...]:
-    """Each GPU at work, with who seems to be at it; leases may explain some. A GPU that is lost by now counts, too.
+    """Return every GPU in use or lost, with the apparent user; leases may explain some.
 
     Args:
-        gpus: of this machine.
+        gpus: GPUs of this machine.
         ignored: programs whose use does not count, such as a desktop's.
 
     Raises:
@@ -33,14 +37,14 @@ def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[Outsid
     for gpu in gpus:
         try:
             card = nvml.card_of(gpu.uuid, gpu.index)
-            uses.append(_unusable(card, gpu) or _use(card, gpu, ignored))
+            uses.append(_find_obstacle(card, gpu) or _find_use(card, gpu, ignored))
         except nvml.LostGpuError as problem:
             uses.append(OutsideUse(gpu.uuid, str(problem), lost=True))
     return tuple(filter(None, uses))
 
 
 def compute_pids(gpus: Iterable[str]) -> set[int]:
-    """Processes at work on the GPUs of these UUIDs, as far as NVML tells."""
+    """Return the processes that compute on the GPUs with these UUIDs, as far as NVML tells."""
     pids: set[int] = set()
     for uuid in gpus:
         try:
@@ -51,9 +55,9 @@ def compute_pids(gpus: Iterable[str]) -> set[int]:
     return pids
 
 
-def _unusable(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
-    """Why nobody could use a GPU, whoever is at work there."""
-    if gpu.mig is None and card.in_mig_mode():  # since the topology was read
+def _find_obstacle(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
+    """Return the reason why no process could use a GPU, or None."""
+    if gpu.mig is None and card.in_mig_mode():  # changed since the topology was read
         return OutsideUse(gpu.uuid, "it is in MIG mode now")
     return (
         OutsideUse(gpu.uuid, "its compute mode is Prohibited")
@@ -62,12 +66,12 @@ def _unusable(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
     )
 
 
-def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:
-    """Who uses a GPU, if anyone does: its compute processes, or memory in use where no process at all is visible.
+def _find_use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:
+    """Return the use of a GPU by compute processes, or by memory without a visible process.
 
-    Clients of an MPS server are listed apart from it, and the server alone is nobody's use, unless
-    the compute mode lets no other process come. A desktop's processes do not count, nor those to be
-    ignored, and where there are some their memory cannot be told from others'.
+    Clients of an MPS server are listed apart from it, and the server alone is no use, unless the
+    compute mode keeps other processes out. Graphics processes do not count, nor ignored ones, and
+    beside them memory in use cannot be attributed.
     """
     compute = card.pids("compute")
     servers = {pid for pid in compute if program_of(pid) == _MPS_SERVER}
@@ -76,9 +80,9 @@ def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | No
         sorted(pid for pid in seen - servers if not ignored or program_of(pid) not in ignored)
     )
     if pids:
-        return OutsideUse(gpu.uuid, "; ".join(map(_who, pids)), pids)
+        return OutsideUse(gpu.uuid, "; ".join(map(_describe_process, pids)), pids)
     if servers and card.compute_mode() == nvml.EXCLUSIVE_PROCESS:
-        who = "; ".join(map(_who, sorted(servers)))
+        who = "; ".join(map(_describe_process, sorted(servers)))
         return OutsideUse(
             gpu.uuid,
             f"an MPS server keeps it in compute mode EXCLUSIVE_PROCESS: {who}",
@@ -96,6 +100,6 @@ def _use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | No
     return None
 
 
-def _who(pid: int) -> str:
+def _describe_process(pid: int) -> str:
     owner = owner_of(pid)
     return f"pid {pid}, {owner}" if owner else f"pid {pid}"

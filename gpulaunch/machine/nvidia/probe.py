@@ -1,7 +1,6 @@
-"""What machine this is: every GPU in service and how they are wired, asked of NVML one call after the other.
+"""A reading of this machine through NVML: every GPU in service and its wiring.
 
-Probing a box of eight takes long enough to feel, so find_machine keeps the answer
-(topology_cache.py).
+Probing eight GPUs takes noticeable time, so find_machine caches the result (topology_cache.py).
 """
 
 import os
@@ -21,17 +20,17 @@ T = TypeVar("T")
 
 
 class NvmlReading(Record):
-    """What NVML says of this machine's build.
+    """This machine as NVML reports it.
 
     Attributes:
         topology: the GPUs in service and their links.
-        problems: what was left out, a line each.
-        unanswered: calls that told nothing.
-        nvlinks: by index of the card, the numbers of its NVLinks that are up, and of those that are
-            down.
-        compute_modes: by index of the card, where it is not the default.
-        empty: indices of the cards in MIG mode that have no instance, so that nothing of them can
-            be used.
+        problems: one line for each GPU that was left out.
+        unanswered: calls without an answer.
+        nvlinks: numbers of the NVLinks that are up, and of those that are down, by index of the
+            card.
+        compute_modes: compute modes other than the default, by index of the card.
+        empty: indices of the cards in MIG mode without any instance, so that no part of them can be
+            used.
     """
 
     topology: Topology
@@ -43,19 +42,19 @@ class NvmlReading(Record):
 
     @property
     def is_steady(self) -> bool:
-        """Whether the next reading would give the same, as far as one can know."""
+        """True if the next reading would be equal, as far as one can know."""
         return not self.problems and all(call.steady for call in self.unanswered)
 
 
 class Part(Record):
-    """A card as it was read.
+    """One card as it was read.
 
     Attributes:
-        card: to ask more.
-        gpu: what it is as a whole.
-        nvlinks: all of them by number.
-        compute_mode: its name; empty for the default.
-        instances: those of a card in MIG mode; None if it is not.
+        card: handle for further calls.
+        gpu: the card as a whole.
+        nvlinks: its NVLinks by number.
+        compute_mode: name of the mode; "" for the default.
+        instances: instances of a card in MIG mode; None if it is not.
     """
 
     card: Card
@@ -74,34 +73,32 @@ def probe() -> NvmlReading:
     nvml.open_nvml()
     problems: list[str] = []
     unanswered: list[Unanswered] = []
-    cards = _of_each(
+    cards = _read_each(
         range(nvml.card_count()), lambda index: nvml.card_at(index, unanswered), problems
     )
-    addresses = _of_each(cards, lambda index: cards[index].address(), problems)
+    addresses = _read_each(cards, lambda index: cards[index].address(), problems)
     known = {address: index for index, address in addresses.items() if address}
     everyone = known if len(known) == nvml.card_count() else None
-    parts = _of_each(
-        addresses, lambda index: _part(cards[index], addresses[index], everyone), problems
+    parts = _read_each(
+        addresses, lambda index: _read_card(cards[index], addresses[index], everyone), problems
     )
 
     empty = tuple(index for index, part in parts.items() if part.instances == [])
-    gpus = [
-        gpu
-        for part in parts.values()
-        for gpu in ([part.gpu] if part.instances is None else part.instances)
-    ]
+    gpus = []
+    for part in parts.values():
+        gpus += [part.gpu] if part.instances is None else part.instances
     if not gpus:
         problems += [f"GPU {index} is in MIG mode and has no instance" for index in empty]
         raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), nvml.HINT)
     gpus.sort(key=lambda gpu: gpu.index)
-    direct = _direct_nvlinks(parts, known)
+    direct = _count_direct_nvlinks(parts, known)
     lost: set[int] = set()
 
     def wire(a: int, b: int) -> Wire:
         here, there = parts[a].card, parts[b].card
         try:
             return Wire(here.path_to(there), direct.get((a, b), 0), None, here.reads_from(there))
-        except nvml.LostGpuError as problem:  # it answered a moment ago
+        except nvml.LostGpuError as problem:  # the card answered a moment ago
             problems.append(str(problem))
             lost.add(a)
             return Wire("SYS")
@@ -114,14 +111,16 @@ def probe() -> NvmlReading:
         Topology(os.uname().nodename, tuple(gpus), links, "NVML"),
         tuple(dict.fromkeys(problems)),
         tuple(unanswered),
-        {index: _up_and_down(part.nvlinks) for index, part in parts.items()},
+        {index: _split_by_state(part.nvlinks) for index, part in parts.items()},
         {index: mode for index, part in parts.items() if (mode := part.compute_mode)},
         empty,
     )
 
 
-def _of_each(indices: Iterable[int], read: Callable[[int], T], problems: list[str]) -> dict[int, T]:
-    """What is read of each card, less those that are lost, which are problems."""
+def _read_each(
+    indices: Iterable[int], read: Callable[[int], T], problems: list[str]
+) -> dict[int, T]:
+    """Read each card; lost cards are left out and reported as problems."""
     found = {}
     for index in indices:
         try:
@@ -131,12 +130,14 @@ def _of_each(indices: Iterable[int], read: Callable[[int], T], problems: list[st
     return found
 
 
-def _part(card: Card, address: PciAddress | None, everyone: Collection[PciAddress] | None) -> Part:
+def _read_card(
+    card: Card, address: PciAddress | None, everyone: Collection[PciAddress] | None
+) -> Part:
     """Read a card; `everyone` are the addresses of all cards, or None if some are unknown."""
     capability = card.compute_capability()
     by_field = nvml.asks_by_field(capability)
     nvlinks = {
-        number: _seen_through(end, everyone)
+        number: _reveal_switch(end, everyone)
         for number, end in card.nvlinks(by_field=by_field).items()
     }
     active = [end for end in nvlinks.values() if end.active]
@@ -147,7 +148,7 @@ def _part(card: Card, address: PciAddress | None, everyone: Collection[PciAddres
         uuid=card.uuid(),
         model=card.model() or "unknown",
         memory_bytes=memory.total if memory else 0,
-        numa_node=_numa_node(card, address),
+        numa_node=_read_numa_node(card, address),
         cpuset=card.cpus(),
         compute_capability=capability,
         pcie_generation=generation,
@@ -162,15 +163,15 @@ def _part(card: Card, address: PciAddress | None, everyone: Collection[PciAddres
     instances = (
         None
         if found is None
-        else [_instance(gpu, number, instance) for number, instance in found.items()]
+        else [_read_instance(gpu, number, instance) for number, instance in found.items()]
     )
     return Part(card, gpu, nvlinks, card.compute_mode(), instances)
 
 
-def _seen_through(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> NvlinkEnd:
-    """A link to an address that is none of our cards' goes to an NVSwitch, which a virtual machine does not see.
+def _reveal_switch(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> NvlinkEnd:
+    """Return a link to an unknown address as one to an NVSwitch, which a virtual machine hides.
 
-    Source: NCCL src/graph/xml.cc, which takes it so.
+    Source: NCCL src/graph/xml.cc, which assumes the same.
     """
     hidden = (
         not end.remote
@@ -181,14 +182,14 @@ def _seen_through(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> Nv
     return replace(end, remote="switch") if hidden else end
 
 
-def _up_and_down(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]]:
+def _split_by_state(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]]:
     return (
         [number for number, end in nvlinks.items() if end.active],
         [number for number, end in nvlinks.items() if not end.active],
     )
 
 
-def _instance(card: Gpu, number: int, instance: Card) -> Gpu:
+def _read_instance(card: Gpu, number: int, instance: Card) -> Gpu:
     profile, memory = instance.mig_profile(), instance.memory()
     return replace(
         card,
@@ -200,11 +201,10 @@ def _instance(card: Gpu, number: int, instance: Card) -> Gpu:
     )
 
 
-def _numa_node(card: Card, address: PciAddress | None) -> int | None:
-    """NUMA node of the CPUs next to the GPU, as the kernel tells by PCI address.
+def _read_numa_node(card: Card, address: PciAddress | None) -> int | None:
+    """Return the NUMA node of the CPUs next to the GPU, from sysfs, else from NVML.
 
-    (nvmlDeviceGetNumaNodeId is about the GPU's own memory.) NVML's memory affinity is asked where
-    sysfs is silent.
+    nvmlDeviceGetNumaNodeId is about the GPU's own memory, so NVML is asked for memory affinity.
     """
     if address:
         domain, bus, device = address
@@ -221,10 +221,13 @@ def _numa_node(card: Card, address: PciAddress | None) -> int | None:
     return min(nodes) if len(nodes) == 1 else None
 
 
-def _direct_nvlinks(
+def _count_direct_nvlinks(
     parts: dict[int, Part], known: dict[PciAddress, int]
 ) -> dict[tuple[int, int], int]:
-    """How many NVLinks join each pair of cards without a switch: as both tell, or the one that does."""
+    """Count the NVLinks that join each pair of cards without a switch.
+
+    The smaller of both cards' counts is used, or the only one if one card reports none.
+    """
     seen: Counter[tuple[int, int]] = Counter()
     for index, part in parts.items():
         for end in part.nvlinks.values():

@@ -1,8 +1,8 @@
-"""What NVML lists, quickly: the driver's version and the identities of GPUs and MIG instances.
+"""A quick list of what NVML sees: the driver's version, and the UUIDs of GPUs and MIG instances.
 
-Asked by ctypes, since pynvml's import costs 20 ms, more than all the rest of showing a machine that
-is known already. What is odd in any way is no roster, and then the machine is read through pynvml,
-which says what is odd.
+It uses ctypes, since importing pynvml costs 20 ms, more than all the rest of showing a machine from
+the cache. If anything is odd there is no roster, and the machine is read through pynvml, which
+reports what is odd.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ class Listed(Record):
     """A card that answers.
 
     Attributes:
-        uuid: its identity.
+        uuid: UUID of the card.
         instances: UUID and product name, which tells the size, of its MIG instances by number; None
             if it is not in MIG mode.
     """
@@ -30,11 +30,11 @@ class Listed(Record):
 
 
 class Roster(Record):
-    """What NVML lists.
+    """All that NVML lists.
 
     Attributes:
-        driver: its version.
-        cards: by index; all of them answer.
+        driver: version of the driver.
+        cards: cards by index; all of them answer.
     """
 
     driver: str
@@ -42,7 +42,7 @@ class Roster(Record):
 
 
 def is_present() -> bool:
-    """Return whether NVML lists GPUs; a driver that fails is present all the same."""
+    """Return whether NVML lists GPUs; a driver that fails counts as present."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -55,20 +55,16 @@ def is_present() -> bool:
 
 
 def read_roster() -> Roster | None:
-    """The GPUs of this machine; None if there is no driver, or if anything about it is odd."""
+    """List the GPUs of this machine; None without a driver, or if anything about it is odd."""
     try:
         library = ctypes.CDLL(_LIBRARY)
         _check(library.nvmlInitWithFlags(0))
         count = ctypes.c_uint()
         _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
-        driver = _text(library.nvmlSystemGetDriverVersion)
-        return Roster(driver, tuple(_listed(library, index) for index in range(count.value)))
-    except (
-        OSError,
-        AttributeError,
-        _OddError,
-        UnicodeDecodeError,
-    ):  # no library, no such function, an error
+        driver = _read_string(library.nvmlSystemGetDriverVersion)
+        return Roster(driver, tuple(_list_card(library, index) for index in range(count.value)))
+    # no library, no such function, or an NVML error
+    except (OSError, AttributeError, _OddError, UnicodeDecodeError):
         return None
 
 
@@ -81,16 +77,16 @@ def _check(result: int) -> None:
         raise _OddError
 
 
-def _text(function: Any, *arguments: object) -> str:  # noqa: ANN401
+def _read_string(function: Any, *arguments: object) -> str:  # noqa: ANN401
     text = ctypes.create_string_buffer(_TEXT_BYTES)
     _check(function(*arguments, text, ctypes.c_uint(_TEXT_BYTES)))
     return text.value.decode()
 
 
-def _listed(library: ctypes.CDLL, index: int) -> Listed:
+def _list_card(library: ctypes.CDLL, index: int) -> Listed:
     card = ctypes.c_void_p()
     _check(library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(card)))
-    uuid = _text(library.nvmlDeviceGetUUID, card)
+    uuid = _read_string(library.nvmlDeviceGetUUID, card)
     mode, pending = ctypes.c_uint(), ctypes.c_uint()
     unsupported = library.nvmlDeviceGetMigMode(card, ctypes.byref(mode), ctypes.byref(pending))
     if unsupported or mode.value != _MIG_ENABLED:
@@ -104,7 +100,7 @@ def _listed(library: ctypes.CDLL, index: int) -> Listed:
             card, ctypes.c_uint(number), ctypes.byref(instance)
         ):
             instances[str(number)] = [
-                _text(library.nvmlDeviceGetUUID, instance),
-                _text(library.nvmlDeviceGetName, instance),
+                _read_string(library.nvmlDeviceGetUUID, instance),
+                _read_string(library.nvmlDeviceGetName, instance),
             ]
     return Listed(uuid, instances)

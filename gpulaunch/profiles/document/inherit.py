@@ -1,4 +1,4 @@
-"""What a profile takes over from another, and what its variants change: tables merged, sources kept straight."""
+"""Inheritance of profiles: base and variants are merged, and sources stay correct."""
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
@@ -9,30 +9,30 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 MOST_BASES = 16
-"""So many profiles may stand on each other."""
+"""Longest chain of profiles that are based on each other."""
 
 _ORIGIN = ("source", "measured_on", "driver", "date", "samples")
-"""Keys that say where the figures beside them are from."""
+"""Keys that say where the figures beside them come from."""
 
 
 class Reference(Record):
-    """A profile as somebody asks for it.
+    """A profile as it is asked for on a command line or in a file.
 
     Attributes:
-        name: or path.
-        variants: what is asked for of it, in order: "batch=1".
+        name: name or path.
+        variants: variants asked for, in order: "batch=1".
     """
 
     name: str
     variants: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """As it may be asked for."""
+        """Write the reference as a command line does."""
         return "@".join((self.name, ",".join(self.variants))) if self.variants else self.name
 
 
 def read_reference(text: str) -> Reference:
-    """Take NAME@VARIANT,VARIANT apart; a path's directories may have any names.
+    """Split NAME@VARIANT,VARIANT; the directories of a path may have any names.
 
     Example:
         >>> read_reference("me@home/vgg16.toml@batch=1,precision=fp16")
@@ -46,20 +46,20 @@ def read_reference(text: str) -> Reference:
 
 
 def merged(base: Mapping[str, Any], own: Mapping[str, Any], called: str) -> dict[str, Any]:
-    """A document over another: where both say something, `own` counts; lists count as a whole.
+    """Merge a document over its base: values of `own` win, and lists are replaced as a whole.
 
-    A section's source tells where all of its figures are from, so it names both where both have
-    given some. Where `own` does not say on which GPU it measured, nobody is to think that it was
-    the base's.
+    If figures of both remain in a section, its source names both. If `own` does not say on which
+    GPU it measured, the base's GPU is not taken over as its own.
 
     Args:
         base: the document below, already checked.
-        own: the one above it, likewise.
-        called: what the one below is called.
+        own: the document above, already checked.
+        called: name of the one below, for the source.
 
     Example:
         >>> base = {"resources": {"power_w": 90, "energy_j": 180, "source": "Table II"}}
-        >>> merged(base, {"resources": {"power_w": 80, "source": "our A100"}}, "kripke")["resources"]["source"]
+        >>> own = {"resources": {"power_w": 80, "source": "our A100"}}
+        >>> merged(base, own, "kripke")["resources"]["source"]
         'our A100; the rest as kripke: Table II'
     """
     result = {**base, **own}
@@ -77,7 +77,7 @@ def merged(base: Mapping[str, Any], own: Mapping[str, Any], called: str) -> dict
 def _merged_section(
     base: Mapping[str, Any], own: Mapping[str, Any], section: type[Section], called: str
 ) -> Mapping[str, Any]:
-    """One section over another."""
+    """Merge one section over that of the base."""
     if section.is_one_measurement or not base:
         return own
     result = {
@@ -85,7 +85,7 @@ def _merged_section(
         for key, value in base.items()
         if key not in _ORIGIN or not own.keys() - set(_ORIGIN)
     }
-    result |= {key: _over(base.get(key), value) for key, value in own.items()}
+    result |= {key: _replace(base.get(key), value) for key, value in own.items()}
     left = base.keys() - own.keys() - set(_ORIGIN)
     tables = [key for key in base.keys() & own.keys() if isinstance(own[key], Mapping)]
     if "source" in section.keys and (
@@ -101,36 +101,36 @@ def _both_sources(base: Mapping[str, Any], own: Mapping[str, Any], called: str) 
     return f"{own['source']}; the rest as {called}{where}: {base['source']}"
 
 
-def _over(base: object, own: object) -> object:
-    """A value over another: tables are merged, anything else is replaced."""
+def _replace(base: object, own: object) -> object:
+    """Put a value over another: merge tables, replace anything else."""
     return {**base, **own} if isinstance(base, Mapping) and isinstance(own, Mapping) else own
 
 
 def _merged_tables(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of variants: those of one name are merged section by section."""
+    """Merge tables of variants; variants of one name are merged section by section."""
     both = {name: merged(base[name], own[name], "the base") for name in base.keys() & own.keys()}
     return {**base, **own, **both}
 
 
 def _without(runs: Mapping[str, Any], figures: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is known of runs, less what it says of figures that have been replaced."""
-    return {
-        key: {name: one for name, one in value.items() if name not in figures}
-        if isinstance(value, Mapping)
-        else value
-        for key, value in runs.items()
-    }
+    """Return the figures of runs without those that have been replaced."""
+    kept: dict[str, Any] = {}
+    for key, value in runs.items():
+        kept[key] = value
+        if isinstance(value, Mapping):
+            kept[key] = {name: one for name, one in value.items() if name not in figures}
+    return kept
 
 
 def with_variant(
     document: Mapping[str, Any], variant: str, table: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A profile's document as one of its variants has it, under the variant's name.
+    """Return a profile's document with one of its variants applied, under the variant's name.
 
     Args:
-        document: of the profile.
-        variant: its name, such as "batch=1".
-        table: what the variant says.
+        document: the profile's document.
+        variant: name of the variant, such as "batch=1".
+        table: the variant's table.
     """
     name, at, others = document["name"].partition("@")
     called = f"{name}@{others},{variant}" if at else f"{name}@{variant}"
@@ -138,12 +138,12 @@ def with_variant(
 
 
 def variants_of(profile: Profile) -> list[str]:
-    """What may be asked for after the @: its variants, and the sizes that were measured, each once."""
+    """Return what can follow the @: variants and measured sizes, without duplicates."""
     scaling = profile.scaling
     sizes = [f"{scaling.parameter}={size}" for size in scaling.profiles]
     return [*profile.variants, *(size for size in sizes if size not in profile.variants)]
 
 
 def chain_text(names: Sequence[str]) -> str:
-    """Profiles that stand on each other, the last one lowest."""
+    """Return a chain of profiles as text, the base last."""
     return " -> ".join(names)

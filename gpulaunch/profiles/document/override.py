@@ -1,4 +1,4 @@
-"""Values on the command line over a profile: `--set KEY=VALUE`."""
+"""Values on the command line that override a profile: `--set KEY=VALUE`."""
 # pure: decides on plain values
 
 import json
@@ -13,18 +13,18 @@ from gpulaunch.profiles.document.section import Key, Part
 from gpulaunch.profiles.profile import Profile, Variant, parse_profile
 from gpulaunch.typing import Any
 
-_ANY_NAME = "job"  # stands for one with a variant, which no file may have
+_ANY_NAME = "job"  # stands for a name with a variant, which no file may have
 
 _SHORT = {"memory": "resources.memory_mib"}
-"""What else than the last part of a key may stand for it."""
+"""Other short names for keys than their last part."""
 
 
 def overridden(profile: Profile, options: Sequence[tuple[str, str]]) -> Profile:
-    """A profile with other values; the last one counts where a key is set twice.
+    """Return a profile with other values; if a key is set twice, the last value counts.
 
     Args:
-        profile: any, also one that says nothing.
-        options: of each the option as it was written, and KEY=VALUE. KEY is `section.key`, or the
+        profile: any profile, even an empty one.
+        options: for each option, how it was written, and KEY=VALUE. KEY is `section.key`, or the
             key alone where only one section has it, and may have TOML's quotes; `memory` is the
             memory of one GPU, such as 12GiB.
 
@@ -32,7 +32,8 @@ def overridden(profile: Profile, options: Sequence[tuple[str, str]]) -> Profile:
         UsageError: a key is unknown or could be several, or its value has the wrong type or range.
 
     Example:
-        >>> changed = overridden(Profile({"name": "job"}), [("--set", "memory=1GiB"), ("--set", "pattern=ring")])
+        >>> options = [("--set", "memory=1GiB"), ("--set", "pattern=ring")]
+        >>> changed = overridden(Profile({"name": "job"}), options)
         >>> changed.resources.memory_mib, changed.resources.source, changed.communication.pattern
         (1024, '--set memory=1GiB', 'ring')
     """
@@ -70,7 +71,7 @@ def _put(own: dict[str, Any], said: str, path: Sequence[str], value: object) -> 
 
 
 def _read(text: str) -> tuple[tuple[str, ...], object]:
-    """The key in full, part by part, and its value."""
+    """Return the full key, part by part, and its checked value."""
     path, said = _split(text)
     key = _key(path)
     value = _value(key, path, said)
@@ -80,21 +81,21 @@ def _read(text: str) -> tuple[tuple[str, ...], object]:
 
 
 def _split(text: str) -> tuple[tuple[str, ...], str]:
-    """The key, part by part, and the words of its value; a name in a table may have an `=` of its own."""
+    """Split KEY=VALUE into the key's parts and the value; a name in a table may contain `=`."""
     name, equals, said = text.partition("=")
     if not equals or not name:
         raise UsageError("it is not KEY=VALUE")
     if '"' in name or "'" in name:
         return _split_quoted(text)
     path = _path(_SHORT.get(name, name))
-    if len(path) > 2:  # all that stands in such tables are numbers
+    if len(path) > 2:  # such tables contain only numbers
         name, _, said = text.rpartition("=")
         path = _path(name)
     return path, said
 
 
 def _split_quoted(text: str) -> tuple[tuple[str, ...], str]:
-    """The same of a key with quotes, which are TOML's."""
+    """Split KEY=VALUE where the key has TOML's quotes."""
     for at, character in enumerate(text):
         if character == "=" and (parts := _toml_key(text[:at])):
             return _path(".".join(parts)), text[at + 1 :]
@@ -102,7 +103,7 @@ def _split_quoted(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _toml_key(text: str) -> list[str]:
-    """Parts of a key such as `a.b."c=d"`; none if it is no key."""
+    """Return the parts of a key such as `a.b."c=d"`; an empty list if it is no key."""
     try:
         rest: Any = tomllib.loads(f"{text} = 0")
     except ValueError:
@@ -115,7 +116,7 @@ def _toml_key(text: str) -> list[str]:
 
 
 def _path(name: str) -> tuple[str, ...]:
-    """Section and key, or a key of the top alone; and a third part where a table's keys are free."""
+    """Return the section and the key, or a top-level key alone, or section, table and free name."""
     first, dot, rest = name.partition(".")
     if isinstance(Variant.keys.get(first), Part):
         if not dot:
@@ -137,10 +138,10 @@ def _path(name: str) -> tuple[str, ...]:
         raise UsageError(
             f"{quoted(name)} could be {' or '.join(f'{section}.{name}' for section in found)}"
         )
-    raise UsageError(_nobody_knows(name))
+    raise UsageError(_unknown_key(name))
 
 
-def _nobody_knows(name: str) -> str:
+def _unknown_key(name: str) -> str:
     keys = {
         key for part in Variant.keys.values() if isinstance(part, Part) for key in part.section.keys
     }
@@ -150,7 +151,7 @@ def _nobody_knows(name: str) -> str:
 
 def _part(name: str) -> Part[Any]:
     part = Profile.keys[name]
-    assert isinstance(part, Part)  # noqa: S101  whoever asks knows
+    assert isinstance(part, Part)  # noqa: S101  callers ask for sections only
     return part
 
 
@@ -159,7 +160,7 @@ def _key(path: Sequence[str]) -> Key[Any]:
 
 
 def _value(key: Key[Any], path: Sequence[str], said: str) -> object:
-    """What the words on the command line stand for, by the rule for the key."""
+    """Convert the text from the command line to the type that the key's rule wants."""
     if key.rule is str:
         return said
     if isinstance(key.rule, tuple) and isinstance(key.rule[0], str):
@@ -172,4 +173,4 @@ def _value(key: Key[Any], path: Sequence[str], said: str) -> object:
     try:
         return json.loads(said)
     except ValueError:
-        return said  # the rule says what it should have been
+        return said  # the rule's check reports what it should have been

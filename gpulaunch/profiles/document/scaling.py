@@ -1,4 +1,4 @@
-"""A profile at a problem size that nobody has measured, from those of other sizes (mps-sharing-2024 IV.A, Table II)."""
+"""Prediction of profiles at sizes that were not measured (mps-sharing-2024 IV.A, Table II)."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Mapping
@@ -11,35 +11,37 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.typing import Any
 
 _SCALED = ("communication", "resources", "counters")
-"""Sections whose figures grow with the problem."""
+"""Sections whose figures grow with the problem size."""
 
 MOST_TIMES = 100
-"""A size may be so many times the largest that was measured, or so small a part of the smallest.
+"""Largest ratio of a size to the nearest measured one.
+
+The value is ours.
 
 Ours.
 """
 
 _NOT_SCALED = ("weight", "samples", "bytes_per_access")
-"""Numbers that are no figures of the problem."""
+"""Numbers that do not depend on the problem size."""
 
 
 def scaled(points: Mapping[float, Profile], size: float, parameter: str) -> dict[str, Any]:
-    """What a profile of that size says: as measured, or predicted by a power law between the nearest two sizes.
+    """Return a profile's sections at a size: as measured, or by a power law from two sizes.
 
-    A figure y at sizes a and b has the exponent log(y_b / y_a) / log(b / a); under the smallest
-    size and above the largest the law of the two that are nearest goes on. Where a figure is 0 it
-    runs along a straight line instead, and never under 0. Percentages end at 100, memory is rounded
-    up to MiB. What both sizes say and is no figure stays if both say the same; what is true of one
-    is true. The rest is left out, and the source says "predicted".
+    A figure y at sizes a and b has the exponent log(y_b / y_a) / log(b / a). Below the smallest and
+    above the largest size the law of the nearest two is continued. A figure that is 0 at one size
+    follows a straight line, and never falls below 0. Percentages end at 100, memory is rounded up
+    to MiB. Values that are no figures stay if both sizes agree; a flag is set if either sets it.
+    The rest is left out, and the source says "predicted".
 
     Args:
-        points: size -> profile measured there, one at least.
-        size: that is asked for, above 0.
-        parameter: what sizes are called.
+        points: size -> profile measured there, at least one.
+        size: the size asked for, above 0.
+        parameter: name of the size parameter.
 
     Raises:
-        FieldError: it was not measured, and fewer than two sizes were: no law goes through one
-            point. Or it is more than MOST_TIMES away from all that were.
+        FieldError: the size was not measured, and only one was, through which no law goes; or it is
+            more than MOST_TIMES away from all that were.
 
     Source: mps-sharing-2024 Table II has two sizes of each workload, and Table III uses others; the
         law between them is ours. It keeps energy = power x time.
@@ -63,7 +65,7 @@ def scaled(points: Mapping[float, Profile], size: float, parameter: str) -> dict
     law = _law(low, high, size)
     one, other = points[low], points[high]
     found = {
-        name: _section(one, other, name, law)
+        name: _scale_section(one, other, name, law)
         for name in _SCALED
         if name in one.document and name in other.document
     }
@@ -71,12 +73,12 @@ def scaled(points: Mapping[float, Profile], size: float, parameter: str) -> dict
 
 
 def _distance(size: float, low: float, high: float) -> float:
-    """How far a size is outside of two others; 0 between them."""
+    """Return how far a size is outside an interval, on a log scale; 0 inside."""
     return max(0.0, log(low / size), log(size / high))
 
 
 def _law(low: float, high: float, size: float) -> Callable[[float, float], float]:
-    """A figure at the size from those at two others."""
+    """Return a function from a figure at two sizes to the figure at this one."""
     share = log(size / low) / log(high / low)
 
     def at(one: float, other: float) -> float:
@@ -87,28 +89,30 @@ def _law(low: float, high: float, size: float) -> Callable[[float, float], float
     return at
 
 
-def _section(
+def _scale_section(
     one: Profile, other: Profile, name: str, law: Callable[[float, float], float]
 ) -> dict[str, Any]:
-    """What both say in a section, at the size of the law."""
+    """Return the values of a section that both profiles give, at the size of the law."""
     key = Profile.keys[name]
-    assert isinstance(key, Part)  # noqa: S101  these are sections all
+    assert isinstance(key, Part)  # noqa: S101  _SCALED names sections only
     left, right = one.document[name], other.document[name]
     both = {each: key.section.keys[each] for each in left if each in right and each != "source"}
-    found = {each: _value(each, rule, left[each], right[each], law) for each, rule in both.items()}
+    found = {
+        each: _scale_value(each, rule, left[each], right[each], law) for each, rule in both.items()
+    }
     found = {each: value for each, value in found.items() if value is not None}
     source = f"predicted: power law through {one.name} and {other.name} ({left['source']})"
     return {**found, "source": source} if found else {}
 
 
-def _value(
+def _scale_value(
     name: str,
     key: Key[Any],
     one: Any,  # noqa: ANN401
     other: Any,  # noqa: ANN401
     law: Callable[[float, float], float],
 ) -> Any:  # noqa: ANN401
-    """One value at the size of the law; None where nobody can tell."""
+    """Return one value at the size of the law; None where it cannot be told."""
     if isinstance(one, bool):
         return one or other
     if not isinstance(key, Number) or name in _NOT_SCALED:

@@ -1,4 +1,4 @@
-"""What a profile may say, for others to read: as a JSON Schema, and as a table of Markdown."""
+"""The format of profiles for readers: as a JSON Schema, and as a Markdown table."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +13,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _TYPES: Mapping[type, str] = {str: "string", bool: "boolean", dict: "object", list: "array"}
 _WORDS: Mapping[type, str] = {str: "text", bool: "true or false", dict: "table", list: "list"}
-_MOST_WORDS = 3  # that a cell of the table has room for
-_LONG = 10**6  # a power of two above is written as such
+_MOST_WORDS = 3  # that fit into a cell of the table
+_LONG = 10**6  # a power of two above this is written as a power
 _EXCLUSIVE = {
     "not": {
         "properties": {"single_node": {"const": True}, "one_per_node": {"const": True}},
@@ -24,11 +24,11 @@ _EXCLUSIVE = {
 
 
 def profile_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a profile, once its TOML is parsed.
+    """Return the JSON Schema (draft 2020-12) of a profile's parsed TOML.
 
-    It refuses nothing that gpulaunch takes. What no schema can say is left to `gpulaunch profiles
-    check`: that both lists of a curve are as long and its shares ascend, that a graph hangs
-    together, that a base exists.
+    It accepts every valid profile. What no schema can say is left to `gpulaunch profiles check`:
+    that both lists of a curve have equal lengths and its shares ascend, that a graph is connected,
+    that a base exists.
     """
     schema = _section_schema(Profile)
     variant = _section_schema(Variant)
@@ -73,12 +73,12 @@ def _key_schema(key: Key[Any]) -> dict[str, Any]:
 
 
 def _rule_schema(rule: Any) -> dict[str, Any]:  # noqa: ANN401  see AnyRule
-    """What a rule of gpulaunch.files.fields is as a schema."""
+    """Return the schema of a rule of gpulaunch.files.fields."""
     return _FORMS[type(rule)].schema(rule)
 
 
 def key_table() -> str:
-    """The table of docs/profiles.md: every key, its range and its meaning."""
+    """Return the table of docs/profiles.md: every key, its range and its meaning."""
     return "\n".join(["| key | value | meaning |", "|---|---|---|", *_rows(Profile), ""])
 
 
@@ -100,12 +100,12 @@ def _needed(section: type[Section]) -> str:
 
 
 def _range(rule: Any) -> str:  # noqa: ANN401  see AnyRule
-    """What a rule admits, in a few words."""
+    """Describe in a few words what a rule admits."""
     return _FORMS[type(rule)].words(rule)
 
 
 class _Form(Record):
-    """How one kind of rule is told."""
+    """The description of one kind of rule: as a schema, and in words."""
 
     schema: Callable[[Any], dict[str, Any]]
     words: Callable[[Any], str]

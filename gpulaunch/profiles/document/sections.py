@@ -1,7 +1,7 @@
-"""Every section of a profile but the top: the one table of what a profile may say.
+"""Every section of a profile but the top level: the one table of what a profile may say.
 
-Files are checked by it; the records that code reads, the JSON schema, docs/profiles.md and what
-`gpulaunch profiles show` shows are made of it.
+Files are checked against it. The records that code reads, the JSON schema, docs/profiles.md and the
+output of `gpulaunch profiles show` are derived from it.
 """
 # pure: decides on plain values
 
@@ -29,7 +29,7 @@ _GPU = "the GPU"
 
 
 class Communication(Section):
-    """How the GPUs of a job talk to each other."""
+    """The communication between the GPUs of a job."""
 
     required = ("source",)
 
@@ -90,7 +90,7 @@ class Sensitivity(Section):
 
 
 class Resources(Section):
-    """What a job uses of one GPU when it runs there alone."""
+    """A job's use of one GPU when it runs there alone."""
 
     required = ("source",)
 
@@ -143,7 +143,7 @@ class Resources(Section):
 
 
 class Runs(Section):
-    """How figures differ between runs; each is called as the key of `[resources]` that it is about."""
+    """Differences of figures between runs; each key has the name of its key in `[resources]`."""
 
     count = whole(1, 1 << 62, "how many runs the averages are of")
     gpus = whole(1, 1 << 20, "how many GPUs the job had in them")
@@ -180,7 +180,7 @@ class SmCurve(Section):
 
 
 class Classification(Section):
-    """What somebody says of a job whose curve and counters nobody has (cd-search-ics18 4.1)."""
+    """A stated class for a job without curve and counters (cd-search-ics18 4.1)."""
 
     required = ("source",)
 
@@ -243,7 +243,7 @@ class SharedGpu(Section):
 
 
 class Placement(Section):
-    """What a job needs of its GPUs: whoever writes the profile decides that, so it has no source."""
+    """A job's needs of its GPUs; its author decides them, so they have no source."""
 
     min_bandwidth_gb_per_s = number(
         0.001, 1e6, "least effective bandwidth: the job waits rather than start on less"
@@ -260,7 +260,7 @@ class Placement(Section):
 
 
 class SharingWish(Section):
-    """Whether a job is to share GPUs."""
+    """A job's wish to share GPUs."""
 
     share = flag("whether to [share](sharing.md) GPUs when the command line does not say")
     sm_percentage = whole(

@@ -1,4 +1,4 @@
-"""What is odd about a profile, though it is well formed."""
+"""Values of a profile that are well formed and still suspicious."""
 # pure: decides on plain values
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ _MAXIMA = (
     ("memory_bandwidth_utilization_percentage", "memory_bandwidth_utilization_max_percentage"),
     ("power_w", "power_max_w"),
 )
-_POWER_TOLERANCE = 1.02  # the average is from a counter of energy, the maximum from single looks
+_POWER_TOLERANCE = 1.02  # the average comes from an energy counter, the maximum from samples
 _SLOWDOWN_TOLERANCE = 1.0  # percentage points, since papers round
 
 
 def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
-    """Where something stands that is legal and may mislead, and what it is."""
+    """Yield the place of each value that is legal but may mislead, and why."""
     resources = profile.resources
     if resources.incomplete:
         yield (
@@ -32,16 +32,16 @@ def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
         yield (
             ("resources", "memory_is_reservation"),
             (
-                "memory_is_reservation: memory_mib is what an allocator set aside, so it rules no GPU "
-                "out"
+                "memory_is_reservation: memory_mib is what an allocator set aside, "
+                "so it rules no GPU out"
             ),
         )
     if resources.utilization == "time-active":
         yield (
             ("resources", "utilization"),
             (
-                "utilization: time in which any kernel ran is no share of the SMs: sharing is refused "
-                "too often by it"
+                "utilization: time in which any kernel ran is no share of the SMs: "
+                "sharing is refused too often by it"
             ),
         )
     for average, most in _MAXIMA:
@@ -49,7 +49,7 @@ def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
         tolerance = _POWER_TOLERANCE if average == "power_w" else 1
         if one is not None and other is not None and one > other * tolerance:
             yield ("resources", most), f"{most}: {other:g} is less than {average}, {one:g}"
-    yield from _of_sensitivity(profile.sensitivity)
+    yield from _check_sensitivity(profile.sensitivity)
     if profile.shared_gpu.predicted_from:
         yield ("shared_gpu", "predicted_from"), "predicted_from: these slowdowns were not measured"
     if profile.runs.misfits:
@@ -59,7 +59,7 @@ def suspicions(profile: Profile) -> Iterator[tuple[Path, str]]:
         )
 
 
-def _of_sensitivity(measured: Sensitivity) -> Iterator[tuple[Path, str]]:
+def _check_sensitivity(measured: Sensitivity) -> Iterator[tuple[Path, str]]:
     best, worst, said = measured.best_s, measured.worst_s, measured.slowdown_percentage
     if best and worst is not None and said is not None:
         slowdown = 100 * (worst / best - 1)

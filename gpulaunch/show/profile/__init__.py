@@ -1,1 +1,1 @@
-"""A profile as words, as text and as a picture."""
+"""A profile in rows of words, as text and as a picture."""

@@ -1,4 +1,4 @@
-"""A profile as a document of JSON."""
+"""A profile as a JSON document."""
 
 from gpulaunch.profiles.document.inherit import variants_of
 from gpulaunch.profiles.profile import Profile
@@ -13,10 +13,10 @@ _RESOURCES = (
 
 
 def profile_document(profile: Profile, path: str) -> Document:
-    """What `gpulaunch profiles show NAME --json` prints.
+    """Return the document that `gpulaunch profiles show NAME --json` prints.
 
-    Everything is in "document", as in a file; the keys beside it are what was printed before files
-    had all of that.
+    The key "document" has everything, as in a file; the keys beside it are older than that and are
+    kept for compatibility.
     """
     communication, resources, counters = (
         profile.communication,

@@ -21,7 +21,7 @@ _TEXT = 280  # px from the left edge to texts
 _BAR = 220  # px
 _INDENT = 14  # px of an inner row
 _PLOT = (460, 190)  # px
-_CELL = 40  # px of a matrix, if it is not too wide
+_CELL = 40  # px of a matrix, unless it gets too wide
 _MOST_MATRIX = 640  # px
 _CHARACTERS = 92  # of a line of text
 _DIGIT = 7  # px of a matrix's figures
@@ -31,14 +31,14 @@ class _Line(Record):
     """A line of the picture.
 
     Attributes:
-        label: at the left.
-        text: beside it.
-        share: of a bar between both; None for no bar.
+        label: text at the left.
+        text: text beside the label.
+        share: filled share of a bar between both, 0 to 1; None for no bar.
         indent: px before the label.
-        colour: of the label.
-        size: of the label.
-        weight: of the label.
-        drawing: what is drawn below the line.
+        colour: colour of the label.
+        size: font size of the label.
+        weight: font weight of the label.
+        drawing: drawing below the line.
     """
 
     label: str = ""
@@ -52,7 +52,7 @@ class _Line(Record):
 
     @property
     def height(self) -> float:
-        """Return px down to the next line."""
+        """Height in px, down to the next line."""
         if isinstance(self.drawing, Plot):
             return _LINE + _PLOT[1] + 66
         if self.drawing:
@@ -68,7 +68,7 @@ def profile_svg(view: ProfileView) -> str:
     lines = list(_lines(view))
     height = sum(line.height for line in lines) + 2 * _MARGIN
     figure = new_figure(height)
-    figure.set_layout_engine("none")  # everything has its place
+    figure.set_layout_engine("none")  # every part has a fixed place
     page = _panel(figure, 0, 0, WIDTH, height)
     page.set(xlim=(0, WIDTH), ylim=(height, 0))
     page.set_axis_off()

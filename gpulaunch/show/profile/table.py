@@ -10,15 +10,15 @@ from gpulaunch.show.terminal import Fitted, Text, figure
 from gpulaunch.show.topology.text import wrapped
 
 _PROFILE_COLUMNS = ("name", "pattern", "sensitive", "memory", "SM %", "BW %")
-_FIGURES = 3  # the last columns, which are aligned to the right
+_FIGURES = 3  # the last columns, which are right-aligned
 _LEAST_DESCRIPTION = 40  # columns
-_JOINED = "\0"  # a blank at which no line is broken
+_JOINED = "\0"  # stands for a blank at which no line is broken
 
 
 def profiles_table(profiles: Sequence[Profile]) -> Fitted:
-    """All profiles, a line each, and under it one with everything that may be asked of it.
+    """Return the table of profiles, with the variants of each below it.
 
-    A description for which a terminal has no room beside the figures stands under them.
+    A description that has no room beside the figures is put below them.
     """
     rows = [_PROFILE_COLUMNS, *map(_profile_cells, profiles)]
     widths = [max(Text(cell).cell_len for cell in column) for column in zip(*rows, strict=True)]
@@ -26,7 +26,7 @@ def profiles_table(profiles: Sequence[Profile]) -> Fitted:
 
 
 def _profile_cells(profile: Profile) -> tuple[str, ...]:
-    """All but the description."""
+    """Return the cells of a profile except its description."""
     resources = profile.resources
     return (
         printable(profile.name),
@@ -46,7 +46,7 @@ def _profile_lines(
     *,
     plain: bool,
 ) -> Iterator[Text]:
-    heading, *others = (_aligned(row, widths) for row in rows)
+    heading, *others = (_align(row, widths) for row in rows)
     left = heading.cell_len + 2
     beside = width - left >= _LEAST_DESCRIPTION
     heading.append("  description" if beside else "").stylize("bold")
@@ -58,7 +58,9 @@ def _profile_lines(
         yield from (
             Text(f"{'':{left if beside else 2}}{more}") for more in description[beside:] if more
         )
-        asked = ", ".join(f"@{_asked(profile, variant)}" for variant in variants_of(profile))
+        asked = ", ".join(
+            f"@{_format_variant(profile, variant)}" for variant in variants_of(profile)
+        )
         yield from (
             Text(f"  {more}".replace(_JOINED, " "), "dim")
             for more in wrapped(asked, width - 2)
@@ -66,7 +68,7 @@ def _profile_lines(
         )
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> Text:
+def _align(cells: Sequence[str], widths: Sequence[int]) -> Text:
     line = Text()
     for i, (cell, wide) in enumerate(zip(cells, widths, strict=True)):
         text = Text(cell)
@@ -75,8 +77,8 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> Text:
     return line
 
 
-def _asked(profile: Profile, variant: str) -> str:
-    """A variant's name, and at a size also the profile that was measured there."""
+def _format_variant(profile: Profile, variant: str) -> str:
+    """Return a variant's name, and for a size also the profile that was measured there."""
     if variant in profile.variants or not profile.scaling:
         return printable(variant)
     return printable(f"{variant} is {profile.scaling.profiles[variant.partition('=')[2]]}").replace(

@@ -16,11 +16,11 @@ _GAP = 2
 
 
 class _Page(Record):
-    """What the rows of a profile have to keep to.
+    """The layout that the rows of a profile keep to.
 
     Attributes:
         width: columns of the terminal.
-        labels: columns of all labels and the gap after them.
+        labels: columns of the longest label and the gap after it.
         plain: draw with ASCII only.
     """
 
@@ -63,7 +63,7 @@ def _label_columns(row: Row, depth: int = 0) -> int:
 
 
 def _row_lines(rows: Iterable[Row], page: _Page, depth: int = 0) -> Iterator[Text]:
-    """Draw rows; what does not fit goes on below its text, or below a label that is too long."""
+    """Draw rows; text that does not fit continues below, as does text beside a too long label."""
     for row in rows:
         label = "  " * depth + row.label.replace(NO_BREAK, " ")
         if len(label) + _GAP > page.labels:
@@ -102,5 +102,5 @@ def _matrix_lines(matrix: Matrix, page: _Page) -> Iterator[Text]:
 
 
 def _line(*parts: str | tuple[str, str]) -> Text:
-    """Return a line that rich leaves as long as it is: the terminal wraps it, so it can be copied."""
+    """Return a line of fixed length: the terminal wraps it, so it can be copied."""
     return Text.assemble(*parts, no_wrap=True, overflow="ignore")

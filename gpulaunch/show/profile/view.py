@@ -1,7 +1,7 @@
-"""A profile made ready to be shown: a row for each key that it sets, in the order of its sections.
+"""A profile ready to be shown: a row for each key that is set, in the order of its sections.
 
-Terminal (text.py) and file (picture.py) draw the same rows. Labels and units come from the keys as
-they are declared, and how a row is drawn depends on the kind of its key alone. So a key that is
+Terminal (text.py) and file (picture.py) draw the same rows. Labels and units come from the
+declarations of the keys, and how a row is drawn depends only on the kind of its key. A key that is
 added to a section is shown without a change here.
 """
 
@@ -22,7 +22,7 @@ from gpulaunch.records import Record
 from gpulaunch.show.terminal import figure
 from gpulaunch.typing import Any
 
-_MOST_RANKS = 32  # of which a matrix is drawn
+_MOST_RANKS = 32  # largest number for which a matrix is drawn
 _MOST_PAIRS = 6  # that a line names
 
 _UNITS = {
@@ -45,7 +45,7 @@ _WORDS = {
     "tx": "sent",
 }
 NO_BREAK = "\u00a0"
-"""Stands between a number and its unit, which belong on one line."""
+"""Blank between a number and its unit, which belong on one line."""
 
 _IN_TITLE = ("name", "description")
 
@@ -54,11 +54,11 @@ _Beside = Mapping[str, Sequence[tuple[str, float]]]
 
 
 class Matrix(Record):
-    """What went between ranks.
+    """Amounts of data between ranks.
 
     Attributes:
-        ranks: how many there are.
-        weights: of pairs of ranks, each in either order.
+        ranks: number of ranks.
+        weights: weights of pairs of ranks, each pair in both orders.
     """
 
     ranks: int
@@ -69,10 +69,10 @@ class Plot(Record):
     """A line through points.
 
     Attributes:
-        xs: of each point.
-        ys: of each point.
-        x_label: what xs are, with their unit.
-        y_label: what ys are, with their unit.
+        xs: x of each point.
+        ys: y of each point.
+        x_label: meaning of xs, with their unit.
+        y_label: meaning of ys, with their unit.
     """
 
     xs: Sequence[float]
@@ -82,14 +82,14 @@ class Plot(Record):
 
 
 class Row(Record):
-    """What a profile says under one key, or in one section; its texts are safe for a terminal.
+    """The value of one key, or one section, of a profile; its texts are safe for a terminal.
 
     Attributes:
-        label: what it is.
+        label: name of the value.
         text: the value with its unit; the meaning of a section.
         share: length of a bar, 0 to 1; None for no bar.
         inner: rows that belong to this one.
-        drawing: what a picture shows instead of those.
+        drawing: drawing that a picture shows instead of those rows.
     """
 
     label: str
@@ -100,14 +100,14 @@ class Row(Record):
 
 
 class ProfileView(Record):
-    """All that is shown of a profile.
+    """Everything that is shown of a profile.
 
     Attributes:
         title: name and description.
-        path: of the file.
-        rows: what stands above the sections of the file.
-        warnings: what to know before trusting the figures.
-        sections: those that say something, each with its rows.
+        path: path of the file.
+        rows: rows above the sections of the file.
+        warnings: reasons to doubt the figures.
+        sections: sections that say something, each with its rows.
     """
 
     title: str
@@ -118,11 +118,11 @@ class ProfileView(Record):
 
 
 def view_of(profile: Profile, path: str, gpu_memory_bytes: int | None = None) -> ProfileView:
-    """Return all that a profile says.
+    """Return everything that a profile says, ready to be shown.
 
     Args:
-        profile: any.
-        path: of its file.
+        profile: any profile.
+        path: path of its file.
         gpu_memory_bytes: memory of the GPU that was measured; None if unknown.
     """
     rows = [row for row in _rows(profile, {}, None) if row.label not in _IN_TITLE]
@@ -133,7 +133,7 @@ def view_of(profile: Profile, path: str, gpu_memory_bytes: int | None = None) ->
     for name, key in Profile.keys.items():
         if isinstance(key, Part):
             section = key.section(profile.document.get(name))
-            own = tuple(_rows(section, _beside(profile, key.section), gpu_memory_bytes))
+            own = tuple(_rows(section, _numbers_beside(profile, key.section), gpu_memory_bytes))
             sections.append(Row(name, _without_markdown(key.meaning), inner=own))
     return ProfileView(
         title=printable(": ".join(filter(None, (profile.name, profile.description)))),
@@ -151,7 +151,7 @@ def _without_markdown(meaning: str) -> str:
 
 
 def _rows(section: Section, beside: _Beside, gpu_memory_bytes: int | None) -> Iterator[Row]:
-    """Return a row for each key that is set, but for those that are shown with others."""
+    """Return a row for each key that is set, except keys that are shown with others."""
     elsewhere: set[str] = set()
     for name, key in section.keys.items():
         if isinstance(key, Curve) and name in section.document:
@@ -165,10 +165,10 @@ def _rows(section: Section, beside: _Beside, gpu_memory_bytes: int | None) -> It
         elif isinstance(key, Curve):
             yield _curve_row(key, section)
         else:
-            yield _row(key, value)
+            yield _plain_row(key, value)
 
 
-def _row(key: Key[Any], value: Any) -> Row:  # noqa: ANN401
+def _plain_row(key: Key[Any], value: Any) -> Row:  # noqa: ANN401
     """Return the row of a key that is no number, by the kind of its value."""
     text = str(value)
     if isinstance(key.rule, ListOf) and isinstance(key.rule.rule, RowOf):
@@ -222,7 +222,7 @@ def _rounded(number: float, figure_beside: float | None) -> float:
     return round(number, 3 - floor(log10(abs(figure_beside))))
 
 
-def _beside(profile: Profile, section: type[Section]) -> _Beside:
+def _numbers_beside(profile: Profile, section: type[Section]) -> _Beside:
     """Return what other sections say of the numbers of a section, such as their spread."""
     found: dict[str, list[tuple[str, float]]] = {}
     for part in Profile.keys.values():
@@ -284,20 +284,20 @@ def label_of(key: Key[Any]) -> str:
     """Return what a key is about: its label, or its name without the unit.
 
     Example:
-        >>> label_of(Profile.resources.sm_utilization_percentage)
+        >>> label_of(Profile.resources.section.sm_utilization_percentage)
         'SM utilization'
     """
     name = key.name
-    words = name.removesuffix(_ending(name)).split("_")
+    words = name.removesuffix(_unit_ending(name)).split("_")
     return key.label or " ".join(_WORDS.get(word, word) for word in words)
 
 
 def unit_of(key: Key[Any]) -> str:
     """Return the unit of a key's numbers, which its row or the end of its name says."""
-    return key.unit or _UNITS.get(_ending(key.name), "")
+    return key.unit or _UNITS.get(_unit_ending(key.name), "")
 
 
-def _ending(name: str) -> str:
+def _unit_ending(name: str) -> str:
     """Return the end of a name that is a unit."""
     return next((ending for ending in _UNITS if name.endswith(ending)), "")
 

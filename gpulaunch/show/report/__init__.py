@@ -1,1 +1,1 @@
-"""Replays -> one page to look at, with its pictures."""
+"""The report about replays: one page with its pictures."""

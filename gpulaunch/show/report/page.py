@@ -1,4 +1,4 @@
-"""Replays as a page that needs nothing else, and its pictures as files."""
+"""The page of a report, which needs no other file, and its pictures as files."""
 
 import re
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ROW = 28  # px of a policy
 _AROUND = 80  # px for titles and axes
-_LEAST_JOBS = 5  # of a box by number of GPUs: the quartiles of fewer say nothing
+_LEAST_JOBS = 5  # of a box by number of GPUs: quartiles of fewer have no meaning
 _MOST_PANELS = 4  # of boxes by number of GPUs, the most frequent ones
 
 
@@ -106,7 +106,7 @@ def _set_rows(axes: "Axes", replays: Sequence[Replay]) -> None:
 
 
 def _slowdown_plot(replays: Sequence[Replay]) -> Plot:
-    """Draw how many jobs were slowed down how much, sensitive ones and others apart."""
+    """Draw the shares of jobs by slowdown, sensitive ones and others apart."""
     slowed = {one.sensitive for r in replays for one in r.jobs if slowdown_class(one.slowdown)}
     kinds = sorted(slowed, reverse=True)
     figure = new_figure(_AROUND + 30 + _ROW * len(replays))

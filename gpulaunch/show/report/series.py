@@ -1,4 +1,4 @@
-"""What the figures of a report share: colours of policies and slowdowns, units, means over time."""
+"""Shared parts of a report's figures: colours of policies and slowdowns, units, means over time."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SLOWDOWNS = (
 ON_SLOWDOWN = "#1d2731"
 """The colour of text on these colours, on light and dark ground alike."""
 
-_PARTS = 180  # of a replay's time: more cannot be seen
+_PARTS = 180  # of a replay's time: finer ones could not be seen
 _TIMES = (
     (300, 1, "s"),
     (3 * 3600, 60, "min"),
@@ -34,7 +34,7 @@ _TIMES = (
 
 
 class Plot(Record):
-    """A figure with what the page says of it.
+    """A figure with its words on the page.
 
     Attributes:
         name: The name of its files, without an ending.

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from gpulaunch.show.canvas import Axes, Figure
 
 _MOST_ROWS = 20  # of a panel, if these are not all of one machine
-_MOST_GPUS = 80  # of a machine
+_MOST_GPUS = 80  # of a machine's GPUs
 _MOST_BARS = 3000  # of all panels together
-_BARS_ACROSS = 20  # of middling length, if they are to have room for names
+_BARS_ACROSS = 20  # bars of median length across the picture, if they are to have room for names
 _LETTERS = 10  # px of names on bars
 _WIDTH_OF_LETTER = 0.62 * _LETTERS  # most are narrower
 _LONGEST_NAME = 48  # letters
@@ -50,18 +50,18 @@ class Bar(Record):
 
 
 def rows_of(replays: Sequence[Replay]) -> list[tuple[int, int]]:
-    """Return the machine and the GPU of each row: of as many machines as can be looked at."""
+    """Return the machine and the GPU of each row, for as many machines as are shown."""
     machines = replays[0].rules.machines
     size = replays[0].gpus // machines
     gpus = {gpu for replay in replays for one in replay.jobs for gpu in one.gpus}
-    if max(gpus) < size:  # else they are MIG instances, which are numbered with gaps
+    if max(gpus) < size:  # else they are MIG instances, whose numbers have gaps
         gpus = set(range(size))
     shown = min(machines, max(1, _MOST_ROWS // len(gpus)))
     return list(product(range(shown), sorted(gpus)[:_MOST_GPUS]))
 
 
 def bars_of(replay: Replay, rows: Sequence[tuple[int, int]]) -> list[Bar]:
-    """Return the bars of all jobs on the GPUs that have rows, by their beginnings."""
+    """Return the bars of all jobs on the GPUs that have rows, by their start."""
     place = {gpu: row for row, gpu in enumerate(rows)}
     jobs_on_row: dict[int, list[ReplayedJob]] = defaultdict(list)
     for one in replay.jobs:
@@ -70,9 +70,9 @@ def bars_of(replay: Replay, rows: Sequence[tuple[int, int]]) -> list[Bar]:
                 jobs_on_row[place[one.machine, gpu]].append(one)
     begin_s = replay.levels[0].time_s
     bars: list[Bar] = []
-    last: dict[int, int] = {}  # by id of a job the place of its last bar
+    last: dict[int, int] = {}  # job id -> index of its last bar
     for row, jobs in sorted(jobs_on_row.items()):
-        for one, (lane, lanes) in zip(jobs, _lanes(jobs), strict=True):
+        for one, (lane, lanes) in zip(jobs, _assign_lanes(jobs), strict=True):
             above = bars[last[one.id]] if one.id in last else None
             if above and lanes == 1 and above.height >= 1 and above.row + above.height == row:
                 bars[last[one.id]] = replace(above, height=above.height + 1)
@@ -83,15 +83,15 @@ def bars_of(replay: Replay, rows: Sequence[tuple[int, int]]) -> list[Bar]:
     return sorted(bars, key=lambda bar: (bar.from_s, bar.row))
 
 
-def _lanes(jobs: Sequence[ReplayedJob]) -> list[tuple[int, int]]:
+def _assign_lanes(jobs: Sequence[ReplayedJob]) -> list[tuple[int, int]]:
     """Return the lane of each job on a GPU, and how many lanes there are while jobs overlap.
 
     Args:
         jobs: The jobs on the GPU, by their starts.
     """
     found: list[tuple[int, int]] = []
-    lanes: list[int] = []  # of jobs that overlap, each with one before it
-    ends_s: list[float] = []  # of the last job in each lane
+    lanes: list[int] = []  # of overlapping jobs since the last moment without a job
+    ends_s: list[float] = []  # end of the last job in each lane
     for one in jobs:
         if all(end_s <= one.started_s for end_s in ends_s):
             found += [(lane, len(ends_s)) for lane in lanes]
@@ -103,7 +103,7 @@ def _lanes(jobs: Sequence[ReplayedJob]) -> list[tuple[int, int]]:
 
 
 def drawable_s(panels: Sequence[Sequence[Bar]], longest_s: float, most: int) -> float:
-    """Return how much of a timeline can be drawn: until a panel would have more bars than that."""
+    """Return how much of a timeline can be drawn before a panel has more than `most` bars."""
     ends_s = [bars[most].from_s for bars in panels if len(bars) > most]
     return min([longest_s, *(end_s for end_s in ends_s if end_s > 0)])
 
@@ -121,19 +121,21 @@ def timeline_plots(replays: Sequence[Replay]) -> Iterator[Plot]:
     caption = (
         "A row is a GPU, and a bar a job on it, redder if it took longer than at its best; blank "
         f"is idle. Bars have {names}, and say more where the pointer rests."
-        f"{_omissions(replays[0], rows, end_s, longest_s)}"
+        f"{_describe_omissions(replays[0], rows, end_s, longest_s)}"
     )
-    figure = _draw(replays, rows, panels, end_s, named=named)
+    figure = _draw_panels(replays, rows, panels, end_s, named=named)
     yield Plot("timeline", "Timeline of GPUs", caption, figure)
     if not named:
         caption = "Bars have number and name if they fit."
-        caption += _omissions(replays[0], rows, close_s, longest_s)
-        figure = _draw(replays, rows, panels, close_s, named=True)
+        caption += _describe_omissions(replays[0], rows, close_s, longest_s)
+        figure = _draw_panels(replays, rows, panels, close_s, named=True)
         yield Plot("timeline-beginning", "Its beginning", caption, figure)
 
 
-def _omissions(replay: Replay, rows: Sequence[tuple[int, int]], end_s: float, of_s: float) -> str:
-    """Return a sentence on what a timeline shows, empty if that is everything."""
+def _describe_omissions(
+    replay: Replay, rows: Sequence[tuple[int, int]], end_s: float, of_s: float
+) -> str:
+    """Return a sentence that says which part a timeline shows; "" for everything."""
     parts = []
     machines, of_machines = rows[-1][0] + 1, replay.rules.machines
     if machines < of_machines:
@@ -147,7 +149,7 @@ def _omissions(replay: Replay, rows: Sequence[tuple[int, int]], end_s: float, of
     return f" Shown: {', '.join(parts)}." if parts else ""
 
 
-def _draw(
+def _draw_panels(
     replays: Sequence[Replay],
     rows: Sequence[tuple[int, int]],
     panels: Sequence[Sequence[Bar]],
@@ -206,26 +208,26 @@ def _draw_bars(
             axes,
             (bar.from_s / size_s, bar.row),
             (length_s / size_s, bar.height),
-            _description(bar.job),
+            _describe_job(bar.job),
             facecolor=SLOWDOWNS[slowdown_class(bar.job.slowdown)][1],
             edgecolor=PAPER,
             linewidth=1.0 if width >= 4 else 0.4,
         )
         if named and bar.height * height_of_row >= _LETTERS - 1:
             middle = (bar.from_s + length_s / 2) / size_s, bar.row + bar.height / 2
-            text = _name(bar.job, width / _WIDTH_OF_LETTER - 1)
+            text = _name_job(bar.job, width / _WIDTH_OF_LETTER - 1)
             name = axes.text(*middle, text, ha="center", va="center_baseline")
             name.set(size=_LETTERS, color=ON_SLOWDOWN)
 
 
-def _name(one: ReplayedJob, most: float) -> str:
-    """Return number and name of a job, or as much of it as fits into that many letters."""
+def _name_job(one: ReplayedJob, most: float) -> str:
+    """Return number and name of a job, or the part of it that fits into that many letters."""
     texts = f"{one.id} {printable(one.name)}", str(one.id), ""
     return next(text for text in texts if len(text) <= max(0, most))
 
 
-def _description(one: ReplayedJob) -> str:
-    """Return where and how a job ran."""
+def _describe_job(one: ReplayedJob) -> str:
+    """Return a sentence about where and how a job ran."""
     parts = [
         f"job {one.id} {printable(one.name)[:_LONGEST_NAME]}: machine {one.machine}",
         f"GPU {','.join(map(str, one.gpus))}; waited {time_text(one.wait_s)}",

@@ -7,7 +7,7 @@ from gpulaunch.show import Document
 
 
 def topology_document(topology: Topology) -> Document:
-    """Return what `gpulaunch topo --json` prints."""
+    """Return the document that `gpulaunch topo --json` prints."""
     return {
         "name": topology.name,
         "source": topology.source,

@@ -1,4 +1,4 @@
-"""A machine -> a graph in the language of Graphviz."""
+"""A machine as a graph in the language of Graphviz."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,29 +10,26 @@ from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.show.topology.text import link_classes, link_name, socket_name, title
 
 _PCIE = 'color="#8b93a0"'
-_MOST_LABELS = 16  # NVLinks that have their name beside them; more would hide each other
-_CPUS = {
-    "PIX": "CPU and PCIe switch",
-    "PXB": "CPU and PCIe switch",
-    "SYS": "CPUs",
-}  # by how GPUs of a socket meet
+_MOST_LABELS = 16  # NVLinks whose names are shown; more would hide each other
+# by how the GPUs of a socket meet
+_CPUS = {"PIX": "CPU and PCIe switch", "PXB": "CPU and PCIe switch", "SYS": "CPUs"}
 _COLOURS = {"nvlink": "#0b7a3b", "nvswitch": "#1585c9"}
 
 
 def topology_dot(topology: Topology) -> str:
-    """The machine for `dot -Tsvg` and its kin: a cluster for each socket, edges for NVLinks and for PCIe levels.
+    """Return the machine for `dot -Tsvg`: sockets as clusters, NVLinks and PCIe as edges.
 
-    Of several machines each is a cluster around its sockets, with an edge to the network. Cards
-    have their index as node name. MIG instances hang below their card and are named like "1:0".
+    Each of several machines is a cluster around its sockets, with an edge to the network. Cards
+    have their index as node name. MIG instances are below their card and named like "1:0".
     """
     carried = ", ".join(
         f"{name} {bandwidth:.3g}" for name, bandwidth in link_classes(card_links(topology).values())
     )
     label = f"{title(topology)}{f'; GB/s per direction: {carried}' if carried else ''}"
     lines = [
-        f"graph {_quoted(topology.name)} {{",
+        f"graph {_quote(topology.name)} {{",
         (
-            f'  graph [label={_quoted(label)}, labelloc=t, fontname="Helvetica", nodesep=0.45, '
+            f'  graph [label={_quote(label)}, labelloc=t, fontname="Helvetica", nodesep=0.45, '
             "ranksep=1]"
         ),
         '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica"]',
@@ -43,8 +40,8 @@ def topology_dot(topology: Topology) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
-    """A text as Graphviz reads it literally."""
+def _quote(text: str) -> str:
+    """Quote a text so that Graphviz reads it literally."""
     escaped = printable(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -62,47 +59,45 @@ def _machine_lines(topology: Topology) -> Iterator[str]:
         yield f"subgraph {name} {{"
         yield f'  label="node {node}"; style=rounded; color="#4a5568"'
         yield from (f"  {line}" for line in _level_lines(part, name))
-        yield from (
-            f"  {line}" for line in _nvlink_lines(part, _quoted(f"NVSwitch of node {node}"))
-        )
+        yield from (f"  {line}" for line in _nvlink_lines(part, _quote(f"NVSwitch of node {node}")))
         yield "}"
         first = machine_tree(part).sockets[0]
-        yield f'network -- {_quoted(_node(first))} [lhead={name}, color="#4a5568", penwidth=3]'
+        yield f'network -- {_quote(_node_name(first))} [lhead={name}, color="#4a5568", penwidth=3]'
 
 
 def _level_lines(machine: Topology, name: str) -> Iterator[str]:
     by_index = {card.index: card for card in cards(machine)}
     for i, socket in enumerate(machine_tree(machine).sockets):
         yield f"subgraph {name}_{i} {{"
-        yield f'  label={_quoted(socket_name(socket))}; style="rounded,filled"; color="#f3f5f8"'
-        yield from (f"  {line}" for line in _below(socket, by_index))
+        yield f'  label={_quote(socket_name(socket))}; style="rounded,filled"; color="#f3f5f8"'
+        yield from (f"  {line}" for line in _lines_below(socket, by_index))
         yield "}"
 
 
-def _below(level: Level, by_index: Mapping[int, Card]) -> Iterator[str]:
-    """A node for the level, and an edge to each node below it."""
+def _lines_below(level: Level, by_index: Mapping[int, Card]) -> Iterator[str]:
+    """Yield a node for the level, and an edge to each node below it."""
     if not level.is_branch:
         yield from _card_lines(by_index[level.cards[0]])
         return
-    name = _quoted(_node(level))
+    name = _quote(_node_name(level))
     cpu = _CPUS.get(level.path, "CPU")
     label = cpu if level.kind in ("socket", "machine") else level.kind
-    yield f'{name} [label={_quoted(label)}, fillcolor="#d5dae2"]'
+    yield f'{name} [label={_quote(label)}, fillcolor="#d5dae2"]'
     for child in level.children:
-        yield from _below(child, by_index)
-        yield f"{name} -- {_quoted(_node(child))} [{_PCIE}]"
+        yield from _lines_below(child, by_index)
+        yield f"{name} -- {_quote(_node_name(child))} [{_PCIE}]"
 
 
 def _card_lines(card: Card) -> Iterator[str]:
     yield f'"{card.index}" [label="GPU {card.index}"]'
     for gpu in card.instances:
         profile = gpu.mig.profile if gpu.mig else ""
-        yield f"{_quoted(gpu.name)} [label={_quoted(f'{gpu.name} {profile}')}, fontsize=10]"
-        yield f'"{card.index}" -- {_quoted(gpu.name)} [style=dotted]'
+        yield f"{_quote(gpu.name)} [label={_quote(f'{gpu.name} {profile}')}, fontsize=10]"
+        yield f'"{card.index}" -- {_quote(gpu.name)} [style=dotted]'
 
 
-def _node(level: Level) -> str:
-    """Name of its node: of a card its index."""
+def _node_name(level: Level) -> str:
+    """Return the name of a level's node: its index if it is a card."""
     below = ",".join(map(str, sorted(level.cards)))
     return f"{level.kind} {below}" if level.is_branch else below
 
@@ -121,7 +116,8 @@ def _nvlink_lines(machine: Topology, switch: str) -> Iterator[str]:
     for card in cards(machine):
         if card.index in switched:
             link = switched[card.index]
-            yield f'"{card.index}" -- {switch} [{_style(link, card.gpu.nvswitch_links)}, label="{link_name(link)}"]'
+            label = f'label="{link_name(link)}"'
+            yield f'"{card.index}" -- {switch} [{_style(link, card.gpu.nvswitch_links)}, {label}]'
 
 
 def _style(link: Link, count: int) -> str:

@@ -1,4 +1,4 @@
-"""The elements of a picture: what svg.py and legend.py draw with."""
+"""The elements of a picture, for svg.py and legend.py."""
 
 from xml.etree import ElementTree as ET
 
@@ -8,21 +8,19 @@ INK, PALE = "#1f2933", "#5b6672"
 def add_element(
     parent: ET.Element, tag: str, *, text: str | None = None, **attributes: object
 ) -> ET.Element:
-    """An element; `stroke_width` stands for stroke-width and `class_` for class."""
-    values = {
-        name.rstrip("_").replace("_", "-"): as_number(value)
-        if isinstance(value, (int, float))
-        else str(value)
-        for name, value in attributes.items()
-        if value is not None
-    }
+    """Add an element; `stroke_width` stands for stroke-width and `class_` for class."""
+    values = {}
+    for name, value in attributes.items():
+        if value is not None:
+            shown = as_number(value) if isinstance(value, (int, float)) else str(value)
+            values[name.rstrip("_").replace("_", "-")] = shown
     element = ET.SubElement(parent, tag, values)
     element.text = text
     return element
 
 
 def as_number(value: float) -> str:
-    """With one decimal at most."""
+    """Format a number with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -37,7 +35,7 @@ def add_text(
     anchor: str = "start",
     weight: str | None = None,
 ) -> None:
-    """A line of text; its baseline is at `y`."""
+    """Add a line of text with its baseline at `y`."""
     add_element(
         parent,
         "text",

@@ -1,7 +1,7 @@
-"""Where everything lies in a picture of machines: rows of GPUs that face each other, with their sockets outside.
+"""The layout of a picture of machines: rows of GPUs that face each other, sockets outside.
 
-NVLinks have the space between two rows that face each other, PCIe that on the other sides, so
-neither crosses a GPU.
+NVLinks have the space between two rows that face each other, PCIe the other sides, so neither
+crosses a GPU.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,16 +19,13 @@ SOCKET_BAR, LEVEL_BAR, _BAR_GAP = 24, 16, 14
 FABRIC_BAR, _FABRIC_GAP = 30, 44
 CELL = 22  # height of a MIG instance
 SPINE = 16
-NODE_HEAD, NODE_GAP, STUB = (
-    30,
-    24,
-    20,
-)  # above a machine of several, below it, and from the network to it
+NODE_HEAD, NODE_GAP = 30, 24  # above and below each of several machines
+STUB = 20  # from the network to a machine
 _CHARACTER = 0.62  # width of a letter, as a share of the font's size
 
 
 class _Size(Record):
-    """Of the boxes, which are smaller on a big machine."""
+    """Sizes of the boxes, which are smaller on a big machine."""
 
     width: float
     height: float
@@ -37,7 +34,7 @@ class _Size(Record):
 
 
 class Box(Record):
-    """A card's place: its row, its place in the row, and where its upper left corner lies."""
+    """A card's place: its row, its place in the row, and its upper left corner."""
 
     card: Card
     row: int
@@ -49,17 +46,17 @@ class Box(Record):
 
     @property
     def middle(self) -> float:
-        """Halfway between its left and right edges."""
+        """Middle between its left and right edges."""
         return self.x + self.width / 2
 
     @property
     def outer(self) -> float:
-        """The edge that its PCIe lies at: the upper one in the upper row of two."""
+        """Edge to which its PCIe leads: the upper one in the upper row of two."""
         return self.y + (self.height if self.row % 2 else 0)
 
     @property
     def inner(self) -> float:
-        """The edge that its NVLinks leave from."""
+        """Edge from which its NVLinks lead."""
         return self.y + (0 if self.row % 2 else self.height)
 
 
@@ -68,16 +65,16 @@ Curve = tuple[tuple[float, float], ...]
 
 
 class Picture(Record):
-    """Everything that has a place.
+    """Everything that has a place in the picture of a machine.
 
     Attributes:
-        rows: sockets in each row of GPUs; rows 0 and 1 face each other, and so do 2 and 3.
-        boxes: by index of the card.
-        depth: how many bars lie one above the other between a socket's and its GPUs.
-        width: of all rows.
-        bottom: of the lowest.
+        rows: sockets in each row of GPUs; rows 0 and 1 face each other, as do 2 and 3.
+        boxes: boxes by index of the card.
+        depth: most bars one above the other between a socket's bar and its GPUs.
+        width: width of all rows.
+        bottom: lower end of the lowest row.
         short: whether the CPUs of some socket have no room beside its name.
-        fabric: where the bar of NVSwitches beside each row begins.
+        fabric: beginning of the bar of NVSwitches beside each row.
     """
 
     rows: list[list[Level]]
@@ -96,18 +93,18 @@ def laid_out(
     top: float = 0.0,
     shift: float = 0.0,
 ) -> Picture:
-    """Places for everything in the picture of a machine.
+    """Return the places of everything in the picture of a machine.
 
     Args:
         topology: the machine.
         found: its cards.
-        links: of every two cards, the lower index first.
-        top: how far down the uppermost row begins.
-        shift: how far to the right of the margin everything begins.
+        links: links of every two cards, the lower index first.
+        top: y of the uppermost row.
+        shift: space between the left margin and everything else.
     """
     sockets = machine_tree(topology).sockets
-    rows = _in_rows(sockets, _rows_wanted(found, links, sockets))
-    depth = max(_depth(socket) for socket in sockets)
+    rows = _distribute(sockets, _count_rows(found, links, sockets))
+    depth = max(_count_bars(socket) for socket in sockets)
     size = (
         _Size(72, 40, 10, 16)
         if len(found) > 16
@@ -133,7 +130,7 @@ def laid_out(
                 place += 1
             x += PAD - size.gap + size.socket_gap
         width = max(width, x - size.socket_gap - MARGIN)
-        between = 0.0 if row % 2 else _between(rows, row, links)
+        between = 0.0 if row % 2 else _height_between(rows, row, links)
         fabric.append(
             fabric[-1] if row % 2 else _fabric_top(y + tall, between, faces=row + 1 < len(rows))
         )
@@ -145,9 +142,9 @@ def laid_out(
 
 
 def laid_out_machines(parts: Mapping[int, Topology], top: float = 0.0) -> dict[int, Picture]:
-    """Places for everything in the pictures of machines, by their nodes, each below the one before it.
+    """Return the places in the pictures of machines, by node, each below the one before it.
 
-    Several have the network at their left.
+    Several machines have the network at their left.
     """
     several = len(parts) > 1
     pictures: dict[int, Picture] = {}
@@ -160,20 +157,23 @@ def laid_out_machines(parts: Mapping[int, Topology], top: float = 0.0) -> dict[i
 
 
 def _fabric_top(y: float, between: float, *, faces: bool) -> float:
-    """Where the bar of NVSwitches begins: halfway to the row that faces this one, else near."""
+    """Return where the bar of NVSwitches begins: halfway to a facing row, else near."""
     return y + (between - FABRIC_BAR) / 2 if faces else y + _FABRIC_GAP
 
 
 def span(level: Level, boxes: Mapping[int, Box]) -> tuple[float, float]:
-    """Where the boxes below a level begin and end."""
+    """Return where the boxes below a level begin and end."""
     last = boxes[level.cards[-1]]
     return boxes[level.cards[0]].x, last.x + last.width
 
 
-def _rows_wanted(
+def _count_rows(
     found: Sequence[Card], links: Mapping[tuple[int, int], Link], sockets: Sequence[Level]
 ) -> int:
-    """Two rows that face each other where NVLinks cross between sockets; more only on a machine of many GPUs."""
+    """Return the number of rows: two that face each other if NVLinks cross between sockets.
+
+    A machine of many GPUs without direct NVLinks has one row for every 12 GPUs.
+    """
     home = {index: i for i, socket in enumerate(sockets) for index in socket.cards}
     crossing = any(link.nvlink_count and home[a] != home[b] for (a, b), link in links.items())
     if len(found) > 16 and not any(link.kind == "nvlink" for link in links.values()):
@@ -181,18 +181,21 @@ def _rows_wanted(
     return 2 if len(found) > 8 or (crossing and len(found) > 4) else 1
 
 
-def _in_rows(sockets: Sequence[Level], count: int) -> list[list[Level]]:
-    """The sockets in at most so many rows of about as many GPUs; one too long for a row goes on in the next."""
+def _distribute(sockets: Sequence[Level], count: int) -> list[list[Level]]:
+    """Distribute the sockets evenly over at most this many rows.
+
+    A socket that is too long for a row continues in the next.
+    """
     gpus = sum(len(socket.cards) for socket in sockets)
-    tries = (_filled(sockets, most) for most in range(-(-gpus // count), gpus + 1))
+    tries = (_fill_rows(sockets, most) for most in range(-(-gpus // count), gpus + 1))
     return next(rows for rows in tries if len(rows) <= count)
 
 
-def _filled(sockets: Sequence[Level], most: int) -> list[list[Level]]:
-    """The sockets in rows of at most so many GPUs."""
+def _fill_rows(sockets: Sequence[Level], most: int) -> list[list[Level]]:
+    """Distribute the sockets over rows of at most this many GPUs."""
     rows: list[list[Level]] = [[]]
     room = most
-    for part in (part for socket in sockets for part in _parts(socket, most)):
+    for part in (part for socket in sockets for part in _split_socket(socket, most)):
         size = len(part.cards)
         if rows[-1] and size > room:
             rows.append([])
@@ -202,21 +205,21 @@ def _filled(sockets: Sequence[Level], most: int) -> list[list[Level]]:
     return rows
 
 
-def _parts(socket: Level, most: int) -> Iterator[Level]:
-    """A socket in parts that a row can hold, cut between its children."""
+def _split_socket(socket: Level, most: int) -> Iterator[Level]:
+    """Yield the parts of a socket that rows can hold, cut between its children."""
     if not socket.is_branch:
         yield socket
         return
     children: list[Level] = []
     for child in socket.children:
         if children and sum(len(one.cards) for one in (*children, child)) > most:
-            yield _of_children(socket, children)
+            yield _with_children(socket, children)
             children = []
         children.append(child)
-    yield _of_children(socket, children)
+    yield _with_children(socket, children)
 
 
-def _of_children(level: Level, children: Sequence[Level]) -> Level:
+def _with_children(level: Level, children: Sequence[Level]) -> Level:
     return replace(
         level,
         gpus=tuple(index for child in children for index in child.gpus),
@@ -225,90 +228,95 @@ def _of_children(level: Level, children: Sequence[Level]) -> Level:
     )
 
 
-def _depth(socket: Level) -> int:
-    """How many bars a socket needs besides its own."""
-    deepest = max((1 + _depth(child) for child in socket.children if child.is_branch), default=0)
+def _count_bars(socket: Level) -> int:
+    """Return the number of bars that a socket needs besides its own."""
+    deepest = max(
+        (1 + _count_bars(child) for child in socket.children if child.is_branch), default=0
+    )
     return deepest + hides_switch(socket)
 
 
 def hides_switch(level: Level) -> bool:
-    """Whether all GPUs of a socket hang on one switch, which then is the socket's level and has none of its own."""
+    """Return whether all GPUs of a socket are on one switch, which has no level of its own."""
     return level.kind in ("socket", "machine") and level.path in ("PIX", "PXB") and level.is_branch
 
 
-def _between(
+def _height_between(
     rows: Sequence[Sequence[Level]], row: int, links: Mapping[tuple[int, int], Link]
 ) -> float:
-    """Height of the space that the NVLinks of a row and of the one that faces it, if any, have."""
-    places = [
-        {index: place for place, index in enumerate(i for socket in one for i in socket.cards)}
-        for one in rows[row : row + 2]
-    ]
+    """Return the height of the space for the NVLinks of a row and the row that faces it, if any."""
     joined = [(pair, link.kind) for pair, link in links.items() if link.nvlink_count]
-    arcs = [
-        max(
-            (
-                _reach(abs(at[a] - at[b]))
-                for (a, b), kind in joined
-                if kind == "nvlink" and a in at and b in at
-            ),
-            default=0,
-        )
-        for at in places
-    ]
+    places = []  # of the cards in each row
+    arcs = []  # height of the highest arc within each row
+    for sockets in rows[row : row + 2]:
+        cards_of_row = [index for socket in sockets for index in socket.cards]
+        at = {index: place for place, index in enumerate(cards_of_row)}
+        highest = 0.0
+        for (a, b), kind in joined:
+            if kind == "nvlink" and a in at and b in at:
+                highest = max(highest, _arc_height(abs(at[a] - at[b])))
+        places.append(at)
+        arcs.append(highest)
     crossing = any((a in places[0]) != (b in places[0]) for (a, b), _ in joined)
     fabric = (
         FABRIC_BAR + _FABRIC_GAP * len(places)
         if any(kind == "nvswitch" for _, kind in joined)
         else 0
     )
-    return max(fabric, sum(arcs) + (PAD if len(places) == 1 else 70 if crossing else 2 * PAD))
+    beyond_arcs = 70 if crossing else 2 * PAD
+    if len(places) == 1:
+        beyond_arcs = PAD
+    return max(fabric, sum(arcs) + beyond_arcs)
 
 
-def _reach(places: int) -> float:
-    """How far an arc over so many places bulges; neighbours are joined by a straight line."""
+def _arc_height(places: int) -> float:
+    """Return how far an arc over this many places bulges; 0 for the line between neighbours."""
     return 14.0 + 15 * min(places, 8) + 4 * max(places - 8, 0) if places > 1 else 0.0
 
 
 def offset(depth: int, level: int) -> float:
-    """From the outer edge of the boxes to the near edge of a bar; level 0 is the socket's, `depth` the nearest."""
+    """Return the distance from the boxes' outer edge to a bar; level 0 is the socket's bar."""
     return _BAR_GAP + 4 + (depth - level) * (LEVEL_BAR + _BAR_GAP)
 
 
 def fits(text: str, width: float, size: float) -> bool:
-    """As far as one can tell without the font."""
+    """Return whether a text fits, as far as one can tell without the font."""
     return len(text) * size * _CHARACTER <= width
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters, with an ellipsis for what is cut off."""
+    """Return a text cut to this many characters, with an ellipsis for the rest."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def cut(text: str, width: float, size: float) -> str:
-    """As much of a text as fits."""
+    """Return as much of a text as fits."""
     return shortened(text, max(int(width / (size * _CHARACTER)), 1))
 
 
 def nvlink_curves(
     picture: Picture, pairs: Collection[tuple[int, int]]
 ) -> dict[tuple[int, int], Curve]:
-    """Where the line of each pair of cards runs: straight between neighbours, else where no PCIe is."""
+    """Return the line of each pair of cards: straight between neighbours, else where no PCIe is."""
     boxes = picture.boxes
     near = {
-        (a, b): _straight(boxes[a], boxes[b]) for a, b in pairs if _neighbours(boxes[a], boxes[b])
+        (a, b): _straight_line(boxes[a], boxes[b])
+        for a, b in pairs
+        if _are_neighbours(boxes[a], boxes[b])
     }
     far = [pair for pair in pairs if pair not in near]
-    ports = _ports(picture, far)
-    return near | {(a, b): _bent(boxes[a], boxes[b], ports[a, b], ports[b, a]) for a, b in far}
+    ports = _place_ports(picture, far)
+    return near | {(a, b): _bent_line(boxes[a], boxes[b], ports[a, b], ports[b, a]) for a, b in far}
 
 
-def _neighbours(one: Box, other: Box) -> bool:
+def _are_neighbours(one: Box, other: Box) -> bool:
     return one.row == other.row and abs(one.place - other.place) == 1
 
 
-def _ports(picture: Picture, pairs: Collection[tuple[int, int]]) -> dict[tuple[int, int], float]:
-    """Where on the inner edge of a box the curve to another one begins, so that curves of one box do not cross."""
+def _place_ports(
+    picture: Picture, pairs: Collection[tuple[int, int]]
+) -> dict[tuple[int, int], float]:
+    """Return where curves begin on the edges of boxes, so that those of one box do not cross."""
     targets: dict[int, list[int]] = {}
     for a, b in pairs:
         targets.setdefault(a, []).append(b)
@@ -316,29 +324,33 @@ def _ports(picture: Picture, pairs: Collection[tuple[int, int]]) -> dict[tuple[i
     ports = {}
     for index, others in targets.items():
         box = picture.boxes[index]
-        ordered = sorted(others, key=lambda other: _turn(box, picture.boxes[other]))
+        ordered = sorted(others, key=lambda other: _port_order(box, picture.boxes[other]))
         for i, other in enumerate(ordered):
             ports[index, other] = box.x + box.width * (i + 1) / (len(ordered) + 1)
     return ports
 
 
-def _turn(box: Box, other: Box) -> tuple[int, float]:
-    """From left to right: arcs to the left, the longest last; what crosses over; arcs to the right, longest first."""
+def _port_order(box: Box, other: Box) -> tuple[int, float]:
+    """Return the order of a curve among those of its box, from left to right.
+
+    Arcs to the left come first, the longest last; then crossing lines; then arcs to the right, the
+    longest first.
+    """
     if box.row != other.row:
         return 1, other.middle
     return (0, -other.middle) if other.middle < box.middle else (2, -other.middle)
 
 
-def _straight(one: Box, other: Box) -> Curve:
+def _straight_line(one: Box, other: Box) -> Curve:
     left, right = sorted((one, other), key=lambda box: box.x)
     y = left.y + left.height / 2
     return (left.x + left.width, y), (right.x, y)
 
 
-def _bent(one: Box, other: Box, start: float, end: float) -> Curve:
+def _bent_line(one: Box, other: Box, start: float, end: float) -> Curve:
     if one.row == other.row:
         inward = -1 if one.row % 2 else 1
-        bulge = one.inner + inward * _reach(abs(one.place - other.place)) / 0.75
+        bulge = one.inner + inward * _arc_height(abs(one.place - other.place)) / 0.75
     else:
         bulge = (one.inner + other.inner) / 2
     return (start, one.inner), (start, bulge), (end, bulge), (end, other.inner)

@@ -1,4 +1,4 @@
-"""What the colours and lines of a picture mean, and the legend that says so."""
+"""The meaning of colours and lines in a picture, and the legend that shows it."""
 
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
@@ -16,11 +16,11 @@ StateKind = Literal["free", "leased", "shared", "outside", "drained"]
 
 
 class GpuState(Record):
-    """What a GPU is doing.
+    """The state of a GPU.
 
     Attributes:
-        kind: also the class of its box in the picture.
-        label: who has it, or another word for people; empty for none.
+        kind: kind of the state; also the class of its box in the picture.
+        label: the user, or another word for people; "" for none.
     """
 
     kind: StateKind
@@ -35,13 +35,13 @@ STATES: dict[StateKind, tuple[str, str, str]] = {  # fill, stroke, meaning
     "drained": ("#e6e8eb", "#6b7280", "drained"),
 }
 PLAIN = ("#ffffff", "#4b5563")
-NVLINK_COLOURS = ("#0b7a3b", "#1585c9", "#d9780f", "#a43fb8", "#8b5a2b")  # of the fastest first
+NVLINK_COLOURS = ("#0b7a3b", "#1585c9", "#d9780f", "#a43fb8", "#8b5a2b")  # fastest first
 PCIE = "#8b93a0"
 NETWORK = "#4a5568"
 
 
 def nvlink_colours(links: Mapping[tuple[int, int], Link]) -> dict[float, str]:
-    """A colour for each bandwidth of NVLinks."""
+    """Return a colour for each bandwidth of NVLinks."""
     bandwidths = sorted(
         {link.bandwidth_gb_per_s for link in links.values() if link.nvlink_count}, reverse=True
     )
@@ -50,12 +50,12 @@ def nvlink_colours(links: Mapping[tuple[int, int], Link]) -> dict[float, str]:
 
 
 def nvlink_width(count: int) -> float:
-    """Thickness of so many NVLinks."""
+    """Return the line width for this many NVLinks."""
     return min(1.0 + 1.2 * count, 6.5)
 
 
 class _Item(Record):
-    """A line of the legend: a stroke of some thickness, a box if that is 0, or text alone without a stroke."""
+    """An entry of the legend: a line, a box if the thickness is 0, or text without a stroke."""
 
     text: str
     stroke: str
@@ -72,7 +72,7 @@ def draw_legend(
     colours: Mapping[float, str],
     states: Mapping[int, GpuState],
 ) -> float:
-    """What colours and lines mean; returns where it ends."""
+    """Draw the meaning of colours and lines; return where the legend ends."""
     group = add_element(svg, "g", class_="legend")
     rows = [
         _nvlink_items(found, links, colours),
@@ -142,17 +142,17 @@ def _nvlink_items(
 
 
 def _pcie_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:
-    """The PCIe paths that GPUs use, or could use besides their NVLinks."""
+    """Return the PCIe paths that GPUs use, or could use besides their NVLinks."""
     present = {link.pcie_path for link in links.values() if link.kind != "network"}
     texts = [
         f"{path} {_pcie_figures(path, links)} GB/s ({MEANINGS[path]})"
         for path in MEANINGS
         if path in present
     ]
-    return [
-        _Item(text if i else f"PCIe: {text}", "" if i else PCIE, 2.0)
-        for i, text in enumerate(texts)
-    ]
+    items = [_Item(text, "", 2.0) for text in texts]
+    if items:
+        items[0] = _Item(f"PCIe: {texts[0]}", PCIE, 2.0)
+    return items
 
 
 def _network_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:
@@ -166,7 +166,7 @@ def _network_items(links: Mapping[tuple[int, int], Link]) -> list[_Item]:
 
 
 def _pcie_figures(path: PathType, links: Mapping[tuple[int, int], Link]) -> str:
-    """Such as "12", or "6 to 12" where not all pairs that meet so have the same."""
+    """Return the bandwidth of a path, such as "12", or "6 to 12" if the pairs differ."""
     found = [link.pcie_gb_per_s for link in links.values() if link.pcie_path == path]
     return " to ".join(dict.fromkeys(f"{figure:.3g}" for figure in (min(found), max(found))))
 

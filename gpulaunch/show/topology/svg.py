@@ -1,4 +1,4 @@
-"""A machine -> a picture: one SVG document that needs nothing else."""
+"""A machine as a picture: one SVG document that needs no other file."""
 
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
@@ -53,18 +53,18 @@ _FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
 
 
 def topology_svg(topology: Topology, states: Mapping[int, GpuState] | None = None) -> str:
-    """A picture of the machine: sockets with their PCIe levels, GPUs, NVLinks, and who has which GPU.
+    """Return a picture of the machine: sockets, PCIe levels, GPUs, NVLinks and the users of GPUs.
 
-    Several machines stand one below the other, each in a frame, with the network beside them.
+    Several machines are drawn one below the other, each in a frame, with the network beside them.
 
     Args:
         topology: the machine.
-        states: of GPUs by their index; one that is not listed is drawn without a state.
+        states: states of GPUs by index; a GPU that is not listed is drawn without a state.
 
     Returns:
-        An SVG document with a light ground of its own, no scripts, and no fonts or pictures from
-        elsewhere. The group of a GPU is of class "gpu" and of its state's, the line of an NVLink of
-        class "nvlink".
+        An SVG document with a light background, without scripts, and without fonts or pictures from
+        elsewhere. The group of a GPU has the classes "gpu" and that of its state, the line of an
+        NVLink the class "nvlink".
     """
     states = states or {}
     found, links, parts = cards(topology), card_links(topology), machines(topology)
@@ -107,16 +107,18 @@ def topology_svg(topology: Topology, states: Mapping[int, GpuState] | None = Non
 
 
 def _paragraph(text: str, most: int) -> list[str]:
-    """Lines of at most so many characters; a word that is longer is cut."""
+    """Break text into lines of at most this many characters; cut words that are longer."""
     return [shortened(line, most) for line in wrapped(text, most)]
 
 
 def _draw_network(svg: ET.Element, pictures: Mapping[int, Picture]) -> None:
-    """A frame with a name for each machine, and the bar at their left that joins them."""
+    """Draw a named frame for each machine, and the network's bar at their left that joins them."""
     right = max(picture.width for picture in pictures.values()) + MARGIN + PAD
     left = MARGIN + SPINE + STUB
     group = add_element(svg, "g", class_="network")
-    frames = {node: (_top(picture), picture.bottom + PAD) for node, picture in pictures.items()}
+    frames = {
+        node: (_frame_top(picture), picture.bottom + PAD) for node, picture in pictures.items()
+    }
     ends = [end for frame in frames.values() for end in frame]
     bar = add_element(
         group,
@@ -146,8 +148,8 @@ def _draw_network(svg: ET.Element, pictures: Mapping[int, Picture]) -> None:
         add_text(own, left + PAD, top + 20, f"node {node}", 13, weight="bold")
 
 
-def _top(picture: Picture) -> float:
-    """Where the frame of a machine begins."""
+def _frame_top(picture: Picture) -> float:
+    """Return where the frame of a machine begins."""
     first = min(picture.boxes.values(), key=lambda box: box.y)
     return first.y - offset(picture.depth, 0) - SOCKET_BAR - PAD - NODE_HEAD
 
@@ -172,7 +174,7 @@ def _draw_machine(
 
 
 def _draw_socket(svg: ET.Element, picture: Picture, socket: Level, row: int) -> None:
-    """The panel, the bars of its levels, and the lines from there to the GPUs."""
+    """Draw the panel, the bars of its levels, and the lines from there to the GPUs."""
     boxes = [picture.boxes[index] for index in socket.cards]
     left, right = boxes[0].x - PAD, boxes[-1].x + boxes[-1].width + PAD
     outward = 1 if row % 2 else -1
@@ -235,7 +237,7 @@ def _draw_level(
 
 
 def _draw_line(lines: ET.Element, picture: Picture, level: Level, depths: tuple[int, int]) -> None:
-    """From a bar to the one above it."""
+    """Draw a line from a bar to the one above it."""
     boxes = [picture.boxes[index] for index in level.cards]
     outward = 1 if boxes[0].row % 2 else -1
     middle = (boxes[0].x + boxes[-1].x + boxes[-1].width) / 2
@@ -272,7 +274,7 @@ def _draw_bar(bars: ET.Element, picture: Picture, level: Level, depth: int) -> N
 
 
 def _level_name(level: Level) -> str:
-    """Of what stands between a socket and its GPUs."""
+    """Return the name of a level between a socket and its GPUs."""
     if level.kind != "switch":
         return level.kind
     several = level.path == "PXB" and not any(child.is_branch for child in level.children)
@@ -292,8 +294,8 @@ def _draw_fabric(
     links: Mapping[tuple[int, int], Link],
     colours: Mapping[float, str],
 ) -> None:
-    """One bar for all NVSwitches in each pair of rows, joined at the left if there are several."""
-    switched: dict[int, float] = {}  # the best that a card has through a switch
+    """Draw a bar for all NVSwitches in each pair of rows; several bars are joined at the left."""
+    switched: dict[int, float] = {}  # best bandwidth of each card through a switch
     for pair, link in links.items():
         for index in pair if link.kind == "nvswitch" else ():
             switched[index] = max(link.bandwidth_gb_per_s, switched.get(index, 0.0))
@@ -348,13 +350,13 @@ def _draw_nvlinks(
     links: Mapping[tuple[int, int], Link],
     colours: Mapping[float, str],
 ) -> None:
-    """A line for each pair, the thickest ones on top."""
+    """Draw a line for each pair, the thickest ones on top."""
     direct = {pair: link for pair, link in links.items() if link.kind == "nvlink"}
     curves = nvlink_curves(picture, direct)
     group = add_element(svg, "g", fill="none", stroke_linecap="round")
     for (a, b), link in sorted(direct.items(), key=lambda item: item[1].nvlink_count):
         path = add_element(
-            group, "path", class_="nvlink", d=_drawn(curves[a, b]), data_pair=f"{a}-{b}"
+            group, "path", class_="nvlink", d=_path_data(curves[a, b]), data_pair=f"{a}-{b}"
         )
         path.set("stroke", colours[link.bandwidth_gb_per_s])
         path.set("stroke-width", as_number(nvlink_width(link.nvlink_count)))
@@ -365,8 +367,8 @@ def _draw_nvlinks(
         )
 
 
-def _drawn(curve: Curve) -> str:
-    """As the `d` of a path says it."""
+def _path_data(curve: Curve) -> str:
+    """Return a curve as the `d` attribute of a path."""
     start, *others = (" ".join(map(as_number, point)) for point in curve)
     return f"M{start}{'C' if len(others) > 1 else 'L'}{' '.join(others)}"
 
@@ -427,13 +429,11 @@ def _draw_instance(svg: ET.Element, box: Box, y: float, gpu: Gpu, state: GpuStat
         "rx": 4,
     }
     add_element(group, "rect", **frame, fill=fill, stroke=stroke, stroke_width=1.2)
-    note = (
-        printable(state.label)
-        if state and state.label
-        else printable(gpu.mig.profile)
-        if gpu.mig
-        else ""
-    )
+    note = ""
+    if state and state.label:
+        note = printable(state.label)
+    elif gpu.mig:
+        note = printable(gpu.mig.profile)
     add_text(
         group,
         box.middle,

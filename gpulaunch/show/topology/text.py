@@ -1,4 +1,4 @@
-"""Values -> lines that show a machine, or several: its link matrix, and below that its sockets and PCIe levels.
+"""Lines that show machines: the link matrix, then sockets and PCIe levels.
 
 Rich is not used: importing it takes longer than everything else that `gpulaunch topo` does. Colour
 adds to the words and never replaces them.
@@ -20,11 +20,11 @@ from gpulaunch.typing import Literal
 
 _MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
 _MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
-_MOST_SOCKETS = 8  # that have a line each
-_MOST_NODES = 8  # whose sockets are shown
+_MOST_SOCKETS = 8  # sockets with a line each
+_MOST_NODES = 8  # machines whose sockets are shown
 
 _BOLD, _DIM = "1", "2"
-_SHADES = ("1;32", "32", "36", "33", "35", "31")  # of the fastest links first
+_SHADES = ("1;32", "32", "36", "33", "35", "31")  # fastest links first
 
 MEANINGS: dict[PathType, str] = {
     "PIX": "one PCIe switch",
@@ -44,12 +44,12 @@ _TOGETHER: dict[PathType, str] = {
 
 
 def link_name(link: Link) -> str:
-    """Such as "NV2" for two NVLinks, or the PCIe path."""
+    """Return the name of a link: "NV2" for two NVLinks, or the PCIe path."""
     return f"NV{link.nvlink_count}" if link.nvlink_count else link.path
 
 
 def link_classes(links: Collection[Link]) -> dict[tuple[str, float], int]:
-    """How many links there are of each name and bandwidth, the fastest first."""
+    """Count the links of each name and bandwidth, the fastest first."""
     found: dict[tuple[str, float], int] = {}
     for link in links:
         key = (link_name(link), link.bandwidth_gb_per_s)
@@ -58,7 +58,7 @@ def link_classes(links: Collection[Link]) -> dict[tuple[str, float], int]:
 
 
 def title(topology: Topology) -> str:
-    """Name of the machine and what GPUs it has, such as "box: 8 x Tesla V100-SXM2-16GB, 15.78 GiB"."""
+    """Return a machine's name and GPUs, such as "box: 8 x Tesla V100-SXM2-16GB, 15.78 GiB"."""
     found = cards(topology)
     models = {printable(card.model) for card in found}
     sizes = {card.memory_bytes for card in found} - {0}
@@ -73,7 +73,7 @@ def title(topology: Topology) -> str:
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
-    """Lines of at most so many columns, broken between words where that is possible; one line if width is None."""
+    """Break text at blanks into lines of at most this many columns; one line if width is None."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}" if lines[-1] else word
@@ -85,33 +85,34 @@ def wrapped(text: str, width: int | None) -> list[str]:
 
 
 def topology_lines(topology: Topology, *, colour: bool, width: int | None = None) -> list[str]:
-    """The link matrix as nvidia-smi topo -m lays it out, then NUMA nodes and PCIe levels as a tree, then a legend.
+    """Return the link matrix as `nvidia-smi topo -m` prints it, a tree of levels, and a legend.
 
-    Of several machines the matrix says which node each GPU is in, and the tree has a part for each.
+    For several machines the matrix says which node each GPU is in, and the tree has a part for
+    each.
 
     Args:
         topology: the machine.
-        colour: whether to mark links by their bandwidth with the codes of a terminal (SGR).
-        width: columns to keep to where that can be; None for no such bound.
+        colour: whether to mark links by their bandwidth with terminal escape codes (SGR).
+        width: columns to keep to where possible; None for no limit.
     """
     pen = _Pen(colour=colour)
     found, links = cards(topology), card_links(topology)
     classes = link_classes(links.values())
-    detail = _detail(found, links, width)
+    detail = _choose_detail(found, links, width)
     head = (
-        _summary(found, classes, pen)
+        _summary_lines(found, classes, pen)
         if detail == "sum"
-        else _matrix(found, links, pen, wide=detail == "bandwidth")
+        else _matrix_lines(found, links, pen, wide=detail == "bandwidth")
     )
     tree = _tree_lines(topology, found)
-    legend = _legend(classes, links.values(), in_cells=detail == "bandwidth")
+    legend = _legend_lines(classes, links.values(), in_cells=detail == "bandwidth")
     foot = [*legend, f"source: {printable(topology.source)}"]
     below = [pen(line, _DIM) for text in foot for line in wrapped(text, width)]
     return [pen(title(topology), _BOLD), *head, *([""] if tree else []), *tree, "", *below]
 
 
 class _Pen(Record):
-    """Writes text in a colour, or does not."""
+    """A pen that writes text in a colour, or without colours."""
 
     colour: bool
 
@@ -119,17 +120,17 @@ class _Pen(Record):
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
 
 
-def _detail(
+def _choose_detail(
     found: Sequence[Card], links: Mapping[tuple[int, int], Link], width: int | None
 ) -> Literal["bandwidth", "name", "sum"]:
-    """How much of each link can be shown."""
+    """Return how much of each link can be shown."""
     if len(found) > _MOST_IN_MATRIX:
         return "sum"
     several = _several_nodes(found)
 
     def fits(*, wide: bool) -> bool:
         gap = 1 + wide
-        cells = max((len(_cell(link, wide=wide)) for link in links.values()), default=1)
+        cells = max((len(_format_cell(link, wide=wide)) for link in links.values()), default=1)
         columns = (
             len("GPU")
             + len(found) * (gap + cells)
@@ -144,35 +145,37 @@ def _detail(
     return "sum" if several and not fits(wide=False) else "name"
 
 
-def _matrix(
+def _matrix_lines(
     found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _Pen, *, wide: bool
 ) -> list[str]:
-    """A row for each card, and below it one for each of its MIG instances."""
-    shades = _shades(links.values())
-    texts = {pair: _cell(link, wide=wide) for pair, link in links.items()}
+    """Return a row for each card, and below it one for each of its MIG instances."""
+    shades = _choose_shades(links.values())
+    texts = {pair: _format_cell(link, wide=wide) for pair, link in links.items()}
     cells = max(map(len, texts.values()), default=1)
     gap = "  " if wide else " "
     mixed, several = several_models(found), _several_nodes(found)
     header = gap.join(str(card.index).ljust(cells) for card in found)
     lines = [
         pen(
-            f"GPU{gap}{header}{f'{gap}node' if several else ''}{gap}NUMA{gap + 'model' if mixed else ''}",
+            f"GPU{gap}{header}"
+            f"{f'{gap}node' if several else ''}{gap}NUMA{gap + 'model' if mixed else ''}",
             _BOLD,
         )
     ]
     for card in found:
         pairs = [(min(card.index, other.index), max(card.index, other.index)) for other in found]
-        row = [
-            pen(texts[pair].ljust(cells), shades[links[pair].bandwidth_gb_per_s])
-            if pair in links
-            else pen("X".ljust(cells), _DIM)
-            for pair in pairs
-        ]
+        row = []
+        for pair in pairs:
+            if pair in links:
+                shade = shades[links[pair].bandwidth_gb_per_s]
+                row.append(pen(texts[pair].ljust(cells), shade))
+            else:
+                row.append(pen("X".ljust(cells), _DIM))
         node = "?" if card.gpu.numa_node is None else str(card.gpu.numa_node)
-        end = f"{node:<4}{gap}{_kind(card)}" if mixed else node
+        end = f"{node:<4}{gap}{_describe_card(card)}" if mixed else node
         home = f"{gap}{card.gpu.node:<4}" if several else ""
         lines.append(f"{card.index:>3}{gap}{gap.join(row)}{home}{gap}{end}")
-        lines += [f"{gpu.name:>5} MIG {_instance(gpu)}" for gpu in card.instances]
+        lines += [f"{gpu.name:>5} MIG {_describe_instance(gpu)}" for gpu in card.instances]
     return lines
 
 
@@ -180,29 +183,29 @@ def _several_nodes(found: Sequence[Card]) -> bool:
     return len({card.gpu.node for card in found}) > 1
 
 
-def _cell(link: Link, *, wide: bool) -> str:
+def _format_cell(link: Link, *, wide: bool) -> str:
     return f"{link_name(link)} {link.bandwidth_gb_per_s:.3g}" if wide else link_name(link)
 
 
-def _shades(links: Collection[Link]) -> dict[float, str]:
-    """A colour for each bandwidth."""
+def _choose_shades(links: Collection[Link]) -> dict[float, str]:
+    """Return a colour for each bandwidth."""
     bandwidths = sorted({link.bandwidth_gb_per_s for link in links}, reverse=True)
     return {bandwidth: _SHADES[min(i, len(_SHADES) - 1)] for i, bandwidth in enumerate(bandwidths)}
 
 
-def _kind(card: Card) -> str:
+def _describe_card(card: Card) -> str:
     model = printable(card.model)
     return f"{model}, {format_size(card.memory_bytes)}" if card.memory_bytes else model
 
 
-def _instance(gpu: Gpu) -> str:
+def _describe_instance(gpu: Gpu) -> str:
     return f"{printable(gpu.mig.profile) if gpu.mig else ''}, {format_size(gpu.memory_bytes)}"
 
 
-def _summary(
+def _summary_lines(
     found: Sequence[Card], classes: Mapping[tuple[str, float], int], pen: _Pen
 ) -> list[str]:
-    """In place of a matrix that nobody could read: how many pairs have which link."""
+    """Return how many pairs have which link, in place of a matrix too large to read."""
     shades = {
         bandwidth: _SHADES[min(i, len(_SHADES) - 1)] for i, (_, bandwidth) in enumerate(classes)
     }
@@ -211,14 +214,14 @@ def _summary(
         return [f"{len(found)} GPUs, every two of them joined by {text}" for text in texts.values()]
     pairs = sum(classes.values())
     if _several_nodes(found):
-        return _summary_of_nodes(found, classes, texts)
+        return _nodes_summary_lines(found, classes, texts)
     return [
         f"{len(found)} GPUs; of {pairs} pairs",
         *(f"{classes[key]:>6} have {text}" for key, text in texts.items()),
     ]
 
 
-def _summary_of_nodes(
+def _nodes_summary_lines(
     found: Sequence[Card],
     classes: Mapping[tuple[str, float], int],
     texts: Mapping[tuple[str, float], str],
@@ -233,10 +236,10 @@ def _summary_of_nodes(
     ]
 
 
-def _legend(
+def _legend_lines(
     classes: Mapping[tuple[str, float], int], links: Collection[Link], *, in_cells: bool
 ) -> list[str]:
-    """What the names mean, and what they carry where the matrix does not say."""
+    """Return the meaning of the names, and the bandwidths if they are not in the matrix."""
     present = {link.path for link in links}
     meanings = [f"{path} = {text}" for path, text in MEANINGS.items() if path in present]
     meanings = ["NV# = so many NVLinks", *meanings] if "NVL" in present else meanings
@@ -246,17 +249,20 @@ def _legend(
 
 
 def _tree_lines(topology: Topology, found: Sequence[Card]) -> list[str]:
-    """Sockets and what is below them, and where NVLinks go that join no two GPUs."""
+    """Return the sockets and levels, and the NVLinks that join no two GPUs."""
     tree = machine_tree(topology)
     lines = _node_lines(tree.children) if tree.kind == "network" else _sockets_lines(tree)
     return [*lines, *_fabric_lines(found)]
 
 
 def _node_lines(nodes: Sequence[Level]) -> Iterator[str]:
-    """Each machine with its sockets; of many machines only how many GPUs they have, and the sockets of the first."""
+    """Yield each machine with its sockets.
+
+    Of many machines only the numbers of GPUs are shown, and the sockets of the first.
+    """
     if len(nodes) <= _MOST_NODES:
         for node in nodes:
-            yield f"{node_name(node)}: {_gpus(node.cards)}"
+            yield f"{node_name(node)}: {_format_gpus(node.cards)}"
             yield from (f"  {line}" for line in _sockets_lines(node))
         return
     yield from _many_nodes_lines(nodes)
@@ -272,18 +278,21 @@ def _many_nodes_lines(nodes: Sequence[Level]) -> Iterator[str]:
         sizes.setdefault(len(node.cards), []).append(node)
     for count, members in sizes.items():
         numbers = format_cpuset(frozenset(node.node for node in members if node.node is not None))
-        few = " to ".join(dict.fromkeys(_gpus(node.cards) for node in (members[0], members[-1])))
-        yield f"node{'s' * (len(members) > 1)} {numbers}: {count} GPU{'s' * (count > 1)} each ({few})"
+        few = " to ".join(
+            dict.fromkeys(_format_gpus(node.cards) for node in (members[0], members[-1]))
+        )
+        name = f"node{'s' * (len(members) > 1)} {numbers}"
+        yield f"{name}: {count} GPU{'s' * (count > 1)} each ({few})"
 
 
 def node_name(level: Level) -> str:
-    """Of one machine of several: "node 0"."""
+    """Return the name of one of several machines: "node 0"."""
     return f"node {level.node}"
 
 
 def _sockets_lines(machine: Level) -> list[str]:
     sockets = machine.sockets
-    if sockets[0].path == "SYS":  # nothing is known of them
+    if sockets[0].path == "SYS":  # nothing is known about the sockets
         return []
     alike = len(sockets) > _MOST_SOCKETS
     return (
@@ -301,12 +310,12 @@ def _fabric_lines(found: Sequence[Card]) -> list[str]:
             counts.setdefault(getattr(card.gpu, field), []).append(card.index)
         for count, indices in counts.items():
             if count:
-                whose = "each GPU" if len(counts) == 1 else _gpus(indices)
+                whose = "each GPU" if len(counts) == 1 else _format_gpus(indices)
                 lines.append(f"{whose}: {count} NVLink{'s' * (count > 1)} {where}")
     return lines
 
 
-def _gpus(indices: Sequence[int]) -> str:
+def _format_gpus(indices: Sequence[int]) -> str:
     text = (
         format_cpuset(frozenset(indices))
         if len(indices) > 2
@@ -319,35 +328,35 @@ def _socket_lines(socket: Level) -> list[str]:
     name = socket_name(socket)
     if any(child.is_branch for child in socket.children):
         return [name, *_branch_lines(socket)]
-    return [f"{name}: {_gpus(socket.cards)}{_together(socket)}"]
+    return [f"{name}: {_format_gpus(socket.cards)}{_describe_meeting(socket)}"]
 
 
 def socket_name(level: Level) -> str:
-    """Such as "NUMA 0 (CPUs 0-19,40-59)"; just "socket" where that is unknown."""
+    """Return a socket's name, such as "NUMA 0 (CPUs 0-19,40-59)", or "socket" if unknown."""
     cpus = format_cpuset(level.cpuset)
     name = "socket" if level.numa_node is None else f"NUMA {level.numa_node}"
     return f"{name} (CPUs {cpus})" if cpus else name
 
 
 def _branch_lines(level: Level) -> Iterator[str]:
-    """What hangs below a level, drawn as a tree."""
+    """Yield the levels below a level, drawn as a tree."""
     for i, child in enumerate(level.children):
         last = i == len(level.children) - 1
-        text = _gpus(child.cards)
+        text = _format_gpus(child.cards)
         yield f"{'└─' if last else '├─'} {f'{child.kind}: {text}' if child.is_branch else text}"
         if any(below.is_branch for below in child.children):
             yield from (f"{'  ' if last else '│ '} {line}" for line in _branch_lines(child))
 
 
-def _together(level: Level) -> str:
+def _describe_meeting(level: Level) -> str:
     return _TOGETHER[level.path] if level.is_branch else ""
 
 
 def _alike_lines(sockets: Sequence[Level]) -> Iterator[str]:
-    """One line for all sockets that have as many GPUs and meet as nearly."""
+    """Yield one line for all sockets with equal numbers of GPUs and equal levels."""
     alike: dict[tuple[int, str], list[Level]] = {}
     for socket in sockets:
-        alike.setdefault((len(socket.cards), _together(socket)), []).append(socket)
+        alike.setdefault((len(socket.cards), _describe_meeting(socket)), []).append(socket)
     for (count, together), members in alike.items():
         nodes = [member.numa_node for member in members if member.numa_node is not None]
         name = (
@@ -355,6 +364,6 @@ def _alike_lines(sockets: Sequence[Level]) -> Iterator[str]:
             if len(nodes) == len(members)
             else f"{len(members)} sockets"
         )
-        first, last = (_gpus(member.cards) for member in (members[0], members[-1]))
+        first, last = (_format_gpus(member.cards) for member in (members[0], members[-1]))
         few = f"{first} to {last}" if len(members) > 1 else first
         yield f"{name}: {count} GPU{'s' * (count > 1)} each{together} ({few})"
