@@ -1,4 +1,4 @@
-"""From a request to its placement problem, and to the best placement if that will do."""
+"""The placement problem of a request, and its best placement if that meets the request."""
 # pure: decides on plain values
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a request's wishes mean on a machine where jobs run: groups, bounds, jobs to avoid."""
+"""The wishes of a request on a machine in use: groups, bounds, and jobs to avoid."""
 # pure: decides on plain values
 
 from collections.abc import Sequence

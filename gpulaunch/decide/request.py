@@ -37,7 +37,7 @@ class Constraint(Record):
 
 
 class Wishes(Record):
-    """What a job wants its GPUs to be together, besides each for itself.
+    """Requirements on the GPUs of a job as a set, beyond those on each GPU.
 
     Attributes:
         required: GPUs that must be among them; None for any.
@@ -62,7 +62,7 @@ class Wishes(Record):
 
 
 class UtilityTerms(Record):
-    """What a job tells the policies that go by utility (topo-aware-sc17).
+    """The utility terms of a job, for the policies that use them (topo-aware-sc17).
 
     Attributes:
         least: under this utility, 0 to 1, a policy that waits for utility lets the job wait.
@@ -87,7 +87,7 @@ class Unfit(Record):
 
 
 class Sharing(Record):
-    """What a job brings along that shares its GPUs with others of the same user.
+    """The figures of a job that shares its GPUs with other jobs of its user.
 
     Attributes:
         client: what it uses of a GPU, and its objective.
@@ -143,7 +143,7 @@ class Request(Record):
 
     @property
     def is_choosy(self) -> bool:
-        """Whether it may have to wait although enough GPUs that would do singly are free."""
+        """Return whether it may have to wait although enough GPUs are free that suit it one by one."""
         waits_for_utility = POLICIES[self.policy].waits_for_utility and self.utility.least > 0
         return self.wishes != Wishes() or waits_for_utility
 

@@ -38,7 +38,7 @@ class Companion:
         os.close(read_end)
 
     def tell(self, word: bytes) -> bool:
-        """Say the word, the only one; False if nobody is there any more to hear it."""
+        """Send the one word it waits for; return False if it has ended already."""
         heard = False
         with suppress(BrokenPipeError):
             heard = os.write(self._word, word) == 1

@@ -1,4 +1,4 @@
-"""What a GPU offers to jobs that share it."""
+"""The capacity of a GPU for jobs that share it."""
 # pure: decides on plain values
 
 from collections.abc import Sequence

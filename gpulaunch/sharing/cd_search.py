@@ -1,4 +1,4 @@
-"""How many SMs each of several jobs gets: the classification-driven search of cd-search-ics18.
+"""The classification-driven search of cd-search-ics18: SMs for each of several jobs.
 
 It asks a function for performance, so it runs on recorded curves and against a simulator of jobs
 that run together.

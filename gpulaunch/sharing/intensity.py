@@ -1,4 +1,4 @@
-"""Whether a job is memory-intensive, and how many SMs it can make use of: cd-search-ics18 4.1.
+"""The memory intensity of a job, and the number of SMs that it can use: cd-search-ics18 4.1.
 
 What was measured comes first: the job's curve. Without one, the off-SM bandwidth model goes by a
 profiler's counters. It knows no stalls but those of memory, so what it says of a size is an

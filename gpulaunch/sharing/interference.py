@@ -32,7 +32,7 @@ What is written as 33.3 + 33.3 + 33.4 is 100.
 
 
 class Bounds(Record):
-    """How much the clients of a GPU may use together; a bound itself is still allowed.
+    """Bounds of what the clients of a GPU may use together; a bound itself is still allowed.
 
     Attributes:
         sm_percentage: sum of average SM utilization.
@@ -53,7 +53,7 @@ BOUNDS = Bounds()
 
 
 class Sums(Record):
-    """What all clients of a GPU use together.
+    """The sums over all clients of a GPU.
 
     Attributes:
         sm_percentage: average SM utilization.

@@ -1,4 +1,4 @@
-"""How large a share of a GPU's SMs each of several clients of CUDA MPS gets.
+"""The partition of a GPU's SMs among clients of CUDA MPS.
 
 A percentage is a cap and no reservation, and a client keeps its own as long as it runs. So a
 partition of a whole group is what would be best; a job that comes to others gets of it what they
@@ -49,7 +49,7 @@ class Partition(Record):
 
 
 class Allotment(Record):
-    """What a job gets that comes to a GPU.
+    """The share of a job that joins a GPU.
 
     Attributes:
         sm_percentage: its percentage, 1-100.

@@ -108,7 +108,7 @@ class GroupMember(Record):
 
 
 class Cost(Record):
-    """What something takes; the energy is None if a power is unknown."""
+    """Time and energy; the energy is None if a power is unknown."""
 
     time_s: float
     energy_j: float | None

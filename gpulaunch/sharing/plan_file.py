@@ -60,7 +60,7 @@ _MOST_WEIGHT = 10.0
 
 
 class Queue(Record):
-    """What a queue file says.
+    """The content of a queue file.
 
     Attributes:
         gpu_model: name of the GPU model.

@@ -1,4 +1,4 @@
-"""What jobs on one GPU are predicted to reach together: their rates, its power, time and energy.
+"""Predictions for jobs that share a GPU: their rates, its power, time and energy.
 
 Nothing here is measured: rates and powers are models of ours over the figures that each job has
 alone, and what comes of them is an estimate. docs/decisions/interference.md says what the models
@@ -38,7 +38,7 @@ class Solo(Record):
 
 
 class Together(Record):
-    """What jobs that start together on one GPU are predicted to take.
+    """The predicted time and energy of jobs that start together on one GPU.
 
     Attributes:
         ends_s: end of each job, in the order given, from the common start.
@@ -126,7 +126,7 @@ def drawn_power(
 
 
 class Pace(Record):
-    """How jobs on one GPU get on.
+    """The pace of jobs on one GPU.
 
     Attributes:
         speeds: speed of each, as a share of its speed alone.
@@ -171,7 +171,7 @@ def pace(
 
 
 class Prediction(Record):
-    """What jobs on one GPU are predicted to reach together, while all of them run.
+    """The predicted throughput and slowdown of jobs on one GPU, while all of them run.
 
     Attributes:
         stp: system throughput: sum of the jobs' speeds, 1 being that alone on the whole GPU; higher
@@ -261,7 +261,7 @@ def normalized_turnaround(alone_s: Sequence[float], together_s: Sequence[float])
 
 
 class Gain(Record):
-    """What sharing is predicted to bring, against one job after the other: 1 is nothing.
+    """The predicted gain of sharing over running one job after the other: 1 is none.
 
     Attributes:
         throughput: sequential time / time.

@@ -1,4 +1,4 @@
-"""How many links of each kind a set of GPUs has: quick to know, and a bound of all its scores.
+"""The number of links of each kind in a set of GPUs: quick to count, and a bound of all scores.
 
 The counts of a set are packed into one number, some bits for each kind, so that adding numbers adds
 all counts. On a machine of few kinds of links thousands of sets have but hundreds of different
@@ -69,7 +69,7 @@ class Histogram:
 
     @cached_property
     def _tables(self) -> list[list[list[int]]]:
-        """For each GPU and each few bits of a mask the histogram of its links to those."""
+        """Return for each GPU and each few bits of a mask the histogram of its links to those."""
         return [
             [_subset_sums(row[start : start + _CHUNK]) for start in range(0, self._size, _CHUNK)]
             for row in ([*row[:i], 0, *row[i + 1 :]] for i, row in enumerate(self._rows))

@@ -39,7 +39,7 @@ class Mapper:
 
     @property
     def gave_up(self) -> bool:
-        """Whether so many mappings were tried that from then on good ones had to do."""
+        """Return whether the search stopped comparing all mappings, because there were too many."""
         return self._left < 0
 
     def best(self, gpus: Sequence[int], *, slowest_first: bool = False, effort: int = 0) -> Mapping:

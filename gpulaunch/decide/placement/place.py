@@ -1,4 +1,4 @@
-"""From a placement problem and a policy to the GPUs, rank by rank."""
+"""The placement that a policy chooses for a problem: GPUs in rank order."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Sequence

@@ -25,7 +25,7 @@ _SEEDS = 8
 
 
 class Needs(Record):
-    """What a set must have besides its size; GPUs are indices.
+    """Requirements on a set of GPUs besides its size; GPUs are indices.
 
     Attributes:
         required: GPUs that must be in it.
@@ -43,7 +43,7 @@ class Needs(Record):
 
 
 class UtilitySetting(Record):
-    """What the policies that go by utility need besides (topo-aware-sc17).
+    """Further input of the policies that use utility (topo-aware-sc17).
 
     Attributes:
         weights: weights of communication, interference and fragmentation.
@@ -171,7 +171,7 @@ class PlacementProblem:
 
     @property
     def too_many(self) -> bool:
-        """Whether there are more sets than can be compared."""
+        """Return whether there are more sets than can be compared."""
         return self._sets is None
 
     @cached_property

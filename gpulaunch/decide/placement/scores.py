@@ -299,7 +299,7 @@ class Scorer:
 
     @cached_property
     def _most_anywhere(self) -> int:
-        """How fast every rank could be, with all free GPUs around it."""
+        """Return the highest speed of every rank, with all free GPUs around it."""
         return _slowest_rank(self._speeds(self._histogram.every))
 
     def _speeds(self, mask: int) -> list[tuple[int, ...]]:

@@ -77,7 +77,7 @@ class Traffic:
 
     @cached_property
     def earlier(self) -> list[list[tuple[int, int]]]:
-        """For each rank its neighbours of lower rank, with the share of their edge."""
+        """Return for each rank its neighbours of lower rank, with the shares of the edges."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.ranks)]
         for a, b, share in self.edges:
             found[b].append((a, share))
@@ -85,7 +85,7 @@ class Traffic:
 
     @cached_property
     def open(self) -> list[tuple[list[tuple[int, tuple[int, ...]]], tuple[int, ...]]]:
-        """For each number of placed ranks the shares of edges that are open, heaviest first.
+        """Return for each number of placed ranks the shares of the open edges, heaviest first.
 
         First the edges of each placed rank to the others, then those among the others.
         """
@@ -103,7 +103,7 @@ class Traffic:
 
     @cached_property
     def twin(self) -> list[int]:
-        """For each rank the next lower one that the pattern does not tell from it, or -1."""
+        """Return for each rank the next lower one that the pattern treats alike, or -1."""
         rows = [dict.fromkeys(range(self.ranks), -1) for _ in range(self.ranks)]
         for a, b, share in self.edges:
             rows[a][b] = rows[b][a] = share
@@ -120,7 +120,7 @@ class Traffic:
 
     @cached_property
     def later_twins(self) -> list[int]:
-        """For each rank the number of higher ones that the pattern does not tell from it."""
+        """Return for each rank the number of higher ranks that the pattern treats alike."""
         found = [0] * self.ranks
         for rank in range(self.ranks):
             before = self.twin[rank]
@@ -182,7 +182,7 @@ class Traffic:
 
     @cached_property
     def turns(self) -> bool:
-        """Whether every rank could as well be the next one."""
+        """Return whether the pattern stays the same if every rank becomes the next one."""
         edges = set(self.edges)
         moved = {((a + 1) % self.ranks, (b + 1) % self.ranks, share) for a, b, share in edges}
         return edges == {(min(a, b), max(a, b), share) for a, b, share in moved}

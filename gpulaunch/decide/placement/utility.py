@@ -1,4 +1,4 @@
-"""How useful a placement is to a job and to the whole machine: costs and utility.
+"""Costs and utility of a placement, for the job and for the whole machine.
 
 Each cost is brought to 0..1, 0 being the best that there is and 1 the worst, before costs meet in a
 utility. Source: topo-aware-sc17 4.3 and 4.4.
@@ -32,7 +32,7 @@ ALL_SEEDS = 16
 
 
 class Weights(Record):
-    """How much each cost matters; they sum to 1. Equal ones are the paper's (5.2.1)."""
+    """Weights of the three costs, which sum to 1; the paper has equal ones (5.2.1)."""
 
     communication: float = 1 / 3
     interference: float = 1 / 3

@@ -1,4 +1,4 @@
-"""Sections of a document, declared once: what may stand in each, what it means, and what type it has in code.
+"""Sections of a document, declared once: their keys, what these mean, and their types in code.
 
 A section is a class, and each of its keys an attribute of the same name:
 
@@ -7,8 +7,7 @@ A section is a class, and each of its keys an attribute of the same name:
 
 From this come the checks of files, the record that code reads (`profile.sharing.share` is True,
 False or None), the JSON schema, the table in docs/profiles.md and the rows of `gpulaunch profiles
-show`. A record is a view of the checked document and costs nothing to make; eighty fields in as
-many NamedTuple defaults would cost every launch a millisecond.
+show`. A section in code is a view of the checked document, so it costs nothing to make.
 """
 # pure: decides on plain values
 
@@ -24,17 +23,18 @@ if TYPE_CHECKING:
 
 
 class Section:
-    """A table of a document: a record of what it says, which does not change.
+    """A table of a document, read-only, with an attribute for each of its keys.
 
     Args:
         document: the table, already checked.
 
     Attributes:
-        document: the same; treat it as frozen.
-        keys: name -> key of all that may stand in a section of this class, in order.
-        required: keys that must.
-        together: keys that are of use together only.
-        is_one_measurement: its values are of use together only, so nobody takes over some of them.
+        document: the table; treat it as frozen.
+        keys: the keys that a section of this class may have, by name, in order of declaration.
+        required: names of the keys that it has to have.
+        together: names of keys that make sense only all together.
+        is_one_measurement: all values are from one measurement, so a profile that stands on another
+            takes over the whole section or nothing of it.
     """
 
     __slots__ = ("document",)
@@ -52,21 +52,21 @@ class Section:
         object.__setattr__(self, "document", {} if document is None else document)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refused."""
+        """Raise AttributeError: sections are read-only."""
         raise AttributeError(f"{name}: a record does not change")
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
+        """Return whether the table has any key."""
         return bool(self.document)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both say the same."""
+        """Compare the tables of two sections of one class."""
         return type(other) is type(self) and other.document == self.document
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """As it is made."""
+        """Show the class and the table."""
         return f"{type(self).__name__}({self.document!r})"
 
 
@@ -75,17 +75,17 @@ S = TypeVar("S", bound=Section)
 
 
 class Key(Generic[T]):
-    """One key of a section; in a record its value, None where nobody gives it.
+    """A key of a section: on the class this declaration, on a section the key's value.
 
     Args:
-        rule: for its value.
+        rule: rule that checks the value.
         meaning: one line of Markdown, with the unit where the name does not tell.
-        default: what the record has where nobody gives it.
-        label: what `profiles show` calls it; made of the name if empty.
-        unit: of its numbers; the one that the name ends with if empty.
+        default: value of a section that lacks the key.
+        label: name in `gpulaunch profiles show`; derived from the key's name if empty.
+        unit: unit of the numbers; the one that the key's name ends with if empty.
 
     Attributes:
-        name: its own.
+        name: name of the key.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Key(Generic[T]):
         self.name = ""
 
     def __set_name__(self, _owner: type, name: str) -> None:
-        """It is called as the attribute is."""
+        """Take the name of the attribute."""
         self.name = name
 
     @overload
@@ -111,22 +111,22 @@ class Key(Generic[T]):
     def __get__(self, record: Section, _owner: type) -> T: ...
 
     def __get__(self, record: Section | None, _owner: type) -> Self | T:
-        """The key of the class, the value of a record."""
+        """Return the key itself on the class, and its value on a section."""
         if record is None:
             return self
         value: T = record.document.get(self.name, self.default)
         return value
 
     def __set__(self, record: Section, value: object) -> None:
-        """Refused."""
+        """Raise AttributeError: sections are read-only."""
         raise AttributeError(f"{self.name}: a record does not change")
 
 
 class Part(Key[S]):
-    """A key whose value is a section of its own; where nobody gives it, an empty one.
+    """A key whose value is a section in itself; an empty one where the key is missing.
 
     Args:
-        section: its class.
+        section: class of that section.
         meaning: one line of Markdown.
     """
 
@@ -134,9 +134,9 @@ class Part(Key[S]):
         super().__init__(dict, meaning)
         self.section = section
 
-    # part() gives it its type
+    # part() declares the type of the value.
     def __get__(self, record: Section | None, _owner: type) -> Any:  # noqa: ANN401
-        """The key of the class, the section of a record."""
+        """Return the key itself on the class, and the inner section on a section."""
         return self if record is None else self.section(record.document.get(self.name))
 
 
@@ -144,10 +144,10 @@ class Number(Key[T]):
     """A key whose value is a number within a range.
 
     Args:
-        least: still allowed; whole, as `most` is, if the number has to be.
-        most: likewise.
+        least: smallest allowed value; an int, like `most`, if the number has to be whole.
+        most: largest allowed value.
         meaning: one line of Markdown.
-        label: what `profiles show` calls it; made of the name if empty.
+        label: name in `gpulaunch profiles show`; derived from the key's name if empty.
     """
 
     def __init__(self, least: float, most: float, meaning: str, label: str = "") -> None:
@@ -156,14 +156,14 @@ class Number(Key[T]):
 
 
 class Curve(Key[list[Any]]):
-    """A key whose value is a list of numbers, one for each number of another key's list.
+    """A key whose value is a list of numbers, one for each number in the list of another key.
 
     Args:
-        rule: for each number.
+        rule: rule that checks each number.
         meaning: one line of Markdown.
-        over: the other key of the section.
-        unit_in: the key of the section that says in which unit the numbers are.
-        most: how many there are at most.
+        over: name of the other key.
+        unit_in: name of the key whose value is the unit of the numbers.
+        most: largest number of values.
     """
 
     def __init__(self, rule: AnyRule, meaning: str, over: str, unit_in: str, most: int) -> None:
@@ -172,12 +172,12 @@ class Curve(Key[list[Any]]):
 
 
 class FiguresOf(Key["Mapping[str, float]"]):
-    """A key whose value is a table of numbers, each about the figure of that name in a section.
+    """A key whose value is a table of numbers, each about the key of that name in a section.
 
     Args:
-        section: the class of that section.
+        section: class of that section.
         meaning: one line of Markdown.
-        label: what stands before such a number where it is shown beside the figure it is about.
+        label: text before such a number where it is shown beside the figure that it is about.
     """
 
     def __init__(self, section: type[Section], meaning: str, label: str) -> None:
@@ -187,37 +187,37 @@ class FiguresOf(Key["Mapping[str, float]"]):
 
 
 def part(section: type[S], meaning: str) -> Key[S]:
-    """A section within a section."""
+    """Declare a section within a section."""
     return Part(section, meaning)
 
 
 def text(meaning: str) -> Key[str | None]:
-    """Any text."""
+    """Declare a key with any text."""
     return Key(str, meaning)
 
 
 def flag(meaning: str) -> Key[bool | None]:
-    """True or false."""
+    """Declare a key that is true or false."""
     return Key(bool, meaning)
 
 
 def number(least: float, most: float, meaning: str, label: str = "") -> Key[float | None]:
-    """A number from `least` to `most`, both included."""
+    """Declare a number from `least` to `most`, both included."""
     return Number(float(least), float(most), meaning, label)
 
 
 def percentage(meaning: str, most: float = 100.0, label: str = "") -> Key[float | None]:
-    """A number from 0 to 100, or to more."""
+    """Declare a percentage from 0 to `most`."""
     return Number(0.0, most, meaning, label)
 
 
 def whole(least: int, most: int, meaning: str, label: str = "") -> Key[int | None]:
-    """A whole number from `least` to `most`, both included."""
+    """Declare a whole number from `least` to `most`, both included."""
     return Number(least, most, meaning, label)
 
 
 def word(words: Sequence[str], meaning: str) -> Key[str | None]:
-    """One of some words."""
+    """Declare a key whose value is one of the words."""
     return Key(tuple(words), meaning)
 
 
@@ -229,24 +229,24 @@ def items(
     label: str = "",
     unit: str = "",
 ) -> Key[list[Any]]:
-    """A list of `least` to `most` values; [] where nobody gives it."""
+    """Declare a list of `least` to `most` values; [] where the key is missing."""
     return Key(ListOf(rule, least, most), meaning, default=[], label=label, unit=unit)
 
 
 def table(rule: AnyRule, meaning: str) -> Key[Mapping[str, Any]]:
-    """A table whose keys are free; {} where nobody gives it."""
+    """Declare a table with any keys; {} where it is missing."""
     return Key(TableOf(rule), meaning, default={})
 
 
 def section_mistakes(
     document: Mapping[str, Any], section: type[Section], where: Where = ()
 ) -> Iterator[FieldError]:
-    """What is wrong with a table by what its class declares: the first mistake of its own, and of each section in it.
+    """Yield the first mistake in a table, and the first in each section within it.
 
     Args:
         document: the table.
-        section: what it has to be.
-        where: its place in the whole document.
+        section: class that declares its keys.
+        where: path of the table in the whole document.
     """
     try:
         _check_own(document, section, where)
@@ -258,7 +258,11 @@ def section_mistakes(
 
 
 def _check_own(document: Mapping[str, Any], section: type[Section], where: Where) -> None:
-    """Check a table, but for what is in its sections."""
+    """Check a table, but not the sections within it.
+
+    Raises:
+        FieldError: a value is wrong, or a key is missing.
+    """
     found = checked(
         document, {name: key.rule for name, key in section.keys.items()}, section.required, where
     )
