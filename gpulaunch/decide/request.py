@@ -143,7 +143,7 @@ class Request(Record):
 
     @property
     def is_choosy(self) -> bool:
-        """Return whether it may have to wait although enough GPUs are free that suit it one by one."""
+        """Return whether it may wait although enough GPUs are free that suit it one by one."""
         waits_for_utility = POLICIES[self.policy].waits_for_utility and self.utility.least > 0
         return self.wishes != Wishes() or waits_for_utility
 
