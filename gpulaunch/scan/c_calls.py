@@ -310,15 +310,11 @@ class _File:
     def _constant_value(self, expression: Sequence[str], at: int) -> int | None:
         """Return the value of a product of numbers, or of a name with one such value; else None."""
         if len(expression) == 1 and expression[0].isidentifier():
-            bodies = [
-                [token.text for token in macro.body]
-                for macro in self._macros.get(expression[0], [])
-            ]
+            macros = self._macros.get(expression[0], [])
+            bodies = [words(macro.body, 0, len(macro.body)) for macro in macros]
             for owner in {-1, self._shape.owner[at]}:
-                bodies += [
-                    self._right_side(place)
-                    for place in self._assignments.get((owner, expression[0]), [])[:2]
-                ]
+                places = self._assignments.get((owner, expression[0]), [])
+                bodies += [self._right_side(place) for place in places[:2]]
             return _product(bodies[0]) if len(bodies) == 1 else None
         return _product(expression)
 
