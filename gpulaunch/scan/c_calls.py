@@ -322,18 +322,13 @@ class _File:
         self, at: int, interface: Interface, given: Sequence[tuple[int, int]]
     ) -> Amount:
         count = interface.elements
-        number = (
-            self._constant_value(words(self._tokens, *given[count]), at)
-            if 0 <= count < len(given)
-            else None
-        )
-        if number is not None:
-            return "small" if number * _WIDEST_BYTES < SMALL_BYTES else "large"
-        return (
-            "large"
-            if given and _GRADIENTS.search(" ".join(words(self._tokens, *given[0])))
-            else "unknown"
-        )
+        if 0 <= count < len(given):
+            number = self._constant_value(words(self._tokens, *given[count]), at)
+            if number is not None:
+                return "small" if number * _WIDEST_BYTES < SMALL_BYTES else "large"
+        if given and _GRADIENTS.search(" ".join(words(self._tokens, *given[0]))):
+            return "large"
+        return "unknown"
 
     @cached_property
     def _repeating(self) -> dict[int, bool | None]:
