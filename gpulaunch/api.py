@@ -285,11 +285,9 @@ def allocate(
         if value is not None
     }
     own_name = None if name is None else str(name)
-    graph = (
-        None
-        if pattern is None or isinstance(pattern, str | os.PathLike)
-        else graph_pattern(pattern, "graph")
-    )
+    graph = None
+    if pattern is not None and not isinstance(pattern, str | os.PathLike):
+        graph = graph_pattern(pattern, "graph")
     launch = read_launch(
         Settings(given, os.environ), sys.orig_argv, name=own_name, warn=_log.warning, pattern=graph
     )

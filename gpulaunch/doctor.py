@@ -196,16 +196,17 @@ def _check_containers(
     described = not machine or machine[0].key is not None
     leases = shown_table(settings, described=described, warn=_ignore_warning).peek().leases
     leased = {lease.id for lease in leases} | {lease.container for lease in leases}
-    return [
-        Finding(
-            "containers",
-            "problem",
-            f"container {container.name} has {gpus_text(len(container.uuids))} and no lease",
-            f"'{program} stop {container.name}', then 'gpulaunch {program} start {container.name}'",
-        )
-        for container in client.within(QUESTION_S).launched()
-        if container.holds and container.uuids and not leased & {container.lease_id, container.id}
-    ]
+    findings = []
+    for container in client.within(QUESTION_S).launched():
+        if not container.holds or not container.uuids:
+            continue
+        if leased & {container.lease_id, container.id}:
+            continue
+        name = container.name
+        text = f"container {name} has {gpus_text(len(container.uuids))} and no lease"
+        hint = f"'{program} stop {name}', then 'gpulaunch {program} start {name}'"
+        findings.append(Finding("containers", "problem", text, hint))
+    return findings
 
 
 def _ignore_warning(text: str) -> None:

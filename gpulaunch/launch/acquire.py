@@ -1,7 +1,7 @@
-"""Acquire a lease: assess, wait for a place at the head of the queue, take the GPUs.
+"""The acquisition of a lease: assess, wait at the head of the queue, take the GPUs.
 
 The idiom is look, take the lock, look again: deciding is slow, so it is done without the host-wide
-lock, and what has changed since is checked under it.
+lock, and changes since then are checked under it.
 """
 
 import os

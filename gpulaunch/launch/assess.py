@@ -1,4 +1,4 @@
-"""Assess a launch: the decision that it would get in the present state of machine and table."""
+"""The assessment of a launch: the decision that it would get on the machine as it is now."""
 
 import time
 from collections.abc import Callable, Sequence

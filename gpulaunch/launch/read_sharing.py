@@ -200,9 +200,7 @@ def capacity_of(gpu: Gpu, model: GpuModel | None, driver: int | None) -> Capacit
         return Unfit(f"compute capability {capability}: MPS bounds SMs and memory from 7.0 on")
     if not gpu.memory_bytes:
         return Unfit("how much memory it has is unknown")
-    most = (
-        _CLIENTS_FROM_CUDA_13_1
-        if driver is not None and driver >= _DRIVER_OF_CUDA_13_1
-        else _CLIENTS
-    )
+    most = _CLIENTS
+    if driver is not None and driver >= _DRIVER_OF_CUDA_13_1:
+        most = _CLIENTS_FROM_CUDA_13_1
     return capacity_by(model, gpu.memory_bytes, most)

@@ -83,10 +83,11 @@ def _read_wishes(
     if host.origin == "profile" and not any(gpu.host_gb_per_s for gpu in topology.gpus):
         # A profile is for many machines, most of which do not state their memory bandwidth.
         host = Setting(None, "")
+    admitted = None
+    if required.value:
+        admitted = requests.admit_only(topology, required.value, required.origin)
     wishes = requests.Wishes(
-        required=requests.admit_only(topology, required.value, required.origin)
-        if required.value
-        else None,
+        required=admitted,
         nvlink=count != 1 and bool(settings.get("nvlink").value),
         least_gb_per_s=(count != 1 and least.value) or 0.0,
         one_numa_node=settings.get("numa").value == "strict",

@@ -57,11 +57,9 @@ def table_of(document: Mapping[str, Any]) -> TableKey | None:
     Raises:
         FieldError: the field is no key.
     """
-    return (
-        TableKey(*texts_of(document, "table", length=3))
-        if document.get("table") is not None
-        else None
-    )
+    if document.get("table") is None:
+        return None
+    return TableKey(*texts_of(document, "table", length=3))
 
 
 def check_id(text: str) -> None:

@@ -13,7 +13,7 @@ _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "9p", "cifs", "smb3", "ceph", "lustre", 
 
 
 def preferred_directory(chosen: str | None) -> str:
-    """Return the first directory by rank, whatever file system it is on.
+    """Return the preferred state directory, without a check of its file system.
 
     Args:
         chosen: GPULAUNCH_STATE_DIR, if it is set.

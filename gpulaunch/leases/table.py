@@ -359,7 +359,7 @@ def _read_records(
 def _live_record(
     found: FoundRecord, directory: str, ended: Collection[str]
 ) -> Lease | Ticket | None:
-    """Return a record if it is alive; an unlocked one is if containers of its lease may live."""
+    """Return a record if it is locked, or is a lease whose containers may still live; else None."""
     if found.locked:
         return parse_record(found, directory)
     lease = parse_unlocked(found)

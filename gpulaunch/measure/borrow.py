@@ -46,14 +46,13 @@ def _figures_of(profile: Profile, models: tuple[GpuModel, ...]) -> Figures:
     used = profile.resources
     model = find_gpu_model(models, used.measured_on or "")
     card_bytes = None if used.memory_is_reservation else memory_of(used.measured_on or "")
+    memory = profile.memory_bytes / card_bytes if profile.memory_bytes and card_bytes else None
     power = used.power_w / model.power_limit_w if model and used.power_w is not None else None
     return Figures(
         profile.name,
         used.sm_utilization_percentage,
         used.memory_bandwidth_utilization_percentage,
-        memory_share=profile.memory_bytes / card_bytes
-        if profile.memory_bytes and card_bytes
-        else None,
+        memory_share=memory,
         power_share=power,
         intensity=profile.classification.intensity,
         utilization=used.utilization,

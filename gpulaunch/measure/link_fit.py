@@ -147,17 +147,15 @@ def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
     fabric = Fabric(topology)
     counts = [ring_counts(fabric, _positions(fabric, figure.sample.gpus)) for figure in figures]
     refits = refit_equation(counts, [figure.all_reduce_gb_per_s for figure in figures])
-    return [
-        Comparison(
-            figure,
-            _cut_gb_per_s(fabric, figure.sample.gpus),
-            mapa_equation(*count),
-            None
-            if refits is None
-            else sum(theta * term for theta, term in zip(refits, mapa_terms(*count), strict=True)),
-        )
-        for figure, count in zip(figures, counts, strict=True)
-    ]
+    comparisons = []
+    for figure, count in zip(figures, counts, strict=True):
+        refit = None
+        if refits is not None:
+            terms = mapa_terms(*count)
+            refit = sum(theta * term for theta, term in zip(refits, terms, strict=True))
+        planned = _cut_gb_per_s(fabric, figure.sample.gpus)
+        comparisons.append(Comparison(figure, planned, mapa_equation(*count), refit))
+    return comparisons
 
 
 def refit_equation(
@@ -189,15 +187,15 @@ def refit_equation(
 
 def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float | None]:
     """Return the root mean square error of each model in GB/s; None without predictions."""
-    models = ("cut", "mapa", "refit")
-    known = {model: [getattr(entry, model) for entry in comparisons] for model in models}
     measured = [entry.figure.all_reduce_gb_per_s for entry in comparisons]
-    return {
-        model: None
-        if None in values
-        else sqrt(fmean((a - b) ** 2 for a, b in zip(values, measured, strict=True)))
-        for model, values in known.items()
-    }
+    errors: dict[str, float | None] = {}
+    for model in ("cut", "mapa", "refit"):
+        values = [getattr(entry, model) for entry in comparisons]
+        errors[model] = None
+        if None not in values:
+            squares = ((a - b) ** 2 for a, b in zip(values, measured, strict=True))
+            errors[model] = sqrt(fmean(squares))
+    return errors
 
 
 def kinds(sample: Sample) -> str:

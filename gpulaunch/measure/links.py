@@ -131,14 +131,14 @@ def measured_document(result: Measurement) -> dict[str, Any]:
     document["source"] = f"{result.topology.source}; [[measured]] by {result.tool}"
     document["measurement"] = {"tool": result.tool, "date": now()}
     cards = sorted({gpu.card for gpu in result.topology.gpus})
-    document["measured"] = [
-        {
+    document["measured"] = []
+    for figure in result.figures:
+        entry = {
             "gpus": [cards.index(gpu) for gpu in figure.sample.gpus],
             "ring": list(figure.sample.ring),
             "all_reduce_gb_per_s": figure.all_reduce_gb_per_s,
             "message_bytes": [size for size, _ in figure.sizes],
             "bus_gb_per_s": [bandwidth for _, bandwidth in figure.sizes],
         }
-        for figure in result.figures
-    ]
+        document["measured"].append(entry)
     return document

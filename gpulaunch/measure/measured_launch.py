@@ -131,11 +131,9 @@ def repeated(
             tell(": ".join(filter(None, (what, number))))
         done.append(launch(job, options, environment))
     if not done[-1].went_well and not done[-1].over.interrupted and count > len(done):
-        why = (
-            "was stopped"
-            if done[-1].was_stopped
-            else f"ended with status {exit_status(done[-1].over.status)}"
-        )
+        why = f"ended with status {exit_status(done[-1].over.status)}"
+        if done[-1].was_stopped:
+            why = "was stopped"
         tell(f"it {why}, so there are no more runs")
     return done
 

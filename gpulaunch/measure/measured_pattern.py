@@ -62,21 +62,20 @@ def communication_of(run: Run, source: str) -> MeasuredPattern:
 
 def _traffic_of(gpu: GpuRun) -> GpuTraffic:
     figures = gpu.figures
-    links = tuple(
-        LinkTraffic(
-            link.number,
-            cast("Remote", link.remote),
-            link.peer,
-            figures.links[link.number].sent if link.number in figures.links else None,
-            figures.links[link.number].received if link.number in figures.links else None,
-        )
-        for link in gpu.links
-    )
-    sent, received = (
-        None if rate is None else round(rate * 1e9 * figures.covered_s)
-        for rate in (figures.pcie_sent_gb_per_s, figures.pcie_received_gb_per_s)
-    )
-    return GpuTraffic(gpu.gpu, links, sent, received)
+    links = []
+    for link in gpu.links:
+        carried = figures.links.get(link.number)
+        sent = None if carried is None else carried.sent
+        received = None if carried is None else carried.received
+        remote = cast("Remote", link.remote)
+        links.append(LinkTraffic(link.number, remote, link.peer, sent, received))
+    pcie_sent = _total_bytes(figures.pcie_sent_gb_per_s, figures.covered_s)
+    pcie_received = _total_bytes(figures.pcie_received_gb_per_s, figures.covered_s)
+    return GpuTraffic(gpu.gpu, tuple(links), pcie_sent, pcie_received)
+
+
+def _total_bytes(gb_per_s: float | None, lasting_s: float) -> int | None:
+    return None if gb_per_s is None else round(gb_per_s * 1e9 * lasting_s)
 
 
 def _find_nearest(graph: TrafficGraph) -> Nearest | None:

@@ -214,14 +214,11 @@ def run_document(run: Run) -> dict[str, Any]:
 def _gpu_document(gpu: GpuRun) -> dict[str, Any]:
     figures = as_dict(gpu.figures)
     carried = figures.pop("links")
-    links = [
-        {
-            **as_dict(link),
-            **as_dict(carried.get(link.number, LinkBytes(0, 0))),
-            "counted": link.number in carried,
-        }
-        for link in gpu.links
-    ]
+    links = []
+    for link in gpu.links:
+        amounts = carried.get(link.number, LinkBytes(0, 0))
+        counted = link.number in carried
+        links.append({**as_dict(link), **as_dict(amounts), "counted": counted})
     return {**as_dict(gpu), "figures": figures, "links": links}
 
 

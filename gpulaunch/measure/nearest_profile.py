@@ -74,22 +74,17 @@ def nearest_profile(
         nearest to 'a': SM utilization 80 against 84 %, memory bandwidth 40 against 43 %; distance
         0.035
     """
-    found = [
-        (distance, other)
-        for other in candidates
-        if (distance := distance_between(job, other)) is not None
-    ]
-    near = [
-        (distance, other)
-        for distance, other in found
-        if distance <= bound and other.name != job.name
-    ]
+    near = []
+    for other in candidates:
+        distance = distance_between(job, other)
+        if distance is not None and distance <= bound and other.name != job.name:
+            near.append((distance, other))
     if not near:
         return None
-    distance, other = min(near, key=lambda pair: (pair[0], pair[1].name))
-    figures = _describe_figures(job, other)
-    because = f"nearest to {quoted(other.name)}: {figures}; distance {distance:.3f}"
-    return Nearest(other.name, distance, because)
+    distance, nearest = min(near, key=lambda pair: (pair[0], pair[1].name))
+    figures = _describe_figures(job, nearest)
+    because = f"nearest to {quoted(nearest.name)}: {figures}; distance {distance:.3f}"
+    return Nearest(nearest.name, distance, because)
 
 
 def distance_between(a: Figures, b: Figures) -> float | None:

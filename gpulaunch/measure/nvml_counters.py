@@ -104,11 +104,9 @@ class Meter:
         milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage)
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
         violation = self._ask(pynvml.nvmlDeviceGetViolationStatus, pynvml.NVML_PERF_POLICY_POWER)
-        sent, received = (
-            self._read_fields([(field, 0) for field in _PCIE_COUNTERS])
-            if self._counts_pcie
-            else (None, None)
-        )
+        sent = received = None
+        if self._counts_pcie:
+            sent, received = self._read_fields([(field, 0) for field in _PCIE_COUNTERS])
         look = with_pcie and not self._counts_pcie
         return Reading(
             at_s=time.monotonic(),

@@ -29,10 +29,7 @@ def measure_use(job: Job, count: int, tell: Callable[[str], None]) -> Outcome:
     found = communication_of((good or runs)[-1], SOURCE)
     if found.section:
         sections["communication"] = found.section
-    silent = job.part is not None and not any(one.over.marks for one in done)
-    unheard = (
-        ("--iterations-from: nothing that the job printed fits, so all of it ran",)
-        if silent
-        else ()
-    )
-    return Outcome(sections, status, (*unheard, *found.lines))
+    lines = list(found.lines)
+    if job.part is not None and not any(one.over.marks for one in done):
+        lines.insert(0, "--iterations-from: nothing that the job printed fits, so all of it ran")
+    return Outcome(sections, status, tuple(lines))

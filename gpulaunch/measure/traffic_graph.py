@@ -297,13 +297,14 @@ def _describe_unknown(
 
 
 def _describe_missing(rank: int, gpu: GpuTraffic, indices: set[int]) -> Iterator[str]:
-    numbers = [
-        str(link.link)
-        for link in gpu.links
-        if link.remote != "down"
-        and (link.peer is None or link.peer in indices)
-        and None in (link.tx_bytes, link.rx_bytes)
-    ]
+    """Yield a sentence on the NVLinks of a rank whose counters are missing."""
+    numbers = []
+    for link in gpu.links:
+        outside = link.peer is not None and link.peer not in indices
+        if link.remote == "down" or outside:
+            continue
+        if None in (link.tx_bytes, link.rx_bytes):
+            numbers.append(str(link.link))
     if numbers:
         yield f"rank {rank}: the counters of NVLink {', '.join(numbers)} are missing or were reset"
 

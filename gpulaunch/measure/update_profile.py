@@ -65,11 +65,8 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
             and not known["resources"].get("incomplete")
         ):
             return [f"{path}: the run was not complete, so what is known of it from before stays"]
-        other = (
-            known.get("command")
-            if command and known.get("command", list(command)) != list(command)
-            else None
-        )
+        differs = command and known.get("command", list(command)) != list(command)
+        other = known.get("command") if differs else None
         sections: Sections = {} if known else {"version": VERSION, "name": name}
         if command and all(map(is_text, command)):
             sections["command"] = list(command)
@@ -78,11 +75,9 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
         if resources:
             sections |= _predict_sharing(name, {**known, **sections})
         write_sections(path, sections)
-    lines = (
-        [f"{path}: the run was not complete, and is marked so"]
-        if resources.get("incomplete")
-        else []
-    )
+    lines = []
+    if resources.get("incomplete"):
+        lines.append(f"{path}: the run was not complete, and is marked so")
     if other:
         lines.append(
             f"{path}: its other figures are of another command: {' '.join(map(printable, other))}"
@@ -103,12 +98,10 @@ def _drop_measured(sections: Sections, known: Mapping[str, Any]) -> Sections:
         }
     if known.get("sensitivity"):
         communication.pop("bandwidth_sensitive", None)
+    if not communication:
+        return sections
     kept = {**sections, "communication": communication}
-    return (
-        {key: value for key, value in kept.items() if value.keys() - {"source"}}
-        if communication
-        else sections
-    )
+    return {key: value for key, value in kept.items() if value.keys() - {"source"}}
 
 
 def _predict_sharing(name: str, document: Mapping[str, Any]) -> Sections:

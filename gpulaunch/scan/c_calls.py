@@ -310,15 +310,11 @@ class _File:
     def _constant_value(self, expression: Sequence[str], at: int) -> int | None:
         """Return the value of a product of numbers, or of a name with one such value; else None."""
         if len(expression) == 1 and expression[0].isidentifier():
-            bodies = [
-                [token.text for token in macro.body]
-                for macro in self._macros.get(expression[0], [])
-            ]
+            macros = self._macros.get(expression[0], [])
+            bodies = [words(macro.body, 0, len(macro.body)) for macro in macros]
             for owner in {-1, self._shape.owner[at]}:
-                bodies += [
-                    self._right_side(place)
-                    for place in self._assignments.get((owner, expression[0]), [])[:2]
-                ]
+                places = self._assignments.get((owner, expression[0]), [])
+                bodies += [self._right_side(place) for place in places[:2]]
             return _product(bodies[0]) if len(bodies) == 1 else None
         return _product(expression)
 
@@ -326,18 +322,13 @@ class _File:
         self, at: int, interface: Interface, given: Sequence[tuple[int, int]]
     ) -> Amount:
         count = interface.elements
-        number = (
-            self._constant_value(words(self._tokens, *given[count]), at)
-            if 0 <= count < len(given)
-            else None
-        )
-        if number is not None:
-            return "small" if number * _WIDEST_BYTES < SMALL_BYTES else "large"
-        return (
-            "large"
-            if given and _GRADIENTS.search(" ".join(words(self._tokens, *given[0])))
-            else "unknown"
-        )
+        if 0 <= count < len(given):
+            number = self._constant_value(words(self._tokens, *given[count]), at)
+            if number is not None:
+                return "small" if number * _WIDEST_BYTES < SMALL_BYTES else "large"
+        if given and _GRADIENTS.search(" ".join(words(self._tokens, *given[0]))):
+            return "large"
+        return "unknown"
 
     @cached_property
     def _repeating(self) -> dict[int, bool | None]:

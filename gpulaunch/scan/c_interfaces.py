@@ -102,7 +102,7 @@ _SHMEM_PATTERNS = {"broadcast": "tree", "alltoall": "all_to_all", "alltoalls": "
 
 
 def c_interface(name: str) -> Interface | None:
-    """Return what is known of the function of a name; None if it moves nothing between GPUs."""
+    """Return what is known of a function by its name; None if it moves nothing between GPUs."""
     if not name.startswith(_SHMEM):
         return C_INTERFACES.get(name)
     if _SHMEM_PUT.fullmatch(name):

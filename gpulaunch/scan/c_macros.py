@@ -115,27 +115,22 @@ class _Expansion:
         at = 0
         while at < len(tokens):
             token = tokens[at]
-            versions = (
-                self._macros.get(token.text, [])
-                if token.kind == "name" and token.text not in hidden
-                else []
-            )
-            closing = (
-                brackets.get(at + 1, at)
-                if at + 1 < len(tokens) and tokens[at + 1].text == "("
-                else at
-            )
+            versions: list[Macro] = []
+            if token.kind == "name" and token.text not in hidden:
+                versions = self._macros.get(token.text, [])
+            closing = at
+            if at + 1 < len(tokens) and tokens[at + 1].text == "(":
+                closing = brackets.get(at + 1, at)
             matters = token.text in self._relevant or before[closing + 1] > before[at + 1]
             usable = [version for version in versions if version.parameters is None or closing > at]
             if not (usable and matters and self._budget > 0 and len(hidden) < _DEEPEST):
                 found.append(token)
                 at += 1
                 continue
-            given = (
-                [tokens[a:b] for a, b in arguments(tokens, at + 1, closing, brackets)]
-                if closing > at
-                else []
-            )
+            given: list[Sequence[Token]] = []
+            if closing > at:
+                places = arguments(tokens, at + 1, closing, brackets)
+                given = [tokens[start:end] for start, end in places]
             for version in usable:
                 body = _insert_arguments(version, given, token.line)
                 self._budget -= len(body) + 1

@@ -41,11 +41,9 @@ def pattern_of_peers(expressions: Sequence[Words], *, pair: bool) -> str:
         return "" if "" in found else union(found)
     known = {pattern for pattern in found if pattern}
     plain = [words for words, pattern in zip(expressions, found, strict=True) if not pattern]
-    return (
-        known.pop()
-        if len(known) == 1 and all(len(_strip_brackets(words)) == 1 for words in plain)
-        else ""
-    )
+    if len(known) == 1 and all(len(_strip_brackets(words)) == 1 for words in plain):
+        return known.pop()
+    return ""
 
 
 def pattern_of_choices(expressions: Sequence[Sequence[Words]], *, pair: bool) -> str:

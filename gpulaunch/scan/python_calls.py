@@ -15,6 +15,7 @@ from gpulaunch.scan.call import Reading, Use
 from gpulaunch.scan.python_expressions import BY_ROOT, Expressions, Facts, Seen
 from gpulaunch.scan.python_interfaces import QUIET, ROOTS
 from gpulaunch.scan.python_names import NOTHING, Scope, Values
+from gpulaunch.scan.python_use import last_name
 from gpulaunch.scan.repeats import repeating
 
 _MOST_PASSES = 5
@@ -363,11 +364,4 @@ def _constant(test: ast.expr) -> bool | None:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         truth = _constant(test.operand)
         return None if truth is None else not truth
-    name = (
-        test.attr
-        if isinstance(test, ast.Attribute)
-        else test.id
-        if isinstance(test, ast.Name)
-        else ""
-    )
-    return False if name == "TYPE_CHECKING" else None
+    return False if last_name(test) == "TYPE_CHECKING" else None

@@ -227,12 +227,12 @@ class Expressions:
         key = owner.removesuffix("()")
         yield from self.facts.get("attribute", key, name)
         for base in self.classes.get(key, ()):
-            if base != key:
-                yield from (
-                    self.facts.get("attribute", base, name)
-                    if base.startswith("@")
-                    else (f"{base}.{name}",)
-                )
+            if base == key:
+                continue
+            if base.startswith("@"):
+                yield from self.facts.get("attribute", base, name)
+            else:
+                yield f"{base}.{name}"
 
     def _ifexp(self, node: ast.IfExp) -> Values:
         self.value(node.test)
@@ -304,11 +304,9 @@ class Expressions:
         self.scope = outer
 
     def _call(self, node: ast.Call) -> Values:
-        asker = (
-            node.func.id
-            if isinstance(node.func, ast.Name) and self.scope.lookup(node.func.id) is None
-            else ""
-        )
+        asker = ""
+        if isinstance(node.func, ast.Name) and self.scope.lookup(node.func.id) is None:
+            asker = node.func.id
         functions = self.value(node.func)
         given = [self.value(argument) for argument in node.args]
         named = [(keyword.arg or "", self.value(keyword.value)) for keyword in node.keywords]

@@ -23,6 +23,9 @@ class Family(Record):
     names: dict[str, Interface]
 
 
+_PEER_KEYWORDS = ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src")
+
+
 def _interfaces(
     names: str,
     pattern: str,
@@ -31,11 +34,7 @@ def _interfaces(
     peer: tuple[int, ...] = (),
 ) -> dict[str, Interface]:
     """Return one interface for each of the names."""
-    keywords = (
-        ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src")
-        if not pattern
-        else ()
-    )
+    keywords = () if pattern else _PEER_KEYWORDS
     return {name: Interface(pattern, traffic, sure, peer, keywords) for name in names.split()}
 
 

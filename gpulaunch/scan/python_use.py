@@ -76,6 +76,13 @@ def amount_of(node: ast.Call, settings: Settings) -> Amount:
     return "small" if any(map(_is_small, choices)) or _is_named_scalar(given) else "unknown"
 
 
+def last_name(expression: ast.expr) -> str:
+    """Return the last part of a dotted name; "" for any other expression."""
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
 def _choices(expression: ast.expr, settings: Settings) -> list[Words]:
     return [_split_words(one) for one in _possible_values(expression, settings)]
 
@@ -111,13 +118,7 @@ def _is_small(expression: ast.expr) -> bool:
     if not isinstance(expression, ast.Call):
         return False
     function = expression.func
-    name = (
-        function.attr
-        if isinstance(function, ast.Attribute)
-        else function.id
-        if isinstance(function, ast.Name)
-        else ""
-    )
+    name = last_name(function)
     if name in ("to", "cuda", "clone", "detach", "float", "double", "unsqueeze") and isinstance(
         function, ast.Attribute
     ):
@@ -143,11 +144,4 @@ def _is_named_scalar(expression: ast.expr) -> bool:
     name = expression
     while isinstance(name, ast.Call) and isinstance(name.func, ast.Attribute):
         name = name.func.value
-    text = (
-        name.attr
-        if isinstance(name, ast.Attribute)
-        else name.id
-        if isinstance(name, ast.Name)
-        else ""
-    )
-    return bool(_SCALARS.fullmatch(text))
+    return bool(_SCALARS.fullmatch(last_name(name)))

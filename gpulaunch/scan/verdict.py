@@ -106,6 +106,7 @@ def _join_first(names: Sequence[str]) -> str:
 
 
 def _matters(use: Use) -> bool | None:
+    """Return whether a use moves much data, and often; None if that is unknown."""
     if use.interface.traffic == "gradients":
         return True
     if use.interface.traffic == "each":
@@ -114,13 +115,8 @@ def _matters(use: Use) -> bool | None:
         return False
     if use.repeats is False:
         return None if use.amount == "large" else False
-    if use.amount == "large":
-        return True
-    return (
-        True
-        if use.repeats and use.pattern in ("ring", "tree", "all_to_all") and _is_collective(use)
-        else None
-    )
+    spans_all = use.pattern in ("ring", "tree", "all_to_all") and _is_collective(use)
+    return True if use.amount == "large" or (use.repeats and spans_all) else None
 
 
 def _is_collective(use: Use) -> bool:
@@ -170,11 +166,9 @@ def _join_and_count(names: Sequence[str]) -> str:
 
 def _doubts_of(use: Use, grid: str) -> list[Doubt]:
     if use.interface.pattern:
-        return (
-            []
-            if use.interface.sure == "certain"
-            else [(use.interface.sure, f"{use.name}: depends on how it is set up")]
-        )
+        if use.interface.sure == "certain":
+            return []
+        return [(use.interface.sure, f"{use.name}: depends on how it is set up")]
     if use.name.endswith(_SETTERS):
         return []
     if use.pattern:

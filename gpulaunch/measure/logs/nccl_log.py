@@ -227,11 +227,10 @@ class _Reader:
         if not found or not prefix:
             return
         endpoint = Endpoint(prefix["host"], prefix["pid"], found["comm"])
-        gpu = (
-            (prefix["host"], found["bus"])
-            if found["bus"]
-            else (f"{prefix['host']} {prefix['pid']}", found["device"])
-        )
+        if found["bus"]:
+            gpu = (prefix["host"], found["bus"])
+        else:
+            gpu = (f"{prefix['host']} {prefix['pid']}", found["device"])
         known = self.members.get(endpoint)
         group = self._identify_group(found, endpoint)
         if known and known.ranks == int(found["ranks"]) and len(known.group) > len(group):

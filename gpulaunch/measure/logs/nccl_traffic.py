@@ -254,18 +254,11 @@ def _pattern_of(name: str, calls: Sequence[tuple[Call, int]]) -> str:
         return "chain" if few else "all_to_all"
     if name != "AllReduce":
         return "ring" if name in _RINGS else "all_to_all"
-    moved = {
-        large: fsum(
-            _sent_bytes(c) * n for c, n in calls if (c.message_bytes >= LARGE_BYTES) is large
-        )
-        for large in (True, False)
-    }
-    names = {True: "ring", False: "tree"}
-    return union(
-        names[large]
-        for large, amount in moved.items()
-        if amount >= NOISE_SHARE * fsum(moved.values())
-    )
+    large = fsum(_sent_bytes(call) * n for call, n in calls if call.message_bytes >= LARGE_BYTES)
+    small = fsum(_sent_bytes(call) * n for call, n in calls if call.message_bytes < LARGE_BYTES)
+    least = NOISE_SHARE * fsum((large, small))
+    moved = (("ring", large), ("tree", small))
+    return union(pattern for pattern, amount in moved if amount >= least)
 
 
 def _find_pattern(
@@ -342,7 +335,7 @@ def _number_gpus(log: NcclLog, ranks: int) -> dict[tuple[str, str], int]:
 
 
 def _find_partners(call: Call, rank: int) -> Iterator[tuple[int, float]]:
-    """Yield the peers that a rank sends to in a call, and bytes; for Recv, receives from."""
+    """Yield each peer that a rank sends to in a call (in a Recv: receives from), with the bytes."""
     if call.name in _PEERS:
         yield call.peer, call.message_bytes
     elif call.name in _EVERYONE:
