@@ -36,7 +36,7 @@ def print_json(document: Mapping[str, Any] | list[Any]) -> None:
 
 
 def prepare_stdout() -> None:
-    """End quietly at a broken pipe (`gpulaunch topo | head -1`); escape what has no encoding."""
+    """End quietly at a broken pipe (`gpulaunch topo | head -1`); escape unencodable characters."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -194,7 +194,7 @@ def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
 
 
 def target(given: Mapping[str, Given]) -> profile_reading.Target:
-    """Return where the profile goes: -o FILE, else the user's own of --name.
+    """Return the profile to be written: -o FILE, else the user's own of --name.
 
     UsageError: neither option is given.
         UsageError: neither is given.

@@ -1,1 +1,1 @@
-"""Containers: the engines that run them, how GPUs get in, and how long a lease is theirs."""
+"""Containers: the engines that run them, their ways to GPUs, and their hold on leases."""

@@ -90,7 +90,7 @@ class Driver(Protocol):
         """
 
     def read_use(self, gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse, ...]:
-        """Return every one of these GPUs that is at work, unusable or lost, whoever uses it.
+        """Return each of these GPUs that is in use, by whatever process, unusable or lost.
 
         Args:
             gpus: GPUs of this machine.

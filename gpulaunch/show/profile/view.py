@@ -223,7 +223,7 @@ def _rounded(number: float, figure_beside: float | None) -> float:
 
 
 def _numbers_beside(profile: Profile, section: type[Section]) -> _Beside:
-    """Return what other sections say of the numbers of a section, such as their spread."""
+    """Return figures of other sections about a section's numbers, such as their spread."""
     found: dict[str, list[tuple[str, float]]] = {}
     for part in Profile.keys.values():
         if not isinstance(part, Part):
