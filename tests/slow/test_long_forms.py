@@ -3,17 +3,20 @@
 Each calls its short form, which says what is proved.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import test_batch
 import test_crashes
 import test_docker_faults
+import test_docker_hostile
 import test_machines
 import test_mps
 import test_needs
 import test_nodes
 import test_nsight
+import test_papers
 import test_policies
 import test_queue
 import test_scan
@@ -23,6 +26,9 @@ import test_smi_text
 import test_topo_aware
 from engine import Engine
 from hypothesis import given, settings
+from mapa import PUBLISHED
+from reproduce import FIGURES
+from reproduction import Reproduction
 from test_batch import Site, site  # noqa: F401  a fixture
 from test_crashes import documents, lease  # noqa: F401  fixtures
 from test_policies import MODELS, POLICIES, SIXTEEN
@@ -211,6 +217,64 @@ def test_killed_at_every_step_of_a_container(tmp_path: Path, docker: Engine) -> 
 def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path) -> None:
     """At each step instead of every fifth."""
     test_mps.test_killed_at_every_step_of_sharing(fake_nvml_library, tmp_path, 1)
+
+
+# Papers
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Reproduction]:
+    """Every figure that needs no clock, with 40 random sets instead of 4."""
+    return {name: compute() for name, compute in FIGURES.items() if name not in test_papers.TIMED}
+
+
+def test_random_sets_on_a_dgx1(found: dict[str, Reproduction]) -> None:
+    """40 sets instead of 4, and within 1.5 percentage points instead of 4."""
+    test_papers.test_random_sets_on_a_dgx1(found, 1.5)
+
+
+@pytest.mark.parametrize("machine", PUBLISHED)
+def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], machine: str) -> None:
+    """Machines of 16 GPUs besides the DGX-1."""
+    test_papers.test_quartiles_of_the_published_simulator(found, machine)
+
+
+def test_all_six_job_files(found: dict[str, Reproduction]) -> None:
+    """Machines of 16 GPUs besides the DGX-1."""
+    test_papers.test_all_six_job_files(found, list(PUBLISHED))
+
+
+def test_table_3(found: dict[str, Reproduction]) -> None:
+    """40 sets instead of 4, nearer to the paper, and the longest run times as well."""
+    test_papers.test_table_3(found, 0.03, ("75 %", "max", "throughput"))
+
+
+def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction]) -> None:
+    """Every figure without a clock instead of those that take little time."""
+    assert test_papers.agreeing(found) == found.keys()
+
+
+# An engine that lies
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[test_docker_hostile.Told]:
+    """What every command makes of every lie."""
+    with test_docker_hostile.told_by(1) as found:
+        yield found
+
+
+@pytest.mark.parametrize("whose", [test_docker_hostile.OWN, test_docker_hostile.STRANGE])
+@pytest.mark.parametrize("lie", test_docker_hostile.LIES)
+def test_launch_beside_a_lie(told: test_docker_hostile.Told, lie: str, whose: str) -> None:
+    """All lies, the user's own and a stranger's, with all commands instead of every fifth."""
+    test_docker_hostile.test_launch_beside_a_lie(told, lie, whose)
+
+
+@pytest.mark.parametrize("lie", test_docker_hostile.LIES)
+def test_docker_with_a_lie(told: test_docker_hostile.Told, lie: str) -> None:
+    """All docker commands and doctor instead of one."""
+    test_docker_hostile.test_docker_with_a_lie(told, lie)
 
 
 # Batches
