@@ -16,6 +16,7 @@ import test_mps
 import test_needs
 import test_nodes
 import test_nsight
+import test_nvml
 import test_papers
 import test_policies
 import test_queue
@@ -24,7 +25,9 @@ import test_scores
 import test_simulate
 import test_smi_text
 import test_topo_aware
+from conftest import Launcher
 from engine import Engine
+from fake_nvml import FakeNvml
 from hypothesis import given, settings
 from mapa import PUBLISHED
 from reproduce import FIGURES
@@ -217,6 +220,18 @@ def test_killed_at_every_step_of_a_container(tmp_path: Path, docker: Engine) -> 
 def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path) -> None:
     """At each step instead of every fifth."""
     test_mps.test_killed_at_every_step_of_sharing(fake_nvml_library, tmp_path, 1)
+
+
+# Drivers
+
+
+@pytest.mark.parametrize("code", test_nvml.REFUSALS)
+@pytest.mark.parametrize("function", test_nvml.OPTIONAL)
+def test_what_is_not_supported_is_not_needed(
+    launcher: Launcher, dgx1_v100: FakeNvml, function: str, code: int
+) -> None:
+    """Each refusal of each call instead of one."""
+    test_nvml.test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code)
 
 
 # Papers
