@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -168,6 +168,14 @@ def ending_in_time(seconds: int):
     signal.alarm(0)
     signal.signal(signal.SIGALRM, alarm)
     signal.signal(signal.SIGINT, interrupt)
+
+
+def some_of(steps: list[str], every: int, certain: Iterable[str] = ()) -> list[str]:
+    """Return every n-th of some steps, the first, the last, and those that must be among them."""
+    last = len(steps) - 1
+    return [
+        step for i, step in enumerate(steps) if i % every == 0 or i == last or step in set(certain)
+    ]
 
 
 def wait_for_end(pid: int) -> None:

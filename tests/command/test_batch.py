@@ -165,8 +165,9 @@ rmdir "$@"
 """
 
 
-def test_300_jobs(site: Site) -> None:
-    """Of 300 jobs each runs once, on the GPUs that its result names, in the order of the file, alone on each GPU."""
+@pytest.mark.parametrize("count", [60])
+def test_many_jobs(site: Site, count: int) -> None:
+    """Of many jobs each runs once, on the GPUs that its result names, in the order of the file, alone on each GPU."""
     (site.home / "held").mkdir()
     draw = random.Random(7)
     jobs = [
@@ -176,33 +177,43 @@ def test_300_jobs(site: Site) -> None:
             "pattern": draw.choice(["ring", "all-to-all", "chain"]),
             "command": ["sh", "-c", HOLDING, str(number)],
         }
-        for number in range(300)
+        for number in range(count)
     ]
     site.write(jobs)
     done = site.run()
-    assert (said(done), done.returncode, done.stdout) == ("300 of 300 jobs ended with 0", 0, "")
+    assert (said(done), done.returncode, done.stdout) == (
+        f"{count} of {count} jobs ended with 0",
+        0,
+        "",
+    )
     results = site.results()
-    assert list(site.statuses().values()) == [0] * 300
+    assert list(site.statuses().values()) == [0] * count
     ran = [line.split() for line in (site.home / "order").read_text().splitlines()]
-    assert sorted(int(number) for number, _ in ran) == list(range(300))
+    assert sorted(int(number) for number, _ in ran) == list(range(count))
     assert {int(number): gpus for number, gpus in ran} == {
         number: ",".join(map(str, result["gpus"])) for number, result in results.items()
     }
-    assert [len(results[number]["gpus"]) for number in range(300)] == [job["gpus"] for job in jobs]
-    starts = [results[number]["started_s"] for number in range(300)]
+    assert [len(results[number]["gpus"]) for number in range(count)] == [
+        job["gpus"] for job in jobs
+    ]
+    starts = [results[number]["started_s"] for number in range(count)]
     assert starts == sorted(starts)
     assert max(len(result["gpus"]) for result in results.values()) == 5
     assert any(result["wait_s"] > 1 for result in results.values())
     assert site.launcher.records() == []
 
 
-@pytest.mark.parametrize("policy", ["preserve", "greedy", "best-fit", "topo-aware"])
-def test_the_simulator_says_what_a_batch_does(site: Site, policy: str) -> None:
+REPLAYED = ("preserve", "greedy", "best-fit", "topo-aware")
+
+
+@pytest.mark.parametrize("policy", REPLAYED)
+@pytest.mark.parametrize("count", [12])
+def test_the_simulator_says_what_a_batch_does(site: Site, policy: str, count: int) -> None:
     """The same file through `batch` and the simulator: the same GPUs, and the same order of starts, job by job.
 
     As both papers validate their simulators; here each job ends when the simulation has it end.
     """
-    stays = _with_gates(site, policy, 40)
+    stays = _with_gates(site, policy, count)
     moments = [0.0, *sorted(stay.ended_s for stay in stays)]
     assert len(set(moments)) == len(moments)
     batch = site.start("--at-once", "--policy", policy)
@@ -213,7 +224,10 @@ def test_the_simulator_says_what_a_batch_does(site: Site, policy: str) -> None:
         due = {stay.job.id: list(stay.gpus) for stay in stays if stay.started_s == moment}
         assert dict(site.next_start() for _ in due) == due, moment
     _, stderr = batch.communicate(timeout=30)
-    assert (batch.returncode, DONE.fullmatch(stderr)[1]) == (0, "40 of 40 jobs ended with 0")
+    assert (batch.returncode, DONE.fullmatch(stderr)[1]) == (
+        0,
+        f"{count} of {count} jobs ended with 0",
+    )
     results = site.results()
     assert [results[stay.job.id]["gpus"] for stay in stays] == [list(stay.gpus) for stay in stays]
     assert sorted(results, key=lambda number: results[number]["started_s"]) == [

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
+from conftest import DGX, SHOW, VGG, Launcher, held, some_of, wait_for_end
 from test_table import put
 
 from gpulaunch.leases.record_file import MAX_RECORD_BYTES
@@ -131,6 +131,9 @@ ALL_FREE = ("all\n", "", [])
 # --- killed at every step ---------------------------------------------------------------------------------------
 
 
+EVERY = pytest.mark.parametrize("every", [5])
+"""A launcher is killed at every fifth of its steps; at each one in tests/slow/test_long_forms.py."""
+
 IN_WAIT = "process.job.Job.wait:signal.sigwaitinfo#1"
 
 Scene = Callable[[Launcher, Sequence[str]], int]
@@ -235,7 +238,8 @@ def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
     return status
 
 
-def test_killed_at_every_step_of_a_launch(tmp_path: Path) -> None:
+@EVERY
+def test_killed_at_every_step_of_a_launch(tmp_path: Path, every: int) -> None:
     """Wherever a launcher is killed, its job keeps its GPUs while it runs; then others get them; no record stays."""
     certain = [
         "leases.record_file.Draft.publish:os.link#1",
@@ -243,7 +247,7 @@ def test_killed_at_every_step_of_a_launch(tmp_path: Path) -> None:
         IN_WAIT,
     ]
     steps = traced(tmp_path, launch_at_once, certain)
-    sweep(tmp_path, launch_at_once, steps)
+    sweep(tmp_path, launch_at_once, some_of(steps, every, certain))
 
 
 def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict) -> int:
@@ -261,7 +265,8 @@ def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict
     return status
 
 
-def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict) -> None:
+@EVERY
+def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict, every: int) -> None:
     """Wherever a launcher that joins the queue, waits or takes its turn is killed, the one behind it is served."""
 
     def scene(launcher: Launcher, victim: Sequence[str]) -> int:
@@ -273,7 +278,7 @@ def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict) -> None:
         IN_WAIT,
     ]
     steps = traced(tmp_path, scene, certain)
-    sweep(tmp_path, scene, steps)
+    sweep(tmp_path, scene, some_of(steps, every, certain))
 
 
 def launch_with_a_straggler(launcher: Launcher, victim: Sequence[str]) -> int:
@@ -294,11 +299,12 @@ def launch_with_a_straggler(launcher: Launcher, victim: Sequence[str]) -> int:
     return status
 
 
-def test_killed_at_every_step_of_a_release_with_a_straggler(tmp_path: Path) -> None:
+@EVERY
+def test_killed_at_every_step_of_a_release_with_a_straggler(tmp_path: Path, every: int) -> None:
     """Wherever a launcher that ends what its job left behind is killed, that keeps the GPUs until it has ended."""
     certain = ["process.ending._send:os.kill#1", "leases.table.LockedTable.remove:os.remove#1"]
     steps = traced(tmp_path, launch_with_a_straggler, certain, since="process.ending.")
-    sweep(tmp_path, launch_with_a_straggler, steps)
+    sweep(tmp_path, launch_with_a_straggler, some_of(steps, every, certain))
 
 
 def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
@@ -311,7 +317,8 @@ def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
     return status
 
 
-def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path) -> None:
+@EVERY
+def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path, every: int) -> None:
     """With CI=true, wherever a launcher is killed before its job has ended, the job goes too and the GPUs are free."""
     certain = [
         "process.companion.Companion.__init__:os.fork#1",
@@ -323,7 +330,11 @@ def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path) -> None:
     own = [
         step for step in steps if not step.startswith("child:")
     ]  # the guard's death leaves a launcher as it is
-    sweep(tmp_path, lambda *scene: launch_in_ci(*scene, job="sleep 600"), [*own, IN_WAIT])
+    sweep(
+        tmp_path,
+        lambda *scene: launch_in_ci(*scene, job="sleep 600"),
+        some_of([*own, IN_WAIT], every, certain),
+    )
 
 
 INNOCENT = """

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import combinations
+from itertools import combinations, cycle
 
 import pytest
 from conftest import complaint
@@ -472,12 +472,10 @@ def test_driver_that_is_older_than_510(launcher, dgx1_v100):
     assert got == [f"pid {os.getpid()}, {USER}", *[None] * 7]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION],
-    ids=["unsupported", "missing", "forbidden"],
-)
-@pytest.mark.parametrize("function", OPTIONAL)
+REFUSALS = (NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION)
+
+
+@pytest.mark.parametrize(("function", "code"), list(zip(OPTIONAL, cycle(REFUSALS), strict=False)))
 def test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code):
     """A call that the card does not support, that the driver lacks or forbids, is no obstacle."""
     dgx1_v100.answer(function, code)

@@ -51,6 +51,10 @@ def resources(path: Path) -> dict[str, object]:
     return tomllib.loads(path.read_text())["resources"]
 
 
+LATE_S = 0.1
+"""How late a busy machine may take the first or the last reading."""
+
+
 def near(value: object, points: float) -> object:
     """Within 2 %."""
     return pytest.approx(value, rel=0.02, abs=points)
@@ -634,7 +638,8 @@ def test_a_ring_is_seen(
     pairs = {tuple(sorted((order[a], order[b]))) for a, b, _ in communication["edges"]}
     assert pairs == {(0, 1), (1, 2), (2, 3), (0, 3)}
     duration_s = resources(path)["duration_s"]
-    assert [gb for _, _, gb in communication["edges"]] == [near(20 * duration_s, 0)] * 4
+    want = near(20 * duration_s, 20 * LATE_S)
+    assert [gb for _, _, gb in communication["edges"]] == [want] * 4
 
 
 def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_path: Path) -> None:
@@ -658,8 +663,9 @@ BY_LINKS = """\
 import os, sys, time
 fast = os.environ["CUDA_VISIBLE_DEVICES"] in ("0,3", "0,4", "1,2", "1,5", "2,3", "4,7", "5,6", "6,7")
 step_s = 0.02 if fast else 0.03
-for iteration in range(1, {count} + 1):
-    time.sleep(step_s)
+began_s = time.monotonic()
+for iteration in range(1, {count} + 1):  # by the clock: a delay does not add up
+    time.sleep(max(0, began_s + iteration * step_s - time.monotonic()))
     print("iteration", iteration, "of many", flush=True)
 """
 

@@ -321,9 +321,15 @@ def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx
     """A client of MPS is none who uses the GPU without it, though NVML shows it at work."""
     with attached(real_host, fake_mps, flags=("-i",), stdin=subprocess.PIPE) as process:
         dgx1_v100.add(f"process 0 {pid_in(real_host, 'job')} 300")
-        fake_mps.wait_for(
-            "command", count=len(fake_mps.events("command")) + 4
-        )  # the launcher asks who is one
+
+        def was_found() -> bool:
+            """Whether the launcher has asked for clients since this one attached."""
+            events = fake_mps.events("attached", "command")
+            kinds = [event.kind for event in events]
+            since = [event.said["command"] for event in events[kinds.index("attached") + 1 :]]
+            return any(command.startswith("get_client_list") for command in since)
+
+        until(was_found, "the question for clients")  # it is not asked again once it is found
         assert process.communicate("\n", timeout=20) == ("", "")
 
 

@@ -1,20 +1,42 @@
-"""Tests of tests/unit with more seeds, more cases or larger inputs: python -m pytest -m long.
+"""Tests with more seeds, more cases, larger inputs, or every step: python -m pytest -m long.
 
 Each calls its short form, which says what is proved.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+import test_batch
+import test_crashes
+import test_docker_faults
+import test_docker_hostile
 import test_machines
+import test_mps
 import test_needs
 import test_nodes
+import test_nsight
+import test_nvml
+import test_papers
 import test_policies
 import test_queue
 import test_scan
+import test_scores
 import test_simulate
 import test_smi_text
 import test_topo_aware
+from conftest import Launcher
+from engine import Engine
+from fake_nvml import FakeNvml
 from hypothesis import given, settings
+from mapa import PUBLISHED
+from reproduce import FIGURES
+from reproduction import Reproduction
+from test_batch import Site, site  # noqa: F401  a fixture
+from test_crashes import documents, lease  # noqa: F401  fixtures
 from test_policies import MODELS, POLICIES, SIXTEEN
+
+pytest_plugins = ("fake_nvml",)
 
 pytestmark = pytest.mark.long
 
@@ -56,6 +78,38 @@ def test_least_cut_of_random_graphs(seed: int) -> None:
     test_topo_aware.test_least_cut_of_random_graphs(seed)
 
 
+@pytest.mark.parametrize("name", test_topo_aware.NAMES)
+def test_least_cut_of_machines(name: str) -> None:
+    """30 random sets of GPUs of each machine instead of 8."""
+    test_topo_aware.test_least_cut_of_machines(name, 30)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_larger_random_graphs(seed: int) -> None:
+    """12 graphs instead of 4."""
+    test_topo_aware.test_larger_random_graphs(seed)
+
+
+@pytest.mark.parametrize("name", test_topo_aware.SOCKETS)
+def test_what_fits_in_a_socket_is_not_split(name: str) -> None:
+    """Every set of free GPUs instead of every fourth."""
+    test_topo_aware.test_what_fits_in_a_socket_is_not_split(name, 1)
+
+
+@pytest.mark.parametrize("name", test_topo_aware.SOCKETS)
+def test_other_names(name: str) -> None:
+    """60 requests on each machine instead of 20."""
+    test_topo_aware.test_other_names(name, 60)
+
+
+@pytest.mark.parametrize("slowest_first", [True, False])
+@pytest.mark.parametrize("pattern", test_scores.MAPPED)
+@pytest.mark.parametrize("seed", range(14))
+def test_mapping_is_the_best_of_all(pattern: str, seed: int, *, slowest_first: bool) -> None:
+    """14 random machines for each pattern instead of 6."""
+    test_scores.test_mapping_is_the_best_of_all(pattern, seed, slowest_first=slowest_first)
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_against_trying_everything(seed: int) -> None:
     """300 situations instead of 60."""
@@ -65,8 +119,14 @@ def test_against_trying_everything(seed: int) -> None:
 # The queue and the simulator
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_first_in_first_out(seed: int) -> None:
+    """24 crowds instead of 4."""
+    test_queue.test_first_in_first_out(seed)
+
+
 def test_backfill_starves_nobody() -> None:
-    """24 crowds instead of 8."""
+    """24 crowds instead of 4."""
     test_queue.test_backfill_starves_nobody(24)
 
 
@@ -74,15 +134,26 @@ def test_backfill_starves_nobody() -> None:
 @pytest.mark.parametrize("passable_s", [0.0, 40.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_it_decides_as_the_launcher_would(policy: str, passable_s: float, seed: int) -> None:
-    """Three traces instead of one."""
-    test_simulate.test_it_decides_as_the_launcher_would(policy, passable_s, seed)
+    """Three traces of 40 jobs instead of one of 20."""
+    test_simulate.test_it_decides_as_the_launcher_would(policy, passable_s, seed, 40)
 
 
 @pytest.mark.parametrize("policy", ["topo_aware", "topo_aware_p", "preserve"])
 @pytest.mark.parametrize("seed", range(6))
 def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int) -> None:
-    """Six traces instead of one."""
-    test_simulate.test_it_waits_for_utility_as_the_launcher_would(policy, seed)
+    """Six traces of 40 jobs instead of one of 20."""
+    test_simulate.test_it_waits_for_utility_as_the_launcher_would(policy, seed, 40)
+
+
+@pytest.mark.parametrize("policy", test_simulate.POLICIES)
+def test_conservation(policy: str) -> None:
+    """Traces of 60 jobs instead of 25."""
+    test_simulate.test_conservation(policy, 60)
+
+
+def test_what_was_decided_before_changes_nothing() -> None:
+    """Traces of 60 jobs instead of 25."""
+    test_simulate.test_what_was_decided_before_changes_nothing(60)
 
 
 # Descriptions of machines, and texts
@@ -109,5 +180,127 @@ def test_any_damage(text: str) -> None:
 
 @pytest.mark.parametrize(("name", "piece"), test_scan.REPEATED)
 def test_work_grows_with_size(name: str, piece: str) -> None:
-    """A piece 400 and 1,600 times instead of 100 and 400 times."""
+    """A piece 400 and 1,600 times instead of 50 and 200 times."""
     test_scan.test_work_grows_with_size(name, piece, 400)
+
+
+def test_many_rows() -> None:
+    """20,000 kernels instead of 4,000."""
+    test_nsight.test_many_rows(20_000)
+
+
+# Killed at every step
+
+
+def test_killed_at_every_step_of_a_launch(tmp_path: Path) -> None:
+    """At each step instead of every fifth."""
+    test_crashes.test_killed_at_every_step_of_a_launch(tmp_path, 1)
+
+
+def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict) -> None:  # noqa: F811
+    """At each step instead of every fifth."""
+    test_crashes.test_killed_at_every_step_of_waiting(tmp_path, lease, 1)
+
+
+def test_killed_at_every_step_of_a_release_with_a_straggler(tmp_path: Path) -> None:
+    """At each step instead of every fifth."""
+    test_crashes.test_killed_at_every_step_of_a_release_with_a_straggler(tmp_path, 1)
+
+
+def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path) -> None:
+    """At each step instead of every fifth."""
+    test_crashes.test_killed_at_every_step_of_a_launch_in_ci(tmp_path, 1)
+
+
+def test_killed_at_every_step_of_a_container(tmp_path: Path, docker: Engine) -> None:
+    """At each step instead of every fifth."""
+    test_docker_faults.test_killed_at_every_step(tmp_path, docker, 1)
+
+
+def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path) -> None:
+    """At each step instead of every fifth."""
+    test_mps.test_killed_at_every_step_of_sharing(fake_nvml_library, tmp_path, 1)
+
+
+# Drivers
+
+
+@pytest.mark.parametrize("code", test_nvml.REFUSALS)
+@pytest.mark.parametrize("function", test_nvml.OPTIONAL)
+def test_what_is_not_supported_is_not_needed(
+    launcher: Launcher, dgx1_v100: FakeNvml, function: str, code: int
+) -> None:
+    """Each refusal of each call instead of one."""
+    test_nvml.test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code)
+
+
+# Papers
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Reproduction]:
+    """Every figure that needs no clock, with 40 random sets instead of 4."""
+    return {name: compute() for name, compute in FIGURES.items() if name not in test_papers.TIMED}
+
+
+def test_random_sets_on_a_dgx1(found: dict[str, Reproduction]) -> None:
+    """40 sets instead of 4, and within 1.5 percentage points instead of 4."""
+    test_papers.test_random_sets_on_a_dgx1(found, 1.5)
+
+
+@pytest.mark.parametrize("machine", PUBLISHED)
+def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], machine: str) -> None:
+    """Machines of 16 GPUs besides the DGX-1."""
+    test_papers.test_quartiles_of_the_published_simulator(found, machine)
+
+
+def test_all_six_job_files(found: dict[str, Reproduction]) -> None:
+    """Machines of 16 GPUs besides the DGX-1."""
+    test_papers.test_all_six_job_files(found, list(PUBLISHED))
+
+
+def test_table_3(found: dict[str, Reproduction]) -> None:
+    """40 sets instead of 4, nearer to the paper, and the longest run times as well."""
+    test_papers.test_table_3(found, 0.03, ("75 %", "max", "throughput"))
+
+
+def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction]) -> None:
+    """Every figure without a clock instead of those that take little time."""
+    assert test_papers.agreeing(found) == found.keys()
+
+
+# An engine that lies
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[test_docker_hostile.Told]:
+    """What every command makes of every lie."""
+    with test_docker_hostile.told_by(1) as found:
+        yield found
+
+
+@pytest.mark.parametrize("whose", [test_docker_hostile.OWN, test_docker_hostile.STRANGE])
+@pytest.mark.parametrize("lie", test_docker_hostile.LIES)
+def test_launch_beside_a_lie(told: test_docker_hostile.Told, lie: str, whose: str) -> None:
+    """All lies, the user's own and a stranger's, with all commands instead of every fifth."""
+    test_docker_hostile.test_launch_beside_a_lie(told, lie, whose)
+
+
+@pytest.mark.parametrize("lie", test_docker_hostile.LIES)
+def test_docker_with_a_lie(told: test_docker_hostile.Told, lie: str) -> None:
+    """All docker commands and doctor instead of one."""
+    test_docker_hostile.test_docker_with_a_lie(told, lie)
+
+
+# Batches
+
+
+def test_many_jobs(site: Site) -> None:  # noqa: F811
+    """300 jobs instead of 60."""
+    test_batch.test_many_jobs(site, 300)
+
+
+@pytest.mark.parametrize("policy", test_batch.REPLAYED)
+def test_the_simulator_says_what_a_batch_does(site: Site, policy: str) -> None:  # noqa: F811
+    """40 jobs instead of 12."""
+    test_batch.test_the_simulator_says_what_a_batch_does(site, policy, 40)

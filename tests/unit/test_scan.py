@@ -283,7 +283,7 @@ REPEATED = [
 ]
 
 
-@pytest.mark.parametrize("count", [100])
+@pytest.mark.parametrize("count", [50])
 @pytest.mark.parametrize(("name", "piece"), REPEATED)
 def test_work_grows_with_size(name: str, piece: str, count: int) -> None:
     """Four times the text takes less than six times the work: nothing in a scan grows with the square of a file."""

@@ -462,11 +462,12 @@ def random_edges(rng: random.Random, ranks: int) -> tuple[Edge, ...]:
     return tuple((a, b, rng.choice(weights)) for a, b in sorted(joined))
 
 
+MAPPED = ("ring", "chain", "tree", "ring+tree", "star", "stencil_2d", "stencil_3d", "given")
+
+
 @pytest.mark.parametrize("slowest_first", [True, False])
-@pytest.mark.parametrize(
-    "pattern", ["ring", "chain", "tree", "ring+tree", "star", "stencil_2d", "stencil_3d", "given"]
-)
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("pattern", MAPPED)
+@pytest.mark.parametrize("seed", range(6))
 def test_mapping_is_the_best_of_all(pattern: str, seed: int, *, slowest_first: bool) -> None:
     """No mapping is better by the slowest edge and the sum, in either order, and of the best it is the lowest."""
     rng = random.Random(f"{pattern} {seed}")

@@ -70,10 +70,12 @@ def test_tick() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("passable_s", [0.0, 40.0])
-@pytest.mark.parametrize("seed", [0])
-def test_it_decides_as_the_launcher_would(policy: str, passable_s: float, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "count"), [(0, 20)])
+def test_it_decides_as_the_launcher_would(
+    policy: str, passable_s: float, seed: int, count: int
+) -> None:
     """Every start is what decide() grants when it is asked anew, without memory, for each waiting job at each event."""
-    jobs = jobs_of(loaded_mix(seed, 40, 8, 0.9, 0.5))
+    jobs = jobs_of(loaded_mix(seed, count, 8, 0.9, 0.5))
     rules = Rules(policy, "cut", passable_s=passable_s)
     assert log(checked(DGX, jobs, rules)) == plainly(DGX, jobs, rules)
 
@@ -119,8 +121,8 @@ def plainly(topology, jobs: list[Job], rules: Rules) -> list[tuple]:
 
 
 @pytest.mark.parametrize("policy", ["topo_aware", "topo_aware_p", "preserve"])
-@pytest.mark.parametrize("seed", [1])
-def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "count"), [(1, 20)])
+def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int, count: int) -> None:
     """So it is where some jobs have a least utility, and others none, and their neighbours slow them down."""
     jobs = [
         replace(
@@ -133,7 +135,7 @@ def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int) -> N
                 ),
             ),
         )
-        for one in generated(seed=seed, count=40)
+        for one in generated(seed=seed, count=count)
     ]
     rules = Rules(policy, "cut", passable_s=seed % 2 * 50.0)
     assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
@@ -182,20 +184,21 @@ def test_the_order_in_which_neighbours_began() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_conservation(policy: str) -> None:
+@pytest.mark.parametrize("count", [25])
+def test_conservation(policy: str, count: int) -> None:
     """No GPU is held twice, free and used are all, and all jobs end, at every event, whatever slows jobs down."""
-    for count, tick_s, lasting in ((1, 0.0, False), (3, 1.1, True), (7, 0.0, True)):
+    for machines, tick_s, lasting in ((1, 0.0, False), (3, 1.1, True), (7, 0.0, True)):
         times = ("bandwidth", "interference")
         rules = Rules(
             policy,
             "cut",
-            machines=count,
+            machines=machines,
             time_models=times,
             lasting=lasting,
             tick_s=tick_s,
             passable_s=60.0,
         )
-        checked(MINSKY, generated(seed=count, count=60), rules)
+        checked(MINSKY, generated(seed=machines, count=count), rules)
 
 
 def test_the_checker_sees_a_gpu_that_is_held_twice() -> None:
@@ -218,11 +221,12 @@ def test_a_job_that_can_never_run_is_refused_at_once() -> None:
     assert problem.value.message == "job 1 (job1) can never run: 9 GPUs requested: dgx1-v100 has 8"
 
 
-def test_what_was_decided_before_changes_nothing() -> None:
+@pytest.mark.parametrize("count", [25])
+def test_what_was_decided_before_changes_nothing(count: int) -> None:
     """A simulation that shares what others decided comes to the same."""
     remembered = Remembered(DGX)
     for seed in range(3):
-        jobs = jobs_of(loaded_mix(seed, 60, 8, 0.8, 0.5))
+        jobs = jobs_of(loaded_mix(seed, count, 8, 0.8, 0.5))
         for policy in ("preserve", "topo_aware"):
             rules = Rules(policy, "cut", time_models=("bandwidth",))
             assert checked(DGX, jobs, rules, remembered) == checked(DGX, jobs, rules)

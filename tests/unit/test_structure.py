@@ -64,10 +64,16 @@ NAMES = {
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    """Return a file's syntax tree."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> frozenset[str]:
     """Full names of all modules that a file imports, also inside functions."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -163,6 +169,7 @@ def test_each_package_has_one_door() -> None:
     assert third_party | {name: users[name] for name in ("argparse", "ctypes")} == DOORS
 
 
+@cache
 def is_pure(path: Path) -> bool:
     """Whether a file carries the mark, below its docstring."""
     return PURE_MARK in path.read_text()
@@ -196,7 +203,7 @@ def test_policies_are_known_by_one_file() -> None:
     for path in FILES:
         if path.name == "policies.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Constant) and node.value in names:
                 found.add((str(path.relative_to(PACKAGE)), node.value))
     assert found == set()
@@ -219,6 +226,6 @@ def _module(path: Path) -> str:
 
 def _imported(path: Path) -> set[str | None]:
     """Return the modules that a file imports at its top."""
-    body = ast.parse(path.read_text()).body
+    body = parsed(path).body
     top = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
     return top | {node.module for node in body if isinstance(node, ast.ImportFrom)}
